@@ -1,0 +1,36 @@
+# Everything runs in .venv, made on first use and made again when pyproject.toml changes.
+#   make test ARGS="-k retry -x"      WORKERS=4 make test      PYTHON=python3.12 make test
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+ARGS ?=
+
+.PHONY: help test check format clean
+
+help: ## list these targets
+	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
+
+test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in parallel)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(READY) ## lint, formatting, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## rewrite the sources in the house style
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and everything else that was made
+	rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml tools/venv
+	tools/venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # the first that knows --group
+	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
+	touch $@

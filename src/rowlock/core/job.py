@@ -1,0 +1,244 @@
+"""Job, NewJob and Status: what a row means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from rowlock.core import codec
+from rowlock.errors import InvalidInput
+
+MAX_TOPIC = 128
+MAX_TEXT = 512  # key, scope, scope_id, worker names, reasons' cousins
+MAX_TAGS = 32
+MAX_DELAY = 10 * 366 * 86_400.0  # ten years, in seconds
+PRIORITY_LIMIT = 2**31 - 1
+
+DEFAULT_PRIORITY = 100
+DEFAULT_MAX_RETRIES = 3
+DEFAULT_TIMEOUT = 600.0
+NAMED_PRIORITIES = {"explicit": 150, "discovered": 100, "backfill": 30}
+
+_TOPIC = re.compile(r"[A-Za-z0-9_.:/-]+\Z")
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    BLOCKED = "blocked"
+    PROCESSING = "processing"
+    WAITING = "waiting"
+    CANCEL_REQUESTED = "cancel_requested"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+LIVE = frozenset(
+    {Status.PENDING, Status.BLOCKED, Status.PROCESSING, Status.WAITING, Status.CANCEL_REQUESTED}
+)  # holds its key; everything else is an end state
+HELD = frozenset({Status.PROCESSING, Status.CANCEL_REQUESTED})  # a worker has, or had, a lease on it
+
+
+class Job(Struct, frozen=True):
+    """One piece of work, as the database has it. Times are aware datetimes in UTC, by the database's clock."""
+
+    id: str
+    topic: str
+    template_version: int | None
+    payload: dict[str, Any]
+    status: Status
+    priority: int
+    run_at: datetime
+    expires_at: datetime | None
+    key: str | None
+    scope: str | None
+    scope_id: str | None
+    tags: tuple[str, ...]
+    trace: str | None
+    step: str | None
+    progress: float
+    stage: str | None
+    message: str | None
+    result: Any
+    last_error: str | None
+    retries: int
+    max_retries: int
+    crashes: int
+    timeout: float
+    version: int
+    locked_by: str | None
+    locked_until: datetime | None
+    cancel_requested_at: datetime | None
+    cancel_reason: str | None
+    flow_id: str | None
+    schedule_id: str | None
+    fire_at: datetime | None
+    created: datetime
+    updated: datetime
+    claimed_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    events_count: int
+
+    @property
+    def attempts(self) -> int:
+        """Claims so far: the version, for people."""
+        return self.version
+
+    @property
+    def is_live(self) -> bool:
+        return self.status in LIVE
+
+
+class NewJob(Struct, frozen=True):
+    """A job about to be inserted: everything checked, the payload encoded. Made by `new_job`."""
+
+    id: str
+    topic: str
+    payload: str
+    priority: int = DEFAULT_PRIORITY
+    run_at: datetime | None = None  # None: `delay` seconds after the insert, by the database's clock
+    delay: float = 0.0
+    expires_at: datetime | None = None
+    key: str | None = None
+    scope: str | None = None
+    scope_id: str | None = None
+    template_version: int | None = None
+    max_retries: int = DEFAULT_MAX_RETRIES
+    timeout: float = DEFAULT_TIMEOUT
+    tags: tuple[str, ...] = ()
+    trace: str | None = None
+
+
+class Lane(Struct, frozen=True, order=True):
+    """What a worker claims by. `template_version` None: jobs of a topic without a template."""
+
+    topic: str
+    template_version: int | None = None
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One fact in a job's history. `data` holds what else is known: error, delay, reason, worker, …"""
+
+    job_id: str
+    seq: int
+    at: datetime
+    event: str
+    status: Status | None
+    version: int
+    by: str | None
+    data: dict[str, Any]
+
+
+def new_job(
+    job_id: str,
+    topic: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    priority: int | str = DEFAULT_PRIORITY,
+    run_at: datetime | None = None,
+    delay: float | timedelta = 0.0,
+    expires_at: datetime | None = None,
+    key: str | None = None,
+    scope: str | None = None,
+    scope_id: str | None = None,
+    template_version: int | None = None,
+    max_retries: int = DEFAULT_MAX_RETRIES,
+    timeout: float | timedelta = DEFAULT_TIMEOUT,
+    tags: Sequence[str] = (),
+    trace: str | None = None,
+) -> NewJob:
+    """Check everything about a job before anything is written; InvalidInput names the field."""
+    wait = check_delay(delay, "delay")
+    if run_at is not None:
+        run_at = check_time(run_at, "run_at")
+        if wait:
+            raise InvalidInput("delay", "both_given", "give run_at or delay, not both")
+    return NewJob(
+        job_id,
+        check_topic(topic),
+        codec.encode_payload(payload),
+        check_priority(priority),
+        run_at,
+        wait,
+        None if expires_at is None else check_time(expires_at, "expires_at"),
+        None if key is None else codec.check_text(key, "key", max_chars=MAX_TEXT),
+        None if scope is None else codec.check_text(scope, "scope", max_chars=MAX_TEXT),
+        None if scope_id is None else codec.check_text(scope_id, "scope_id", max_chars=MAX_TEXT),
+        None if template_version is None else _whole(template_version, "template_version", 1, PRIORITY_LIMIT),
+        _whole(max_retries, "max_retries", 0, 1_000_000),
+        check_timeout(timeout),
+        check_tags(tags) if tags else (),
+        None if trace is None else codec.check_text(trace, "trace", max_chars=MAX_TEXT),
+    )
+
+
+def check_topic(topic: object) -> str:
+    if not isinstance(topic, str):
+        raise InvalidInput("topic", "not_text", f"must be a string, not {type(topic).__name__}")
+    if not topic:
+        raise InvalidInput("topic", "empty", "must not be empty")
+    if len(topic) > MAX_TOPIC:
+        raise InvalidInput("topic", "too_long", f"is {len(topic)} characters, at most {MAX_TOPIC} are allowed")
+    if not _TOPIC.match(topic):
+        raise InvalidInput("topic", "bad_characters", f"{topic!r} may only hold A-Z a-z 0-9 _ . : / and -")
+    return topic
+
+
+def check_time(value: object, field: str) -> datetime:
+    if not isinstance(value, datetime):
+        raise InvalidInput(field, "not_a_time", f"must be a datetime, not {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise InvalidInput(field, "naive_time", "has no time zone; use datetime.now(UTC) or .replace(tzinfo=…)")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(field, "time_range", f"{value.isoformat()} is out of range in UTC") from None
+
+
+def check_delay(value: float | timedelta, field: str) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidInput(field, "not_a_number", f"must be seconds or a timedelta, not {type(value).__name__}")
+    if not 0 <= seconds <= MAX_DELAY:  # also refuses NaN
+        raise InvalidInput(field, "out_of_range", f"must be 0 to {MAX_DELAY:.0f} seconds (ten years), not {seconds}")
+    return float(seconds)
+
+
+def check_timeout(value: float | timedelta) -> float:
+    seconds = check_delay(value, "timeout")
+    if not seconds:
+        raise InvalidInput("timeout", "out_of_range", "must be more than 0 seconds")
+    return seconds
+
+
+def check_priority(value: int | str) -> int:
+    if isinstance(value, str):
+        try:
+            return NAMED_PRIORITIES[value]
+        except KeyError:
+            names = ", ".join(NAMED_PRIORITIES)
+            raise InvalidInput("priority", "unknown_name", f"{value!r:.40} is none of {names}") from None
+    return _whole(value, "priority", -PRIORITY_LIMIT, PRIORITY_LIMIT)
+
+
+def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(tags, str) or not isinstance(tags, Sequence):
+        raise InvalidInput("tags", "not_a_list", f"must be a list of strings, not {type(tags).__name__}")
+    if len(tags) > MAX_TAGS:
+        raise InvalidInput("tags", "too_many", f"has {len(tags)} entries, at most {MAX_TAGS} are allowed")
+    return tuple(codec.check_text(tag, f"tags[{i}]", max_chars=MAX_TOPIC) for i, tag in enumerate(tags))
+
+
+def _whole(value: object, field: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(field, "not_an_integer", f"must be a whole number, not {value!r:.40}")
+    if not low <= value <= high:
+        raise InvalidInput(field, "out_of_range", f"must be {low} to {high}, not {value}")
+    return value

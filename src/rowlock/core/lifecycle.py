@@ -1,0 +1,279 @@
+"""The life of a job: which moves exist, and what a run's outcome means.
+
+`MOVES` is the one list of legal moves; stores guard every statement by it, tests hold them to it.
+`decide` turns the outcome of a run into a Transition; a store applies it, guarded by status AND version.
+`judge` says what became of a Transition that a store could not apply.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, assert_never
+
+from msgspec import Struct
+
+from rowlock.core import codec
+from rowlock.core.job import MAX_DELAY, Job, Status
+from rowlock.core.retry import DEFAULT_RETRY, FinalType, RetryPolicy, retry_delay
+from rowlock.errors import InvalidInput
+
+PENDING, BLOCKED, PROCESSING, WAITING = Status.PENDING, Status.BLOCKED, Status.PROCESSING, Status.WAITING
+CANCEL_REQUESTED, COMPLETED = Status.CANCEL_REQUESTED, Status.COMPLETED
+FAILED, EXPIRED, CANCELLED = Status.FAILED, Status.EXPIRED, Status.CANCELLED
+
+MAX_HISTORY = 100  # entries kept on the row; what is dropped is counted
+MAX_HISTORY_ERROR = 4096  # bytes of an error that go into its history entry; last_error has it whole
+CRASH_ERROR = "Task timed out (worker crashed?)"
+EXPIRED_ERROR = "Expired: not started before expires_at"
+
+
+class Move(Struct, frozen=True):
+    """A legal move: from any of `sources` to one of `targets`, writing one of `events`.
+
+    `fenced`: made by a worker, and guarded by the version it was given in the claim.
+    """
+
+    by: Literal["client", "worker", "operator", "maintenance", "callback"]
+    sources: frozenset[Status]
+    targets: frozenset[Status]
+    events: tuple[str, ...]
+    fenced: bool = False
+
+
+def _move(
+    by: Literal["client", "worker", "operator", "maintenance", "callback"],
+    sources: tuple[Status, ...],
+    targets: tuple[Status, ...],
+    *events: str,
+    fenced: bool = False,
+) -> Move:
+    return Move(by, frozenset(sources), frozenset(targets), events, fenced)
+
+
+MOVES: dict[str, Move] = {
+    "enqueue": _move("client", (), (PENDING, BLOCKED), "enqueued"),
+    "claim": _move("worker", (PENDING,), (PROCESSING,), "claimed"),
+    "heartbeat": _move("worker", (PROCESSING, CANCEL_REQUESTED), (PROCESSING, CANCEL_REQUESTED), fenced=True),
+    "progress": _move("worker", (PROCESSING, CANCEL_REQUESTED), (PROCESSING, CANCEL_REQUESTED), fenced=True),
+    "complete": _move("worker", (PROCESSING, CANCEL_REQUESTED), (COMPLETED,), "completed", fenced=True),
+    "fail": _move("worker", (PROCESSING,), (PENDING, FAILED), "retried", "failed", fenced=True),
+    "snooze": _move("worker", (PROCESSING,), (PENDING,), "snoozed", fenced=True),
+    "release": _move("worker", (PROCESSING,), (PENDING,), "released", fenced=True),
+    "wait": _move("worker", (PROCESSING,), (WAITING,), "waited", fenced=True),
+    "resume": _move("callback", (WAITING,), (PENDING, COMPLETED, FAILED), "resumed", fenced=True),
+    # A handler may also give up by itself (raise Cancelled) without having been asked to.
+    "acknowledge_cancel": _move("worker", (PROCESSING, CANCEL_REQUESTED), (CANCELLED,), "cancelled", fenced=True),
+    "cancel": _move(
+        "operator",
+        (PENDING, BLOCKED, WAITING, PROCESSING),
+        (CANCELLED, CANCEL_REQUESTED),
+        "cancelled",
+        "cancel_requested",
+    ),
+    "cancel_timeout": _move("maintenance", (CANCEL_REQUESTED,), (CANCELLED,), "cancel_timed_out"),
+    "promote": _move("maintenance", (PENDING,), (PENDING,)),
+    "rescue": _move("maintenance", (PROCESSING, CANCEL_REQUESTED), (PENDING, EXPIRED, CANCELLED), "rescued"),
+    "expire": _move("maintenance", (PENDING, WAITING), (PENDING, EXPIRED), "expired"),
+    "update": _move("operator", (PENDING,), (PENDING,), "updated"),
+    "requeue": _move("operator", (FAILED, EXPIRED, CANCELLED), (PENDING,), "requeued"),
+    "delete": _move("operator", (PENDING, FAILED, CANCELLED, EXPIRED, COMPLETED), (), "deleted"),
+    "prune": _move("maintenance", (COMPLETED, CANCELLED, FAILED, EXPIRED), ()),
+}
+
+
+# ── Outcomes: what a run came to ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Completed(Struct, frozen=True):
+    result: Any = None
+
+
+class Failed(Struct, frozen=True):
+    """The handler raised. `final`: it said so itself, no retry."""
+
+    error: str
+    exception: BaseException | None = None
+    final: bool = False
+
+
+class TimedOut(Struct, frozen=True):
+    after: float
+
+
+class Snoozed(Struct, frozen=True):
+    """The handler asked to run later, after so many seconds or at a time. Costs no retry."""
+
+    until: float | datetime
+
+
+class Released(Struct, frozen=True):
+    """Given back by a worker that is stopping, or that claimed ahead and didn't start. Costs no retry."""
+
+    reason: str = "shutdown"
+
+
+class GaveUp(Struct, frozen=True):
+    """The handler stopped because the job was cancelled, or cancelled itself."""
+
+    reason: str | None = None
+
+
+Outcome = Completed | Failed | TimedOut | Snoozed | Released | GaveUp
+
+
+class Transition(Struct, frozen=True, kw_only=True):
+    """What a store writes. It carries delays, never times: the store adds them to its own clock."""
+
+    event: str
+    status: Status
+    delay: float | None = 0.0  # None: run_at stays, so that a job that was given back keeps its place
+    retries: int | None = None  # None: unchanged
+    error: str | None = None  # None: last_error unchanged
+    result: str | None = None  # canonical JSON text
+    ran: float | None = None  # seconds the handler ran; None: it never started
+    reason: str | None = None
+
+    @property
+    def from_cancel_requested(self) -> bool:
+        """May it be applied once a cancel has been requested? Everything else must be decided again."""
+        return self.status is COMPLETED or self.status is CANCELLED
+
+    def entry(self, version: int) -> dict[str, Any]:
+        """The part of the history entry that the store doesn't know by itself."""
+        entry: dict[str, Any] = {"event": self.event, "status": self.status, "version": version}
+        if self.delay:
+            entry["delay"] = self.delay
+        if self.error is not None:
+            entry["error"] = codec.clean_text(self.error, MAX_HISTORY_ERROR)
+        if self.reason is not None:
+            entry["reason"] = self.reason
+        return entry
+
+
+def decide(
+    job: Job,
+    outcome: Outcome,
+    now: datetime,
+    *,
+    retry: RetryPolicy = DEFAULT_RETRY,
+    chance: float = 0.0,
+    ran: float | None = None,
+) -> Transition:
+    """What the outcome of a run means for the job. Never raises for anything a handler may have produced.
+
+    `now` turns a snooze until a time into a delay. `chance` (0 to 1) feeds the jitter. `ran` is how long the handler
+    ran, in seconds; None if it never started.
+    """
+    if isinstance(outcome, Completed):
+        try:
+            result = None if outcome.result is None else codec.encode(outcome.result, "result")
+        except InvalidInput as unfit:
+            outcome = Failed(f"The handler's result can't be stored: {unfit}", final=True)
+        else:
+            return Transition(event="completed", status=COMPLETED, result=result, ran=ran)
+    if job.status is CANCEL_REQUESTED:
+        # A handler that finishes first completes (above); every other outcome means that the cancel won.
+        return Transition(event="cancelled", status=CANCELLED, ran=ran, error=_error_text(outcome))
+    match outcome:
+        case Failed() | TimedOut():
+            return _fail(job, outcome, retry, chance, ran)
+        case Snoozed():
+            return Transition(event="snoozed", status=PENDING, delay=_wait(outcome.until, now), ran=ran)
+        case Released():
+            return Transition(event="released", status=PENDING, delay=None, ran=ran, reason=outcome.reason)
+        case GaveUp():
+            reason = None if outcome.reason is None else codec.clean_text(outcome.reason, MAX_HISTORY_ERROR)
+            return Transition(event="cancelled", status=CANCELLED, ran=ran, reason=reason)
+        case _:
+            assert_never(outcome)
+
+
+def _fail(job: Job, outcome: Failed | TimedOut, retry: RetryPolicy, chance: float, ran: float | None) -> Transition:
+    text = _error_text(outcome)
+    assert text is not None  # noqa: S101 - narrows the type: both kinds have a text
+    if isinstance(outcome, Failed) and outcome.final:
+        return Transition(event="failed", status=FAILED, error=text, ran=ran)
+    if job.retries >= job.max_retries:
+        error = codec.clean_text(f"Max retries exceeded: {text}")
+        return Transition(event="failed", status=FAILED, error=error, ran=ran)
+    cause = outcome.exception if isinstance(outcome, Failed) and outcome.exception is not None else text
+    delay = retry_delay(retry, job, cause, chance)
+    if isinstance(delay, FinalType):
+        return Transition(event="failed", status=FAILED, error=text, ran=ran)
+    return Transition(event="retried", status=PENDING, delay=delay, retries=job.retries + 1, error=text, ran=ran)
+
+
+def _error_text(outcome: Outcome) -> str | None:
+    match outcome:
+        case Failed():
+            return codec.clean_text(outcome.error)
+        case TimedOut():
+            return f"Timed out: the handler ran for more than {outcome.after:g} s"
+        case _:
+            return None
+
+
+def _wait(until: float | datetime, now: datetime) -> float:
+    delay = (until - now).total_seconds() if isinstance(until, datetime) else until
+    return float(min(max(delay, 0.0), MAX_DELAY)) if delay == delay else 0.0  # NaN is now
+
+
+# ── Verdicts: what a store answers ────────────────────────────────────────────────────────────────────────────────
+
+
+class Settlement(Struct, frozen=True):
+    """A worker's wish: apply `transition` to run `version` of job `id`."""
+
+    id: str
+    version: int
+    transition: Transition
+
+
+class Answer(StrEnum):
+    APPLIED = "applied"
+    ALREADY = "already"  # this version had already reached this outcome: a repeat after an unknown COMMIT
+    CHANGED = "changed"  # the run is still ours, but the status moved: decide again with `status`
+    LOST = "lost"  # this run is over; someone else decides
+
+
+class Verdict(Struct, frozen=True):
+    answer: Answer
+    status: Status | None = None
+
+
+APPLIED = Verdict(Answer.APPLIED)
+LOST = Verdict(Answer.LOST)
+
+
+class Standing(Struct, frozen=True):
+    """Where a job stands now, for judging a refused write. `ended` is the event by which run `version` ended."""
+
+    status: Status
+    version: int
+    ended: str | None
+
+
+def judge(version: int, event: str, standing: Standing | None) -> Verdict:
+    """Why was a settlement refused? `standing` is read after the refusal; None means that the job is gone.
+
+    The event, not the status, tells a repeat of our own write from another's: a rescue also makes a job pending.
+    """
+    if standing is None:
+        return LOST
+    if standing.ended == event:
+        return Verdict(Answer.ALREADY, standing.status)
+    if standing.version == version and standing.status in (PROCESSING, CANCEL_REQUESTED):
+        return Verdict(Answer.CHANGED, standing.status)
+    return LOST
+
+
+def ended_by(version: int, status: Status, current: int, history: list[dict[str, Any]]) -> str | None:
+    """The event by which run `version` ended, from the row's columns and its history; None if it is open or unknown."""
+    if status is COMPLETED and current == version:
+        return "completed"
+    for entry in reversed(history):
+        if entry.get("version") == version and "claimed_at" in entry:
+            event: str = entry["event"]
+            return event
+    return None

@@ -1,0 +1,137 @@
+"""Every exception rowlock raises on purpose, in one tree.
+
+    RowlockError
+    ├── InvalidInput          what you passed can't be used; .field and .code say what and why
+    ├── JobNotFound           no such job (or it has been pruned)
+    ├── InvalidState          the job is in a state that doesn't allow this; .status
+    ├── KeyTaken              another live job holds this (topic, key); .holder
+    ├── IdTaken               the same id was enqueued before, with other content
+    ├── LeaseLost             this run of the job is over: someone else owns it now
+    └── StoreError            the database said no
+        ├── StoreUnavailable  can't be reached, or hung up; safe to try again
+        │   └── OutcomeUnknown    … and the statement may or may not have been carried out
+        ├── StoreBusy         locked by others for longer than we are willing to wait
+        ├── StoreFull         no disk space left
+        ├── StoreReadOnly     a read-only file, or a standby server
+        ├── AccessDenied      wrong password, missing privilege
+        ├── UnsafeFilesystem  SQLite on a network file system
+        ├── NotMigrated       rowlock's tables are missing or too old: run `rowlock migrate`
+        ├── SchemaTooNew      the tables were made by a newer rowlock than this one
+        ├── MigrationChanged  an applied migration differs from the one in this code
+        ├── StoreClosed       the store was closed, or never opened
+        └── ForkedStore       the store was opened before fork(); open a new one in the child
+
+Errors carry data, so that no caller has to parse a message. No message ever holds a password.
+"""
+
+from __future__ import annotations
+
+
+class RowlockError(Exception):
+    """Base of everything rowlock raises on purpose."""
+
+
+class InvalidInput(RowlockError, ValueError):
+    """A value that can't be used. `field` names it (with a path inside JSON), `code` is stable for programs."""
+
+    def __init__(self, field: str, code: str, problem: str) -> None:
+        self.field = field
+        self.code = code
+        self.problem = problem
+        super().__init__(f"{field}: {problem}")
+
+    def __reduce__(self) -> tuple[type[InvalidInput], tuple[str, str, str]]:
+        return type(self), (self.field, self.code, self.problem)
+
+
+class JobNotFound(RowlockError, LookupError):
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"no job {job_id} (it may have been deleted or pruned)")
+
+
+class InvalidState(RowlockError):
+    def __init__(self, job_id: str, verb: str, status: str, allowed: tuple[str, ...] = ()) -> None:
+        self.job_id = job_id
+        self.verb = verb
+        self.status = status
+        self.allowed = allowed
+        needs = f"; {verb} needs {' or '.join(allowed)}" if allowed else ""
+        super().__init__(f"can't {verb} job {job_id}: it is {status}{needs}")
+
+
+class KeyTaken(RowlockError):
+    def __init__(self, job_id: str, key: str, holder: str) -> None:
+        self.job_id = job_id
+        self.key = key
+        self.holder = holder
+        super().__init__(f"can't requeue job {job_id}: job {holder} is live with the same key {key!r}")
+
+
+class IdTaken(RowlockError):
+    def __init__(self, job_id: str, field: str) -> None:
+        self.job_id = job_id
+        self.field = field
+        super().__init__(f"id: job {job_id} exists already, with another {field}")
+
+
+class LeaseLost(RowlockError):
+    def __init__(self, job_id: str, version: int) -> None:
+        self.job_id = job_id
+        self.version = version
+        super().__init__(f"run {version} of job {job_id} lost its lease; nothing was written")
+
+
+class StoreError(RowlockError):
+    """The database refused or failed. The driver's own exception is the __cause__."""
+
+
+class StoreUnavailable(StoreError):
+    pass
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The connection broke after the statement was sent: it may or may not have been committed.
+
+    Every verb may be repeated safely: a job keeps its id, and worker writes carry their version.
+    """
+
+
+class StoreBusy(StoreError):
+    pass
+
+
+class StoreFull(StoreError):
+    pass
+
+
+class StoreReadOnly(StoreError):
+    pass
+
+
+class AccessDenied(StoreError):
+    pass
+
+
+class UnsafeFilesystem(StoreError):
+    pass
+
+
+class NotMigrated(StoreError):
+    pass
+
+
+class SchemaTooNew(StoreError):
+    pass
+
+
+class MigrationChanged(StoreError):
+    pass
+
+
+class StoreClosed(StoreError):
+    pass
+
+
+class ForkedStore(StoreError):
+    pass

@@ -1,0 +1,255 @@
+"""Store: the one protocol between rowlock and a database.
+
+Every verb is a batch, and answers in the order it was asked. Every verb is one guarded statement or one transaction;
+it may be repeated after a lost reply (`OutcomeUnknown`) without doing its work twice. A guard that doesn't match
+changes nothing and says so. Time is the database's clock: the caller passes delays, never "now".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import UNSET, Struct, UnsetType
+
+from rowlock.core.job import Event, Job, Lane, NewJob, Status
+from rowlock.core.lifecycle import Settlement, Verdict
+from rowlock.stores.migrations import Migration
+
+DAY = 86_400.0
+MIN_RETENTION = DAY  # the archive also answers repeated enqueues: it is kept at least this long
+
+
+class Inserted(Struct, frozen=True):
+    """`id` is the caller's, or the id of the job that was there before (same id, or same live key)."""
+
+    id: str
+    existing: bool
+    status: Status
+    run_at: datetime
+    created: datetime
+
+
+class Claim(Struct, frozen=True):
+    """`start`: the handlers start at once, so mark it in the claim itself. Jobs claimed ahead are marked by heartbeat,
+    or by settle."""
+
+    worker: str
+    lanes: tuple[Lane, ...]
+    limit: int
+    lease: float
+    start: bool = True
+
+
+class Claimed(Struct, frozen=True):
+    """`contended`: others held some of the jobs that were due; ask again at once.
+    `next_due`: seconds until the next future job wants `promote`; None if there is none."""
+
+    jobs: list[Job]
+    contended: bool
+    next_due: float | None
+
+
+class Settled(Struct, frozen=True):
+    verdicts: list[Verdict]
+    claimed: Claimed | None
+
+
+class Beat(Struct, frozen=True):
+    """`started`: the handler of a job that was claimed ahead starts now (or has started): a durable start mark."""
+
+    id: str
+    version: int
+    started: bool = False
+
+
+class Progress(Struct, frozen=True):
+    """None leaves stage or message as it is."""
+
+    id: str
+    version: int
+    percent: float
+    stage: str | None = None
+    message: str | None = None
+
+
+class Hold(StrEnum):
+    """A worker's standing with a job, answered by heartbeat and progress."""
+
+    KEPT = "kept"
+    CANCEL = "cancel"  # kept, but a cancel has been requested
+    LOST = "lost"  # not this run's any more; nothing was written
+    UNSEEN = "unseen"  # someone had the row locked for a moment; nothing was written, ask again
+
+
+class Rescued(Struct, frozen=True):
+    id: str
+    topic: str
+    version: int
+    status: Status  # after
+    charged: bool
+
+
+class Changed(Struct, frozen=True):
+    """An operator's verb on one job. `status` is after the change, or why there was none; None: no such job.
+    `holder`: requeue only, the live job that has the key."""
+
+    id: str
+    done: bool
+    status: Status | None
+    holder: str | None = None
+
+
+class Edit(Struct, frozen=True, kw_only=True):
+    """What `update` changes; UNSET stays. Values are checked and encoded already (see core.job)."""
+
+    priority: int | UnsetType = UNSET
+    run_at: datetime | UnsetType = UNSET
+    delay: float | UnsetType = UNSET  # seconds from the database's clock; excludes run_at
+    payload: str | UnsetType = UNSET
+    tags: tuple[str, ...] | UnsetType = UNSET
+
+    @property
+    def changed(self) -> list[str]:
+        """Names of the columns that it sets, sorted."""
+        given = {name for name in self.__struct_fields__ if getattr(self, name) is not UNSET}
+        return sorted("run_at" if name == "delay" else name for name in given)
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """Seconds that finished jobs are kept, by status; None is for ever."""
+
+    completed: float | None = 7 * DAY
+    cancelled: float | None = 7 * DAY
+    failed: float | None = None
+    expired: float | None = None
+
+
+class Pause(Struct, frozen=True):
+    topic: str
+    at: datetime
+    until: datetime | None
+    reason: str | None
+    by: str
+
+
+class Store(Protocol):
+    # ── Life of the store ──
+    async def open(self) -> None:
+        """Connect and check the schema: NotMigrated, SchemaTooNew, StoreUnavailable, …"""
+
+    async def close(self) -> None:
+        """Let go of all connections. Safe to call twice."""
+
+    async def migrate(self) -> list[Migration]:
+        """Bring the schema up to date and answer what was applied. Safe to run twice, and at once from several
+        processes. Needs no open()."""
+        ...
+
+    async def pending_migrations(self) -> list[Migration]:
+        """What `migrate` would apply. Checks the applied ones against this code."""
+        ...
+
+    def migration_sql(self, migrations: Sequence[Migration]) -> str:
+        """The same as a script, for those who run migrations themselves."""
+        ...
+
+    async def now(self) -> datetime:
+        """The database's clock."""
+        ...
+
+    # ── Clients ──
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
+        """All jobs in one transaction. A live job with the same (topic, key), or any job with the same id, answers
+        instead of a new one; also one earlier in the same batch. `repeat`: the ids may have been inserted by an
+        earlier try whose outcome is unknown, or are the caller's own: look in the archive as well."""
+        ...
+
+    # ── Workers ──
+    async def claim(self, claim: Claim) -> Claimed:
+        """pending → processing for at most `limit` jobs of the lanes: ready, not expired, topic not paused; highest
+        priority first across all lanes, then oldest run_at, then id. In that order."""
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
+        """Apply transitions, each guarded by status AND version; a verdict per settlement. With `claim`, also claim
+        the next batch in the same round trip and transaction."""
+        ...
+
+    async def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:
+        """Extend leases, never shorten them."""
+        ...
+
+    async def progress(self, reports: Sequence[Progress]) -> list[Hold]: ...
+
+    # ── Maintenance: each call does at most `limit`, any number of processes may call at once ──
+    async def promote(self, limit: int = 1000) -> int:
+        """Make jobs whose run_at has come ready for claiming; how many."""
+        ...
+
+    async def rescue(
+        self, *, by: str, backoff: Sequence[float], limit: int = 500, workers: Sequence[str] | None = None
+    ) -> list[Rescued]:
+        """Take back jobs whose lease has expired (`workers`: instead, whatever these dead workers hold).
+        Charged if the handler had started: retries+1, pending after backoff[retries] (at once on the first crash), or
+        expired when no retry is left. Not started: pending, not charged. cancel_requested: cancelled."""
+        ...
+
+    async def expire(self, *, by: str, limit: int = 500) -> list[str]:
+        """pending past expires_at → expired."""
+        ...
+
+    async def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
+        """cancel_requested for longer than `grace` → cancelled. The status fences the zombie."""
+        ...
+
+    async def prune(self, retention: Retention, limit: int = 1000) -> int:
+        """Delete finished jobs that are past their retention; how many. Completed ones are kept a day at least."""
+        ...
+
+    # ── Operators: each also writes the audit, in the same transaction ──
+    async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        """pending, blocked, waiting → cancelled; processing → cancel_requested. Again on cancel_requested: not done."""
+        ...
+
+    async def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        """failed, expired, cancelled → pending: retries, crashes, progress and cancel request reset, run_at now,
+        expires_at cleared. Refused while another live job has its key (`holder`)."""
+        ...
+
+    async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
+        """Change pending jobs."""
+        ...
+
+    async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        """Remove pending or finished jobs, archived ones too. The audit entry stays; `status` is what it was."""
+        ...
+
+    async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
+        """No claim that begins after this returns takes jobs of `topic`, until resume or `until`."""
+
+    async def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
+        """False: it was not paused."""
+        ...
+
+    async def paused(self) -> list[Pause]: ...
+
+    # ── Reading ──
+    async def get(self, ids: Sequence[str]) -> dict[str, Job]:
+        """Jobs by id, live or archived; the missing ones are missing."""
+        ...
+
+    async def events(self, job_id: str) -> list[Event]:
+        """The job's history, oldest first."""
+        ...
+
+    # ── Wake-up: a hint, never the truth ──
+    async def ring(self) -> None:
+        """Wake whoever waits for work."""
+
+    async def wait_for_work(self, timeout: float) -> bool:
+        """True when the doorbell rang (or something was committed) since the last call returned; False after
+        `timeout` seconds. A missed ring costs a poll, nothing else."""
+        ...

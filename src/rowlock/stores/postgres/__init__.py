@@ -1,0 +1,1 @@
+"""rowlock on PostgreSQL, through asyncpg."""

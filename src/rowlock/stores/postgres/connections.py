@@ -1,0 +1,230 @@
+"""Connections to PostgreSQL: where they lead, how they fail, and who may use them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+from msgspec import Struct
+
+from rowlock import errors
+
+MIN_SERVER = 13
+
+# Settings of our sessions; the URL may say otherwise. See docs/decisions/0001-postgres-driver.md for the figures.
+PLANNER = {
+    # Planning settle-and-claim takes 1.2 ms, so it is done once per connection …
+    "plan_cache_mode": "force_generic_plan",
+    # … but a plan made while the queue was empty would be a sequential scan, kept until the next ANALYZE however many
+    # jobs have arrived: a claim of 20 then read 50,000 blocks instead of 165.
+    "enable_seqscan": "off",
+    # Compiling the plan at every call took 70 % of the throughput at batch 500.
+    "jit": "off",
+}
+_SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,53}\Z")  # leaves room for the channel's prefix in 63 bytes
+
+# Connections that a fork() left in a child. Closing them there would end the parent's sessions: keep them for ever.
+_inherited: list[object] = []
+
+
+class Target(Struct, frozen=True):
+    """Where the tables are. `dsn` holds the password: it is handed to the driver and never printed."""
+
+    dsn: str
+    schema: str
+    label: str
+    pool_size: int
+    connect_timeout: float
+    command_timeout: float
+    statement_cache_size: int
+    settings: frozenset[str]  # names of the server settings in the URL
+
+    def __repr__(self) -> str:
+        return f"Target({self.label!r})"
+
+    @property
+    def quoted_schema(self) -> str:
+        return f'"{self.schema}"'
+
+    @property
+    def channel(self) -> str:
+        return f"rowlock_{self.schema}"
+
+
+def parse_target(url: str) -> Target:
+    """postgresql://user:password@host:port/database?schema=…&pool_size=…; the rest of the query is the driver's."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "localhost", parts.port or 5432
+    except ValueError as error:
+        raise errors.InvalidInput("url", "bad_url", f"can't be read: {error}") from None
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    schema = query.pop("schema", "public")
+    if not _SCHEMA.match(schema):
+        raise errors.InvalidInput("url", "bad_schema", f"schema {schema!r} must be letters, digits and _, at most 54")
+    pool_size = int(_number(query, "pool_size", 10, 1, 1000))
+    connect_timeout = _number(query, "connect_timeout", 10, 0.1, 3600)
+    command_timeout = _number(query, "command_timeout", 60, 0.1, 86_400)
+    statement_cache_size = int(_number(query, "statement_cache_size", 100, 0, 10_000))
+    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(query, quote_via=quote), ""))
+    host = unquote(query.get("host", host))
+    label = (
+        f"PostgreSQL at {host}:{query.get('port', port)}/{unquote(parts.path.lstrip('/')) or query.get('database', '')}"
+    )
+    return Target(
+        dsn, schema, label, pool_size, connect_timeout, command_timeout, statement_cache_size, frozenset(query)
+    )
+
+
+def _number(query: dict[str, str], name: str, default: float, low: float, high: float) -> float:
+    text = query.pop(name, None)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not low <= value <= high:
+        raise errors.InvalidInput("url", f"bad_{name}", f"{name} must be {low:g} to {high:g}, not {text!r}")
+    return value
+
+
+class Connections:
+    """A pool that opens connections as they are needed and translates what goes wrong into rowlock's errors."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._pid = os.getpid()
+
+    async def connect(self) -> asyncpg.Connection[asyncpg.Record]:
+        """A connection of one's own, outside the pool."""
+        with self._connecting():
+            return await asyncpg.connect(self.target.dsn, **self._options(0, {}))
+
+    async def open(self) -> None:
+        self._pid = os.getpid()
+        with self._connecting():
+            try:
+                settings = {name: value for name, value in PLANNER.items() if name not in self.target.settings}
+                self._pool = await self._open_pool(self.target.statement_cache_size, settings)
+            except asyncpg.ProtocolViolationError as error:
+                if "startup parameter" not in str(error):
+                    raise
+                # PgBouncer takes no settings for a session. Without them, plans must not outlive their call.
+                self._pool = await self._open_pool(0, {})
+
+    async def _open_pool(self, statement_cache_size: int, settings: dict[str, str]) -> asyncpg.Pool[asyncpg.Record]:
+        return await asyncpg.create_pool(
+            self.target.dsn,
+            min_size=1,  # connects now, so that an error is an error of open()
+            max_size=self.target.pool_size,
+            # Nothing of ours leaves session state behind, and the reset would be a second round trip per verb.
+            reset=_keep,
+            **self._options(statement_cache_size, settings),
+        )
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        if os.getpid() != self._pid:
+            _inherited.append(pool)
+            return
+        try:
+            await asyncio.wait_for(pool.close(), timeout=5)
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            pool.terminate()
+
+    def check(self) -> asyncpg.Pool[asyncpg.Record]:
+        if os.getpid() != self._pid:
+            if self._pool is not None:
+                _inherited.append(self._pool)
+            raise errors.ForkedStore(
+                f"{self.target.label} was opened before fork(): its connections belong to the parent process. "
+                "Open a new store in the child"
+            )
+        if self._pool is None:
+            raise errors.StoreClosed(f"{self.target.label} is not open: call open() first, or it has been closed")
+        return self._pool
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[Any]:
+        """A connection for one verb. The driver's records and parameters are untyped: this is its edge."""
+        pool = self.check()
+        with self._connecting():
+            connection = await pool.acquire()
+        try:
+            with self._running():
+                yield connection
+        finally:
+            await pool.release(connection)
+
+    def _options(self, statement_cache_size: int, settings: dict[str, str]) -> dict[str, Any]:
+        return {
+            "timeout": self.target.connect_timeout,
+            "command_timeout": self.target.command_timeout,
+            "statement_cache_size": statement_cache_size,
+            "server_settings": {"application_name": "rowlock", **settings},
+        }
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        label = self.target.label
+        try:
+            yield
+        except TimeoutError as error:
+            seconds = self.target.connect_timeout
+            raise errors.StoreUnavailable(f"{label}: no connection within {seconds:g} s") from error
+        except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
+            raise errors.AccessDenied(f"{label} refused the login: {error}") from error
+        except asyncpg.InvalidCatalogNameError as error:
+            raise errors.StoreUnavailable(f"{label}: {error}; create the database first") from error
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise errors.StoreUnavailable(f"{label} can't be reached: {_what(error)}") from error
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        label, schema = self.target.label, self.target.schema
+        try:
+            yield
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError) as error:
+            raise errors.NotMigrated(f"{label}, schema {schema}: {error}: run `rowlock migrate`") from error
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise errors.AccessDenied(f"{label}, schema {schema}: {error}: grant it to this role") from error
+        except asyncpg.ReadOnlySQLTransactionError as error:
+            raise errors.StoreReadOnly(f"{label} is read-only (a standby?): {error}") from error
+        except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
+            raise errors.StoreFull(f"{label}: {error}") from error
+        except TimeoutError as error:
+            seconds = self.target.command_timeout
+            raise errors.OutcomeUnknown(f"{label}: no answer within {seconds:g} s") from error
+        except (
+            OSError,
+            asyncpg.InterfaceError,
+            asyncpg.PostgresConnectionError,
+            asyncpg.OperatorInterventionError,
+        ) as error:
+            raise errors.OutcomeUnknown(f"{label} hung up: {_what(error)}") from error
+        except CONFLICTS:
+            raise  # the verb runs again
+        except asyncpg.PostgresError as error:
+            raise errors.StoreError(f"{label}: {error}") from error
+
+
+# The transaction was rolled back as a whole, through no fault of its own: run it again.
+CONFLICTS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
+
+
+def _what(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+async def _keep(_connection: object) -> None:
+    """Give a connection back as it is."""

@@ -1,0 +1,23 @@
+WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
+held AS MATERIALIZED (
+    SELECT h.* FROM s CROSS JOIN LATERAL (
+        SELECT j.id, j.ctid AS tid, j.status FROM {schema}._jobs j WHERE j.id = s.id FOR UPDATE
+    ) h
+),
+gone AS (
+    DELETE FROM {schema}._jobs
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM held WHERE status IN ('pending', 'failed', 'cancelled', 'expired')))
+    RETURNING id, topic, status
+),
+gone_archived AS (
+    DELETE FROM {schema}._jobs_archive WHERE id = ANY ($1::uuid[]) RETURNING id, topic, 'completed' AS status
+),
+deleted AS (SELECT * FROM gone UNION ALL SELECT * FROM gone_archived),
+audited AS (
+    INSERT INTO {schema}._jobs_audit (at, by, action, job_id, topic, reason, data)
+    SELECT clock_timestamp(), $2::text, 'delete', id, topic, $3::text, json_build_object('status', status)
+    FROM deleted ORDER BY id
+)
+SELECT id, status, true AS done, NULL::uuid AS holder FROM deleted
+UNION ALL
+SELECT id, status, false, NULL FROM held WHERE id NOT IN (SELECT id FROM gone)

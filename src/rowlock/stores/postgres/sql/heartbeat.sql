@@ -1,0 +1,20 @@
+-- SKIP LOCKED: a heartbeat never waits. A row that someone holds is answered by `standing`, never called lost.
+WITH s AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::bool[]) AS s (id, run, started) ORDER BY id
+),
+held AS MATERIALIZED (
+    SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid, j.status, j.version FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE SKIP LOCKED
+    ) h
+),
+ok AS MATERIALIZED (
+    SELECT * FROM held WHERE version = run AND status IN ('processing', 'cancel_requested')
+),
+kept AS (
+    UPDATE {schema}._jobs j SET
+        locked_until = greatest(j.locked_until, clock_timestamp() + $4::float8 * interval '1 second'),
+        started_at = CASE WHEN ok.started THEN coalesce(j.started_at, clock_timestamp()) ELSE j.started_at END
+    FROM ok
+    WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok)) AND j.id = ok.id
+)
+SELECT id, status, version FROM held

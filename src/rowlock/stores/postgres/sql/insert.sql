@@ -1,0 +1,28 @@
+-- Insert many in one statement; conflicts (same id, or same live key) are left out and answered by `existing`.
+-- Batches with keys are sorted by them, so that two of them can't wait for each other in a circle.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+s AS (
+    SELECT s.* FROM unnest(
+        $1::uuid[], $2::text[], $3::text[], $4::int[], $5::timestamptz[], $6::float8[], $7::timestamptz[], $8::text[],
+        $9::text[], $10::text[], $11::int[], $12::int[], $13::float8[], $14::text[], $15::text[]
+    ) WITH ORDINALITY AS s (id, topic, payload, priority, run_at, delay, expires_at, key,
+                            scope, scope_id, template_version, max_retries, timeout, tags, trace, n)
+),
+ins AS (
+    INSERT INTO {schema}._jobs (
+        id, topic, payload, status, priority, run_at, ready, expires_at, key, scope, scope_id, template_version,
+        max_retries, timeout, tags, trace, created, updated)
+    SELECT s.id, s.topic, s.payload::json, 'pending', s.priority,
+           coalesce(s.run_at, now + s.delay * interval '1 second'),
+           coalesce(s.run_at <= now, s.delay = 0),
+           s.expires_at, s.key, s.scope, s.scope_id, s.template_version, s.max_retries, s.timeout, s.tags::jsonb,
+           s.trace, now, now
+    FROM s, clock
+    {order}
+    ON CONFLICT DO NOTHING
+    RETURNING id
+)
+SELECT (SELECT now FROM clock) AS now, count(*)::int AS inserted,
+       -- which ones, only when it is not all of them
+       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids
+FROM ins

@@ -1,0 +1,8 @@
+WITH resumed AS (
+    UPDATE {schema}._jobs_topics SET paused_at = NULL, paused_until = NULL, paused_reason = NULL, paused_by = NULL
+    WHERE topic = $1::text AND paused_at IS NOT NULL
+    RETURNING topic
+)
+INSERT INTO {schema}._jobs_audit (at, by, action, topic, reason)
+SELECT clock_timestamp(), $2::text, 'resume', topic, $3::text FROM resumed
+RETURNING topic

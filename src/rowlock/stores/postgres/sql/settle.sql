@@ -1,0 +1,66 @@
+-- Sorted by id before anything is locked: two batches can't wait for each other in a circle.
+s AS MATERIALIZED (
+    SELECT * FROM unnest(
+        $1::uuid[], $2::int[], $3::text[], $4::float8[], $5::int[], $6::text[], $7::text[], $8::float8[],
+        $9::text[], $10::text[]
+    ) AS s (id, run, goal, delay, retries, error, result, ran, reason, entry)
+    ORDER BY id
+),
+-- By primary key, one by one; status and version are judged outside, where no partial index can tempt the planner.
+held AS MATERIALIZED (
+    SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid, j.status AS current_status, j.version AS current_version
+        FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
+    ) h
+),
+ok AS MATERIALIZED (
+    SELECT *, clock_timestamp() AS now FROM held
+    WHERE current_version = run
+      AND (current_status = 'processing'
+           OR current_status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
+),
+gone AS (
+    DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING *
+),
+archived AS (
+    INSERT INTO {schema}._jobs_archive (
+        id, created, updated, run_at, expires_at, claimed_at, started_at, finished_at, cancel_requested_at, fire_at,
+        timeout, template_version, priority, version, retries, max_retries, crashes, history_dropped, topic, locked_by,
+        key, scope, scope_id, step, stage, message, cancel_reason, trace, flow_id, schedule_id, tags, payload, result,
+        last_error, history)
+    SELECT g.id, g.created, ok.now, g.run_at, g.expires_at, g.claimed_at,
+           CASE WHEN ok.ran IS NULL THEN g.started_at
+                ELSE greatest(g.claimed_at, ok.now - ok.ran * interval '1 second') END,
+           ok.now, g.cancel_requested_at, g.fire_at,
+           g.timeout, g.template_version, g.priority, g.version, g.retries, g.max_retries, g.crashes, g.history_dropped,
+           g.topic, g.locked_by, g.key, g.scope, g.scope_id, g.step, g.stage, g.message, g.cancel_reason, g.trace,
+           g.flow_id, g.schedule_id, g.tags, g.payload, ok.result::json, g.last_error, g.history
+    FROM gone g JOIN ok ON ok.id = g.id
+),
+moved AS (
+    UPDATE {schema}._jobs j SET
+        status = ok.goal,
+        ready = ok.goal = 'pending' AND coalesce(ok.delay, 0) = 0,
+        run_at = CASE WHEN ok.goal = 'pending' AND ok.delay IS NOT NULL
+                      THEN ok.now + ok.delay * interval '1 second' ELSE j.run_at END,
+        retries = coalesce(ok.retries, j.retries),
+        last_error = coalesce(ok.error, j.last_error),
+        cancel_reason = CASE WHEN ok.goal = 'cancelled' THEN coalesce(j.cancel_reason, ok.reason)
+                             ELSE j.cancel_reason END,
+        started_at = CASE WHEN ok.ran IS NULL THEN j.started_at
+                          ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END,
+        finished_at = CASE WHEN ok.goal IN ('failed', 'cancelled') THEN ok.now END,
+        locked_by = NULL, locked_until = NULL, updated = ok.now,
+        history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
+        history = {schema}._jobs_append(j.history, ok.entry::jsonb || jsonb_strip_nulls(jsonb_build_object(
+            'at', {schema}._jobs_us(ok.now), 'by', j.locked_by, 'claimed_at', {schema}._jobs_us(j.claimed_at),
+            'started_at', {schema}._jobs_us(
+                CASE WHEN ok.ran IS NULL THEN j.started_at
+                     ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
+    FROM ok
+    WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id
+),
+settle_summary AS (
+    -- which ones were applied, only when it is not all of them
+    SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied FROM ok
+)

@@ -1,0 +1,64 @@
+"""The text of every statement, for one schema. Claim and settle are written as lists of CTEs, so that one statement
+can do both: settle the last batch and claim the next in one round trip."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from rowlock.stores import sql
+from rowlock.stores.postgres.rows import COLUMNS, LIVE_COLUMNS
+
+_SETTLE_PARAMETERS = 10
+# One row per claimed job, and at least one row. The three columns in front are the same in all of them.
+_CLAIMED = (
+    "SELECT contended, next_due, applied, j.* FROM {source} LEFT JOIN claimed j ON true ORDER BY -priority, run_at, id"
+)
+CLAIMED_JOB = 3  # where the job begins
+
+
+class Statements:
+    def __init__(self, schema: str) -> None:
+        claim = _load("claim", schema).replace("{columns}", LIVE_COLUMNS)
+        settle = _load("settle", schema)
+        # The claim waits until the settled rows are locked. It never waits for a lock itself, so no circle can close.
+        after_settle = _shift(claim.replace("{after_settle}", "(SELECT count(*) FROM held) >= 0 AND"))
+        nothing_settled = "(SELECT *, NULL AS applied FROM claim_summary) summary"
+        self.claim = f"WITH {claim.replace('{after_settle}', '')} {_CLAIMED.format(source=nothing_settled)}"
+        self.settle = f"WITH {settle} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
+        both = "settle_summary CROSS JOIN claim_summary"
+        self.settle_and_claim = f"WITH {settle}, {after_settle} {_CLAIMED.format(source=both)}"
+        insert = _load("insert", schema)
+        self.insert = insert.replace("{order}", "")
+        self.insert_keyed = insert.replace("{order}", "ORDER BY s.topic, s.key, s.n")
+        self.insert_undo = _load("insert_undo", schema)
+        self.existing = _load("existing", schema)
+        self.standing = _load("standing", schema)
+        self.heartbeat = _load("heartbeat", schema)
+        self.progress = _load("progress", schema)
+        self.promote = _load("promote", schema)
+        rescue = _load("rescue", schema)
+        self.rescue = rescue.replace("{whose}", "j.locked_until < (SELECT clock_timestamp())")
+        self.rescue_workers = rescue.replace("{whose}", "j.locked_until IS NOT NULL AND j.locked_by = ANY ($5::text[])")
+        self.expire = _load("expire", schema)
+        self.cancel_timeout = _load("cancel_timeout", schema)
+        self.cancel = _load("cancel", schema)
+        self.requeue = _load("requeue", schema)
+        self.update = _load("update", schema)
+        self.delete = _load("delete", schema)
+        self.pause = _load("pause", schema)
+        self.resume = _load("resume", schema)
+        self.paused = _load("paused", schema)
+        self.prune = _load("prune", schema)
+        self.get = _load("get", schema).replace("{columns}", f"{COLUMNS}, j.events_count")
+        self.events = _load("events", schema)
+
+
+@cache
+def _load(name: str, schema: str) -> str:
+    return sql.load("rowlock.stores.postgres", name).replace("{schema}", schema)
+
+
+def _shift(text: str) -> str:
+    """The claim's parameters, behind the settle's."""
+    return re.sub(r"\$(\d+)", lambda match: f"${int(match[1]) + _SETTLE_PARAMETERS}", text)

@@ -1,0 +1,400 @@
+"""PostgresStore: every verb is one statement on a pooled connection, named like its file in sql/."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from msgspec import UNSET
+
+from rowlock import errors
+from rowlock.core.codec import decode
+from rowlock.core.job import HELD, Event, Job, NewJob, Status
+from rowlock.core.lifecycle import (
+    APPLIED,
+    CRASH_ERROR,
+    EXPIRED_ERROR,
+    Settlement,
+    Standing,
+    Verdict,
+    ended_by,
+    judge,
+)
+from rowlock.stores.base import (
+    MIN_RETENTION,
+    Beat,
+    Changed,
+    Claim,
+    Claimed,
+    Edit,
+    Hold,
+    Inserted,
+    Pause,
+    Progress,
+    Rescued,
+    Retention,
+    Settled,
+)
+from rowlock.stores.migrations import Migration, require_none
+from rowlock.stores.postgres import migrate, rows
+from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
+from rowlock.stores.postgres.doorbell import Doorbell
+from rowlock.stores.postgres.hints import LaneHints
+from rowlock.stores.postgres.statements import CLAIMED_JOB, Statements
+
+T = TypeVar("T")
+ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
+NOTHING = Claimed([], contended=False, next_due=None)
+
+
+class PostgresStore:
+    """Implements `rowlock.stores.base.Store`. Belongs to the event loop in which it was opened."""
+
+    def __init__(self, url: str) -> None:
+        self._target = parse_target(url)
+        self._sql = Statements(self._target.quoted_schema)
+        self._connections = Connections(self._target)
+        self._doorbell = Doorbell(self._connections)
+        self._hints = LaneHints()
+
+    def __repr__(self) -> str:
+        return f"<PostgresStore {self._target.label}, schema {self._target.schema}>"
+
+    # ── Life of the store ──
+
+    async def open(self) -> None:
+        await self._connections.open()
+        try:
+            async with self._connections.acquire() as connection:
+                require_none(await migrate.pending(connection, self._target), self._target.label)
+        except BaseException:
+            await self._connections.close()
+            raise
+
+    async def close(self) -> None:
+        await self._doorbell.close()
+        await self._connections.close()
+
+    async def migrate(self) -> list[Migration]:
+        connection = await self._connections.connect()
+        try:
+            return await migrate.migrate(connection, self._target)
+        finally:
+            await connection.close()
+
+    async def pending_migrations(self) -> list[Migration]:
+        connection = await self._connections.connect()
+        try:
+            return await migrate.pending(connection, self._target)
+        finally:
+            await connection.close()
+
+    def migration_sql(self, migrations: Sequence[Migration]) -> str:
+        return f"BEGIN;\n{migrate.script(migrations, self._target, create_schema=True)}COMMIT;\n"
+
+    async def now(self) -> datetime:
+        (row,) = await self._fetch("SELECT clock_timestamp()")
+        at: datetime = row[0]
+        return at
+
+    # ── Clients ──
+
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
+        if not jobs:
+            return []
+        self._hints.forget()
+        keyed = any(job.key is not None for job in jobs)
+
+        async def run(connection: Any) -> list[Inserted]:
+            # One statement needs no BEGIN and COMMIT round trips. More than one are needed only if a key is taken.
+            if not repeat and (not keyed or len(jobs) == 1):
+                return await self._insert(connection, jobs, keyed, repeat)
+            async with connection.transaction(isolation="read_committed"):
+                return await self._insert(connection, jobs, keyed, repeat)
+
+        return await self._with_connection(run)
+
+    async def _insert(self, connection: Any, jobs: Sequence[NewJob], keyed: bool, repeat: bool) -> list[Inserted]:
+        answers: dict[int, Inserted] = {}
+        todo = list(range(len(jobs)))
+        for _ in range(ATTEMPTS):
+            batch = [jobs[n] for n in todo]
+            now, fresh = await self._insert_new(connection, batch, keyed, repeat)
+            taken: list[int] = []
+            for n, job in zip(todo, batch, strict=True):
+                if job.id in fresh:
+                    fresh.remove(job.id)  # the same id again in this batch is answered by the first
+                    run_at = job.run_at or now + timedelta(seconds=job.delay)
+                    answers[n] = Inserted(job.id, False, Status.PENDING, run_at, now)
+                else:
+                    taken.append(n)
+            if taken:
+                answers |= await self._existing(connection, jobs, taken)
+            todo = [n for n in taken if n not in answers]
+            if not todo:
+                return [answers[n] for n in range(len(jobs))]
+            # Whoever held the key ended between our INSERT and our look: it is free again.
+        raise errors.StoreBusy(
+            f"{self._target.label}: the key {jobs[todo[0]].key!r} was taken and freed {ATTEMPTS} times"
+        )
+
+    async def _insert_new(
+        self, connection: Any, jobs: list[NewJob], keyed: bool, repeat: bool
+    ) -> tuple[datetime, set[str]]:
+        """The ids that are new."""
+        statement = self._sql.insert_keyed if keyed else self._sql.insert
+        now, count, ids = await connection.fetchrow(statement, *rows.insert_arrays(jobs))
+        if ids is None and count == len(jobs):
+            fresh = {job.id for job in jobs}
+        else:
+            fresh = {str(job_id) for job_id in ids or ()}
+        if repeat and fresh:
+            fresh -= {str(row[0]) for row in await connection.fetch(self._sql.insert_undo, list(fresh))}
+        return now, fresh
+
+    async def _existing(self, connection: Any, jobs: Sequence[NewJob], taken: list[int]) -> dict[int, Inserted]:
+        found = await connection.fetch(
+            self._sql.existing,
+            [jobs[n].id for n in taken],
+            [jobs[n].topic for n in taken],
+            [jobs[n].key for n in taken],
+        )
+        return {
+            taken[n - 1]: Inserted(str(job_id), True, rows.STATUS[status], run_at, created)
+            for n, job_id, status, run_at, created in found
+        }
+
+    # ── Workers ──
+
+    async def claim(self, claim: Claim) -> Claimed:
+        if claim.limit <= 0 or not claim.lanes:
+            return NOTHING
+        bounds = self._hints.bounds(claim)
+        return self._claimed(claim, bool(bounds), await self._fetch(self._sql.claim, *self._claim_parameters(claim)))
+
+    def _claim_parameters(self, claim: Claim) -> tuple[Any, ...]:
+        lanes = rows.lane_arrays(claim.lanes, self._hints.bounds(claim))
+        return (*lanes, claim.limit, claim.worker, claim.lease, claim.start)
+
+    def _claimed(self, claim: Claim, bounded: bool, found: list[Any]) -> Claimed:
+        contended, next_due = found[0][0], found[0][1]
+        jobs = [rows.job(row[CLAIMED_JOB:]) for row in found if row[CLAIMED_JOB] is not None]
+        self._hints.learn(claim, jobs)
+        # A bounded claim that came back short has not seen what lies before the bound.
+        return Claimed(jobs, contended or (bounded and len(jobs) < claim.limit), next_due)
+
+    async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
+        if not settlements:
+            return Settled([], None if claim is None else await self.claim(claim))
+        first: dict[str, Settlement] = {}
+        for settlement in settlements:
+            first.setdefault(settlement.id, settlement)
+        batch = list(first.values())
+        parameters = rows.settle_arrays(batch)
+        claimed = None
+        if claim is None or claim.limit <= 0 or not claim.lanes:
+            found = await self._fetch(self._sql.settle, *parameters)
+            claimed = None if claim is None else NOTHING
+        else:
+            bounded = bool(self._hints.bounds(claim))
+            found = await self._fetch(self._sql.settle_and_claim, *parameters, *self._claim_parameters(claim))
+            claimed = self._claimed(claim, bounded, found)
+        applied = found[0]["applied"]
+        if applied is None and len(batch) == len(settlements):
+            return Settled([APPLIED] * len(batch), claimed)
+        done = set(first) if applied is None else {str(job_id) for job_id in applied}
+        return Settled(await self._verdicts(settlements, first, done), claimed)
+
+    async def _verdicts(
+        self, settlements: Sequence[Settlement], first: dict[str, Settlement], done: set[str]
+    ) -> list[Verdict]:
+        """Read the refused ones again: a row that was deleted while we waited for it may stand in the archive now."""
+        refused = [s.id for s in settlements if s.id not in done or first[s.id] is not s]
+        standing = await self._standing(refused)
+        verdicts = []
+        for settlement in settlements:
+            if settlement.id in done and first[settlement.id] is settlement:
+                verdicts.append(APPLIED)
+            else:
+                version = settlement.version
+                row = standing.get(settlement.id)
+                now = None if row is None else Standing(row[0], row[1], ended_by(version, row[0], row[1], row[2]))
+                verdicts.append(judge(version, settlement.transition.event, now))
+        return verdicts
+
+    async def _standing(self, ids: Sequence[str]) -> dict[str, tuple[Status, int, list[dict[str, Any]]]]:
+        """Status, version and history, by a fresh snapshot."""
+        found = await self._fetch(self._sql.standing, list(ids))
+        return {
+            str(job_id): (rows.STATUS[status], version, decode(history) if history else [])
+            for job_id, status, version, history in found
+        }
+
+    async def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:
+        if not beats:
+            return []
+        asked = [(beat.id, beat.version) for beat in beats]
+        started = [beat.started for beat in beats]
+        return await self._hold(asked, self._sql.heartbeat, started, lease)
+
+    async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
+        if not reports:
+            return []
+        return await self._hold(
+            [(report.id, report.version) for report in reports],
+            self._sql.progress,
+            [min(max(report.percent, 0.0), 100.0) for report in reports],
+            [report.stage for report in reports],
+            [report.message for report in reports],
+        )
+
+    async def _hold(self, asked: list[tuple[str, int]], statement: str, *parameters: Any) -> list[Hold]:
+        ids, versions = [job_id for job_id, _ in asked], [version for _, version in asked]
+        seen = {str(row[0]): (row[1], row[2]) for row in await self._fetch(statement, ids, versions, *parameters)}
+        unseen = [job_id for job_id in ids if job_id not in seen]
+        elsewhere = await self._standing(unseen) if unseen else {}
+        return [_hold(version, seen.get(job_id), elsewhere.get(job_id)) for job_id, version in asked]
+
+    # ── Maintenance ──
+
+    async def promote(self, limit: int = 1000) -> int:
+        self._hints.forget()
+        return _count(await self._with_connection(lambda connection: connection.execute(self._sql.promote, limit)))
+
+    async def rescue(
+        self, *, by: str, backoff: Sequence[float], limit: int = 500, workers: Sequence[str] | None = None
+    ) -> list[Rescued]:
+        parameters: list[Any] = [by, list(backoff), CRASH_ERROR, limit]
+        if workers is None:
+            found = await self._fetch(self._sql.rescue, *parameters)
+        else:
+            found = await self._fetch(self._sql.rescue_workers, *parameters, list(workers))
+        return [
+            Rescued(str(job_id), topic, version, rows.STATUS[status], charged)
+            for job_id, topic, version, status, charged in found
+        ]
+
+    async def expire(self, *, by: str, limit: int = 500) -> list[str]:
+        return [str(row[0]) for row in await self._fetch(self._sql.expire, by, limit, EXPIRED_ERROR)]
+
+    async def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
+        return [str(row[0]) for row in await self._fetch(self._sql.cancel_timeout, by, limit, grace)]
+
+    async def prune(self, retention: Retention, limit: int = 1000) -> int:
+        completed = None if retention.completed is None else max(retention.completed, MIN_RETENTION)
+        kept = {"cancelled": retention.cancelled, "failed": retention.failed, "expired": retention.expired}
+        ends = {status: seconds for status, seconds in kept.items() if seconds is not None}
+        (row,) = await self._fetch(self._sql.prune, limit, completed, list(ends), list(ends.values()))
+        count: int = row[0]
+        return count
+
+    # ── Operators ──
+
+    async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        return await self._change(self._sql.cancel, ids, by, reason)
+
+    async def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        self._hints.forget()
+        return await self._change(self._sql.requeue, ids, by, reason)
+
+    async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
+        self._hints.forget()
+        tags = None if edit.tags is UNSET else rows.tags_text(edit.tags)
+        return await self._change(
+            self._sql.update,
+            ids,
+            by,
+            reason,
+            None if edit.priority is UNSET else edit.priority,
+            None if edit.run_at is UNSET else edit.run_at,
+            None if edit.delay is UNSET else edit.delay,
+            None if edit.payload is UNSET else edit.payload,
+            edit.tags is not UNSET,
+            tags,
+            edit.changed,
+        )
+
+    async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        return await self._change(self._sql.delete, ids, by, reason)
+
+    async def _change(self, statement: str, ids: Sequence[str], *parameters: Any) -> list[Changed]:
+        answers = await self._change_once(statement, ids, parameters)
+        if missing := [job_id for job_id in ids if job_id not in answers]:
+            # Not in _jobs: gone, completed, or completed just while we waited for its lock. The last kind gets a
+            # second try, for delete takes completed jobs too.
+            completed = {job_id: row[0] for job_id, row in (await self._standing(missing)).items()}
+            answers |= {job_id: Changed(job_id, False, status) for job_id, status in completed.items()}
+            answers |= await self._change_once(statement, list(completed), parameters)
+        return [answers.get(job_id, Changed(job_id, False, None)) for job_id in ids]
+
+    async def _change_once(self, statement: str, ids: Sequence[str], parameters: tuple[Any, ...]) -> dict[str, Changed]:
+        found = await self._fetch(statement, list(ids), *parameters) if ids else []
+        return {
+            str(job_id): Changed(str(job_id), done, rows.STATUS[status], None if holder is None else str(holder))
+            for job_id, status, done, holder in found
+        }
+
+    async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
+        await self._fetch(self._sql.pause, topic, by, reason, until)
+
+    async def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
+        self._hints.forget()
+        return bool(await self._fetch(self._sql.resume, topic, by, reason))
+
+    async def paused(self) -> list[Pause]:
+        return [Pause(*row) for row in await self._fetch(self._sql.paused)]
+
+    # ── Reading ──
+
+    async def get(self, ids: Sequence[str]) -> dict[str, Job]:
+        jobs = [rows.job(row) for row in await self._fetch(self._sql.get, list(ids))] if ids else []
+        return {job.id: job for job in jobs}
+
+    async def events(self, job_id: str) -> list[Event]:
+        return [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
+
+    # ── Wake-up ──
+
+    async def ring(self) -> None:
+        await self._fetch("SELECT pg_notify($1, '')", self._target.channel)
+
+    async def wait_for_work(self, timeout: float) -> bool:
+        self._connections.check()
+        return await self._doorbell.wait(timeout)
+
+    # ── Running statements ──
+
+    async def _fetch(self, statement: str, *parameters: Any) -> list[Any]:
+        found: list[Any] = await self._with_connection(lambda connection: connection.fetch(statement, *parameters))
+        return found
+
+    async def _with_connection(self, run: Callable[[Any], Awaitable[T]]) -> T:
+        """Run a verb on a connection of its own; again if others made the database roll it back."""
+        attempt = 1
+        while True:
+            try:
+                async with self._connections.acquire() as connection:
+                    return await run(connection)
+            except CONFLICTS as error:
+                if attempt == ATTEMPTS:
+                    message = f"{self._target.label}: still in conflict after {attempt} attempts: {error}"
+                    raise errors.StoreBusy(message) from error
+                attempt += 1
+
+
+def _hold(version: int, seen: tuple[str, int] | None, elsewhere: tuple[Status, int, Any] | None) -> Hold:
+    """`seen`: the row as we locked it; `elsewhere`: the row as others see it, when someone else had it locked."""
+    if seen is not None:
+        status, current = seen
+        if current != version or status not in HELD:
+            return Hold.LOST
+        return Hold.CANCEL if status == Status.CANCEL_REQUESTED else Hold.KEPT
+    if elsewhere is None or elsewhere[1] != version or elsewhere[0] not in HELD:
+        return Hold.LOST
+    return Hold.UNSEEN
+
+
+def _count(tag: str) -> int:
+    """How many rows, from a command tag such as UPDATE 5."""
+    return int(tag.rsplit(" ", 1)[1])

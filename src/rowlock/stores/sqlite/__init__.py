@@ -1,0 +1,1 @@
+"""rowlock in an SQLite file, or in memory."""

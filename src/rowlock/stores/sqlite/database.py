@@ -1,0 +1,213 @@
+"""All verbs, synchronously, on one connection: no asyncio, no threads. Each is one transaction.
+
+The functions behind them take a connection that is inside a transaction, and its time; `insert` is used that way on
+connections of the application as well.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+
+from rowlock.core.job import Event, Job, NewJob
+from rowlock.core.lifecycle import Settlement
+from rowlock.errors import StoreBusy, StoreError
+from rowlock.stores import base
+from rowlock.stores.migrations import Migration
+from rowlock.stores.sqlite import migrate, operators, rows, settle, upkeep
+from rowlock.stores.sqlite.claim import claim as claim_
+from rowlock.stores.sqlite.failures import primary_code, translate, translated
+from rowlock.stores.sqlite.insert import insert as insert_
+from rowlock.stores.sqlite.operators import Order
+
+_PAUSE = 0.002  # seconds between tries to get the write lock
+_HURRY = 1.0  # seconds to wait for it at most, once the store is being closed
+
+
+def microseconds() -> int:
+    """The machine's clock, which is SQLite's."""
+    return time.time_ns() // 1000
+
+
+class Database:
+    """`where` names the database in messages."""
+
+    def __init__(
+        self,
+        conn: sqlite3.Connection,
+        where: str = "the database in memory",
+        *,
+        clock: Callable[[], int] = microseconds,
+        busy_timeout: float = 30.0,
+    ) -> None:
+        self.conn = conn
+        self.where = where
+        self.hurry = False
+        self._clock = clock
+        self._busy_timeout = busy_timeout
+
+    @contextmanager
+    def transaction(self) -> Iterator[int]:
+        """All or nothing. Answers the time, read once the write lock is held: a wait for it ages nothing."""
+        self._begin()
+        try:
+            with translated(self.where):
+                yield self._clock()
+            with translated(self.where, committing=True):
+                self.conn.execute("COMMIT")
+        except BaseException:
+            self._rollback()
+            raise
+
+    def _begin(self) -> None:
+        if self.conn.in_transaction:  # a ROLLBACK failed
+            self._rollback()
+        since = None
+        while True:
+            try:
+                self.conn.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                if primary_code(error) != sqlite3.SQLITE_BUSY:
+                    raise translate(error, self.where) from error
+                since = since or time.monotonic()
+                patience = min(self._busy_timeout, _HURRY) if self.hurry else self._busy_timeout
+                if time.monotonic() - since >= patience:
+                    raise StoreBusy(f"{self.where} was locked by others for more than {patience:g} s") from error
+                # SQLite's own waiting grows to 100 ms between tries, and loses against whoever writes without a pause.
+                time.sleep(_PAUSE)
+            else:
+                return
+
+    def _rollback(self) -> None:
+        if self.conn.in_transaction:
+            with suppress(sqlite3.Error):
+                self.conn.execute("ROLLBACK")
+
+    # ── Schema ──
+
+    def migrate(self) -> list[Migration]:
+        applied: list[Migration] = []
+        while self.pending_migrations():  # asked before the lock is taken: mostly there is nothing to do
+            with self.transaction() as now:
+                migration = migrate.apply_next(self.conn, now, self.where)
+            if migration is not None:
+                applied.append(migration)
+        return applied
+
+    def pending_migrations(self) -> list[Migration]:
+        with translated(self.where):
+            return migrate.missing(self.conn, self.where)
+
+    def now(self) -> datetime:
+        return rows.moment(self._clock())
+
+    # ── Clients ──
+
+    def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[base.Inserted]:
+        return self.insert_all([(jobs, repeat)])[0]
+
+    def insert_all(self, calls: Sequence[tuple[Sequence[NewJob], bool]]) -> list[list[base.Inserted]]:
+        """Several calls of insert in one transaction: one fsync for all."""
+        with self.transaction() as now:
+            return [insert_(self.conn, now, jobs, repeat=repeat) for jobs, repeat in calls]
+
+    # ── Workers ──
+
+    def claim(self, claim: base.Claim) -> base.Claimed:
+        with self.transaction() as now:
+            return claim_(self.conn, now, claim)
+
+    def settle(self, settlements: Sequence[Settlement], claim: base.Claim | None = None) -> base.Settled:
+        with self.transaction() as now:
+            return settle.settle(self.conn, now, settlements, claim)
+
+    def heartbeat(self, beats: Sequence[base.Beat], lease: float) -> list[base.Hold]:
+        with self.transaction() as now:
+            return settle.heartbeat(self.conn, now, beats, lease)
+
+    def progress(self, reports: Sequence[base.Progress]) -> list[base.Hold]:
+        with self.transaction() as now:
+            return settle.progress(self.conn, now, reports)
+
+    # ── Maintenance ──
+
+    def promote(self, limit: int = 1000) -> int:
+        with self.transaction() as now:
+            return upkeep.promote(self.conn, now, limit)
+
+    def rescue(
+        self, *, by: str, backoff: Sequence[float], limit: int = 500, workers: Sequence[str] | None = None
+    ) -> list[base.Rescued]:
+        with self.transaction() as now:
+            return upkeep.rescue(self.conn, now, by=by, backoff=backoff, limit=limit, workers=workers)
+
+    def expire(self, *, by: str, limit: int = 500) -> list[str]:
+        with self.transaction() as now:
+            return upkeep.expire(self.conn, now, by=by, limit=limit)
+
+    def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
+        with self.transaction() as now:
+            return upkeep.cancel_timeout(self.conn, now, by=by, grace=grace, limit=limit)
+
+    def prune(self, retention: base.Retention, limit: int = 1000) -> int:
+        with self.transaction() as now:
+            return upkeep.prune(self.conn, now, retention, limit)
+
+    # ── Operators ──
+
+    def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[base.Changed]:
+        with self.transaction() as now:
+            return operators.cancel(self.conn, Order("cancel", now, by, reason), ids)
+
+    def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[base.Changed]:
+        with self.transaction() as now:
+            return operators.requeue(self.conn, Order("requeue", now, by, reason), ids)
+
+    def update(self, ids: Sequence[str], edit: base.Edit, *, by: str, reason: str | None = None) -> list[base.Changed]:
+        with self.transaction() as now:
+            return operators.update(self.conn, Order("update", now, by, reason), ids, edit)
+
+    def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[base.Changed]:
+        with self.transaction() as now:
+            return operators.delete(self.conn, Order("delete", now, by, reason), ids)
+
+    def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
+        with self.transaction() as now:
+            operators.pause(self.conn, Order("pause", now, by, reason), topic, until)
+
+    def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
+        with self.transaction() as now:
+            return operators.resume(self.conn, Order("resume", now, by, reason), topic)
+
+    # ── Reading: one statement each, so one snapshot, and no transaction that would keep the WAL from shrinking ──
+
+    def paused(self) -> list[base.Pause]:
+        with translated(self.where):
+            found = self.conn.execute(rows.sql("paused"), (self._clock(),)).fetchall()
+        times = rows.Times()
+        return [base.Pause(topic, times[at], times[until], reason, by) for topic, at, until, reason, by in found]
+
+    def get(self, ids: Sequence[str]) -> dict[str, Job]:
+        with translated(self.where):
+            found = self.conn.execute(rows.sql("get"), {"ids": rows.json_text(list(set(ids)))}).fetchall()
+        times = rows.Times()
+        return {row[0]: rows.job(row, times) for row in found}
+
+    def events(self, job_id: str) -> list[Event]:
+        with translated(self.where):
+            return [rows.event(row) for row in self.conn.execute(rows.sql("events"), (job_id,)).fetchall()]
+
+    def data_version(self) -> int:
+        """Changes when another connection has committed something."""
+        with translated(self.where):
+            (version,) = self.conn.execute("PRAGMA data_version").fetchone()
+        assert isinstance(version, int)  # noqa: S101 - narrows the type
+        return version
+
+    def checkpoint(self) -> None:
+        """Copy the WAL into the file and empty it, if nobody is in the way."""
+        with suppress(StoreError), translated(self.where):
+            self.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

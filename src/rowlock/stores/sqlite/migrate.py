@@ -1,0 +1,49 @@
+"""Applying migrations to an SQLite database. What a migration is stands in stores.migrations."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+from rowlock.errors import StoreError
+from rowlock.stores.migrations import Migration, load, pending
+from rowlock.stores.sqlite.rows import sql
+
+
+def known() -> tuple[Migration, ...]:
+    return load("rowlock.stores.sqlite")
+
+
+def missing(conn: sqlite3.Connection, where: str) -> list[Migration]:
+    """What is still to be applied; checks what has been."""
+    there = conn.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '_jobs_migrations'").fetchone()
+    applied = conn.execute("SELECT number, checksum FROM _jobs_migrations").fetchall() if there else []
+    return pending(known(), dict(applied), where)
+
+
+def apply_next(conn: sqlite3.Connection, now: int, where: str) -> Migration | None:
+    """One migration, in the caller's write transaction: whoever waited for its lock sees what was done meanwhile."""
+    todo = missing(conn, where)
+    if not todo:
+        return None
+    migration = todo[0]
+    conn.execute(sql("migrations_table"))
+    for statement in statements(migration.sql):
+        conn.execute(statement)
+    conn.execute(
+        "INSERT INTO _jobs_migrations (number, name, checksum, applied_at) VALUES (?, ?, ?, ?)",
+        (migration.number, migration.name, migration.checksum, now),
+    )
+    return migration
+
+
+def statements(script: str) -> Iterator[str]:
+    """sqlite3's executescript would commit first, and leave half a migration behind when it fails."""
+    part = ""
+    for line in script.splitlines(keepends=True):
+        part += line
+        if sqlite3.complete_statement(part):
+            yield part
+            part = ""
+    if any(line.strip() and not line.lstrip().startswith("--") for line in part.splitlines()):
+        raise StoreError(f"a migration ends in the middle of a statement: {part.strip():.80}")

@@ -1,0 +1,144 @@
+"""settle, heartbeat and progress: a worker's writes. Guards are judged under the write lock, so they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from sqlite3 import Connection
+from typing import Any, NamedTuple
+
+from rowlock.core.codec import decode
+from rowlock.core.job import HELD, Status
+from rowlock.core.lifecycle import APPLIED, Settlement, Standing, Transition, Verdict, ended_by, judge
+from rowlock.stores.base import Beat, Claim, Hold, Progress, Settled
+from rowlock.stores.sqlite.claim import claim as claim_next
+from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, span, sql
+
+
+class _Held(NamedTuple):
+    id: str
+    n: int
+    status: str
+    version: int
+    locked_by: str | None
+    claimed_at: int
+    started_at: int | None
+
+
+def settle(conn: Connection, now: int, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
+    rows = _standing(conn, settlements)
+    completed: list[tuple[Any, ...]] = []
+    others: list[tuple[_Held, Transition]] = []
+    refused: list[tuple[int, Settlement]] = []
+    for place, settlement in enumerate(settlements):
+        # Taken out: a second settlement of the same job finds nothing, and is judged after the first was applied.
+        row = rows.pop(settlement.id, None)
+        if row is None or not _may(row, settlement):
+            refused.append((place, settlement))
+            if row is not None:
+                rows[settlement.id] = row
+        elif settlement.transition.status is Status.COMPLETED:
+            to = settlement.transition
+            completed.append((now, _started(row, to, now), now, to.result, row.n))
+        else:
+            others.append((row, settlement.transition))
+    if completed:
+        conn.executemany(sql("settle_archive"), completed)
+        conn.execute(sql("settle_delete"), (json_text([row[-1] for row in completed]),))
+    if others:
+        _apply(conn, now, others)
+    verdicts = [APPLIED] * len(settlements)
+    for place, settlement in refused:
+        verdicts[place] = _refuse(conn, settlement)
+    return Settled(verdicts, None if claim is None else claim_next(conn, now, claim))
+
+
+def _standing(conn: Connection, asked: Iterable[Settlement | Beat | Progress]) -> dict[str, _Held]:
+    ids = json_text([one.id for one in asked])
+    return {row[0]: _Held._make(row) for row in conn.execute(sql("standing"), (ids,)).fetchall()}
+
+
+def _may(row: _Held, settlement: Settlement) -> bool:
+    if row.version != settlement.version:
+        return False
+    if row.status == "processing":
+        return True
+    return row.status == "cancel_requested" and settlement.transition.from_cancel_requested
+
+
+def _started(row: _Held, to: Transition, now: int) -> int | None:
+    return row.started_at if to.ran is None else max(row.claimed_at, now - span(to.ran))
+
+
+def _apply(conn: Connection, now: int, moves: list[tuple[_Held, Transition]]) -> None:
+    changes, entries = [], []
+    for row, to in moves:
+        again = to.status is Status.PENDING
+        started_at = _started(row, to, now)
+        changes.append(
+            {
+                "n": row.n,
+                "now": now,
+                "status": to.status.value,
+                "ready": again and not to.delay,
+                "run_at": now + span(to.delay) if again and to.delay is not None else None,
+                "retries": to.retries,
+                "error": to.error,
+                "reason": to.reason if to.status is Status.CANCELLED else None,
+                "started_at": started_at,
+                "finished_at": now if to.status in (Status.FAILED, Status.CANCELLED) else None,
+            }
+        )
+        entry = to.entry(row.version) | {"at": now, "claimed_at": row.claimed_at}
+        if row.locked_by is not None:
+            entry["by"] = row.locked_by
+        if started_at is not None:
+            entry["started_at"] = started_at
+        entries.append((row.n, entry))
+    conn.executemany(sql("settle"), changes)
+    append_history(conn, entries)
+
+
+def _refuse(conn: Connection, settlement: Settlement) -> Verdict:
+    row = conn.execute(sql("settle_refused"), {"id": settlement.id}).fetchone()
+    standing = None
+    if row is not None:
+        status, version, history = row
+        ended = ended_by(settlement.version, STATUS[status], version, decode(history) if history else [])
+        standing = Standing(STATUS[status], version, ended)
+    return judge(settlement.version, settlement.transition.event, standing)
+
+
+def heartbeat(conn: Connection, now: int, beats: Sequence[Beat], lease: float) -> list[Hold]:
+    rows = _standing(conn, beats)
+    until = now + span(lease)
+    kept = [{"n": rows[b.id].n, "until": until, "started": b.started, "now": now} for b in beats if _holds(rows, b)]
+    conn.executemany(sql("heartbeat"), kept)
+    return [_hold(rows, beat) for beat in beats]
+
+
+def progress(conn: Connection, now: int, reports: Sequence[Progress]) -> list[Hold]:
+    rows = _standing(conn, reports)
+    changes = [
+        {
+            "n": rows[report.id].n,
+            "percent": min(max(report.percent, 0.0), 100.0),
+            "stage": report.stage,
+            "message": report.message,
+            "now": now,
+        }
+        for report in reports
+        if _holds(rows, report)
+    ]
+    conn.executemany(sql("progress"), changes)
+    return [_hold(rows, report) for report in reports]
+
+
+def _holds(rows: dict[str, _Held], run: Beat | Progress) -> bool:
+    row = rows.get(run.id)
+    return row is not None and row.version == run.version and row.status in HELD
+
+
+def _hold(rows: dict[str, _Held], run: Beat | Progress) -> Hold:
+    if not _holds(rows, run):
+        return Hold.LOST
+    return Hold.CANCEL if rows[run.id].status == "cancel_requested" else Hold.KEPT

@@ -1,0 +1,1 @@
+SELECT min(run_at) FROM _jobs WHERE status = 'pending' AND NOT ready

@@ -1,0 +1,1 @@
+SELECT id, status, run_at, created FROM _jobs WHERE id = ?

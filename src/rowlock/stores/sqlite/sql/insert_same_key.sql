@@ -1,0 +1,4 @@
+-- The predicate of the index _jobs_live_key, to the letter.
+SELECT id, status, run_at, created FROM _jobs
+WHERE topic = ? AND key = ? AND key IS NOT NULL
+  AND status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')

@@ -1,0 +1,1 @@
+DELETE FROM _jobs WHERE n IN (SELECT value FROM json_each(?))

@@ -1,0 +1,1 @@
+SELECT payload FROM _jobs WHERE n = ?

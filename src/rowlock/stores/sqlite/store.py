@@ -1,0 +1,349 @@
+"""SqliteStore: the verbs of Database for asyncio. One thread writes, one reads, one watches for other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+
+from rowlock.core.job import Event, Job, NewJob
+from rowlock.core.lifecycle import Settlement
+from rowlock.errors import ForkedStore, StoreClosed, StoreError
+from rowlock.stores.base import (
+    Beat,
+    Changed,
+    Claim,
+    Claimed,
+    Edit,
+    Hold,
+    Inserted,
+    Pause,
+    Progress,
+    Rescued,
+    Retention,
+    Settled,
+)
+from rowlock.stores.migrations import Migration, require_none
+from rowlock.stores.sqlite import connect
+from rowlock.stores.sqlite.database import Database, microseconds
+from rowlock.stores.sqlite.doorbell import Doorbell, Watcher
+from rowlock.stores.sqlite.migrate import known
+from rowlock.stores.sqlite.threads import Answer, Worker, deliver
+
+T = TypeVar("T")
+
+_LARGEST_GROUP = 10_000  # jobs of waiting inserts that share a transaction; nobody should wait for more than that
+
+
+class _Side(Struct):
+    """A connection and its thread."""
+
+    worker: Worker
+    database: Database
+
+    async def call(self, verb: Callable[[Database], T]) -> T:
+        return await self.worker.call(partial(verb, self.database))
+
+
+class _Opened(Struct):
+    writer: _Side
+    reader: _Side  # in memory: the writer again
+    watcher: Watcher | None
+
+
+class SqliteStore:
+    """`path` None is a database in memory, which lives until close(). See stores.base.Store for the verbs."""
+
+    def __init__(
+        self,
+        path: str | None,
+        *,
+        synchronous: connect.Synchronous = "full",
+        busy_timeout: float = 30.0,
+        force_network_fs: bool = False,
+        clock: Callable[[], int] = microseconds,
+    ) -> None:
+        self._path = None if path is None or path == ":memory:" else str(Path(path).absolute()) if path else path
+        self._where = self._path if self._path is not None else "the database in memory"
+        self._synchronous = synchronous
+        self._busy_timeout = busy_timeout
+        self._force_network_fs = force_network_fs
+        self._clock = clock
+        self._pid: int | None = None
+        self._opened: _Opened | None = None
+        self._memory: _Side | None = None
+        self._opening = asyncio.Lock()
+        self._doorbell = Doorbell()
+        self._inserts: deque[tuple[Sequence[NewJob], bool, asyncio.Future[list[Inserted]]]] = deque()
+
+    # ── Life of the store ──
+
+    async def open(self) -> None:
+        self._check_process()
+        async with self._opening:
+            if self._opened is not None:
+                return
+            self._pid = os.getpid()
+            if self._path is None:
+                side = self._memory_side()
+                require_none(await side.call(Database.pending_migrations), self._where)
+                self._opened = _Opened(side, side, None)
+            else:
+                self._opened = await self._open_file()
+
+    async def close(self) -> None:
+        opened, self._opened = self._opened, None
+        memory, self._memory = self._memory, None
+        if self._pid is not None and self._pid != os.getpid():
+            return  # the parent's connections: not ours to close
+        self._pid = None
+        self._doorbell.close(StoreClosed(f"{self._where} was closed while waiting for work"))
+        if opened is None:
+            if memory is not None:
+                await _shut(memory)
+            return
+        opened.writer.database.hurry = True
+        if opened.watcher is not None:
+            opened.watcher.stop()
+            await _shut(opened.reader)
+        await _shut(opened.writer)
+
+    async def migrate(self) -> list[Migration]:
+        self._check_process()
+        if self._path is None:
+            return await self._memory_side().call(Database.migrate)
+        return await asyncio.to_thread(self._migrate_file)
+
+    async def pending_migrations(self) -> list[Migration]:
+        self._check_process()
+        if self._path is None:
+            return await self._memory_side().call(Database.pending_migrations)
+        return await asyncio.to_thread(self._pending_in_file)
+
+    async def now(self) -> datetime:
+        return self._use().reader.database.now()
+
+    # ── Clients ──
+
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
+        writer = self._use().writer
+        if not jobs:
+            return []
+        future: asyncio.Future[list[Inserted]] = asyncio.get_running_loop().create_future()
+        self._inserts.append((jobs, repeat, future))
+        # Whichever of these comes first takes all that wait; the others find nothing to do.
+        writer.worker.submit(partial(self._insert_waiting, writer.database))
+        return await future
+
+    # ── Workers ──
+
+    async def claim(self, claim: Claim) -> Claimed:
+        return await self._write(lambda db: db.claim(claim))
+
+    async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
+        return await self._write(lambda db: db.settle(settlements, claim))
+
+    async def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:
+        return await self._write(lambda db: db.heartbeat(beats, lease)) if beats else []
+
+    async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
+        return await self._write(lambda db: db.progress(reports)) if reports else []
+
+    # ── Maintenance ──
+
+    async def promote(self, limit: int = 1000) -> int:
+        return await self._write(lambda db: db.promote(limit))
+
+    async def rescue(
+        self, *, by: str, backoff: Sequence[float], limit: int = 500, workers: Sequence[str] | None = None
+    ) -> list[Rescued]:
+        return await self._write(lambda db: db.rescue(by=by, backoff=backoff, limit=limit, workers=workers))
+
+    async def expire(self, *, by: str, limit: int = 500) -> list[str]:
+        return await self._write(lambda db: db.expire(by=by, limit=limit))
+
+    async def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
+        return await self._write(lambda db: db.cancel_timeout(by=by, grace=grace, limit=limit))
+
+    async def prune(self, retention: Retention, limit: int = 1000) -> int:
+        return await self._write(lambda db: db.prune(retention, limit))
+
+    # ── Operators ──
+
+    async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        return await self._write(lambda db: db.cancel(ids, by=by, reason=reason))
+
+    async def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        return await self._write(lambda db: db.requeue(ids, by=by, reason=reason))
+
+    async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
+        return await self._write(lambda db: db.update(ids, edit, by=by, reason=reason))
+
+    async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        return await self._write(lambda db: db.delete(ids, by=by, reason=reason))
+
+    async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
+        await self._write(lambda db: db.pause(topic, by=by, reason=reason, until=until))
+
+    async def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
+        return await self._write(lambda db: db.resume(topic, by=by, reason=reason))
+
+    async def paused(self) -> list[Pause]:
+        return await self._use().reader.call(Database.paused)
+
+    # ── Reading ──
+
+    async def get(self, ids: Sequence[str]) -> dict[str, Job]:
+        return await self._use().reader.call(lambda db: db.get(ids))
+
+    async def events(self, job_id: str) -> list[Event]:
+        return await self._use().reader.call(lambda db: db.events(job_id))
+
+    # ── Wake-up ──
+
+    async def ring(self) -> None:
+        self._use()
+        self._doorbell.ring()
+
+    async def wait_for_work(self, timeout: float) -> bool:
+        self._use()
+        return await self._doorbell.wait(timeout)
+
+    # ── Inside ──
+
+    async def _write(self, verb: Callable[[Database], T]) -> T:
+        return await self._use().writer.call(verb)
+
+    def _use(self) -> _Opened:
+        self._check_process()
+        if self._opened is None:
+            raise StoreClosed(f"{self._where} is not open: call open() first")
+        return self._opened
+
+    def _check_process(self) -> None:
+        if self._pid is not None and self._pid != os.getpid():
+            raise ForkedStore(f"{self._where} was opened by the parent process: open a new store in the child")
+
+    def _insert_waiting(self, database: Database) -> None:
+        """On the writer's thread: all inserts that came in during the last transaction share the next."""
+        calls, total = [], 0
+        while self._inserts and total < _LARGEST_GROUP:
+            call = self._inserts.popleft()
+            if not call[2].cancelled():
+                calls.append(call)
+                total += len(call[0])
+        answers: list[Answer] = []
+        try:
+            if calls:
+                inserted = database.insert_all([(jobs, repeat) for jobs, repeat, _ in calls])
+                answers = [(call[2], one, None) for call, one in zip(calls, inserted, strict=True)]
+        except BaseException as error:
+            if isinstance(error, StoreError) and type(error) is not StoreError:  # busy, full, …: the same for all
+                answers = [(call[2], None, error) for call in calls]
+            else:  # something about one of the calls: nothing was written, so each alone
+                answers = [_insert_alone(database, *call) for call in calls]
+        if answers:
+            self._doorbell.ring()
+            deliver(answers)
+
+    async def _open_file(self) -> _Opened:
+        writer = reader = watching = None
+        try:
+            writer = await self._open_side("write", self._open_writer)
+            reader = await self._open_side("read", self._open_reader)
+            watching = await self._open_side("watch", self._open_reader)
+            watching.worker.stop()  # the watcher has a thread of its own
+            database = watching.database
+            watcher = Watcher(self._doorbell, database.data_version, partial(connect.disconnect, database.conn))
+            return _Opened(writer, reader, watcher)
+        except BaseException:
+            for side in (reader, writer):
+                if side is not None:
+                    side.worker.submit(partial(connect.disconnect, side.database.conn))
+                    side.worker.stop()
+            raise
+
+    async def _open_side(self, name: str, make: Callable[[], Database]) -> _Side:
+        worker = Worker(f"rowlock-sqlite-{name}")
+        try:
+            return _Side(worker, await worker.call(make))
+        except BaseException:
+            worker.stop()
+            raise
+
+    def _open_writer(self) -> Database:
+        assert self._path is not None  # noqa: S101 - narrows the type
+        if not connect.check_path(self._path, force_network_fs=self._force_network_fs):
+            require_none(list(known()), self._where)  # no file is made for nothing
+        database = self._writing()
+        try:
+            require_none(database.pending_migrations(), self._where)
+        except BaseException:
+            connect.disconnect(database.conn)
+            raise
+        return database
+
+    def _open_reader(self) -> Database:
+        assert self._path is not None  # noqa: S101 - narrows the type
+        conn = connect.connect_reader(self._path, busy_timeout=self._busy_timeout)
+        return Database(conn, self._where, clock=self._clock)
+
+    def _writing(self) -> Database:
+        assert self._path is not None  # noqa: S101 - narrows the type
+        conn = connect.connect_writer(self._path, synchronous=self._synchronous, busy_timeout=self._busy_timeout)
+        return Database(conn, self._where, clock=self._clock, busy_timeout=self._busy_timeout)
+
+    def _migrate_file(self) -> list[Migration]:
+        assert self._path is not None  # noqa: S101 - narrows the type
+        connect.check_path(self._path, force_network_fs=self._force_network_fs)
+        database = self._writing()
+        try:
+            return database.migrate()
+        finally:
+            connect.disconnect(database.conn)
+
+    def _pending_in_file(self) -> list[Migration]:
+        assert self._path is not None  # noqa: S101 - narrows the type
+        if not connect.check_path(self._path, force_network_fs=self._force_network_fs):
+            return list(known())
+        database = self._open_reader()
+        try:
+            return database.pending_migrations()
+        finally:
+            connect.disconnect(database.conn)
+
+    def _memory_side(self) -> _Side:
+        if self._memory is None:
+            self._pid = os.getpid()
+            database = Database(connect.connect_memory(), self._where, clock=self._clock)
+            self._memory = _Side(Worker("rowlock-sqlite-memory"), database)
+        return self._memory
+
+
+def _insert_alone(
+    database: Database, jobs: Sequence[NewJob], repeat: bool, future: asyncio.Future[list[Inserted]]
+) -> Answer:
+    try:
+        return future, database.insert(jobs, repeat=repeat), None
+    except BaseException as error:
+        return future, None, error
+
+
+async def _shut(side: _Side) -> None:
+    """After what is queued: empty the WAL into the file, let go of it, end the thread."""
+
+    def shut(database: Database) -> None:
+        database.checkpoint()
+        connect.disconnect(database.conn)
+
+    try:
+        await side.call(shut)
+    finally:
+        side.worker.stop()

@@ -1,0 +1,71 @@
+"""One thread per connection: SQLite blocks, the event loop must not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Answer = tuple["asyncio.Future[Any]", Any, BaseException | None]
+
+
+class Worker:
+    """Runs functions in the order in which they came in. A daemon: a store that nobody closed doesn't keep the process
+    alive, and a transaction that was cut off is rolled back by SQLite."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[[], None]) -> None:
+        """Fire and forget. The function must not raise."""
+        self._queue.put(function)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def run() -> None:
+            if future.cancelled():  # nobody wants it any more, and it hasn't begun
+                return
+            try:
+                answer: Answer = (future, function(), None)
+            except BaseException as error:  # raised where the answer is awaited
+                answer = (future, None, error)
+            deliver([answer])
+
+        self._queue.put(run)
+        return await future
+
+    def stop(self) -> None:
+        """After what is queued. Does not wait."""
+        self._queue.put(None)
+
+    def _work(self) -> None:
+        while (function := self._queue.get()) is not None:
+            function()
+            del function  # or its result would live until the next call
+
+
+def deliver(answers: Iterable[Answer]) -> None:
+    """Hand answers to the event loops that wait for them: one wake-up per loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
+    for answer in answers:
+        by_loop.setdefault(answer[0].get_loop(), []).append(answer)
+    for loop, batch in by_loop.items():
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits
+            loop.call_soon_threadsafe(_resolve, batch)
+
+
+def _resolve(answers: list[Answer]) -> None:
+    for future, result, error in answers:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

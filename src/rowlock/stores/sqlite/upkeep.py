@@ -1,0 +1,119 @@
+"""Maintenance: promote, rescue, expire, cancel_timeout, prune. Each call does at most `limit`.
+
+To SQLite a negative LIMIT is none at all, hence the max(limit, 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sqlite3 import Connection
+from typing import Any, NamedTuple
+
+from rowlock.core.job import Status
+from rowlock.core.lifecycle import CRASH_ERROR
+from rowlock.stores.base import MIN_RETENTION, Rescued, Retention
+from rowlock.stores.sqlite.rows import append_history, entry, json_text, span, sql
+
+EXPIRED_ERROR = "Expired: not started before expires_at"
+
+
+def promote(conn: Connection, now: int, limit: int) -> int:
+    return conn.execute(sql("promote"), (now, max(limit, 0))).rowcount
+
+
+class _Lost(NamedTuple):
+    n: int
+    id: str
+    topic: str
+    status: str
+    version: int
+    retries: int
+    max_retries: int
+    crashes: int
+    locked_by: str | None
+    claimed_at: int
+    started_at: int | None
+
+
+def rescue(
+    conn: Connection, now: int, *, by: str, backoff: Sequence[float], limit: int, workers: Sequence[str] | None
+) -> list[Rescued]:
+    if workers is None:
+        found = conn.execute(sql("rescue_expired"), {"now": now, "limit": max(limit, 0)})
+    else:
+        found = conn.execute(sql("rescue_workers"), {"workers": json_text(list(workers)), "limit": max(limit, 0)})
+    rescued, changes, entries = [], [], []
+    for row in map(_Lost._make, found.fetchall()):
+        change, delay = _rescue(row, now, backoff)
+        status = change["status"]
+        run = {"worker": row.locked_by, "claimed_at": row.claimed_at, "started_at": row.started_at}
+        note = entry(now, "rescued", status, row.version, by=by, **run, delay=delay or None, error=change["error"])
+        changes.append(change)
+        entries.append((row.n, note))
+        rescued.append(Rescued(row.id, row.topic, row.version, status, bool(change["charged"])))
+    conn.executemany(sql("rescue"), changes)
+    append_history(conn, entries)
+    return rescued
+
+
+def _rescue(row: _Lost, now: int, backoff: Sequence[float]) -> tuple[dict[str, Any], float]:
+    """What becomes of the job, and how long it has to wait."""
+    status, delay, charged, error, run_at = Status.PENDING, 0.0, False, None, None
+    if row.status == "cancel_requested":
+        status = Status.CANCELLED
+    elif row.started_at is not None:
+        error = f"{CRASH_ERROR}: worker {row.locked_by}"
+        if row.retries >= row.max_retries:
+            status = Status.EXPIRED
+        else:
+            charged = True
+            if row.crashes:  # the first crash is ready at once, in its old place
+                delay = backoff[min(row.retries + 1, len(backoff)) - 1]
+                run_at = now + span(delay)
+    ended = status is not Status.PENDING
+    change = {
+        "n": row.n,
+        "now": now,
+        "status": status,
+        "ready": not ended and not delay,
+        "run_at": run_at,
+        "charged": charged,
+        "error": error,
+        "finished_at": now if ended else None,
+    }
+    return change, delay
+
+
+def expire(conn: Connection, now: int, *, by: str, limit: int) -> list[str]:
+    rows = conn.execute(sql("expire_due"), (now, max(limit, 0))).fetchall()
+    conn.executemany(sql("expire"), [{"n": n, "now": now, "error": EXPIRED_ERROR} for n, _, _ in rows])
+    append_history(conn, [(n, entry(now, "expired", Status.EXPIRED, version, by=by)) for n, _, version in rows])
+    return [job_id for _, job_id, _ in rows]
+
+
+def cancel_timeout(conn: Connection, now: int, *, by: str, grace: float, limit: int) -> list[str]:
+    rows = conn.execute(sql("cancel_timeout_due"), (now - span(grace), max(limit, 0))).fetchall()
+    entries = []
+    for n, _, version, worker, claimed_at, started_at in rows:
+        run = {"worker": worker, "claimed_at": claimed_at, "started_at": started_at}
+        entries.append((n, entry(now, "cancel_timed_out", Status.CANCELLED, version, by=by, **run)))
+    conn.executemany(sql("cancel_timeout"), [{"n": row[0], "now": now} for row in rows])
+    append_history(conn, entries)
+    return [row[1] for row in rows]
+
+
+def prune(conn: Connection, now: int, retention: Retention, limit: int) -> int:
+    pruned = 0
+    if retention.completed is not None and limit > 0:
+        # The archive also answers repeated enqueues.
+        before = now - span(max(retention.completed, MIN_RETENTION))
+        pruned += conn.execute(sql("prune_archive"), (before, limit)).rowcount
+    ends = (
+        (Status.CANCELLED, retention.cancelled),
+        (Status.FAILED, retention.failed),
+        (Status.EXPIRED, retention.expired),
+    )
+    for status, kept in ends:
+        if kept is not None and pruned < limit:
+            pruned += conn.execute(sql("prune"), (status, now - span(kept), limit - pruned)).rowcount
+    return pruned

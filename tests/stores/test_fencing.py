@@ -1,0 +1,168 @@
+"""heartbeat and progress; and that a run which is over can write nothing."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from msgspec import structs
+
+from rowlock.core.job import Job, Status
+from rowlock.core.lifecycle import Answer, Completed, Failed, Released
+from rowlock.stores.base import Beat, Hold, Progress
+from tests.stores.harness import LEASE, NOBODY, OUTCOMES, START, Harness, settlement
+
+
+# ── heartbeat ──
+
+
+async def test_heartbeat_extends_the_lease_and_nothing_else(store: Harness) -> None:
+    claimed = await store.claimed()
+    before = await store.row(claimed.id)
+    now = await store.advance(10)
+    assert await store.store.heartbeat([Beat(claimed.id, 1)], LEASE) == [Hold.KEPT]
+    after = structs.replace(claimed, locked_until=now + timedelta(seconds=LEASE))
+    assert await store.row(claimed.id) == structs.replace(before, job=after)
+    assert await store.audit() == []
+
+
+async def test_heartbeat_never_shortens_a_lease(store: Harness) -> None:
+    claimed = await store.claimed()
+    assert await store.store.heartbeat([Beat(claimed.id, 1)], 1.0) == [Hold.KEPT]
+    assert await store.job(claimed.id) == claimed
+
+
+@pytest.mark.parametrize(("ahead", "expected"), [(True, START + timedelta(seconds=2)), (False, START)])
+async def test_the_start_mark_is_written_once(store: Harness, ahead: bool, expected: datetime) -> None:
+    claimed = await store.claimed(start=not ahead)
+    await store.advance(1)
+    await store.store.heartbeat([Beat(claimed.id, 1)], LEASE)
+    assert (await store.job(claimed.id)).started_at == claimed.started_at
+    await store.advance(1)
+    for _ in range(2):
+        await store.store.heartbeat([Beat(claimed.id, 1, started=True)], LEASE)
+        assert (await store.job(claimed.id)).started_at == expected
+        await store.advance(1)
+
+
+async def test_heartbeat_revives_a_lease_that_nobody_rescued(store: Harness) -> None:
+    claimed = await store.claimed()
+    await store.advance(1000)
+    assert await store.store.heartbeat([Beat(claimed.id, 1)], LEASE) == [Hold.KEPT]
+    assert await store.store.rescue(by="m1", backoff=[1.0]) == []
+
+
+async def test_heartbeat_of_a_mixed_batch_answers_in_order(store: Harness) -> None:
+    kept, asked, stale, back = [await store.claimed(f"w{i}") for i in range(4)]
+    await store.store.cancel([asked.id], by="ann")
+    await store.store.settle([settlement(back, Released())])
+    done = await store.settled(Completed(), topic="other")
+    before = await store.rows()
+    now = await store.advance(1)
+    beats = [Beat(done.id, 1), Beat(kept.id, 1), Beat(NOBODY, 1), Beat(asked.id, 1), Beat(stale.id, 0), Beat(back.id, 1)]
+    lost, keep, cancel = Hold.LOST, Hold.KEPT, Hold.CANCEL
+    assert await store.store.heartbeat(beats, LEASE) == [lost, keep, lost, cancel, lost, lost]
+    after = await store.rows()
+    for job in (kept, asked):
+        assert after.pop(job.id).job.locked_until == now + timedelta(seconds=LEASE)
+        del before[job.id]
+    assert after == before
+    assert await store.store.heartbeat([], LEASE) == []
+
+
+# ── progress ──
+
+
+async def test_progress(store: Harness) -> None:
+    claimed = await store.claimed()
+    now = await store.advance(1)
+    assert await store.store.progress([Progress(claimed.id, 1, 33.3, "embedding", "3 of 9")]) == [Hold.KEPT]
+    expected = structs.replace(claimed, progress=33.3, stage="embedding", message="3 of 9", updated=now)
+    assert await store.job(claimed.id) == expected
+    now = await store.advance(1)
+    assert await store.store.progress([Progress(claimed.id, 1, 50.0, None, "5 of 9")]) == [Hold.KEPT]
+    assert await store.job(claimed.id) == structs.replace(expected, progress=50.0, message="5 of 9", updated=now)
+    assert await store.audit() == []
+
+
+@pytest.mark.parametrize(("percent", "stored"), [(-1.0, 0.0), (100.1, 100.0), (1e300, 100.0), (0.0, 0.0), (100.0, 100.0)])
+async def test_progress_is_clamped(store: Harness, percent: float, stored: float) -> None:
+    claimed = await store.claimed()
+    assert await store.store.progress([Progress(claimed.id, 1, percent)]) == [Hold.KEPT]
+    assert (await store.job(claimed.id)).progress == stored
+
+
+async def test_progress_of_a_mixed_batch_answers_in_order(store: Harness) -> None:
+    kept, asked, stale = [await store.claimed(f"w{i}") for i in range(3)]
+    await store.store.cancel([asked.id], by="ann")
+    before = await store.rows()
+    await store.advance(1)
+    reports = [Progress(stale.id, 2, 5.0), Progress(asked.id, 1, 6.0), Progress(NOBODY, 1, 7.0), Progress(kept.id, 1, 8.0)]
+    assert await store.store.progress(reports) == [Hold.LOST, Hold.CANCEL, Hold.LOST, Hold.KEPT]
+    after = await store.rows()
+    assert {job_id: row.job.progress for job_id, row in after.items()} == {kept.id: 8.0, asked.id: 6.0, stale.id: 0.0}
+    assert after[stale.id] == before[stale.id]
+    assert await store.store.progress([]) == []
+
+
+# ── Zombies ──
+
+
+async def _zombie_is_fenced(store: Harness, zombie: Job, answer: Answer = Answer.LOST) -> None:
+    """Whatever it tries through its own connection changes nothing, and it is told."""
+    theirs = await store.another()
+    before = await store.rows()
+    assert await theirs.heartbeat([Beat(zombie.id, zombie.version, started=True)], 1000.0) == [Hold.LOST]
+    assert await theirs.progress([Progress(zombie.id, zombie.version, 99.0, "s", "m")]) == [Hold.LOST]
+    for outcome in OUTCOMES.values():
+        [verdict] = (await theirs.settle([settlement(zombie, outcome, ran=1.0)])).verdicts
+        assert verdict.answer is answer
+    assert await store.rows() == before
+
+
+async def test_a_zombie_after_rescue_and_the_next_claim(store: Harness) -> None:
+    a = await store.claimed("A")
+    await store.advance(LEASE + 0.000001)
+    assert len(await store.store.rescue(by="m1", backoff=[1.0])) == 1
+    await _zombie_is_fenced(store, a)
+    [b] = (await store.claim("B")).jobs
+    assert (b.id, b.version) == (a.id, 2)
+    await _zombie_is_fenced(store, a)
+    assert await store.store.heartbeat([Beat(b.id, 2)], LEASE) == [Hold.KEPT]
+    assert await store.store.progress([Progress(b.id, 2, 10.0)]) == [Hold.KEPT]
+    [verdict] = (await store.store.settle([settlement(b, Completed("B"))])).verdicts
+    assert verdict.answer is Answer.APPLIED
+    await _zombie_is_fenced(store, a)
+    done = await store.job(a.id)
+    assert (done.result, done.locked_by) == ("B", "B")
+    assert await store.story(a.id) == ["enqueued", "claimed", "rescued", "claimed", "completed"]
+
+
+async def test_an_old_version_in_the_same_status_is_refused(store: Harness) -> None:
+    """processing is processing, but it is another's."""
+    a = await store.claimed("A")
+    await store.store.settle([settlement(a, Released())])
+    [b] = (await store.claim("A")).jobs  # even the same worker's earlier run
+    before = await store.rows()
+    assert await store.store.heartbeat([Beat(a.id, 1)], 1000.0) == [Hold.LOST]
+    [verdict] = (await store.store.settle([settlement(a, Completed())])).verdicts
+    assert verdict.answer is Answer.LOST
+    assert await store.rows() == before
+    assert (await store.job(b.id)).version == 2
+
+
+@pytest.mark.parametrize("end", ["failed", "cancel_timeout", "rescued to expired"])
+async def test_a_zombie_after_the_end_of_its_job(store: Harness, end: str) -> None:
+    a = await store.claimed("A", max_retries=0)
+    if end == "failed":
+        await store.store.settle([settlement(a, Failed("x"))])
+        [late] = (await store.store.settle([settlement(a, Completed())])).verdicts
+        assert late.answer is Answer.LOST
+    elif end == "cancel_timeout":
+        await store.store.cancel([a.id], by="ann")
+        await store.advance(31)
+        assert await store.store.cancel_timeout(by="m1") == [a.id]
+        await _zombie_is_fenced(store, a)
+    else:
+        await store.advance(LEASE + 1)
+        [rescued] = await store.store.rescue(by="m1", backoff=[1.0])
+        assert rescued.status is Status.EXPIRED
+        await _zombie_is_fenced(store, a)

@@ -1,0 +1,261 @@
+"""What only PostgreSQL can get wrong: connections, privileges, schemas, fork."""
+
+import asyncio
+import os
+import socket
+
+import asyncpg
+import pytest
+
+from rowlock import errors
+from rowlock.core.job import new_job
+from rowlock.stores import open_store
+from rowlock.stores.base import Claim, Store
+from rowlock.stores.postgres.connections import parse_target
+from tests.servers import PostgresServer
+from tests.stores.harness import claim_by, job, lanes
+
+
+async def migrated(url: str) -> Store:
+    store = open_store(url)
+    await store.migrate()
+    await store.open()
+    return store
+
+
+# ── Reaching it ──
+
+
+async def test_nobody_there_is_said_with_the_host_and_without_the_password() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening: nothing else can take the port
+        port = taken.getsockname()[1]
+        store = open_store(f"postgresql://ann:s3cret@127.0.0.1:{port}/shop")
+        with pytest.raises(errors.StoreUnavailable, match=f"127.0.0.1:{port}/shop") as refused:
+            await store.open()
+    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in repr(store)
+
+
+async def test_a_server_that_never_answers_is_given_up_after_the_connect_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        store = open_store(f"postgresql://ann:s3cret@127.0.0.1:{port}/shop?connect_timeout=0.2")
+        with pytest.raises(errors.StoreUnavailable, match=r"within 0\.2 s"):
+            await store.open()
+
+
+async def test_a_database_that_does_not_exist(postgres: PostgresServer) -> None:
+    with pytest.raises(errors.StoreUnavailable, match="create the database first"):
+        await open_store(postgres.url("nowhere")).open()
+
+
+async def test_a_wrong_password(postgres: PostgresServer) -> None:
+    await postgres.execute("CREATE ROLE locked_out LOGIN PASSWORD 'other'")
+    url = f"postgresql://locked_out:s3cret@{postgres.host}:{postgres.port}/postgres"
+    with pytest.raises(errors.AccessDenied, match="locked_out") as refused:
+        await open_store(url).open()
+    assert "s3cret" not in str(refused.value)
+
+
+async def test_the_server_goes_away_and_comes_back() -> None:
+    with PostgresServer() as server:
+        store = await migrated(server.url())
+        kept = job()
+        await store.insert([kept])
+        server.stop()
+        with pytest.raises(errors.StoreUnavailable, match=str(server.port)):
+            await store.insert([job()])
+        server.restart()
+        assert kept.id in await store.get([kept.id])
+        await store.close()
+
+
+async def test_a_connection_cut_in_the_middle_leaves_the_outcome_unknown(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    store = await migrated(postgres_url)
+    other = await asyncpg.connect(postgres_url)
+    held = job()
+    await store.insert([held])
+    async with other.transaction():
+        await other.execute("SELECT FROM public._jobs FOR UPDATE")
+        cancel = asyncio.ensure_future(store.cancel([held.id], by="ann"))
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        while not (pids := await other.fetch(waiting)):  # noqa: ASYNC110 - another process gives no signal
+            await asyncio.sleep(0.01)
+        await other.execute("SELECT pg_terminate_backend($1)", pids[0]["pid"])
+        with pytest.raises(errors.OutcomeUnknown):
+            await cancel
+    assert [change.done for change in await store.cancel([held.id], by="ann")] == [True]
+    await other.close()
+    await store.close()
+
+
+# ── Addresses ──
+
+
+def test_the_url_names_the_schema_and_keeps_the_rest_for_the_driver() -> None:
+    target = parse_target("postgres://ann:p%40ss@db.example:6543/shop?schema=work&pool_size=3&sslmode=require")
+    assert (target.schema, target.pool_size, target.channel) == ("work", 3, "rowlock_work")
+    assert target.label == "PostgreSQL at db.example:6543/shop"
+    assert target.dsn == "postgresql://ann:p%40ss@db.example:6543/shop?sslmode=require"
+    assert "p%40ss" not in repr(target)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("schema=a%22b", "bad_schema"),
+        ("schema=", "bad_schema"),
+        (f"schema={'x' * 55}", "bad_schema"),
+        ("pool_size=0", "bad_pool_size"),
+        ("pool_size=many", "bad_pool_size"),
+        ("connect_timeout=-1", "bad_connect_timeout"),
+    ],
+)
+def test_bad_options_are_named(query: str, code: str) -> None:
+    with pytest.raises(errors.InvalidInput) as bad:
+        parse_target(f"postgresql://localhost/shop?{query}")
+    assert (bad.value.field, bad.value.code) == ("url", code)
+
+
+def test_a_bad_port_is_a_bad_url() -> None:
+    with pytest.raises(errors.InvalidInput, match="url"):
+        parse_target("postgresql://localhost:ninety/shop")
+
+
+# ── Schemas and privileges ──
+
+
+async def test_schemas_of_ones_choice_are_apart(postgres_url: str) -> None:
+    one = await migrated(f"{postgres_url}?schema=Team_One")
+    two = await migrated(f"{postgres_url}?schema=two")
+    mine = job()
+    await one.insert([mine])
+    assert await two.get([mine.id]) == {}
+    assert (await two.claim(claim_by())).jobs == []
+    assert [claimed.id for claimed in (await one.claim(claim_by())).jobs] == [mine.id]
+    await one.close()
+    await two.close()
+
+
+async def test_the_printed_sql_does_what_migrate_does(postgres_url: str) -> None:
+    by_hand = open_store(f"{postgres_url}?schema=by_hand")
+    connection = await asyncpg.connect(postgres_url)
+    await connection.execute(by_hand.migration_sql(await by_hand.pending_migrations()))
+    assert await by_hand.pending_migrations() == []
+    by_us = await migrated(f"{postgres_url}?schema=by_us")
+    dumped = """
+        SELECT c.relname, c.relkind, pg_get_indexdef(c.oid), pg_get_viewdef(c.oid),
+               array(SELECT ROW(attname, format_type(atttypid, atttypmod), attnotnull)::text FROM pg_attribute
+                     WHERE attrelid = c.oid AND attnum > 0 ORDER BY attnum)
+        FROM pg_class c WHERE relnamespace = $1::regnamespace AND relkind <> 'S' ORDER BY relname"""
+    shapes = [
+        [str(tuple(row)).replace(schema, "SCHEMA") for row in await connection.fetch(dumped, schema)]
+        for schema in ("by_hand", "by_us")
+    ]
+    assert shapes[0] == shapes[1]
+    assert len(shapes[0]) > 10
+    await connection.close()
+    await by_us.close()
+
+
+async def test_missing_privileges_say_what_to_grant(postgres: PostgresServer, postgres_url: str) -> None:
+    store = await migrated(f"{postgres_url}?schema=guarded")
+    await postgres.execute("CREATE ROLE onlooker LOGIN PASSWORD 'look'")
+    database = postgres_url.rsplit("/", 1)[1]
+    await postgres.execute(
+        "GRANT USAGE ON SCHEMA guarded TO onlooker",
+        "GRANT SELECT ON guarded._jobs_migrations TO onlooker",
+        dbname=database,
+    )
+    url = f"postgresql://onlooker:look@{postgres.host}:{postgres.port}/{database}"
+    onlooker = open_store(f"{url}?schema=guarded")
+    await onlooker.open()
+    with pytest.raises(errors.AccessDenied, match="grant it to this role"):
+        await onlooker.insert([job()])
+    with pytest.raises(errors.AccessDenied, match="CREATE on the schema"):
+        await open_store(f"{url}?schema=not_mine").migrate()
+    await onlooker.close()
+    await store.close()
+
+
+async def test_a_read_only_server_is_said_to_be_one(postgres_url: str) -> None:
+    store = await migrated(postgres_url)
+    standby = open_store(f"{postgres_url}?default_transaction_read_only=on")
+    await standby.open()
+    with pytest.raises(errors.StoreReadOnly, match="read-only"):
+        await standby.insert([job()])
+    await standby.close()
+    await store.close()
+
+
+async def test_tables_dropped_under_our_feet(postgres_url: str) -> None:
+    store = await migrated(f"{postgres_url}?schema=gone")
+    connection = await asyncpg.connect(postgres_url)
+    await connection.execute("DROP SCHEMA gone CASCADE")
+    with pytest.raises(errors.NotMigrated, match="rowlock migrate"):
+        await store.insert([job()])
+    await connection.close()
+    await store.close()
+
+
+# ── Who may use it ──
+
+
+async def test_an_unopened_and_a_closed_store_say_so(postgres_url: str) -> None:
+    store = open_store(postgres_url)
+    with pytest.raises(errors.StoreClosed):
+        await store.insert([job()])
+    store = await migrated(postgres_url)
+    waiting = asyncio.ensure_future(store.wait_for_work(60.0))
+    await asyncio.sleep(0)
+    await store.close()
+    await store.close()
+    with pytest.raises(errors.StoreClosed):
+        await store.claim(claim_by())
+    with pytest.raises(errors.StoreClosed):
+        await waiting
+
+
+async def test_a_store_from_before_a_fork_is_refused_in_the_child_and_lives_on_in_the_parent(postgres_url: str) -> None:
+    store = await migrated(postgres_url)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:  # no pytest, no event loop of the parent's here: say what happened and vanish
+        try:
+            store.insert([new_job("0193fb1e-0000-7000-8000-000000000001", "mail")]).send(None)
+            answer = "went through"
+        except errors.ForkedStore as refused:
+            answer = str(refused)
+        except BaseException as other:
+            answer = repr(other)
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.waitpid(child, 0)  # noqa: ASYNC222 - the child has no loop to wait for
+    assert "Open a new store in the child" in os.read(reading, 4096).decode()
+    os.close(reading)
+    os.close(writing)
+    assert (await store.insert([job()]))[0].existing is False
+    await store.close()
+
+
+async def test_a_claim_of_many_continues_behind_the_last_one_but_sees_what_came_before_it_soon(
+    postgres_url: str,
+) -> None:
+    """Deep backlogs are scanned from the last claimed job on; a job with a higher priority is found all the same."""
+    store, other = await migrated(postgres_url), await migrated(postgres_url)
+    await store.insert([job() for _ in range(150)])
+    many = Claim("w1", lanes("mail"), 50, 30.0)
+    assert len((await store.claim(many)).jobs) == 50
+    urgent = job(priority=200)
+    await other.insert([urgent])
+    seen: list[str] = []
+    while urgent.id not in seen:
+        claimed = await store.claim(many)
+        seen += [claimed_job.id for claimed_job in claimed.jobs]
+        assert claimed.jobs or claimed.contended  # a short answer from behind the bound says: ask again
+    assert len(seen) == len(set(seen))
+    await store.close()
+    await other.close()

@@ -1,0 +1,132 @@
+"""The hot statements touch their own jobs only, whatever else is in the tables and however old the statistics are.
+
+Blocks are counted by PostgreSQL itself, per relation and transaction, on prepared statements as the store runs them.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rowlock.core.lifecycle import CRASH_ERROR, Completed, Failed, Settlement, decide
+from rowlock.stores.base import Claim
+from rowlock.stores.postgres import rows
+from rowlock.stores.postgres.statements import Statements
+from rowlock.stores.postgres.store import PostgresStore
+from tests.stores.harness import START, job, lanes
+
+JOBS = 20
+LANES = lanes("mail", "bills", "nobody_enqueues_this")
+CLAIM = Claim("w1", LANES, JOBS, 30.0)
+
+FETCHED = """
+    SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::int FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relname LIKE '\\_jobs%'"""
+
+# As many as the promise names, in the shapes that tempt a planner.
+NOISE = [
+    """INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload)
+       SELECT gen_random_uuid(), 'foreign_' || n % 5, 'pending', true, 500, now(), now(), now(), 3, 600, '{}'
+       FROM generate_series(1, 200000) n""",
+    """INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload)
+       SELECT gen_random_uuid(), 'mail', 'pending', false, 500, now() + interval '1 day', now(), now(), 3, 600, '{}'
+       FROM generate_series(1, 100000) n""",
+    """INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload,
+                          finished_at)
+       SELECT gen_random_uuid(), 'mail', 'failed', false, 500, now(), now(), now(), 3, 600, '{}', now()
+       FROM generate_series(1, 20000) n""",
+    """INSERT INTO _jobs_archive (id, topic, template_version, priority, run_at, created, updated, finished_at, version,
+                                  retries, max_retries, crashes, history_dropped, timeout, payload)
+       SELECT lpad(to_hex(n), 32, '0')::uuid, 'mail', 0, 100, now(), now(), now(), now(), 1, 0, 3, 0, 0, 600, '{}'
+       FROM generate_series(1, 1000000) n""",
+]
+
+
+@pytest.fixture(
+    params=["plan_cache_mode=force_generic_plan", "plan_cache_mode=force_custom_plan&enable_seqscan=on&jit=on"]
+)
+async def store(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIterator[PostgresStore]:
+    """Planned once, while there was nothing to plan for; and planned anew for every call, as behind PgBouncer."""
+    store = PostgresStore(f"{postgres_url}?pool_size=2&{request.param}")
+    await store.migrate()
+    await store.open()
+    yield store
+    await store.close()
+
+
+class Meter:
+    """Blocks that each hot statement fetches, on one connection of the store's own."""
+
+    def __init__(self, store: PostgresStore, connection: Any) -> None:
+        self._store = store
+        self._connection = connection
+
+    async def blocks(self, statement: str, *parameters: Any) -> int:
+        transaction = self._connection.transaction()
+        await transaction.start()
+        before: int = await self._connection.fetchval(FETCHED)
+        found = await self._connection.fetch(statement, *parameters)
+        after: int = await self._connection.fetchval(FETCHED)
+        await transaction.rollback()
+        assert found
+        return after - before
+
+    async def all(self) -> dict[str, int]:
+        """Each measured on its own jobs, which are back as they were afterwards."""
+        store, sql = self._store, self._store._sql
+        claim = (*rows.lane_arrays(LANES, {}), CLAIM.limit, CLAIM.worker, CLAIM.lease, CLAIM.start)
+        blocks = {"claim": await self.blocks(sql.claim, *claim)}
+        claimed = (await store.claim(CLAIM)).jobs
+        assert len(claimed) == JOBS
+        settlements = [
+            Settlement(one.id, one.version, decide(one, Completed() if n % 2 else Failed("no"), START, ran=0.1))
+            for n, one in enumerate(claimed)
+        ]
+        settle = rows.settle_arrays(settlements)
+        ids, versions = [one.id for one in claimed], [one.version for one in claimed]
+        blocks["settle"] = await self.blocks(sql.settle, *settle)
+        blocks["settle and claim"] = await self.blocks(sql.settle_and_claim, *settle, *claim)
+        blocks["heartbeat"] = await self.blocks(sql.heartbeat, ids, versions, [True] * JOBS, 30.0)
+        blocks["progress"] = await self.blocks(sql.progress, ids, versions, [5.0] * JOBS, ["s"] * JOBS, ["m"] * JOBS)
+        await self._connection.execute(
+            "UPDATE _jobs SET locked_until = now() - interval '1 s' WHERE locked_until > now()"
+        )
+        blocks["rescue"] = await self.blocks(sql.rescue, "m1", [60.0], CRASH_ERROR, 500)
+        await store.delete([one.id for one in claimed], by="test")
+        await self._connection.execute("DELETE FROM _jobs WHERE locked_by = 'w1'")
+        return blocks
+
+
+@pytest.mark.timeout(300)
+async def test_what_a_statement_touches_does_not_grow_with_the_tables(store: PostgresStore) -> None:
+    async with store._connections.acquire() as connection:
+        for table in ("_jobs", "_jobs_archive_rest"):
+            await connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+        await connection.execute("ANALYZE")  # the tables are empty: the planner will think so from now on
+        meter = Meter(store, connection)
+        await store.insert([job(topic, priority=n) for n in range(JOBS) for topic in ("mail", "bills")])
+        alone = await meter.all()
+        for statement in NOISE:
+            await connection.execute(statement)
+        await store.insert([job(topic, priority=n) for n in range(JOBS) for topic in ("mail", "bills")])
+        crowded = await meter.all()
+    assert {name: count for name, count in crowded.items() if count > 2 * alone[name]} == {}, (alone, crowded)
+
+
+async def test_a_claim_never_takes_more_than_its_limit_whatever_the_plan(store: PostgresStore) -> None:
+    """SKIP LOCKED under a LIMIT overruns it when the planner joins instead of materialising."""
+    async with store._connections.acquire() as connection:
+        await connection.execute("ANALYZE")
+    await store.insert([job(topic) for _ in range(3000) for topic in ("mail", "bills")])
+    for limit in (1, 7, 100):
+        claimed = await store.claim(Claim("w1", LANES, limit, 30.0))
+        assert len(claimed.jobs) == limit
+    async with store._connections.acquire() as connection:
+        assert await connection.fetchval("SELECT count(*) FROM _jobs WHERE status = 'processing'") == 108
+
+
+def test_the_driver_keeps_every_statement_prepared() -> None:
+    """asyncpg silently plans statements of more than 15 KiB anew at every call."""
+    statements = vars(Statements('"a_schema_of_a_rather_long_name_that_someone_might_choose"'))
+    assert len(statements) > 20
+    assert {name: len(text) for name, text in statements.items() if len(text) >= 15 * 1024} == {}
