@@ -7,6 +7,8 @@
     ├── KeyTaken              another live job holds this (topic, key); .holder
     ├── IdTaken               the same id was enqueued before, with other content
     ├── LeaseLost             this run of the job is over: someone else owns it now
+    ├── ConnectionRefused     the connection given as conn= can't carry a job; .code and .problem say why
+    ├── WrongContext          jobs.sync in an event loop, or the other way round
     └── StoreError            the database said no
         ├── StoreUnavailable  can't be reached, or hung up; safe to try again
         │   └── OutcomeUnknown    … and the statement may or may not have been carried out
@@ -26,9 +28,21 @@ Errors carry data, so that no caller has to parse a message. No message ever hol
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class RowlockError(Exception):
-    """Base of everything rowlock raises on purpose."""
+    """Base of everything rowlock raises on purpose. Survives pickling, to come out of another process whole."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[RowlockError], args: tuple[Any, ...], data: dict[str, Any]) -> RowlockError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(data)
+    return error
 
 
 class InvalidInput(RowlockError, ValueError):
@@ -39,9 +53,6 @@ class InvalidInput(RowlockError, ValueError):
         self.code = code
         self.problem = problem
         super().__init__(f"{field}: {problem}")
-
-    def __reduce__(self) -> tuple[type[InvalidInput], tuple[str, str, str]]:
-        return type(self), (self.field, self.code, self.problem)
 
 
 class JobNotFound(RowlockError, LookupError):
@@ -75,11 +86,30 @@ class IdTaken(RowlockError):
         super().__init__(f"id: job {job_id} exists already, with another {field}")
 
 
+class ConnectionRefused(RowlockError):
+    """The caller's connection (`conn=`) can't carry a job; nothing was written on it. `kind` says what it is, `code` is
+    stable for programs: closed, autocommit, failed_transaction, read_only, no_transaction, no_tables, no_permission,
+    another_database, wrong_dialect, in_memory, too_old."""
+
+    def __init__(self, kind: str, code: str, problem: str) -> None:
+        self.kind = kind
+        self.code = code
+        self.problem = problem
+        super().__init__(f"conn ({kind}): {problem}")
+
+    def __reduce__(self) -> tuple[type[ConnectionRefused], tuple[str, str, str]]:
+        return type(self), (self.kind, self.code, self.problem)
+
+
 class LeaseLost(RowlockError):
     def __init__(self, job_id: str, version: int) -> None:
         self.job_id = job_id
         self.version = version
         super().__init__(f"run {version} of job {job_id} lost its lease; nothing was written")
+
+
+class WrongContext(RowlockError, RuntimeError):
+    """Sync code where an event loop runs, or async code where none does. The message says what to call instead."""
 
 
 class StoreError(RowlockError):

@@ -1,4 +1,4 @@
-"""`store`: each store in turn, with a clock that stands still. `real_store`: the same with the real clock, for races."""
+"""`store`: each store in turn, with a clock that stands still. `real_store`: with the real clock, for races."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,5 +1,6 @@
 """A store under test, its clock in our hands, and its tables open to look into behind its back."""
 
+import asyncio
 import itertools
 import json
 import os
@@ -30,7 +31,8 @@ from rowlock.core.lifecycle import (
 from rowlock.core.retry import Delays
 from rowlock.stores.base import Claim, Claimed, Inserted, Store
 from rowlock.stores.postgres.store import PostgresStore
-from tests.stores.reference import Audit, Row, micros, moment, timeline
+from rowlock.stores.sqlite.store import SqliteStore
+from tests.stores.rows import Audit, Row, micros, moment, timeline
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LEASE = 30.0
@@ -251,27 +253,27 @@ def check(row: Row) -> None:
 class SqliteHarness(Harness):
     kind = "sqlite"
 
-    def __init__(self, path: Path, *, virtual: bool) -> None:
+    def __init__(self, path: Path | None, *, virtual: bool) -> None:
         super().__init__(virtual=virtual)
-        self.path = path
+        self.path = path  # None: in memory
 
-    def new_store(self) -> Store:
-        from rowlock.stores.sqlite.store import SqliteStore
-
-        if not self.virtual:
-            return SqliteStore(self.path)
-        return SqliteStore(self.path, clock=lambda: micros(self.now))
+    def new_store(self) -> SqliteStore:
+        path = None if self.path is None else str(self.path)
+        return SqliteStore(path, clock=lambda: micros(self.now)) if self.virtual else SqliteStore(path)
 
     async def _set_clock(self) -> None:
         pass
 
     async def fetch(self, query: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.path)) as connection:
+        if self.path is None:  # there is no second connection to a database in memory
+            assert isinstance(self.store, SqliteStore)
+            assert self.store._opened
+            return await self.store._opened.writer.call(lambda database: database.conn.execute(query).fetchall())
+        with closing(sqlite3.connect(self.path, timeout=30.0)) as connection, connection:
             return connection.execute(query).fetchall()
 
     async def execute(self, statement: str) -> None:
-        with closing(sqlite3.connect(self.path, timeout=30.0)) as connection, connection:
-            connection.execute(statement)
+        await self.fetch(statement)
 
 
 # The product calls clock_timestamp() without a schema; a function in a schema that is searched before pg_catalog
@@ -292,6 +294,7 @@ class PostgresHarness(Harness):
         super().__init__(virtual=virtual)
         self.url = url
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._turn = asyncio.Lock()  # one at a time on this connection, also for tests of many tasks
 
     def new_store(self) -> PostgresStore:
         return PostgresStore(f"{self.url}?search_path=testclock,pg_catalog" if self.virtual else self.url)
@@ -311,10 +314,12 @@ class PostgresHarness(Harness):
         return self._connection
 
     async def fetch(self, query: str) -> list[tuple[Any, ...]]:
-        return [tuple(record) for record in await (await self.connection()).fetch(query)]
+        async with self._turn:
+            return [tuple(record) for record in await (await self.connection()).fetch(query)]
 
     async def execute(self, statement: str) -> None:
-        await (await self.connection()).execute(statement)
+        async with self._turn:
+            await (await self.connection()).execute(statement)
 
 
 def ids(jobs: Sequence[Job]) -> list[str]:

@@ -4,11 +4,11 @@ One dict of rows, live and archived together, changed by one function that asser
 Where a store may choose (which of many, in what order), the callers of this file don't look.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, structs
 
 from rowlock.core import codec
 from rowlock.core.job import HELD, LIVE, Event, Job, NewJob, Status
@@ -39,8 +39,9 @@ from rowlock.stores.base import (
     Retention,
     Settled,
 )
+from tests.stores.rows import Audit, Row, known, plain, timeline
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Run = TypeVar("Run", Beat, Progress)
 MOVE_OF_EVENT = {  # which move a settlement makes
     "completed": "complete",
     "retried": "fail",
@@ -50,38 +51,6 @@ MOVE_OF_EVENT = {  # which move a settlement makes
     "waited": "wait",
     "cancelled": "acknowledge_cancel",
 }
-
-
-class Row(Struct, frozen=True):
-    """All that is kept of a job."""
-
-    job: Job
-    ready: bool
-    history: tuple[dict[str, Any], ...] = ()
-    dropped: int = 0
-
-
-class Audit(Struct, frozen=True, kw_only=True):
-    at: datetime
-    by: str
-    action: str
-    job_id: str | None
-    topic: str | None
-    reason: str | None
-    data: dict[str, Any]
-
-
-def micros(at: datetime) -> int:
-    return (at - EPOCH) // timedelta(microseconds=1)
-
-
-def moment(micros_: int) -> datetime:
-    return EPOCH + timedelta(microseconds=micros_)
-
-
-def known(**values: Any) -> dict[str, Any]:
-    """A history entry's fields: times as integers, and no nulls."""
-    return {k: micros(v) if isinstance(v, datetime) else v for k, v in values.items() if v is not None}
 
 
 class Reference:
@@ -147,11 +116,11 @@ class Reference:
             "tags",
             "trace",
         )
-        given = {name: getattr(new, name) for name in (*same, "max_retries", "timeout")}
-        blank = dict.fromkeys(Job.__struct_fields__)
+        given: dict[str, Any] = {name: getattr(new, name) for name in (*same, "max_retries", "timeout")}
+        blank: dict[str, Any] = dict.fromkeys(Job.__struct_fields__)
         run_at = self._after(new.delay) if new.run_at is None else new.run_at
-        counts = {"progress": 0.0, "retries": 0, "crashes": 0, "version": 0, "events_count": 1}
-        times = {"run_at": run_at, "created": self.now, "updated": self.now}
+        counts: dict[str, Any] = {"progress": 0.0, "retries": 0, "crashes": 0, "version": 0, "events_count": 1}
+        times: dict[str, Any] = {"run_at": run_at, "created": self.now, "updated": self.now}
         columns = blank | given | counts | times | {"payload": codec.decode(new.payload), "status": Status.PENDING}
         return Job(**columns), run_at <= self.now
 
@@ -191,29 +160,29 @@ class Reference:
         return Claimed(jobs, contended=False, next_due=next_due)
 
     def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:
-        return [self._held("heartbeat", beat, lambda job, beat=beat: self._longer(job, lease, beat)) for beat in beats]
+        def longer(job: Job, beat: Beat) -> dict[str, Any]:
+            assert job.locked_until
+            started = (job.started_at or self.now) if beat.started else job.started_at
+            return {"locked_until": max(job.locked_until, self._after(lease)), "started_at": started}
 
-    def _longer(self, job: Job, lease: float, beat: Beat) -> dict[str, Any]:
-        assert job.locked_until
-        started = (job.started_at or self.now) if beat.started else job.started_at
-        return {"locked_until": max(job.locked_until, self._after(lease)), "started_at": started}
+        return [self._held("heartbeat", beat, longer) for beat in beats]
 
     def progress(self, reports: Sequence[Progress]) -> list[Hold]:
-        return [self._held("progress", report, lambda job, new=report: self._nearer(job, new)) for report in reports]
+        def nearer(job: Job, report: Progress) -> dict[str, Any]:
+            return {
+                "progress": min(max(report.percent, 0.0), 100.0),
+                "stage": job.stage if report.stage is None else report.stage,
+                "message": job.message if report.message is None else report.message,
+                "updated": self.now,
+            }
 
-    def _nearer(self, job: Job, report: Progress) -> dict[str, Any]:
-        return {
-            "progress": min(max(report.percent, 0.0), 100.0),
-            "stage": job.stage if report.stage is None else report.stage,
-            "message": job.message if report.message is None else report.message,
-            "updated": self.now,
-        }
+        return [self._held("progress", report, nearer) for report in reports]
 
-    def _held(self, move: str, run: Beat | Progress, columns: Callable[[Job], dict[str, Any]]) -> Hold:
+    def _held(self, move: str, run: Run, columns: Callable[[Job, Run], dict[str, Any]]) -> Hold:
         row = self.rows.get(run.id)
         if row is None or row.job.version != run.version or row.job.status not in MOVES[move].sources:
             return Hold.LOST
-        self._change(move, row.job, **columns(row.job))
+        self._change(move, row.job, **columns(row.job, run))
         return Hold.CANCEL if row.job.status is Status.CANCEL_REQUESTED else Hold.KEPT
 
     def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
@@ -231,7 +200,12 @@ class Reference:
             return judge(wish.version, to.event, Standing(job.status, job.version, ended))
         assert job.claimed_at
         started_at = job.started_at if to.ran is None else max(job.claimed_at, self._after(-to.ran))
-        common = {"status": to.status, "started_at": started_at, "locked_until": None, "updated": self.now}
+        common: dict[str, Any] = {
+            "status": to.status,
+            "started_at": started_at,
+            "locked_until": None,
+            "updated": self.now,
+        }
         if to.status is Status.COMPLETED:
             result = None if to.result is None else codec.decode(to.result)
             self._change(move, job, **common, progress=100.0, result=result, finished_at=self.now)
@@ -249,7 +223,9 @@ class Reference:
             retries=to.retries if to.retries is not None else job.retries,
             finished_at=self.now if ends else None,
             run_at=self._after(to.delay or 0.0) if later else job.run_at,
-            cancel_reason=to.reason if job.cancel_reason is None and to.status is Status.CANCELLED else job.cancel_reason,
+            cancel_reason=to.reason
+            if job.cancel_reason is None and to.status is Status.CANCELLED
+            else job.cancel_reason,
         )
         return APPLIED
 
@@ -465,8 +441,9 @@ class Reference:
         self._note("pause", by, reason, known(until=until), topic=topic)
 
     def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
-        if self.pauses.pop(topic, None) is None:  # one that has run out may still be cleared
+        if topic not in {pause.topic for pause in self.paused()}:  # one that has run out is none
             return False
+        del self.pauses[topic]
         self._note("resume", by, reason, {}, topic=topic)
         return True
 
@@ -478,39 +455,3 @@ class Reference:
     def events(self, job_id: str) -> list[Event]:
         row = self.rows.get(job_id)
         return [] if row is None else sorted(timeline(row), key=lambda event: event.seq)
-
-
-def plain(value: Any) -> Any:
-    """As it stands in the audit's JSON."""
-    if isinstance(value, datetime):
-        return micros(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def timeline(row: Row) -> Iterable[Event]:
-    """Enqueue, claims and completion from the columns, everything else from the entries."""
-    job = row.job
-
-    def event(seq: int, at: datetime, what: str, status: Status, version: int, by: str | None, **data: Any) -> Event:
-        return Event(
-            job_id=job.id, seq=seq, at=at, event=what, status=status, version=version, by=by, data=known(**data)
-        )
-
-    def claimed(version: int, at: datetime, by: str | None, started_at: int | datetime | None) -> Event:
-        earlier = row.dropped + sum(entry["version"] < version for entry in row.history)
-        return event(version + earlier, at, "claimed", Status.PROCESSING, version, by, started_at=started_at)
-
-    yield event(0, job.created, "enqueued", Status.PENDING, 0, None)
-    for k, entry in enumerate(row.history, start=row.dropped):
-        rest = dict(entry)
-        at, what, status = moment(rest.pop("at")), rest.pop("event"), Status(rest.pop("status"))
-        version, by = rest.pop("version"), rest.pop("by", None)
-        if "claimed_at" in rest:
-            yield claimed(version, moment(rest["claimed_at"]), rest.get("worker", by), rest.get("started_at"))
-        yield event(1 + k + version, at, what, status, version, by, **rest)
-    if job.status in HELD or job.status is Status.COMPLETED:
-        assert job.claimed_at
-        yield claimed(job.version, job.claimed_at, job.locked_by, job.started_at)
-    if job.status is Status.COMPLETED:
-        assert job.finished_at
-        yield event(job.events_count - 1, job.finished_at, "completed", job.status, job.version, job.locked_by)

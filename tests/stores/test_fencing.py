@@ -10,7 +10,6 @@ from rowlock.core.lifecycle import Answer, Completed, Failed, Released
 from rowlock.stores.base import Beat, Hold, Progress
 from tests.stores.harness import LEASE, NOBODY, OUTCOMES, START, Harness, settlement
 
-
 # ── heartbeat ──
 
 
@@ -57,7 +56,14 @@ async def test_heartbeat_of_a_mixed_batch_answers_in_order(store: Harness) -> No
     done = await store.settled(Completed(), topic="other")
     before = await store.rows()
     now = await store.advance(1)
-    beats = [Beat(done.id, 1), Beat(kept.id, 1), Beat(NOBODY, 1), Beat(asked.id, 1), Beat(stale.id, 0), Beat(back.id, 1)]
+    beats = [
+        Beat(done.id, 1),
+        Beat(kept.id, 1),
+        Beat(NOBODY, 1),
+        Beat(asked.id, 1),
+        Beat(stale.id, 0),
+        Beat(back.id, 1),
+    ]
     lost, keep, cancel = Hold.LOST, Hold.KEPT, Hold.CANCEL
     assert await store.store.heartbeat(beats, LEASE) == [lost, keep, lost, cancel, lost, lost]
     after = await store.rows()
@@ -83,7 +89,9 @@ async def test_progress(store: Harness) -> None:
     assert await store.audit() == []
 
 
-@pytest.mark.parametrize(("percent", "stored"), [(-1.0, 0.0), (100.1, 100.0), (1e300, 100.0), (0.0, 0.0), (100.0, 100.0)])
+@pytest.mark.parametrize(
+    ("percent", "stored"), [(-1.0, 0.0), (100.1, 100.0), (1e300, 100.0), (0.0, 0.0), (100.0, 100.0)]
+)
 async def test_progress_is_clamped(store: Harness, percent: float, stored: float) -> None:
     claimed = await store.claimed()
     assert await store.store.progress([Progress(claimed.id, 1, percent)]) == [Hold.KEPT]
@@ -95,7 +103,12 @@ async def test_progress_of_a_mixed_batch_answers_in_order(store: Harness) -> Non
     await store.store.cancel([asked.id], by="ann")
     before = await store.rows()
     await store.advance(1)
-    reports = [Progress(stale.id, 2, 5.0), Progress(asked.id, 1, 6.0), Progress(NOBODY, 1, 7.0), Progress(kept.id, 1, 8.0)]
+    reports = [
+        Progress(stale.id, 2, 5.0),
+        Progress(asked.id, 1, 6.0),
+        Progress(NOBODY, 1, 7.0),
+        Progress(kept.id, 1, 8.0),
+    ]
     assert await store.store.progress(reports) == [Hold.LOST, Hold.CANCEL, Hold.LOST, Hold.KEPT]
     after = await store.rows()
     assert {job_id: row.job.progress for job_id, row in after.items()} == {kept.id: 8.0, asked.id: 6.0, stale.id: 0.0}

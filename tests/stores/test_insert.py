@@ -10,7 +10,8 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp
 from rowlock.stores.base import Inserted
 from tests.stores.harness import MINUTE, START, Harness, job, settlement
-from tests.stores.reference import Reference, Row
+from tests.stores.reference import Reference
+from tests.stores.rows import Row
 
 
 async def test_a_plain_job(store: Harness) -> None:

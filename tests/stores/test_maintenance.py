@@ -10,7 +10,7 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import CRASH_ERROR, EXPIRED_ERROR, Completed, GaveUp
 from rowlock.stores.base import DAY, Beat, Rescued, Retention
 from tests.stores.harness import LEASE, MINUTE, OUTCOMES, START, Harness, job, settlement
-from tests.stores.reference import Row, micros
+from tests.stores.rows import Row, micros
 
 TICK = 0.000001
 OVERDUE = LEASE + TICK
@@ -295,7 +295,7 @@ async def finished_of_each(store: Harness) -> dict[Status, str]:
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.CANCELLED, Status.FAILED, Status.EXPIRED])
 async def test_prune_by_status(store: Harness, status: Status) -> None:
     jobs = await finished_of_each(store)
-    never = {s: None for s in ("completed", "cancelled", "failed", "expired")}
+    never: dict[str, float | None] = dict.fromkeys(("completed", "cancelled", "failed", "expired"))
     retention = Retention(**(never | {status.value: 2 * DAY}))
     await store.advance(2 * DAY - TICK)
     assert await store.store.prune(retention) == 0

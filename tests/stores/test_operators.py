@@ -8,9 +8,9 @@ from msgspec import structs
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp
-from rowlock.stores.base import Changed, Edit, Pause
+from rowlock.stores.base import Changed, Edit, Pause, Progress
 from tests.stores.harness import LEASE, MINUTE, NOBODY, START, Harness, job, settlement
-from tests.stores.reference import Audit, Row, micros
+from tests.stores.rows import Audit, Row, micros
 
 
 def audit(at: datetime, action: str, job_id: str | None, reason: str | None = None, **data: Any) -> Audit:
@@ -101,8 +101,6 @@ async def test_requeue(store: Harness, status: Status) -> None:
 
 
 async def test_requeue_resets_what_a_run_left_behind(store: Harness) -> None:
-    from rowlock.stores.base import Progress
-
     claimed = await store.claimed(max_retries=1, run_at=START - timedelta(days=1))
     await store.advance(LEASE + 1)
     await store.store.rescue(by="m1", backoff=[1.0])
@@ -235,9 +233,7 @@ async def test_update_of_a_batch_answers_in_order(store: Harness) -> None:
 # ── delete ──
 
 
-@pytest.mark.parametrize(
-    "status", [Status.PENDING, Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.COMPLETED]
-)
+@pytest.mark.parametrize("status", [Status.PENDING, Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.COMPLETED])
 async def test_delete(store: Harness, status: Status) -> None:
     there = await store.in_status(status)
     now = await store.advance(2)

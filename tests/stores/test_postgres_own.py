@@ -3,17 +3,19 @@
 import asyncio
 import os
 import socket
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 import pytest
 
 from rowlock import errors
-from rowlock.core.job import new_job
+from rowlock.core.job import Status, new_job
+from rowlock.core.lifecycle import Answer, Completed, Failed, Released
 from rowlock.stores import open_store
-from rowlock.stores.base import Claim, Store
+from rowlock.stores.base import Claim, Edit, Settled, Store
 from rowlock.stores.postgres.connections import parse_target
 from tests.servers import PostgresServer
-from tests.stores.harness import claim_by, job, lanes
+from tests.stores.harness import claim_by, job, lanes, settlement
 
 
 async def migrated(url: str) -> Store:
@@ -259,3 +261,61 @@ async def test_a_claim_of_many_continues_behind_the_last_one_but_sees_what_came_
     assert len(seen) == len(set(seen))
     await store.close()
     await other.close()
+
+
+# ── A row that changes while we wait for its lock: too new for our snapshot, and still ours to write ──
+
+
+@pytest.mark.parametrize("verb", ["complete", "retry", "cancel", "requeue", "update", "delete", "settle in a batch"])
+async def test_a_write_that_waited_for_a_lock_is_not_lost(postgres_url: str, verb: str) -> None:
+    store = await migrated(postgres_url)
+    other = await asyncpg.connect(postgres_url)
+    await store.insert([job(), job()])
+    run, neighbour = (await store.claim(claim_by())).jobs
+    if verb == "requeue":
+        await store.settle([settlement(run, Failed("never", final=True))])
+    if verb in ("update", "delete"):
+        await store.settle([settlement(run, Released())])
+    wanted: dict[str, Callable[[], Awaitable[object]]] = {
+        "complete": lambda: store.settle([settlement(run, Completed())]),
+        "retry": lambda: store.settle([settlement(run, Failed("boom"))]),
+        "settle in a batch": lambda: store.settle(
+            [settlement(run, Completed()), settlement(neighbour, Completed())], claim_by()
+        ),
+        "cancel": lambda: store.cancel([run.id], by="ann"),
+        "requeue": lambda: store.requeue([run.id], by="ann"),
+        "update": lambda: store.update([run.id], Edit(priority=7), by="ann"),
+        "delete": lambda: store.delete([run.id], by="ann"),
+    }
+    async with other.transaction():
+        await other.execute("UPDATE _jobs SET progress = 50 WHERE id = $1", run.id)
+        asked = asyncio.ensure_future(wanted[verb]())
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        while not await other.fetchval(waiting):  # noqa: ASYNC110 - another process gives no signal
+            await asyncio.sleep(0.01)
+    answer = await asked
+    after = (await store.get([run.id])).get(run.id)
+    if isinstance(answer, Settled):
+        assert {verdict.answer for verdict in answer.verdicts} == {Answer.APPLIED}
+        assert after is not None
+        assert after.status is (Status.PENDING if verb == "retry" else Status.COMPLETED)
+    else:
+        assert isinstance(answer, list)
+        assert [change.done for change in answer] == [True]
+        assert (after is None) == (verb == "delete")
+    await other.close()
+    await store.close()
+
+
+async def test_a_batch_whose_job_was_archived_before_under_the_same_id_still_settles(postgres_url: str) -> None:
+    store = await migrated(postgres_url)
+    first = job()
+    for _ in range(2):  # without repeat=True nobody looks into the archive
+        await store.insert([first])
+        [run] = (await store.claim(claim_by())).jobs
+        [verdict] = (await store.settle([settlement(run, Completed())])).verdicts
+        assert verdict.answer is Answer.APPLIED
+    assert (await store.get([first.id]))[first.id].status is Status.COMPLETED
+    await store.close()

@@ -87,7 +87,6 @@ class Meter:
         blocks["settle"] = await self.blocks(sql.settle, *settle)
         blocks["settle and claim"] = await self.blocks(sql.settle_and_claim, *settle, *claim)
         blocks["heartbeat"] = await self.blocks(sql.heartbeat, ids, versions, [True] * JOBS, 30.0)
-        blocks["progress"] = await self.blocks(sql.progress, ids, versions, [5.0] * JOBS, ["s"] * JOBS, ["m"] * JOBS)
         await self._connection.execute(
             "UPDATE _jobs SET locked_until = now() - interval '1 s' WHERE locked_until > now()"
         )

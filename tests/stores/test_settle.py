@@ -21,7 +21,8 @@ from rowlock.core.lifecycle import (
     Verdict,
 )
 from tests.stores.harness import NOBODY, OUTCOMES, START, Harness, claim_by, job, settlement
-from tests.stores.reference import Reference, Row, micros
+from tests.stores.reference import Reference
+from tests.stores.rows import Row, micros
 
 APPLIED = Verdict(Answer.APPLIED)
 LOST = Verdict(Answer.LOST)

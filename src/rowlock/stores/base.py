@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -20,6 +20,14 @@ from rowlock.stores.migrations import Migration
 
 DAY = 86_400.0
 MIN_RETENTION = DAY  # the archive also answers repeated enqueues: it is kept at least this long
+
+
+class Home(Struct, frozen=True):
+    """Which database is ours; a connection that an application brings must lead to the same. See `Store.identity`."""
+
+    dialect: Literal["sqlite", "postgres"]
+    identity: str
+    schema: str | None
 
 
 class Inserted(Struct, frozen=True):
@@ -158,6 +166,15 @@ class Store(Protocol):
 
     async def now(self) -> datetime:
         """The database's clock."""
+        ...
+
+    async def identity(self) -> str:
+        """Which database this is: random text made by the first migration, and the place where it is kept, so that a
+        copy (a restored dump, a copied file) is another one."""
+        ...
+
+    async def home(self) -> Home:
+        """The identity, and how to get there."""
         ...
 
     # ── Clients ──

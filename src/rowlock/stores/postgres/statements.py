@@ -31,8 +31,10 @@ class Statements:
         insert = _load("insert", schema)
         self.insert = insert.replace("{order}", "")
         self.insert_keyed = insert.replace("{order}", "ORDER BY s.topic, s.key, s.n")
-        self.insert_undo = _load("insert_undo", schema)
-        self.existing = _load("existing", schema)
+        self.insert_undo = _load("insert_undo", schema).replace("{asked}", "unnest($1::uuid[]) AS s (id)")
+        asked = "unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS s (id, topic, key, n)"
+        self.existing = _load("existing", schema).replace("{asked}", asked)
+        self.identity = _load("identity", schema)
         self.standing = _load("standing", schema)
         self.heartbeat = _load("heartbeat", schema)
         self.progress = _load("progress", schema)

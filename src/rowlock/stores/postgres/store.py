@@ -15,6 +15,7 @@ from rowlock.core.lifecycle import (
     APPLIED,
     CRASH_ERROR,
     EXPIRED_ERROR,
+    MOVES,
     Settlement,
     Standing,
     Verdict,
@@ -29,6 +30,7 @@ from rowlock.stores.base import (
     Claimed,
     Edit,
     Hold,
+    Home,
     Inserted,
     Pause,
     Progress,
@@ -38,7 +40,7 @@ from rowlock.stores.base import (
 )
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.postgres import migrate, rows
-from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
+from rowlock.stores.postgres.connections import CONFLICTS, Conflict, Connections, parse_target
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.hints import LaneHints
 from rowlock.stores.postgres.statements import CLAIMED_JOB, Statements
@@ -98,6 +100,13 @@ class PostgresStore:
         at: datetime = row[0]
         return at
 
+    async def identity(self) -> str:
+        (row,) = await self._fetch(self._sql.identity, "identity")
+        return str(row[0])
+
+    async def home(self) -> Home:
+        return Home("postgres", await self.identity(), self._target.schema)
+
     # ── Clients ──
 
     async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
@@ -107,37 +116,33 @@ class PostgresStore:
         keyed = any(job.key is not None for job in jobs)
 
         async def run(connection: Any) -> list[Inserted]:
-            # One statement needs no BEGIN and COMMIT round trips. More than one are needed only if a key is taken.
+            # All is in one statement, which needs no BEGIN and COMMIT round trips …
             if not repeat and (not keyed or len(jobs) == 1):
                 return await self._insert(connection, jobs, keyed, repeat)
+            # … unless it may have to be undone.
             async with connection.transaction(isolation="read_committed"):
                 return await self._insert(connection, jobs, keyed, repeat)
 
         return await self._with_connection(run)
 
     async def _insert(self, connection: Any, jobs: Sequence[NewJob], keyed: bool, repeat: bool) -> list[Inserted]:
+        now, fresh = await self._insert_new(connection, list(jobs), keyed, repeat)
         answers: dict[int, Inserted] = {}
-        todo = list(range(len(jobs)))
-        for _ in range(ATTEMPTS):
-            batch = [jobs[n] for n in todo]
-            now, fresh = await self._insert_new(connection, batch, keyed, repeat)
-            taken: list[int] = []
-            for n, job in zip(todo, batch, strict=True):
-                if job.id in fresh:
-                    fresh.remove(job.id)  # the same id again in this batch is answered by the first
-                    run_at = job.run_at or now + timedelta(seconds=job.delay)
-                    answers[n] = Inserted(job.id, False, Status.PENDING, run_at, now)
-                else:
-                    taken.append(n)
-            if taken:
-                answers |= await self._existing(connection, jobs, taken)
-            todo = [n for n in taken if n not in answers]
-            if not todo:
-                return [answers[n] for n in range(len(jobs))]
-            # Whoever held the key ended between our INSERT and our look: it is free again.
-        raise errors.StoreBusy(
-            f"{self._target.label}: the key {jobs[todo[0]].key!r} was taken and freed {ATTEMPTS} times"
-        )
+        taken: list[int] = []
+        for n, job in enumerate(jobs):
+            if job.id in fresh:
+                fresh.remove(job.id)  # the same id again in this batch is answered by the first
+                run_at = job.run_at or now + timedelta(seconds=job.delay)
+                answers[n] = Inserted(job.id, False, Status.PENDING, run_at, now)
+            else:
+                taken.append(n)
+        if taken:
+            answers |= await self._existing(connection, jobs, taken)
+        if len(answers) < len(jobs):
+            # Whoever held a key ended between our INSERT and our look. From the beginning: to insert only what is left,
+            # while we hold the keys that we got, would take keys out of order.
+            raise Conflict("a key was taken, and freed at once")
+        return [answers[n] for n in range(len(jobs))]
 
     async def _insert_new(
         self, connection: Any, jobs: list[NewJob], keyed: bool, repeat: bool
@@ -209,17 +214,23 @@ class PostgresStore:
     async def _verdicts(
         self, settlements: Sequence[Settlement], first: dict[str, Settlement], done: set[str]
     ) -> list[Verdict]:
-        """Read the refused ones again: a row that was deleted while we waited for it may stand in the archive now."""
-        refused = [s.id for s in settlements if s.id not in done or first[s.id] is not s]
-        standing = await self._standing(refused)
+        """What became of the refused ones, by a fresh snapshot. Those that were missed are settled again."""
+        standing: dict[str, tuple[Status, int, list[dict[str, Any]]]] = {}
+        for _ in range(ATTEMPTS):
+            refused = [s.id for s in settlements if s.id not in done or first[s.id] is not s]
+            standing = await self._standing(refused)
+            missed = [s for s in first.values() if s.id not in done and _may_settle(s, standing.get(s.id))]
+            if not missed:
+                break
+            (row,) = await self._fetch(self._sql.settle, *rows.settle_arrays(missed))
+            done |= {s.id for s in missed} if row[0] is None else {str(job_id) for job_id in row[0]}
         verdicts = []
         for settlement in settlements:
             if settlement.id in done and first[settlement.id] is settlement:
                 verdicts.append(APPLIED)
             else:
-                version = settlement.version
-                row = standing.get(settlement.id)
-                now = None if row is None else Standing(row[0], row[1], ended_by(version, row[0], row[1], row[2]))
+                version, row = settlement.version, standing.get(settlement.id)
+                now = None if row is None else Standing(row[0], row[1], ended_by(version, *row))
                 verdicts.append(judge(version, settlement.transition.event, now))
         return verdicts
 
@@ -251,7 +262,8 @@ class PostgresStore:
 
     async def _hold(self, asked: list[tuple[str, int]], statement: str, *parameters: Any) -> list[Hold]:
         ids, versions = [job_id for job_id, _ in asked], [version for _, version in asked]
-        seen = {str(row[0]): (row[1], row[2]) for row in await self._fetch(statement, ids, versions, *parameters)}
+        found = await self._fetch(statement, ids, versions, *parameters)
+        seen = {str(job_id): (status, version, written) for job_id, status, version, written in found}
         unseen = [job_id for job_id in ids if job_id not in seen]
         elsewhere = await self._standing(unseen) if unseen else {}
         return [_hold(version, seen.get(job_id), elsewhere.get(job_id)) for job_id, version in asked]
@@ -292,16 +304,23 @@ class PostgresStore:
     # ── Operators ──
 
     async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._change(self._sql.cancel, ids, by, reason)
+        return await self._change("cancel", self._sql.cancel, ids, by, reason)
 
     async def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
         self._hints.forget()
-        return await self._change(self._sql.requeue, ids, by, reason)
+        answers = await self._change("requeue", self._sql.requeue, ids, by, reason, len(ids) == 1)
+        keyed = sorted({answer.id for answer in answers if answer.holder == answer.id})
+        alone = {
+            job_id: (await self._change("requeue", self._sql.requeue, [job_id], by, reason, True))[0]
+            for job_id in keyed
+        }
+        return [alone.get(answer.id, answer) for answer in answers]
 
     async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
         self._hints.forget()
         tags = None if edit.tags is UNSET else rows.tags_text(edit.tags)
         return await self._change(
+            "update",
             self._sql.update,
             ids,
             by,
@@ -316,24 +335,29 @@ class PostgresStore:
         )
 
     async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._change(self._sql.delete, ids, by, reason)
+        return await self._change("delete", self._sql.delete, ids, by, reason)
 
-    async def _change(self, statement: str, ids: Sequence[str], *parameters: Any) -> list[Changed]:
-        answers = await self._change_once(statement, ids, parameters)
-        if missing := [job_id for job_id in ids if job_id not in answers]:
-            # Not in _jobs: gone, completed, or completed just while we waited for its lock. The last kind gets a
-            # second try, for delete takes completed jobs too.
-            completed = {job_id: row[0] for job_id, row in (await self._standing(missing)).items()}
-            answers |= {job_id: Changed(job_id, False, status) for job_id, status in completed.items()}
-            answers |= await self._change_once(statement, list(completed), parameters)
+    async def _change(self, verb: str, statement: str, ids: Sequence[str], *parameters: Any) -> list[Changed]:
+        """Ask until every job has an answer that holds.
+
+        Someone else's commit may come while we wait for a row's lock: then the row is too new for our snapshot and the
+        write misses it, or it has just been completed and stands in the archive now.
+        """
+        answers: dict[str, Changed] = {}
+        todo = list(dict.fromkeys(ids))
+        for _ in range(ATTEMPTS):
+            found = await self._fetch(statement, todo, *parameters) if todo else []
+            for job_id, status, done, holder in found:
+                other = None if holder is None else str(holder)
+                answers[str(job_id)] = Changed(str(job_id), done, rows.STATUS[status], other)
+            if missing := [job_id for job_id in todo if job_id not in answers]:
+                for job_id, row in (await self._standing(missing)).items():
+                    answers[job_id] = Changed(job_id, False, row[0])
+            sources = MOVES[verb].sources
+            todo = [a.id for a in answers.values() if not a.done and a.holder is None and a.status in sources]
+            if not todo:
+                break
         return [answers.get(job_id, Changed(job_id, False, None)) for job_id in ids]
-
-    async def _change_once(self, statement: str, ids: Sequence[str], parameters: tuple[Any, ...]) -> dict[str, Changed]:
-        found = await self._fetch(statement, list(ids), *parameters) if ids else []
-        return {
-            str(job_id): Changed(str(job_id), done, rows.STATUS[status], None if holder is None else str(holder))
-            for job_id, status, done, holder in found
-        }
 
     async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
         await self._fetch(self._sql.pause, topic, by, reason, until)
@@ -383,12 +407,23 @@ class PostgresStore:
                 attempt += 1
 
 
-def _hold(version: int, seen: tuple[str, int] | None, elsewhere: tuple[Status, int, Any] | None) -> Hold:
+def _may_settle(settlement: Settlement, row: tuple[Status, int, Any] | None) -> bool:
+    """The guard of settle.sql, on a row read later."""
+    if row is None or row[1] != settlement.version:
+        return False
+    return row[0] is Status.PROCESSING or (
+        row[0] is Status.CANCEL_REQUESTED and settlement.transition.from_cancel_requested
+    )
+
+
+def _hold(version: int, seen: tuple[str, int, bool] | None, elsewhere: tuple[Status, int, Any] | None) -> Hold:
     """`seen`: the row as we locked it; `elsewhere`: the row as others see it, when someone else had it locked."""
     if seen is not None:
-        status, current = seen
+        status, current, written = seen
         if current != version or status not in HELD:
             return Hold.LOST
+        if not written:
+            return Hold.UNSEEN
         return Hold.CANCEL if status == Status.CANCEL_REQUESTED else Hold.KEPT
     if elsewhere is None or elsewhere[1] != version or elsewhere[0] not in HELD:
         return Hold.LOST

@@ -139,18 +139,20 @@ def check_path(path: str, *, force_network_fs: bool) -> bool:
     return found is not None
 
 
+def _may(path: str | Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
 def _check_permissions(path: str, directory: Path, exists: bool) -> None:
     if os.statvfs(directory).f_flag & os.ST_RDONLY:
         raise StoreReadOnly(f"{path} is on a file system that is mounted read-only: choose another place")
-    if exists and not os.access(path, os.R_OK):
+    if exists and not _may(path, os.R_OK):
         raise AccessDenied(f"no permission to read {path}: change its owner or mode")
-    if exists and not os.access(path, os.W_OK):
+    if exists and not _may(path, os.W_OK):
         raise StoreReadOnly(f"{path} is read-only for this user: change its owner or mode")
-    if not os.access(directory, os.W_OK | os.X_OK):
+    if not _may(directory, os.W_OK | os.X_OK):
         need = "SQLite keeps its -wal and -shm files there" if exists else "the database is to be made there"
         raise AccessDenied(f"no permission to write to the directory {directory} of {path}: {need}")
     for beside in (f"{path}-wal", f"{path}-shm"):
-        if os.access(beside, os.F_OK) and not os.access(beside, os.R_OK | os.W_OK):
-            raise AccessDenied(
-                f"no permission for {beside}: another user made it; run as that user, or change its owner"
-            )
+        if _may(beside, os.F_OK) and not _may(beside, os.R_OK | os.W_OK):
+            raise AccessDenied(f"no permission for {beside}: run as the user who made it, or change its owner")

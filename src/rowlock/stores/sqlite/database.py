@@ -20,6 +20,7 @@ from rowlock.stores.migrations import Migration
 from rowlock.stores.sqlite import migrate, operators, rows, settle, upkeep
 from rowlock.stores.sqlite.claim import claim as claim_
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
+from rowlock.stores.sqlite.identity import identity as identity_
 from rowlock.stores.sqlite.insert import insert as insert_
 from rowlock.stores.sqlite.operators import Order
 
@@ -103,6 +104,10 @@ class Database:
 
     def now(self) -> datetime:
         return rows.moment(self._clock())
+
+    def identity(self) -> str:
+        with translated(self.where):
+            return identity_(self.conn.cursor())
 
     # ── Clients ──
 
@@ -199,6 +204,13 @@ class Database:
     def events(self, job_id: str) -> list[Event]:
         with translated(self.where):
             return [rows.event(row) for row in self.conn.execute(rows.sql("events"), (job_id,)).fetchall()]
+
+    # ── Wake-up ──
+
+    def ring(self) -> None:
+        """For other processes: they watch for commits, so this is one."""
+        with self.transaction():
+            self.conn.execute(rows.sql("ring"))
 
     def data_version(self) -> int:
         """Changes when another connection has committed something."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain
 from sqlite3 import Connection, Cursor
 from typing import Any
 
@@ -10,49 +12,93 @@ from rowlock.core.job import NewJob, Status
 from rowlock.stores.base import Inserted
 from rowlock.stores.sqlite.rows import STATUS, Times, json_text, micros, span, sql
 
+_SIZES = (64, 8, 1)  # rows per statement; few sizes, so that the prepared statements stay in Python's cache
+
 
 def insert(conn: Connection, now: int, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
+    if len({job.id for job in jobs}) < len(jobs):  # an id twice in one batch: then step by step
+        return [insert(conn, now, [job], repeat=repeat)[0] for job in jobs]
     cursor = conn.cursor()
     cursor.row_factory = None  # a caller's connection may have one
+    # An id in the archive is no conflict that SQLite sees: look before, and only if it can be there.
+    archived = {job.id for job in jobs if _first(cursor, "insert_archived", job.id)} if repeat else set()
+    wanted = [job for job in jobs if job.id not in archived] if archived else jobs
+    new = _insert(cursor, now, wanted)
     times = Times()
-    answers = []
-    statement = sql("insert")
-    for new in jobs:
-        # An id that was archived is in no index of _jobs: ask before, and only if it can be.
-        found = _first(cursor, "insert_archived", new.id) if repeat else None
-        if found is None:
-            run_at, row = _row(new, now)
-            cursor.execute(statement, row)
-            if cursor.rowcount == 1:
-                answers.append(Inserted(new.id, False, Status.PENDING, times[run_at], times[now]))
-                continue
-            found = _first(cursor, "insert_same_id", new.id) or _first(cursor, "insert_same_key", new.topic, new.key)
-        job_id, status, run_at, created = found
-        answers.append(Inserted(job_id, True, STATUS[status], times[run_at], times[created]))
-    return answers
+    born = times[now]
+    return [
+        Inserted(job.id, False, Status.PENDING, times[_run_at(job, now)], born)
+        if (job.id not in archived if new is None else job.id in new)
+        else _existing(cursor, job, job.id in archived, times)
+        for job in jobs
+    ]
 
 
-def _row(new: NewJob, now: int) -> tuple[int, tuple[Any, ...]]:
-    run_at = now + span(new.delay) if new.run_at is None else micros(new.run_at)
-    return run_at, (
-        new.id,
-        new.topic,
-        new.template_version or 0,
-        1 if run_at <= now else 0,  # not a bool: those take the slow way into SQLite
-        new.priority,
-        new.max_retries,
-        new.timeout,
-        now,
-        now,
-        run_at,
-        None if new.expires_at is None else micros(new.expires_at),
-        new.key,
-        new.scope,
-        new.scope_id,
-        new.trace,
-        json_text(new.tags) if new.tags else None,
-        new.payload,
+def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None:
+    """The ids that were inserted; None if all of them."""
+    (before,) = cursor.execute(sql("insert_before")).fetchone()
+    inserted = 0
+    for part in _parts(jobs):
+        plain = all(map(_is_plain, part))
+        values = chain.from_iterable(_plain_row(job, now) if plain else _row(job, now) for job in part)
+        inserted += cursor.execute(_statement("insert_plain" if plain else "insert", len(part)), tuple(values)).rowcount
+    if inserted == len(jobs):
+        return None
+    ids = json_text([job.id for job in jobs])
+    return {job_id for (job_id,) in cursor.execute(sql("insert_new"), {"ids": ids, "before": before}).fetchall()}
+
+
+def _parts(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    at = 0
+    for size in _SIZES:
+        while len(jobs) - at >= size:
+            yield jobs[at : at + size]
+            at += size
+
+
+@cache
+def _statement(name: str, rows: int) -> str:
+    """Many rows in one statement: SQLite opens the table and its indexes once."""
+    head, values, rest = sql(name).partition("VALUES\n")
+    row, _, tail = rest.partition("\n")
+    return head + values + ",\n".join([row] * rows) + "\n" + tail
+
+
+def _run_at(job: NewJob, now: int) -> int:
+    return now + span(job.delay) if job.run_at is None else micros(job.run_at)
+
+
+def _is_plain(job: NewJob) -> bool:
+    return (
+        job.key is None
+        and job.expires_at is None
+        and job.scope is None
+        and job.scope_id is None
+        and job.trace is None
+        and not job.tags
     )
+
+
+def _plain_row(job: NewJob, now: int) -> tuple[Any, ...]:
+    run_at = _run_at(job, now)
+    ready = 1 if run_at <= now else 0  # not a bool: those take the slow way into SQLite
+    return (
+        job.id, job.topic, job.template_version or 0, ready, job.priority, job.max_retries, job.timeout, now, now,
+        run_at, job.payload,
+    )  # fmt: skip
+
+
+def _row(job: NewJob, now: int) -> tuple[Any, ...]:
+    expires_at = None if job.expires_at is None else micros(job.expires_at)
+    tags = json_text(job.tags) if job.tags else None
+    return *_plain_row(job, now), expires_at, job.key, job.scope, job.scope_id, job.trace, tags
+
+
+def _existing(cursor: Cursor, job: NewJob, archived: bool, times: Times) -> Inserted:
+    """The job that stands in the way: the one with this id, or else the live one with this key."""
+    same_id = _first(cursor, "insert_archived" if archived else "insert_same_id", job.id)
+    job_id, status, run_at, created = same_id or _first(cursor, "insert_same_key", job.topic, job.key)
+    return Inserted(job_id, True, STATUS[status], times[run_at], times[created])
 
 
 def _first(cursor: Cursor, statement: str, *values: str | None) -> Any:

@@ -68,7 +68,8 @@ def job(row: tuple[Any, ...], times: Times) -> Job:
         times[expires_at], key, scope, scope_id, tuple(decode(tags)) if tags else (), trace, step, progress, stage,
         message, None if result is None else decode(result), last_error, retries, max_retries, crashes, timeout,
         version, locked_by, times[locked_until], times[cancel_requested_at], cancel_reason, flow_id, schedule_id,
-        times[fire_at], times[created], times[updated], times[claimed_at], times[started_at], times[finished_at], events_count,
+        times[fire_at], times[created], times[updated], times[claimed_at], times[started_at],
+        times[finished_at], events_count,
     )  # fmt: skip
 
 

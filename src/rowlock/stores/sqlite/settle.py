@@ -38,12 +38,12 @@ def settle(conn: Connection, now: int, settlements: Sequence[Settlement], claim:
                 rows[settlement.id] = row
         elif settlement.transition.status is Status.COMPLETED:
             to = settlement.transition
-            completed.append((now, _started(row, to, now), now, to.result, row.n))
+            completed.append((row.n, _started(row, to, now), to.result))
         else:
             others.append((row, settlement.transition))
     if completed:
-        conn.executemany(sql("settle_archive"), completed)
-        conn.execute(sql("settle_delete"), (json_text([row[-1] for row in completed]),))
+        conn.execute(sql("settle_archive"), {"now": now, "rows": json_text(completed)})
+        conn.execute(sql("settle_delete"), (json_text([row[0] for row in completed]),))
     if others:
         _apply(conn, now, others)
     verdicts = [APPLIED] * len(settlements)

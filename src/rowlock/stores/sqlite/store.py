@@ -23,6 +23,7 @@ from rowlock.stores.base import (
     Claimed,
     Edit,
     Hold,
+    Home,
     Inserted,
     Pause,
     Progress,
@@ -51,11 +52,25 @@ class _Side(Struct):
     async def call(self, verb: Callable[[Database], T]) -> T:
         return await self.worker.call(partial(verb, self.database))
 
+    def shut(self) -> None:
+        """After what is queued: empty the WAL into the file, let go of it, end the thread."""
+        self.database.hurry = True
+        self.worker.submit(self.database.checkpoint)
+        self.worker.submit(partial(connect.disconnect, self.database.conn))
+        self.worker.stop()
+
 
 class _Opened(Struct):
     writer: _Side
     reader: _Side  # in memory: the writer again
     watcher: Watcher | None
+
+    def shut(self) -> None:
+        """The writer last: whoever closes the last connection removes the WAL."""
+        if self.watcher is not None:
+            self.watcher.stop()
+            self.reader.shut()
+        self.writer.shut()
 
 
 class SqliteStore:
@@ -63,14 +78,14 @@ class SqliteStore:
 
     def __init__(
         self,
-        path: str | None,
+        path: str | os.PathLike[str] | None,
         *,
         synchronous: connect.Synchronous = "full",
         busy_timeout: float = 30.0,
         force_network_fs: bool = False,
         clock: Callable[[], int] = microseconds,
     ) -> None:
-        self._path = None if path is None or path == ":memory:" else str(Path(path).absolute()) if path else path
+        self._path = None if path is None or path == ":memory:" else str(Path(path).absolute())
         self._where = self._path if self._path is not None else "the database in memory"
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
@@ -90,13 +105,14 @@ class SqliteStore:
         async with self._opening:
             if self._opened is not None:
                 return
-            self._pid = os.getpid()
+            self._doorbell = Doorbell()
             if self._path is None:
                 side = self._memory_side()
                 require_none(await side.call(Database.pending_migrations), self._where)
                 self._opened = _Opened(side, side, None)
             else:
                 self._opened = await self._open_file()
+            self._pid = os.getpid()
 
     async def close(self) -> None:
         opened, self._opened = self._opened, None
@@ -105,15 +121,11 @@ class SqliteStore:
             return  # the parent's connections: not ours to close
         self._pid = None
         self._doorbell.close(StoreClosed(f"{self._where} was closed while waiting for work"))
-        if opened is None:
-            if memory is not None:
-                await _shut(memory)
-            return
-        opened.writer.database.hurry = True
-        if opened.watcher is not None:
-            opened.watcher.stop()
-            await _shut(opened.reader)
-        await _shut(opened.writer)
+        if opened is not None:
+            # In one thread to the end, also if whoever closes is cancelled.
+            await asyncio.to_thread(opened.shut)
+        elif memory is not None:
+            await asyncio.to_thread(memory.shut)
 
     async def migrate(self) -> list[Migration]:
         self._check_process()
@@ -129,6 +141,12 @@ class SqliteStore:
 
     async def now(self) -> datetime:
         return self._use().reader.database.now()
+
+    async def identity(self) -> str:
+        return await self._use().reader.call(Database.identity)
+
+    async def home(self) -> Home:
+        return Home("sqlite", await self.identity(), None)
 
     # ── Clients ──
 
@@ -151,10 +169,10 @@ class SqliteStore:
         return await self._write(lambda db: db.settle(settlements, claim))
 
     async def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:
-        return await self._write(lambda db: db.heartbeat(beats, lease)) if beats else []
+        return await self._write(lambda db: db.heartbeat(beats, lease))
 
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
-        return await self._write(lambda db: db.progress(reports)) if reports else []
+        return await self._write(lambda db: db.progress(reports))
 
     # ── Maintenance ──
 
@@ -211,6 +229,8 @@ class SqliteStore:
     async def ring(self) -> None:
         self._use()
         self._doorbell.ring()
+        if self._path is not None:
+            await self._write(Database.ring)
 
     async def wait_for_work(self, timeout: float) -> bool:
         self._use()
@@ -259,7 +279,7 @@ class SqliteStore:
             writer = await self._open_side("write", self._open_writer)
             reader = await self._open_side("read", self._open_reader)
             watching = await self._open_side("watch", self._open_reader)
-            watching.worker.stop()  # the watcher has a thread of its own
+            watching.worker.submit_stop()  # the watcher has a thread of its own
             database = watching.database
             watcher = Watcher(self._doorbell, database.data_version, partial(connect.disconnect, database.conn))
             return _Opened(writer, reader, watcher)
@@ -267,7 +287,7 @@ class SqliteStore:
             for side in (reader, writer):
                 if side is not None:
                     side.worker.submit(partial(connect.disconnect, side.database.conn))
-                    side.worker.stop()
+                    side.worker.submit_stop()
             raise
 
     async def _open_side(self, name: str, make: Callable[[], Database]) -> _Side:
@@ -275,7 +295,7 @@ class SqliteStore:
         try:
             return _Side(worker, await worker.call(make))
         except BaseException:
-            worker.stop()
+            worker.submit_stop()
             raise
 
     def _open_writer(self) -> Database:
@@ -334,16 +354,3 @@ def _insert_alone(
         return future, database.insert(jobs, repeat=repeat), None
     except BaseException as error:
         return future, None, error
-
-
-async def _shut(side: _Side) -> None:
-    """After what is queued: empty the WAL into the file, let go of it, end the thread."""
-
-    def shut(database: Database) -> None:
-        database.checkpoint()
-        connect.disconnect(database.conn)
-
-    try:
-        await side.call(shut)
-    finally:
-        side.worker.stop()

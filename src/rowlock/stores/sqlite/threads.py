@@ -41,9 +41,14 @@ class Worker:
         self._queue.put(run)
         return await future
 
-    def stop(self) -> None:
-        """After what is queued. Does not wait."""
+    def submit_stop(self) -> None:
+        """End the thread after what is queued."""
         self._queue.put(None)
+
+    def stop(self) -> None:
+        """… and wait for that."""
+        self.submit_stop()
+        self._thread.join()
 
     def _work(self) -> None:
         while (function := self._queue.get()) is not None:

@@ -108,12 +108,8 @@ def prune(conn: Connection, now: int, retention: Retention, limit: int) -> int:
         # The archive also answers repeated enqueues.
         before = now - span(max(retention.completed, MIN_RETENTION))
         pruned += conn.execute(sql("prune_archive"), (before, limit)).rowcount
-    ends = (
-        (Status.CANCELLED, retention.cancelled),
-        (Status.FAILED, retention.failed),
-        (Status.EXPIRED, retention.expired),
-    )
-    for status, kept in ends:
+    ends = {"cancelled": retention.cancelled, "failed": retention.failed, "expired": retention.expired}
+    for status, kept in ends.items():
         if kept is not None and pruned < limit:
             pruned += conn.execute(sql("prune"), (status, now - span(kept), limit - pruned)).rowcount
     return pruned

@@ -119,6 +119,14 @@ CREATE TABLE {schema}._jobs_audit (
     data   json
 );
 
+-- What is true of these tables as a whole. The identity is how a connection of the application's own is known to lead
+-- here and not to another database.
+CREATE TABLE {schema}._jobs_meta (
+    name  text PRIMARY KEY,
+    value text NOT NULL
+);
+INSERT INTO {schema}._jobs_meta (name, value) VALUES ('identity', gen_random_uuid()::text);
+
 -- Times inside JSON are integer microseconds: exact, and the same on every store.
 CREATE FUNCTION {schema}._jobs_us(at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     AS $$ SELECT (extract(epoch FROM at) * 1000000)::bigint $$;

@@ -1,7 +1,7 @@
 -- The job that answers instead of a new one: any with this id, else the live one with this key.
 SELECT s.n, coalesce(i.id, k.id) AS id, coalesce(i.status, k.status) AS status,
        coalesce(i.run_at, k.run_at) AS run_at, coalesce(i.created, k.created) AS created
-FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS s (id, topic, key, n)
+FROM {asked}
 LEFT JOIN LATERAL (SELECT id, status, run_at, created FROM {schema}._jobs_all j WHERE j.id = s.id LIMIT 1) i ON true
 LEFT JOIN LATERAL (
     SELECT id, status, run_at, created FROM {schema}._jobs j

@@ -16,5 +16,8 @@ kept AS (
         started_at = CASE WHEN ok.started THEN coalesce(j.started_at, clock_timestamp()) ELSE j.started_at END
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok)) AND j.id = ok.id
+    RETURNING j.id
 )
-SELECT id, status, version FROM held
+-- A row that was changed since our snapshot is locked, but too new to be written.
+SELECT held.id, held.status, held.version, kept.id IS NOT NULL AS written
+FROM held LEFT JOIN kept ON kept.id = held.id

@@ -17,5 +17,8 @@ reported AS (
         updated = clock_timestamp()
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok)) AND j.id = ok.id
+    RETURNING j.id
 )
-SELECT id, status, version FROM held
+-- A row that was changed since our snapshot is locked, but too new to be written.
+SELECT held.id, held.status, held.version, reported.id IS NOT NULL AS written
+FROM held LEFT JOIN reported ON reported.id = held.id

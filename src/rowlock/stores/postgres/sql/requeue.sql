@@ -5,14 +5,13 @@ held AS MATERIALIZED (
         FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
--- Who has the key already: a live job, or the first of this batch that wants it.
+-- Taking a key may mean waiting for someone else's transaction, so it is done for one job at a time ($4): who holds no
+-- other key while it waits can't be part of a circle. In a batch, a job with a key is answered with its own id.
 wanted AS MATERIALIZED (
-    SELECT held.*, CASE WHEN held.key IS NOT NULL THEN coalesce(
+    SELECT held.*, CASE WHEN held.key IS NULL THEN NULL WHEN NOT $4::bool THEN held.id ELSE
         (SELECT k.id FROM {schema}._jobs k
          WHERE k.topic = held.topic AND k.key = held.key AND k.key IS NOT NULL
-           AND k.status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')),
-        nullif(first_value(held.id) OVER (PARTITION BY held.topic, held.key ORDER BY held.id), held.id)
-    ) END AS holder
+           AND k.status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')) END AS holder
     FROM held WHERE held.status IN ('failed', 'expired', 'cancelled')
 ),
 changed AS (

@@ -3,8 +3,8 @@
 WITH picked AS MATERIALIZED (
     SELECT j.id, j.ctid AS tid, j.status AS was, j.started_at IS NOT NULL AS started, j.locked_by AS worker,
            j.retries < j.max_retries AS may_retry,
-           CASE WHEN j.crashes = 0 THEN 0
-                ELSE ($2::float8[])[least(j.retries + 1, cardinality($2::float8[]))] END AS backoff,
+           CASE WHEN j.crashes > 0  -- NULL on the first crash: at once, and in its old place
+                THEN ($2::float8[])[least(j.retries + 1, cardinality($2::float8[]))] END AS backoff,
            clock_timestamp() AS now
     FROM {schema}._jobs j
     WHERE {whose}
@@ -22,8 +22,9 @@ decided AS MATERIALIZED (
 )
 UPDATE {schema}._jobs j SET
     status = d.goal,
-    ready = d.goal = 'pending' AND NOT (d.charged AND d.backoff > 0),
-    run_at = CASE WHEN d.charged AND d.backoff > 0 THEN d.now + d.backoff * interval '1 second' ELSE j.run_at END,
+    ready = d.goal = 'pending' AND NOT (d.charged AND coalesce(d.backoff, 0) > 0),
+    run_at = CASE WHEN d.charged AND d.backoff IS NOT NULL THEN d.now + d.backoff * interval '1 second'
+                  ELSE j.run_at END,
     retries = j.retries + d.charged::int,
     crashes = j.crashes + 1,
     last_error = coalesce(d.error, j.last_error),

@@ -36,6 +36,8 @@ archived AS (
            g.topic, g.locked_by, g.key, g.scope, g.scope_id, g.step, g.stage, g.message, g.cancel_reason, g.trace,
            g.flow_id, g.schedule_id, g.tags, g.payload, ok.result::json, g.last_error, g.history
     FROM gone g JOIN ok ON ok.id = g.id
+    -- Only a caller's own id that was used twice can be there already: its first completion stands.
+    ON CONFLICT (id) DO NOTHING
 ),
 moved AS (
     UPDATE {schema}._jobs j SET
@@ -58,9 +60,12 @@ moved AS (
                 CASE WHEN ok.ran IS NULL THEN j.started_at
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
-    WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id
+    WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
+    RETURNING j.id
 ),
 settle_summary AS (
-    -- which ones were applied, only when it is not all of them
-    SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied FROM ok
+    -- Which ones were applied, only when it is not all of them. Asked of the writes, not of `ok`: a row that someone
+    -- else's commit changed while we waited for its lock is too new for our snapshot, and the write misses it.
+    SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied
+    FROM (SELECT id FROM gone UNION ALL SELECT id FROM moved) written
 )

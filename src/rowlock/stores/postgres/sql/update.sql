@@ -7,12 +7,13 @@ held AS MATERIALIZED (
 ),
 wanted AS MATERIALIZED (
     SELECT id, tid, now, priority AS old_priority, run_at AS old_run_at, payload AS old_payload, tags AS old_tags,
-           coalesce($5::timestamptz, now + $6::float8 * interval '1 second', run_at) AS new_run_at
+           coalesce($5::timestamptz, now + $6::float8 * interval '1 second') AS new_run_at
     FROM held WHERE status = 'pending'
 ),
 changed AS (
     UPDATE {schema}._jobs j SET
-        priority = coalesce($4::int, j.priority), run_at = w.new_run_at, ready = w.new_run_at <= w.now,
+        priority = coalesce($4::int, j.priority), run_at = coalesce(w.new_run_at, j.run_at),
+        ready = coalesce(w.new_run_at <= w.now, j.ready),
         payload = coalesce($7::text::json, j.payload), tags = CASE WHEN $8::bool THEN $9::text::jsonb ELSE j.tags END,
         updated = w.now,
         history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),

@@ -1,4 +1,2 @@
 -- The predicate of the index _jobs_live_key, to the letter.
-SELECT id, status, run_at, created FROM _jobs
-WHERE topic = ? AND key = ? AND key IS NOT NULL
-  AND status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')
+SELECT id, status, run_at, created FROM _jobs WHERE topic = ? AND key = ? AND key IS NOT NULL AND finished_at IS NULL

@@ -1,0 +1,83 @@
+"""From what callers write to what stores insert, and the safe way to insert it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from rowlock.core import codec
+from rowlock.core.job import NewJob
+from rowlock.errors import IdTaken, InvalidInput, OutcomeUnknown, StoreUnavailable
+from rowlock.stores.base import Inserted, Store
+from rowlock.tasks import Draft, JobOptions
+
+Draftable = Draft | tuple[str, Mapping[str, Any]] | Mapping[str, Any]
+
+# Seconds between tries of an insert whose outcome is unknown: long enough for a server to restart.
+_REPEATS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+
+
+def draft(topic: str, payload: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Draft:
+    if payload is not None and not isinstance(payload, Mapping):
+        codec.encode_payload(payload)  # says what is wrong with it
+    own = {name: value for name, value in options.items() if name not in ("conn", "notify")}
+    return Draft(topic, dict(payload or {}), cast(JobOptions, own))
+
+
+def draft_of(n: int, job: Draftable) -> Draft:
+    """One entry of enqueue_many."""
+    if isinstance(job, Draft):
+        return job
+    if isinstance(job, Mapping):
+        options = dict(job)
+        if "topic" not in options:
+            raise InvalidInput(f"jobs[{n}].topic", "missing", "every job needs a topic")
+        return draft(options.pop("topic"), options.pop("payload", None), options)
+    if isinstance(job, tuple) and len(job) == 2:
+        return draft(job[0], job[1], {})
+    raise InvalidInput(
+        f"jobs[{n}]", "not_a_job", f"must be task.draft(…), (topic, payload) or a mapping, not {type(job).__name__}"
+    )
+
+
+class SafeInsert(Protocol):
+    async def __call__(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]: ...
+
+
+def safe_insert(store: Store) -> SafeInsert:
+    """The store's insert, repeated while its outcome is unknown. The ids stay the same, so it makes one job each."""
+
+    async def insert(jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
+        try:
+            return await store.insert(jobs, repeat=repeat)
+        except OutcomeUnknown as unknown:
+            for pause in _REPEATS:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
+                try:
+                    answers = await store.insert(jobs, repeat=True)
+                except StoreUnavailable:
+                    continue
+                return answers if repeat else [_ours(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+            raise unknown
+
+    return insert
+
+
+def _ours(job: NewJob, answer: Inserted) -> Inserted:
+    """With an id that we made, "existing" can only mean that our own first try had gone through."""
+    if answer.id != job.id:
+        return answer
+    return Inserted(answer.id, False, answer.status, answer.run_at, answer.created)
+
+
+async def refuse_other_content(store: Store, jobs: Sequence[NewJob], answers: Sequence[Inserted]) -> None:
+    """A caller's own id may be enqueued again with the same content; with other content it is a mistake."""
+    again = {job.id: job for job, answer in zip(jobs, answers, strict=True) if answer.existing and answer.id == job.id}
+    found = await store.get(list(again)) if again else {}
+    for job_id, there in found.items():
+        if there.topic != again[job_id].topic:
+            raise IdTaken(job_id, "topic")
+        if there.payload != codec.decode(again[job_id].payload):
+            raise IdTaken(job_id, "payload")

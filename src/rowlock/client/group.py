@@ -1,0 +1,80 @@
+"""Group commit: jobs that are enqueued at the same time share one INSERT and one commit.
+
+While a group is being written, the next one gathers. A job alone goes at once: nobody waits for company.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from rowlock.core.job import NewJob
+from rowlock.errors import StoreError, StoreUnavailable
+from rowlock.stores.base import Inserted
+
+LARGEST = 1000  # jobs in a group: larger ones take longer without being faster
+
+Insert = Callable[[Sequence[NewJob]], Awaitable[list[Inserted]]]
+_Caller = tuple[NewJob, "asyncio.Future[Inserted]"]
+
+
+class Group:
+    def __init__(self, insert: Insert) -> None:
+        self._insert = insert
+        self._waiting: list[_Caller] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def insert(self, job: NewJob) -> Inserted:
+        """Returns after the commit. A cancelled caller leaves the others' jobs alone; its own may be written."""
+        future: asyncio.Future[Inserted] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, future))
+        if self._writer is None:
+            # A task of its own begins on the loop's next turn, so that callers of the same turn share it.
+            self._writer = asyncio.create_task(self._write_all())
+        return await future
+
+    async def drain(self) -> None:
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                callers = [caller for caller in self._waiting[:LARGEST] if not caller[1].cancelled()]
+                self._waiting = self._waiting[LARGEST:]
+                await self._write(callers)
+        finally:
+            self._writer = None
+            for _, future in self._waiting:  # we were cancelled: the loop is ending
+                future.cancel()
+            self._waiting = []
+
+    async def _write(self, callers: list[_Caller]) -> None:
+        if not callers:
+            return
+        try:
+            answers = await self._insert([job for job, _ in callers])
+        except StoreError as error:
+            if len(callers) == 1 or isinstance(error, StoreUnavailable):
+                _tell(callers, error)  # nobody's fault, or the only one's
+            else:
+                for caller in callers:  # nothing was written: each alone, so that only the guilty one fails
+                    await self._write([caller])
+        except BaseException as error:
+            _tell(callers, error if isinstance(error, Exception) else None)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, future), answer in zip(callers, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+
+
+def _tell(callers: list[_Caller], error: Exception | None) -> None:
+    for _, future in callers:
+        if future.done():
+            continue
+        if error is None:
+            future.cancel()
+        else:
+            future.set_exception(error)

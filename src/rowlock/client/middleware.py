@@ -1,0 +1,65 @@
+"""Code around every enqueue: a function of the Draft, which it may change or refuse (by raising).
+
+A generator function also sees the end of it: what stands before `yield` runs before the job is written, `yield` answers
+what was written, or raises what went wrong. It works the same for `jobs.enqueue` and `jobs.sync.enqueue`: no await.
+
+    @jobs.on_enqueue
+    def tag(draft):
+        draft.options["tags"] = ["web"]
+        enqueued = yield
+        log.info("enqueued %s", enqueued.id)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from types import TracebackType
+from typing import Self
+
+from rowlock.stores.base import Inserted
+from rowlock.tasks import Draft
+
+EnqueueMiddleware = Callable[[Draft], Generator[None, Inserted, None] | None]
+
+
+class Around:
+    """Runs the middleware around the drafts of one call; the last registered stands nearest to the store."""
+
+    def __init__(self, middleware: Sequence[EnqueueMiddleware], drafts: Sequence[Draft]) -> None:
+        self._middleware = middleware
+        self._drafts = drafts
+        self._begun: list[tuple[int, Generator[None, Inserted, None]]] = []
+        self._answers: Sequence[Inserted] = ()
+
+    def done(self, answers: Sequence[Inserted]) -> None:
+        self._answers = answers
+
+    def __enter__(self) -> Self:
+        try:
+            for n, draft in enumerate(self._drafts):
+                for function in self._middleware:
+                    running = function(draft)
+                    if running is not None:
+                        next(running, None)
+                        self._begun.append((n, running))
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for n, running in reversed(self._begun):
+            try:
+                if error is None:
+                    running.send(self._answers[n])
+                else:
+                    running.throw(error)
+            except StopIteration:
+                pass
+            except BaseException as raised:
+                if raised is not error:
+                    raise
+            else:
+                running.close()

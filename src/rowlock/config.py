@@ -1,0 +1,94 @@
+"""Settings: argument > environment (ROWLOCK_*) > file > default, checked before anything is done with them.
+
+The file is rowlock.toml in the working directory, or what ROWLOCK_CONFIG or `config=` names; its keys are the
+settings' names, at the top or in a table [rowlock].
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from rowlock.errors import InvalidInput
+
+PREFIX = "ROWLOCK_"
+FILE = "rowlock.toml"
+
+
+class Settings(Struct, frozen=True):
+    """`migrate` None: yes on SQLite, which is the application's own; no elsewhere, where `rowlock migrate` does it.
+    `by` names this application in the audit."""
+
+    url: str
+    migrate: bool | None = None
+    by: str = "python"
+
+
+_KINDS: dict[str, type] = {"url": str, "migrate": bool, "by": str}
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def load(
+    arguments: Mapping[str, Any],
+    *,
+    config: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """`arguments` that are None were not given."""
+    env = os.environ if environ is None else environ
+    values = _from_file(config if config is not None else env.get(f"{PREFIX}CONFIG"))
+    for name in _KINDS:
+        text = env.get(f"{PREFIX}{name.upper()}")
+        if text is not None:
+            values[name] = _parse(name, text, f"{PREFIX}{name.upper()}")
+    for name, value in arguments.items():
+        if value is not None:
+            values[name] = _check(name, value, name)
+    if "url" not in values:
+        raise InvalidInput(
+            "url", "missing", f'give Jobs("sqlite:///jobs.db"), or set {PREFIX}URL, or put url into {FILE}'
+        )
+    return Settings(**values)
+
+
+def _from_file(path: str | os.PathLike[str] | None) -> dict[str, Any]:
+    file = Path(FILE if path is None else path)
+    try:
+        text = file.read_text("utf-8")
+    except FileNotFoundError:
+        if path is None:
+            return {}
+        raise InvalidInput("config", "missing_file", f"there is no file {file}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput("config", "unreadable_file", f"{file} can't be read: {error}") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput("config", "bad_toml", f"{file}: {error}") from None
+    table = table.get("rowlock", table)
+    if not isinstance(table, dict):
+        raise InvalidInput("config", "bad_toml", f"{file}: rowlock must be a table")
+    if unknown := sorted(set(table) - set(_KINDS)):
+        raise InvalidInput("config", "unknown_setting", f"{file}: {', '.join(unknown)}; known are {', '.join(_KINDS)}")
+    return {name: _check(name, value, f"{file}: {name}") for name, value in table.items()}
+
+
+def _parse(name: str, text: str, where: str) -> Any:
+    if _KINDS[name] is not bool:
+        return _check(name, text, where)
+    try:
+        return _WORDS[text.strip().lower()]
+    except KeyError:
+        raise InvalidInput(where, "not_a_bool", f"must be one of {', '.join(_WORDS)}, not {text!r:.40}") from None
+
+
+def _check(name: str, value: Any, where: str) -> Any:
+    kind = _KINDS[name]
+    if not isinstance(value, kind) or value == "":
+        raise InvalidInput(where, "bad_setting", f"must be a non-empty {kind.__name__}, not {value!r:.40}")
+    return value

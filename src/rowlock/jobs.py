@@ -1,0 +1,386 @@
+"""Jobs: what an application holds. It opens a store, knows the tasks, and enqueues in anyone's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+
+from msgspec import UNSET, UnsetType
+
+from rowlock import config
+from rowlock.client.connections import Stores
+from rowlock.client.enqueue import Draftable, draft, draft_of, refuse_other_content, safe_insert
+from rowlock.client.middleware import Around, EnqueueMiddleware
+from rowlock.client.portal import running_loop
+from rowlock.core import codec
+from rowlock.core.ids import IdMaker, check_id
+from rowlock.core.job import (
+    MAX_TEXT,
+    Event,
+    Job,
+    NewJob,
+    Status,
+    check_delay,
+    check_priority,
+    check_tags,
+    check_time,
+    check_topic,
+    new_job,
+)
+from rowlock.core.lifecycle import MOVES
+from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
+from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreError, WrongContext
+from rowlock.stores import open_store
+from rowlock.stores.base import Changed, Edit, Inserted, Pause, Store
+from rowlock.stores.callers import Home, SyncCaller, caller_for
+from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.sync import SyncJobs
+from rowlock.tasks import Draft, EnqueueOptions, JobOptions, Policy, Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=EnqueueMiddleware)
+Answers = list[Inserted]  # `list` is a verb below
+
+_FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job that is waited for
+_NO_ID = "00000000-0000-0000-0000-000000000000"
+
+
+class Jobs:
+    """A queue in a database.
+
+        jobs = Jobs("sqlite:///jobs.db")        # or postgresql://…; or ROWLOCK_URL, or rowlock.toml
+
+    Connects when it is first used. `jobs.sync` has the same verbs for code without an event loop.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        migrate: bool | None = None,
+        by: str | None = None,
+        config_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.settings = config.load({"url": url, "migrate": migrate, "by": by}, config=config_file)
+        first = open_store(self.settings.url)  # a wrong URL is an error here, not later
+        sqlite = self.settings.url.startswith("sqlite:")
+        self._stores = Stores(
+            lambda: open_store(self.settings.url),
+            migrate=sqlite if self.settings.migrate is None else self.settings.migrate,
+            in_memory=first.in_memory,
+            insert=safe_insert,
+        )
+        self._ids = IdMaker(time.time_ns, os.urandom)
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._middleware: list[EnqueueMiddleware] = []
+        self._own_home: Home | None = None
+        self.sync = SyncJobs(self)
+
+    def __repr__(self) -> str:
+        return f"<Jobs {open_store(self.settings.url)!r}>"
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect now, and find out what is wrong. Without it, the first use connects."""
+        self._stores.reopen()
+        await self._stores.handle()
+
+    async def close(self) -> None:
+        """Let go of all connections. Safe to call twice."""
+        await self._stores.close()
+
+    # ── Tasks ──
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        topic: str | None = None,
+        /,
+        *,
+        max_retries: int = ...,
+        timeout: float | timedelta = ...,
+        priority: int | str = ...,
+        retry: RetryPolicy = ...,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(self, topic: Any = None, /, **policy: Any) -> Any:
+        """Make a function a task: its name (or the given topic) is the topic, its arguments are the payload.
+
+        @jobs.task(max_retries=5, timeout=60)
+        async def send_mail(to: str, subject: str) -> None: ...
+
+        await send_mail.enqueue(to="ada@example.org", subject="hello")
+        """
+        if callable(topic):
+            return self.register(topic.__name__, topic)
+        return lambda function: self.register(topic or function.__name__, function, **policy)
+
+    def register(
+        self,
+        topic: str,
+        handler: Callable[P, R],
+        *,
+        max_retries: int = Policy().max_retries,
+        timeout: float | timedelta = Policy().timeout,
+        priority: int | str = Policy().priority,
+        retry: RetryPolicy = DEFAULT_RETRY,
+    ) -> Task[P, R]:
+        """`@jobs.task` without the decorator."""
+        policy = Policy(max_retries=max_retries, timeout=timeout, priority=priority, retry=retry)
+        task = Task(self, topic, handler, policy)
+        new_job(_NO_ID, topic, None, **policy.defaults())  # a bad policy is an error here, not at the first job
+        if topic in self._tasks:
+            raise InvalidInput("topic", "registered_twice", f"{topic!r} has a handler already: {self._tasks[topic]!r}")
+        self._tasks[topic] = task
+        return task
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        return dict(self._tasks)
+
+    def on_enqueue(self, middleware: M) -> M:
+        """Register a function (or generator function) that sees every job before it is written, and may change it."""
+        self._middleware.append(middleware)
+        return middleware
+
+    # ── Enqueue ──
+
+    async def enqueue(
+        self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Inserted:
+        """Add a job. Returns when it is committed; with `conn=`, when it is part of that transaction."""
+        [answer] = await self._enqueue([draft(topic, payload, options)], options.get("conn"), options.get("notify"))
+        return answer
+
+    async def enqueue_at(
+        self, run_at: datetime, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Inserted:
+        """Add a job that is not run before `run_at`."""
+        return await self.enqueue(topic, payload, **{**options, "run_at": run_at})
+
+    async def enqueue_many(self, jobs: Sequence[Draftable], *, conn: Any = None, notify: bool | None = None) -> Answers:
+        """Add many jobs in one transaction: all or none. Each is a Draft (`task.draft(…)`), a (topic, payload) pair, or
+        a mapping with topic, payload and options."""
+        drafts = [draft_of(n, job) for n, job in enumerate(jobs)]
+        return await self._enqueue(drafts, conn, notify, many=True) if drafts else []
+
+    async def _enqueue(self, drafts: Sequence[Draft], conn: Any, notify: bool | None, *, many: bool = False) -> Answers:
+        with Around(self._middleware, drafts) as around:
+            built = [self._build(one, f"jobs[{n}]." if many else "") for n, one in enumerate(drafts)]
+            named = any("id" in one.options for one in drafts)  # ids of the caller's own
+            if conn is None:
+                answers = await self._insert(built, named)
+            else:
+                answers = await self._insert_on(conn, built, named, bool(notify))
+            around.done(answers)
+        return answers
+
+    def _build(self, draft: Draft, place: str) -> NewJob:
+        """Every check of one job, with what its task says. `place` is where it stands in the call, for messages."""
+        try:
+            return self._checked(draft)
+        except InvalidInput as error:
+            raise InvalidInput(f"{place}{error.field}", error.code, error.problem) from None
+
+    def _checked(self, draft: Draft) -> NewJob:
+        options: JobOptions = draft.options
+        task = self._tasks.get(draft.topic)
+        if task is not None:
+            options = {**task.policy.defaults(), **options}
+            task.arguments.values(draft.payload)
+        rest = cast(dict[str, Any], {**options})
+        own = rest.pop("id", None)
+        if unknown := sorted(rest.keys() - JobOptions.__annotations__.keys()):
+            raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(JobOptions.__annotations__)}")
+        return new_job(self._ids.one() if own is None else check_id(own), draft.topic, draft.payload, **rest)
+
+    async def _insert(self, jobs: Sequence[NewJob], named: bool) -> Answers:
+        handle = await self._stores.handle()
+        if len(jobs) == 1 and jobs[0].key is None and not named:
+            answers = [await handle.group.insert(jobs[0])]
+        else:
+            answers = await safe_insert(handle.store)(jobs, repeat=named)
+        if any(not answer.existing for answer in answers):
+            handle.bell.ring()
+        if named:
+            await refuse_other_content(handle.store, jobs, answers)
+        return answers
+
+    async def _insert_on(self, conn: Any, jobs: Sequence[NewJob], named: bool, notify: bool) -> Answers:
+        caller = caller_for(conn, await self._home())
+        if isinstance(caller, SyncCaller):
+            if running_loop() is not None:
+                raise WrongContext(f"{caller.kind} would block the event loop: use jobs.sync.enqueue(…, conn=conn)")
+            answers = caller.insert(jobs, repeat=named, notify=notify)
+        else:
+            if running_loop() is None:
+                raise WrongContext(f"{caller.kind} needs an event loop: use await jobs.enqueue(…, conn=conn)")
+            answers = await caller.insert(jobs, repeat=named, notify=notify)
+        caller.on_commit(self._ring)
+        return answers
+
+    async def _home(self) -> Home:
+        """Which database is ours. Known after the first call, so that a sync caller need not wait for it."""
+        if self._own_home is None:
+            self._own_home = await (await self._stores.handle()).store.home()
+        return self._own_home
+
+    def _ring(self) -> None:
+        """After a caller's commit, from whatever thread made it."""
+
+        async def ring() -> None:
+            (await self._stores.handle()).bell.ring()
+
+        with suppress(StoreError):
+            self._stores.portal.submit(ring)
+
+    # ── Look ──
+
+    async def get(self, job_id: str) -> Job:
+        """The job, live or archived; JobNotFound if it never was, or is gone."""
+        wanted = check_id(job_id)
+        found = await (await self._store()).get([wanted])
+        if wanted not in found:
+            raise JobNotFound(wanted)
+        return found[wanted]
+
+    async def list(
+        self, filter: Filter | None = None, *, limit: int = 20, offset: int = 0, cursor: str | None = None
+    ) -> Page:
+        """Jobs, newest first. `page.next` is the cursor of the next page."""
+        return await (await self._store()).list(filter or Filter(), limit=limit, offset=offset, cursor=cursor)
+
+    async def stats(self, topic: str | None = None) -> Stats:
+        """How many jobs are in which state, in all and by topic; how many ended how, ever; how long they took."""
+        return await (await self._store()).stats(None if topic is None else check_topic(topic))
+
+    async def events(self, job_id: str) -> Sequence[Event]:
+        """The job's history, oldest first."""
+        job = await self.get(job_id)
+        return await (await self._store()).events(job.id)
+
+    async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
+        """The job once it has ended (completed, failed, expired or cancelled); TimeoutError if that takes too long."""
+        async with asyncio.timeout(timeout):
+            pause = _FIRST_LOOK
+            while (job := await self.get(job_id)).is_live:
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, _LAST_LOOK)
+            return job
+
+    # ── Steer: each is kept in the audit, with who (`by`) and why ──
+
+    async def cancel(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
+        """Stop a job: at once if it is not running, else it is asked to. InvalidState if it has ended."""
+        wanted = check_id(job_id)
+        store = await self._store()
+        [change] = await store.cancel([wanted], by=self._actor(by), reason=_reason(reason))
+        if change.status is not Status.CANCEL_REQUESTED:  # asked before: nothing to add
+            _demand("cancel", change)
+        return await self.get(wanted)
+
+    async def requeue(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
+        """Run a failed, expired or cancelled job again, with its retries reset. KeyTaken if its key is in use."""
+        wanted = check_id(job_id)
+        handle = await self._stores.handle()
+        [change] = await handle.store.requeue([wanted], by=self._actor(by), reason=_reason(reason))
+        if change.holder is not None:
+            raise KeyTaken(wanted, (await self.get(wanted)).key or "", change.holder)
+        _demand("requeue", change)
+        handle.bell.ring()
+        return await self.get(wanted)
+
+    async def update(
+        self,
+        job_id: str,
+        *,
+        priority: int | str | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        delay: float | timedelta | UnsetType = UNSET,
+        payload: Mapping[str, Any] | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job:
+        """Change a pending job."""
+        if run_at is not UNSET and delay is not UNSET:
+            raise InvalidInput("delay", "both_given", "give run_at or delay, not both")
+        if payload is not UNSET:
+            task = self._tasks.get((await self.get(job_id)).topic)
+            if task is not None:
+                task.arguments.values(payload)
+        edit = Edit(
+            priority=UNSET if priority is UNSET else check_priority(priority),
+            run_at=UNSET if run_at is UNSET else check_time(run_at, "run_at"),
+            delay=UNSET if delay is UNSET else check_delay(delay, "delay"),
+            payload=UNSET if payload is UNSET else codec.encode_payload(payload),
+            tags=UNSET if tags is UNSET else check_tags(tags),
+        )
+        wanted = check_id(job_id)
+        handle = await self._stores.handle()
+        [change] = await handle.store.update([wanted], edit, by=self._actor(by), reason=_reason(reason))
+        _demand("update", change)
+        handle.bell.ring()
+        return await self.get(wanted)
+
+    async def delete(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> None:
+        """Remove a job that is not running. The audit entry stays."""
+        wanted = check_id(job_id)
+        store = await self._store()
+        [change] = await store.delete([wanted], by=self._actor(by), reason=_reason(reason))
+        _demand("delete", change)
+
+    async def pause(
+        self, topic: str, *, reason: str | None = None, until: datetime | None = None, by: str | None = None
+    ) -> None:
+        """Start no more jobs of a topic, until `resume` or `until`. Running ones go on."""
+        end = None if until is None else check_time(until, "until")
+        store = await self._store()
+        await store.pause(check_topic(topic), by=self._actor(by), reason=_reason(reason), until=end)
+
+    async def resume(self, topic: str, *, reason: str | None = None, by: str | None = None) -> bool:
+        """Start jobs of a topic again. False if it was not paused."""
+        handle = await self._stores.handle()
+        resumed = await handle.store.resume(check_topic(topic), by=self._actor(by), reason=_reason(reason))
+        handle.bell.ring()
+        return resumed
+
+    async def paused(self) -> Sequence[Pause]:
+        """The topics that are paused, with who, why and until when."""
+        return await (await self._store()).paused()
+
+    async def _store(self) -> Store:
+        return (await self._stores.handle()).store
+
+    def _actor(self, by: str | None) -> str:
+        return self.settings.by if by is None else codec.check_text(by, "by", max_chars=MAX_TEXT)
+
+
+def _reason(reason: str | None) -> str | None:
+    return None if reason is None else codec.check_text(reason, "reason", max_chars=2000)
+
+
+def _demand(verb: str, change: Changed) -> None:
+    """The verb was done, or this says why not."""
+    if change.status is None:
+        raise JobNotFound(change.id)
+    if not change.done:
+        raise InvalidState(change.id, verb, change.status, tuple(sorted(MOVES[verb].sources)))

@@ -1,0 +1,85 @@
+"""psycopg, psycopg2 and asyncpg. Each statement goes out on a plain cursor, whatever factories the caller has set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from rowlock.core.job import NewJob
+from rowlock.stores.base import Inserted
+from rowlock.stores.callers import postgres
+from rowlock.stores.callers.base import AsyncCaller, Query, SyncCaller, autocommit, closed, drive, drive_async, failed
+
+_IDLE, _INERROR, _UNKNOWN = 0, 3, 4  # libpq's PGTransactionStatusType
+
+
+class PsycopgCaller(SyncCaller):
+    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+        _check_libpq(self.conn, self.kind, "Use `with conn.transaction():`, or a connection without autocommit")
+        steps = postgres.insert(self.kind, self.home, self.conn, jobs, repeat=repeat, notify=notify)
+        return drive(steps, self._run) if jobs else []
+
+    def _run(self, query: Query) -> str:
+        from psycopg import Cursor
+        from psycopg.rows import tuple_row
+
+        with Cursor(self.conn, row_factory=tuple_row) as cursor:
+            return _first(cursor.execute(query.percent, (query.parameter,)).fetchone())
+
+
+class Psycopg2Caller(SyncCaller):
+    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+        _check_libpq(self.conn, self.kind, "Set conn.autocommit = False")
+        steps = postgres.insert(self.kind, self.home, self.conn, jobs, repeat=repeat, notify=notify)
+        return drive(steps, self._run) if jobs else []
+
+    def _run(self, query: Query) -> str:
+        plain = import_module("psycopg2.extensions").cursor
+        with self.conn.cursor(cursor_factory=plain) as cursor:
+            cursor.execute(query.percent, (query.parameter,))
+            return _first(cursor.fetchone())
+
+
+class AsyncPsycopgCaller(AsyncCaller):
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+        _check_libpq(self.conn, self.kind, "Use `async with conn.transaction():`, or a connection without autocommit")
+        steps = postgres.insert(self.kind, self.home, self.conn, jobs, repeat=repeat, notify=notify)
+        return await drive_async(steps, self._run) if jobs else []
+
+    async def _run(self, query: Query) -> str:
+        from psycopg import AsyncCursor
+        from psycopg.rows import tuple_row
+
+        async with AsyncCursor(self.conn, row_factory=tuple_row) as cursor:
+            await cursor.execute(query.percent, (query.parameter,))
+            return _first(await cursor.fetchone())
+
+
+class AsyncpgCaller(AsyncCaller):
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+        raw = getattr(self.conn, "_con", self.conn)  # a pool hands out proxies, which lose it when it is given back
+        if raw is None or raw.is_closed():
+            raise closed(self.kind)
+        if not raw.is_in_transaction():
+            raise autocommit(self.kind, "Use `async with conn.transaction():`")
+        steps = postgres.insert(self.kind, self.home, raw, jobs, repeat=repeat, notify=notify)
+        return await drive_async(steps, self._run) if jobs else []
+
+    async def _run(self, query: Query) -> str:
+        answer: str = await self.conn.fetchval(query.text, query.parameter)
+        return answer
+
+
+def _check_libpq(conn: Any, kind: str, way_out: str) -> None:
+    if conn.closed or conn.info.transaction_status == _UNKNOWN:
+        raise closed(kind)
+    if conn.info.transaction_status == _INERROR:
+        raise failed(kind)
+    if conn.autocommit and conn.info.transaction_status == _IDLE:
+        raise autocommit(kind, way_out)
+
+
+def _first(row: Any) -> str:
+    answer: str = row[0]
+    return answer

@@ -1,0 +1,132 @@
+"""SQLAlchemy's Session and Connection, and their async twins.
+
+SQLAlchemy begins lazily. A statement on the driver's connection before that would be committed at once, whatever
+becomes of the session (asyncpg). So PostgreSQL only ever hears from us through SQLAlchemy's own execution, and on
+SQLite the lock, which is the first statement, goes that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import Connection
+from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, ResourceClosedError
+from sqlalchemy.orm import Session, scoped_session
+
+from rowlock.core.job import NewJob
+from rowlock.errors import ConnectionRefused
+from rowlock.stores.base import Inserted
+from rowlock.stores.callers import postgres
+from rowlock.stores.callers.base import (
+    AsyncCaller,
+    Query,
+    Ring,
+    SyncCaller,
+    autocommit,
+    closed,
+    drive,
+    failed,
+    refuse_dialect,
+)
+from rowlock.stores.callers.commits import ring_after_commit
+from rowlock.stores.callers.sqlite import LOCK, explained, insert_on
+
+# A server-side cursor can only SELECT; the caller may have asked for them on the whole connection.
+_OPTIONS = {"stream_results": False, "yield_per": None, "max_row_buffer": 1}
+
+
+class SqlalchemyCaller(SyncCaller):
+    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+        conn = _begun(self.conn, self)
+        if not jobs:
+            return []
+        if self.home.dialect == "postgres":
+            return _insert_postgres(self, conn, jobs, repeat, notify)
+        return insert_on(_locked(self, conn), self.kind, self.home, jobs, repeat=repeat)
+
+    def on_commit(self, ring: Ring) -> bool:
+        return ring_after_commit(_connection(self.conn), ring)
+
+
+class AsyncSqlalchemyCaller(AsyncCaller):
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+        with _refused(self.kind):
+            return await self._insert(jobs, repeat, notify)
+
+    async def _insert(self, jobs: Sequence[NewJob], repeat: bool, notify: bool) -> list[Inserted]:
+        def on_postgres(conn: Session | Connection) -> list[Inserted]:
+            return _insert_postgres(self, _begun(conn, self), jobs, repeat, notify) if jobs else []
+
+        target = self.conn() if callable(self.conn) else self.conn  # async_scoped_session
+        answers: list[Inserted]
+        if self.home.dialect == "postgres":
+            answers = await target.run_sync(on_postgres)
+        else:
+            aio = await target.run_sync(lambda conn: _locked(self, _begun(conn, self)))
+            work = partial(insert_on, aio._conn, self.kind, self.home, jobs, repeat=repeat)
+            answers = await aio._execute(work) if jobs else []
+        return answers
+
+    def on_commit(self, ring: Ring) -> bool:
+        target = self.conn() if callable(self.conn) else self.conn
+        return ring_after_commit(_connection(getattr(target, "sync_session", None) or target.sync_connection), ring)
+
+
+def _insert_postgres(
+    caller: SyncCaller | AsyncCaller, conn: Connection, jobs: Sequence[NewJob], repeat: bool, notify: bool
+) -> list[Inserted]:
+    raw = conn.connection.driver_connection  # only to remember it by
+    steps = postgres.insert(caller.kind, caller.home, raw, jobs, repeat=repeat, notify=notify)
+    return drive(steps, partial(_run, conn))
+
+
+def _run(conn: Connection, query: Query) -> str:
+    text = query.text if conn.dialect.paramstyle.startswith("numeric") else query.percent
+    answer: str = conn.exec_driver_sql(text, (query.parameter,), execution_options=_OPTIONS).scalar_one()
+    return answer
+
+
+def _locked(caller: SyncCaller | AsyncCaller, conn: Connection) -> Any:
+    """The driver's SQLite connection, inside the transaction that SQLAlchemy has begun, with the write lock."""
+    with explained(caller.kind):
+        conn.exec_driver_sql(LOCK, execution_options=_OPTIONS)
+    return conn.connection.driver_connection
+
+
+def _begun(target: Any, caller: SyncCaller | AsyncCaller) -> Connection:
+    """The Connection behind it, checked."""
+    if sqlalchemy.__version__.startswith("1."):
+        raise ConnectionRefused(caller.kind, "too_old", f"SQLAlchemy {sqlalchemy.__version__} is too old: 2.0 or newer")
+    with _refused(caller.kind):
+        conn = _connection(target)
+        if conn.closed:
+            raise closed(caller.kind)
+        refuse_dialect(caller.kind, conn.dialect.name, caller.home)
+        # What the driver is set to, by whichever of SQLAlchemy's many ways.
+        if caller.home.dialect == "postgres" and getattr(conn.connection.dbapi_connection, "autocommit", False) is True:
+            raise autocommit(caller.kind, "Choose another isolation_level than AUTOCOMMIT")
+        return conn
+
+
+def _connection(target: Any) -> Connection:
+    conn: Connection = target.connection() if isinstance(target, Session | scoped_session) else target
+    return conn
+
+
+@contextmanager
+def _refused(kind: str) -> Iterator[None]:
+    """What SQLAlchemy says of a session or connection that is in no state to be used."""
+    try:
+        yield
+    except PendingRollbackError as error:
+        raise failed(kind, f"Roll it back first. SQLAlchemy said: {error}") from error
+    except ResourceClosedError as error:
+        raise closed(kind) from error
+    except InvalidRequestError as error:
+        raise ConnectionRefused(
+            kind, "no_transaction", f"it can't be used now, or not without more arguments. SQLAlchemy said: {error}"
+        ) from error

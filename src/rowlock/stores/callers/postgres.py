@@ -1,0 +1,234 @@
+"""What is asked of PostgreSQL to insert jobs on a caller's connection. No driver, no await: see base.drive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec import Struct
+
+from rowlock.core.job import NewJob, Status
+from rowlock.errors import ConnectionRefused, StoreBusy
+from rowlock.stores import sql
+from rowlock.stores.base import Home, Inserted
+from rowlock.stores.callers.base import Query, Steps, another_database, causes, failed, read_only
+
+ATTEMPTS = 8  # at a key that comes and goes
+LARGEST = 16 << 20  # bytes of jobs in one statement; PostgreSQL takes a value of 1 GB at most
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# Which homes a driver's connection has been found to lead to. It can't change its database.
+_known: WeakKeyDictionary[object, set[Home]] = WeakKeyDictionary()
+
+
+class _Row(Struct, frozen=True, omit_defaults=True):
+    """A job as insert_on_conn.sql reads it; what is left out is NULL."""
+
+    n: int
+    id: str
+    topic: str
+    payload: msgspec.Raw
+    priority: int
+    delay: float
+    template_version: int
+    max_retries: int
+    timeout: float
+    run_at: int | None = None
+    expires_at: int | None = None
+    key: str | None = None
+    scope: str | None = None
+    scope_id: str | None = None
+    tags: tuple[str, ...] | None = None
+    trace: str | None = None
+
+
+class _Asked(Struct, frozen=True, omit_defaults=True):
+    id: str
+    n: int = -1
+    topic: str | None = None
+    key: str | None = None
+
+
+class _Fresh(Struct, frozen=True):
+    now: int
+    ids: list[str] | None  # None: all of them
+
+
+class _Probe(Struct, frozen=True):
+    database: str
+    role: str
+    read_only: bool
+    tables: bool
+    allowed: bool | None
+
+
+_encode = msgspec.json.Encoder().encode
+_fresh = msgspec.json.Decoder(_Fresh).decode
+_probe = msgspec.json.Decoder(_Probe).decode
+_existing = msgspec.json.Decoder(list[tuple[int, str, Status, int, int]]).decode
+_ids = msgspec.json.Decoder(list[str]).decode
+
+
+class _Texts:
+    """The statements for one schema."""
+
+    def __init__(self, schema: str) -> None:
+        def load(name: str) -> str:
+            return sql.load("rowlock.stores.postgres", name).replace("{schema}", f'"{schema}"')
+
+        us = f'"{schema}"._jobs_us'
+        asked = "json_to_recordset($1::text::json) AS s (id uuid, n int, topic text, key text)"
+        existing, undo = (load(name).replace("{asked}", asked) for name in ("existing", "insert_undo"))
+        row = f"json_build_array(n, id, status, {us}(run_at), {us}(created))"
+        self.probe = load("probe_on_conn")
+        self.identity = load("identity")
+        self.insert = load("insert_on_conn")
+        self.existing = f"SELECT coalesce(json_agg({row}), '[]')::text FROM ({existing}) e"  # noqa: S608 - our own text
+        self.undo = f"WITH gone AS ({undo}) SELECT coalesce(json_agg(id), '[]')::text FROM gone"  # noqa: S608 - the same
+        self.notify = "SELECT 'rung' FROM pg_notify($1::text, '')"
+
+
+_texts = cache(_Texts)
+
+
+def insert(
+    kind: str, home: Home, raw: object, jobs: Sequence[NewJob], *, repeat: bool, notify: bool
+) -> Steps[list[Inserted]]:
+    """`raw`: the driver's connection, which is asked only once where it leads."""
+    assert home.schema is not None  # noqa: S101 - narrows the type
+    texts = _texts(home.schema)
+    try:
+        if home not in _known.get(raw, ()):
+            yield from _introduce(kind, home, texts)
+            _known.setdefault(raw, set()).add(home)
+        answers = yield from _insert(texts, jobs, repeat)
+        if notify and not all(answer.existing for answer in answers):
+            yield Query(texts.notify, f"rowlock_{home.schema}")
+        return answers
+    except Exception as error:
+        if refusal := _explain(kind, error):
+            raise refusal from error
+        raise
+
+
+def _introduce(kind: str, home: Home, texts: _Texts) -> Steps[None]:
+    """Is it our database, and may we write? Nothing here can abort the caller's transaction."""
+    assert home.schema is not None  # noqa: S101 - narrows the type
+    probe = _probe((yield Query(texts.probe, home.schema)))
+    where = f"database {probe.database}, schema {home.schema}"
+    if not probe.tables:
+        problem = f"the schema {home.schema} has no rowlock tables there (in the database {probe.database})"
+        raise ConnectionRefused(
+            kind, "no_tables", f"{problem}: pass a connection to the jobs' database, or run `rowlock migrate` on it"
+        )
+    if not probe.allowed:
+        need = "USAGE on the schema, SELECT on _jobs_meta, SELECT and INSERT on _jobs"
+        raise ConnectionRefused(kind, "no_permission", f"its role {probe.role} needs {need} ({where})")
+    if (yield Query(texts.identity, "identity")) != home.identity:
+        raise another_database(kind, where)
+    if probe.read_only:
+        raise read_only(kind)
+
+
+def _insert(texts: _Texts, jobs: Sequence[NewJob], repeat: bool) -> Steps[list[Inserted]]:
+    answers: dict[int, Inserted] = {}
+    # In the order in which the statement sorts them, should they need more than one.
+    todo = sorted(range(len(jobs)), key=lambda n: (jobs[n].topic, jobs[n].key or "", n))
+    for _ in range(ATTEMPTS):
+        taken: list[int] = []
+        for part, parameter in _batches(jobs, todo):
+            new = yield from _insert_new(texts, jobs, part, parameter, repeat)
+            answers |= new
+            taken += [n for n in part if n not in new]
+        if taken:
+            answers |= yield from _answering(texts, jobs, taken)
+        todo = [n for n in taken if n not in answers]
+        if not todo:
+            return [answers[n] for n in range(len(jobs))]
+        # Whoever held the key ended between our INSERT and our look: it is free again.
+    raise StoreBusy(
+        f"the key {jobs[todo[0]].key!r} was taken and freed {ATTEMPTS} times: roll back your transaction and try again"
+    )
+
+
+def _insert_new(
+    texts: _Texts, jobs: Sequence[NewJob], part: list[int], parameter: str, repeat: bool
+) -> Steps[dict[int, Inserted]]:
+    """Those that are new."""
+    answer = _fresh((yield Query(texts.insert, parameter)))
+    fresh = {jobs[n].id for n in part} if answer.ids is None else set(answer.ids)
+    if repeat and fresh:
+        fresh -= set(_ids((yield Query(texts.undo, _text([_Asked(job_id) for job_id in fresh])))))
+    now = _moment(answer.now)
+    new = {}
+    for n in part:
+        job = jobs[n]
+        if job.id in fresh:
+            fresh.remove(job.id)  # the same id again in this batch is answered by the first
+            new[n] = Inserted(job.id, False, Status.PENDING, job.run_at or now + timedelta(seconds=job.delay), now)
+    return new
+
+
+def _answering(texts: _Texts, jobs: Sequence[NewJob], taken: list[int]) -> Steps[dict[int, Inserted]]:
+    """The jobs that were there before; those whose key has come free meanwhile are missing."""
+    asked = _text([_Asked(jobs[n].id, n, jobs[n].topic, jobs[n].key) for n in taken])
+    found = _existing((yield Query(texts.existing, asked)))
+    return {
+        n: Inserted(job_id, True, status, _moment(run_at), _moment(created))
+        for n, job_id, status, run_at, created in found
+    }
+
+
+def _batches(jobs: Sequence[NewJob], numbers: list[int]) -> Iterator[tuple[list[int], str]]:
+    part: list[int] = []
+    texts: list[bytes] = []
+    size = 0
+    for n in numbers:
+        text = _encode(_row(n, jobs[n]))
+        if part and size + len(text) > LARGEST:
+            yield part, _joined(texts)
+            part, texts, size = [], [], 0
+        part.append(n)
+        texts.append(text)
+        size += len(text)
+    if part:
+        yield part, _joined(texts)
+
+
+def _row(n: int, job: NewJob) -> _Row:
+    return _Row(
+        n, job.id, job.topic, msgspec.Raw(job.payload.encode()), job.priority, job.delay, job.template_version or 0,
+        job.max_retries, job.timeout, _micros(job.run_at), _micros(job.expires_at), job.key, job.scope, job.scope_id,
+        job.tags or None, job.trace,
+    )  # fmt: skip
+
+
+def _joined(texts: list[bytes]) -> str:
+    return f"[{b','.join(texts).decode()}]"
+
+
+def _text(value: object) -> str:
+    return _encode(value).decode()
+
+
+def _micros(at: datetime | None) -> int | None:
+    return None if at is None else (at - _EPOCH) // _MICROSECOND
+
+
+def _moment(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def _explain(kind: str, error: Exception) -> ConnectionRefused | None:
+    """Errors that say: not on this connection. By the server's code, which every driver hands on in its own way."""
+    for cause in causes(error):
+        code = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+        if code == "25P02":
+            return failed(kind)
+        if code == "25006":
+            return read_only(kind)
+    return None

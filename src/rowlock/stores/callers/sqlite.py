@@ -1,0 +1,100 @@
+"""Inserting jobs on a caller's SQLite connection, in the thread that owns it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rowlock.core.job import NewJob
+from rowlock.errors import ConnectionRefused
+from rowlock.stores.base import Home, Inserted
+from rowlock.stores.callers.base import another_database, autocommit, causes, closed, read_only
+from rowlock.stores.sqlite.database import microseconds
+from rowlock.stores.sqlite.failures import primary_code
+from rowlock.stores.sqlite.identity import identity
+from rowlock.stores.sqlite.insert import insert
+from rowlock.stores.sqlite.rows import sql
+
+LOCK = sql("lock_on_conn")
+_BEGIN = "Execute BEGIN first, or use a connection with another isolation_level"
+
+
+def insert_on(
+    conn: sqlite3.Connection, kind: str, home: Home, jobs: Sequence[NewJob], *, repeat: bool
+) -> list[Inserted]:
+    """All or nothing. The caller's transaction is begun as sqlite3 does it for any other write."""
+    with explained(kind), _plain_text(conn):
+        cursor = conn.cursor()
+        cursor.row_factory = None
+        checked = False
+        if not conn.in_transaction:
+            if conn.isolation_level is None or getattr(conn, "autocommit", None) is True:
+                raise autocommit(kind, _BEGIN)
+            # Outside of a transaction a read leaves nothing behind; a refusal must not leave the write lock behind.
+            _check_home(cursor, kind, home)
+            checked = True
+        cursor.execute(LOCK)
+        if not conn.in_transaction:
+            raise autocommit(kind, _BEGIN)
+        if not checked:
+            _check_home(cursor, kind, home)
+        with _savepoint(cursor):
+            return insert(conn, microseconds(), jobs, repeat=repeat)
+
+
+def _check_home(cursor: sqlite3.Cursor, kind: str, home: Home) -> None:
+    if identity(cursor) != home.identity:
+        where = next(file for _, name, file in cursor.execute("PRAGMA database_list") if name == "main")
+        raise another_database(kind, where or "in memory")
+
+
+@contextmanager
+def _savepoint(cursor: sqlite3.Cursor) -> Iterator[None]:
+    """A batch may take several statements, and the caller may go on after an error."""
+    cursor.execute("SAVEPOINT rowlock")
+    try:
+        yield
+    except BaseException:
+        cursor.execute("ROLLBACK TO rowlock")
+        raise
+    finally:
+        cursor.execute("RELEASE rowlock")
+
+
+@contextmanager
+def _plain_text(conn: sqlite3.Connection) -> Iterator[None]:
+    theirs = conn.text_factory
+    conn.text_factory = str
+    try:
+        yield
+    finally:
+        conn.text_factory = theirs
+
+
+@contextmanager
+def explained(kind: str) -> Iterator[None]:
+    """Errors that say: not on this connection. The others are the caller's, as of any statement of its own."""
+    try:
+        yield
+    except Exception as error:
+        for cause in causes(error):
+            if isinstance(cause, sqlite3.Error) and (refusal := _refusal(kind, cause)):
+                raise refusal from error
+        raise
+
+
+def _refusal(kind: str, error: sqlite3.Error) -> ConnectionRefused | None:
+    said = str(error)
+    if primary_code(error) == sqlite3.SQLITE_READONLY:
+        return read_only(kind)
+    if said.startswith("no such table: _jobs"):
+        return ConnectionRefused(
+            kind,
+            "no_tables",
+            "this connection leads to a database without rowlock's tables: pass one to the jobs' file, or run "
+            "`rowlock migrate` on it",
+        )
+    if isinstance(error, sqlite3.ProgrammingError) and "closed database" in said:
+        return closed(kind)
+    return None

@@ -1,0 +1,31 @@
+-- `insert` on a caller's connection: everything comes in as ONE text and goes out as one, times as microseconds, so that
+-- any driver will do, with whatever parameter style, adapters, codecs and row factories the caller has set.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+s AS (
+    -- A field of type json keeps its text, as the column does.
+    SELECT * FROM json_to_recordset($1::text::json) AS s (
+        n int, id uuid, topic text, payload json, priority int, run_at bigint, delay float8, expires_at bigint,
+        key text, scope text, scope_id text, template_version int, max_retries int, timeout float8, tags jsonb,
+        trace text)
+),
+ins AS (
+    INSERT INTO {schema}._jobs (
+        id, topic, payload, status, priority, run_at, ready, expires_at, key, scope, scope_id, template_version,
+        max_retries, timeout, tags, trace, created, updated)
+    SELECT s.id, s.topic, s.payload, 'pending', s.priority,
+           coalesce({schema}._jobs_time(s.run_at), now + s.delay * interval '1 second'),
+           coalesce({schema}._jobs_time(s.run_at) <= now, s.delay = 0),
+           {schema}._jobs_time(s.expires_at), s.key, s.scope, s.scope_id, s.template_version, s.max_retries, s.timeout,
+           s.tags, s.trace, now, now
+    FROM s, clock
+    -- Two batches that take keys in the same order can't wait for each other in a circle.
+    ORDER BY s.topic, s.key, s.n
+    ON CONFLICT DO NOTHING
+    RETURNING id
+)
+SELECT json_build_object(
+    'now', {schema}._jobs_us((SELECT now FROM clock)),
+    -- which ones, only when it is not all of them
+    'ids', CASE WHEN count(*) < (SELECT count(*) FROM s) THEN coalesce(json_agg(id), '[]') END
+)::text
+FROM ins

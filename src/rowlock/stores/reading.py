@@ -1,0 +1,325 @@
+"""What one asks of a store and is answered: filters and pages of jobs, numbers, retention, partitions."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+from uuid import UUID
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import force_setattr
+
+from rowlock.core import codec
+from rowlock.core.ids import check_id
+from rowlock.core.job import MAX_TEXT, Job, Status, check_tags, check_time, check_topic
+from rowlock.errors import InvalidInput
+
+DAY = 86_400.0
+MIN_RETENTION = DAY  # the archive also answers repeated enqueues: it is kept at least this long
+
+DEFAULT_LIMIT, MAX_LIMIT = 20, 200
+MAX_TOTAL = 10_000  # what is more is not counted
+MAX_OFFSET = MAX_TOTAL  # pages further back are reached by the cursor
+MAX_IDS = 1000
+MAX_VALUES = 100  # topics or keys in one filter
+MAX_PATHS = 8
+MAX_LIVE = 100_000  # of each status, in stats
+MAX_TOPICS = 1000  # in stats
+
+
+# ── list ──
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """Which jobs to list: those that meet all that is given. Ranges hold their beginning, but not their end.
+
+    `tags` (all of them), `payload` and `error` are looked for among the newest jobs that meet the rest; a page says
+    by `partial` that there are older ones, and the cursor goes on behind them. `payload` maps dotted paths of object
+    members to JSON values, {"user.id": 7}; `error` is a part of last_error, in which A-Z and a-z are the same.
+    """
+
+    ids: Sequence[str] = ()
+    topics: Sequence[str] = ()
+    statuses: Sequence[Status | str] = ()
+    keys: Sequence[str] = ()
+    scope: str | None = None
+    scope_id: str | None = None
+    flow_id: str | None = None
+    created_from: datetime | None = None
+    created_until: datetime | None = None
+    run_at_from: datetime | None = None
+    run_at_until: datetime | None = None
+    finished_from: datetime | None = None
+    finished_until: datetime | None = None
+    tags: Sequence[str] = ()
+    payload: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "ids", _several(self.ids, "ids", MAX_IDS, lambda value, _: check_id(value)))
+        _set(self, "topics", _several(self.topics, "topics", MAX_VALUES, lambda value, _: check_topic(value)))
+        _set(self, "statuses", _several(self.statuses, "statuses", MAX_VALUES, _status))
+        _set(self, "keys", _several(self.keys, "keys", MAX_VALUES, _text))
+        for name in ("scope", "scope_id", "error"):
+            if (value := getattr(self, name)) is not None:
+                _text(value, name)
+        if self.flow_id is not None:
+            _set(self, "flow_id", check_id(self.flow_id))
+        for name in _TIMES:
+            if (value := getattr(self, name)) is not None:
+                _set(self, name, check_time(value, name))
+        if isinstance(self.tags, str):
+            raise _not_a_list("tags", self.tags)
+        _set(self, "tags", check_tags(tuple(self.tags)))
+        _set(self, "payload", _paths(self.payload))
+
+    @property
+    def paths(self) -> list[tuple[list[str], str]]:
+        """`payload` as member names and JSON text."""
+        pairs: Any = self.payload
+        return [(path.split("."), codec.encode(value, f"payload.{path}")) for path, value in pairs]
+
+    @property
+    def is_window(self) -> bool:
+        """Does it ask for something that no index knows?"""
+        return bool(self.tags or self.payload or self.error is not None)
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """Jobs, newest first. `total` is exact unless `total_capped` (there are more) or `partial` (older jobs were not
+    looked at). `next` continues where this page ends; None: this is all."""
+
+    items: list[Job]
+    total: int
+    total_capped: bool
+    partial: bool
+    next: str | None
+    limit: int
+    offset: int
+
+
+class Place(Struct, frozen=True):
+    """Where a page begins and how long it is. `after`: the id behind which it begins."""
+
+    limit: int
+    offset: int
+    after: str | None
+
+
+def check_place(limit: int, offset: int, cursor: str | None) -> Place:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+        raise InvalidInput("limit", "out_of_range", f"must be 1 to {MAX_LIMIT}, not {limit!r:.40}")
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_OFFSET:
+        raise InvalidInput("offset", "out_of_range", f"must be 0 to {MAX_OFFSET} (then use cursor), not {offset!r:.40}")
+    if cursor is None:
+        return Place(limit, offset, None)
+    if offset:
+        raise InvalidInput("offset", "both_given", "give offset or cursor, not both")
+    return Place(limit, 0, read_cursor(cursor))
+
+
+def make_cursor(job_id: str) -> str:
+    return base64.urlsafe_b64encode(UUID(job_id).bytes).decode().rstrip("=")
+
+
+def read_cursor(cursor: object) -> str:
+    """The id in it."""
+    if isinstance(cursor, str):
+        try:
+            job_id = str(UUID(bytes=base64.b64decode(f"{cursor}==", altchars=b"-_", validate=True)))
+        except ValueError:
+            pass
+        else:
+            if make_cursor(job_id) == cursor:
+                return job_id
+    raise InvalidInput("cursor", "bad_cursor", f"{cursor!r:.80} is not what an earlier page gave as next")
+
+
+_TIMES = ("created_from", "created_until", "run_at_from", "run_at_until", "finished_from", "finished_until")
+
+
+def _set(struct: Struct, name: str, value: object) -> None:
+    force_setattr(struct, name, value)
+
+
+def _several(values: object, field: str, most: int, check: Any) -> tuple[Any, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise _not_a_list(field, values)
+    checked = tuple(dict.fromkeys(check(value, field) for value in values))
+    if len(checked) > most:
+        raise InvalidInput(field, "too_many", f"has {len(checked)} entries, at most {most} are allowed")
+    return checked
+
+
+def _not_a_list(field: str, value: object) -> InvalidInput:
+    return InvalidInput(field, "not_a_list", f"must be a list, not {type(value).__name__}")
+
+
+def _text(value: object, field: str) -> str:
+    return codec.check_text(value, field, max_chars=MAX_TEXT)
+
+
+def _status(value: object, field: str) -> Status:
+    try:
+        return Status(value)
+    except ValueError:
+        names = ", ".join(Status)
+        raise InvalidInput(field, "unknown_status", f"{value!r:.40} is none of {names}") from None
+
+
+def _paths(payload: object) -> tuple[tuple[str, Any], ...]:
+    if isinstance(payload, str) or not isinstance(payload, Iterable):
+        raise InvalidInput("payload", "not_an_object", f"must map paths to values, not {type(payload).__name__}")
+    pairs = tuple(payload.items()) if isinstance(payload, Mapping) else tuple(payload)
+    if len(pairs) > MAX_PATHS:
+        raise InvalidInput("payload", "too_many", f"has {len(pairs)} paths, at most {MAX_PATHS} are allowed")
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidInput("payload", "not_a_pair", f"{pair!r:.40} is not a pair of a path and a value")
+        path, value = pair
+        codec.check_text(path, "payload", max_chars=MAX_TEXT)
+        # SQLite's paths know no way to write these.
+        if "" in path.split(".") or any(char in '"\\' or char < " " for char in path):
+            raise InvalidInput("payload", "bad_path", f'{path!r:.80} must be names with dots between, without " and \\')
+        codec.encode(value, f"payload.{path}")
+    return tuple((path, value) for path, value in pairs)
+
+
+# ── stats ──
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """How jobs stand now, and how they have ended ever since, also those that are long pruned.
+
+    `failed`, `expired` and `cancelled` ended so and were not requeued since. `capped` names the numbers that stand
+    for "at least so many"; the average is in milliseconds, of the runs that completed.
+    """
+
+    pending: int = 0
+    processing: int = 0
+    waiting: int = 0
+    blocked: int = 0
+    cancel_requested: int = 0
+    completed: int = 0
+    failed: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    success_rate: float | None = None
+    avg_execution_time: float | None = None
+    capped: tuple[str, ...] = ()
+
+
+class TopicStats(Counts, frozen=True, kw_only=True):
+    pass
+
+
+class Stats(Counts, frozen=True, kw_only=True):
+    """`topics` is empty when one topic was asked for. `topics_capped`: there are more than those."""
+
+    topics: dict[str, TopicStats] = {}
+    topics_capped: bool = False
+
+
+class Ended(Struct):
+    """The counters of one topic: a row of _jobs_totals."""
+
+    completed: int = 0
+    failed: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    executions: int = 0
+    execution_us: int = 0
+
+    def add(self, other: Iterable[int]) -> None:
+        for name, more in zip(self.__struct_fields__, other, strict=True):
+            setattr(self, name, getattr(self, name) + more)
+
+
+Standing = tuple[str, str, int]  # topic, status, how many
+
+
+def make_stats(topic: str | None, live: Iterable[Standing], ended: Iterable[tuple[str, Sequence[int]]]) -> Stats:
+    """From what a store counted. `ended` has the topic '' for all topics together; rows of a topic add up."""
+    standing: dict[str, dict[str, int]] = {}
+    sums: dict[str, int] = {}
+    for name, status, count in live:
+        of = standing.setdefault(name, {})
+        of[status] = of.get(status, 0) + count
+        sums[status] = sums.get(status, 0) + count
+    counters: dict[str, Ended] = {}
+    for name, counts in ended:
+        counters.setdefault(name, Ended()).add(counts)
+    capped = tuple(sorted(status for status, count in sums.items() if count > MAX_LIVE))
+    every = _counts(sums, counters.get("" if topic is None else topic), capped)
+    if topic is not None:
+        return Stats(**every)
+    names = sorted((standing.keys() | counters.keys()) - {""})
+    of_topics = {
+        # A number that was not counted to its end says too little of every topic.
+        name: TopicStats(**_counts(standing.get(name, {}), counters.get(name), capped))
+        for name in names[:MAX_TOPICS]
+    }
+    return Stats(**every, topics=of_topics, topics_capped=len(names) > MAX_TOPICS)
+
+
+def _counts(live: Mapping[str, int], ended: Ended | None, capped: tuple[str, ...]) -> dict[str, Any]:
+    done = ended or Ended()
+    tried = done.completed + done.failed + done.expired
+    return {
+        **{status: min(count, MAX_LIVE) for status, count in live.items()},
+        "completed": done.completed,
+        "failed": done.failed,
+        "expired": done.expired,
+        "cancelled": done.cancelled,
+        "success_rate": done.completed / tried if tried else None,
+        "avg_execution_time": done.execution_us / done.executions / 1000 if done.executions else None,
+        "capped": capped,
+    }
+
+
+# ── Retention and partitions ──
+
+
+class TopicRetention(Struct, frozen=True, kw_only=True):
+    """What is different for one topic; UNSET is as for all."""
+
+    completed: float | None | UnsetType = UNSET
+    cancelled: float | None | UnsetType = UNSET
+    failed: float | None | UnsetType = UNSET
+    expired: float | None | UnsetType = UNSET
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """Seconds that finished jobs are kept, by status; None is for ever. Completed ones at least a day."""
+
+    completed: float | None = 7 * DAY
+    cancelled: float | None = 7 * DAY
+    failed: float | None = None
+    expired: float | None = None
+    topics: dict[str, TopicRetention] = {}
+
+    def of(self, status: Status, topic: str | None = None) -> float | None:
+        """How long jobs of this status are kept, of a topic or of those that are not named in `topics`."""
+        own = UNSET if topic not in self.topics else getattr(self.topics[topic], status)
+        seconds: float | None = getattr(self, status) if own is UNSET else own
+        return max(seconds, MIN_RETENTION) if seconds is not None and status is Status.COMPLETED else seconds
+
+    def exceptions(self, status: Status) -> list[str]:
+        """The topics that have a rule of their own for this status."""
+        return [topic for topic, own in self.topics.items() if getattr(own, status) is not UNSET]
+
+    @property
+    def longest(self) -> float | None:
+        """After so many seconds no completed job is kept; None: some are kept for ever."""
+        spans = [self.of(Status.COMPLETED, topic) for topic in (None, *self.topics)]
+        known = [span for span in spans if span is not None]
+        return max(known) if len(known) == len(spans) else None
+
+
+class PartitionReport(Struct, frozen=True, kw_only=True):
+    """The days (UTC) whose part of the archive was made, or dropped whole."""
+
+    created: tuple[date, ...] = ()
+    dropped: tuple[date, ...] = ()

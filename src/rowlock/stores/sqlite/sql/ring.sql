@@ -1,0 +1,1 @@
+UPDATE _jobs_doorbell SET rings = rings + 1

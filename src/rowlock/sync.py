@@ -1,0 +1,134 @@
+"""`jobs.sync`: the verbs of Jobs for code without an event loop. Made by tools/sync_twin.py: do not edit.
+
+One implementation stands behind both. Verbs run on the portal, a thread with an event loop; with `conn=` they run in the
+caller's thread, on the caller's driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from msgspec import UNSET, UnsetType
+
+from rowlock.client.enqueue import Draftable
+from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.core.job import Event, Job
+from rowlock.stores.base import Inserted, Pause
+from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.tasks import EnqueueOptions
+
+if TYPE_CHECKING:
+    from rowlock.jobs import Jobs
+
+T = TypeVar("T")
+Answers = list[Inserted]  # `list` is a verb below
+
+
+class SyncJobs:
+    """Usable from any number of threads, and after fork(). Refuses to be called where an event loop is running."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    def close(self) -> None:
+        """Let go of all connections. Safe to call twice."""
+        refuse_in_loop()
+        self._jobs._stores.close_from_sync()
+
+    def _run(self, verb: Callable[[], Coroutine[Any, Any, T]], conn: Any = None) -> T:
+        refuse_in_loop()
+        run = self._jobs._stores.portal.run
+        if conn is None:
+            return run(verb)
+        run(self._jobs._home)  # known from here on: the verb need not wait for anything
+        return drive(verb())
+
+    def open(self) -> None:
+        """Connect now, and find out what is wrong. Without it, the first use connects."""
+        return self._run(lambda: self._jobs.open())
+
+    def enqueue(
+        self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Inserted:
+        """Add a job. Returns when it is committed; with `conn=`, when it is part of that transaction."""
+        return self._run(lambda: self._jobs.enqueue(topic, payload, **options), options.get("conn"))
+
+    def enqueue_at(
+        self, run_at: datetime, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Inserted:
+        """Add a job that is not run before `run_at`."""
+        return self._run(lambda: self._jobs.enqueue_at(run_at, topic, payload, **options), options.get("conn"))
+
+    def enqueue_many(self, jobs: Sequence[Draftable], *, conn: Any = None, notify: bool | None = None) -> Answers:
+        """Add many jobs in one transaction: all or none. Each is a Draft (`task.draft(…)`), a (topic, payload) pair, or
+        a mapping with topic, payload and options."""
+        return self._run(lambda: self._jobs.enqueue_many(jobs, conn=conn, notify=notify), conn)
+
+    def get(self, job_id: str) -> Job:
+        """The job, live or archived; JobNotFound if it never was, or is gone."""
+        return self._run(lambda: self._jobs.get(job_id))
+
+    def list(
+        self, filter: Filter | None = None, *, limit: int = 20, offset: int = 0, cursor: str | None = None
+    ) -> Page:
+        """Jobs, newest first. `page.next` is the cursor of the next page."""
+        return self._run(lambda: self._jobs.list(filter, limit=limit, offset=offset, cursor=cursor))
+
+    def stats(self, topic: str | None = None) -> Stats:
+        """How many jobs are in which state, in all and by topic; how many ended how, ever; how long they took."""
+        return self._run(lambda: self._jobs.stats(topic))
+
+    def events(self, job_id: str) -> Sequence[Event]:
+        """The job's history, oldest first."""
+        return self._run(lambda: self._jobs.events(job_id))
+
+    def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
+        """The job once it has ended (completed, failed, expired or cancelled); TimeoutError if that takes too long."""
+        return self._run(lambda: self._jobs.wait(job_id, timeout=timeout))
+
+    def cancel(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
+        """Stop a job: at once if it is not running, else it is asked to. InvalidState if it has ended."""
+        return self._run(lambda: self._jobs.cancel(job_id, reason=reason, by=by))
+
+    def requeue(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
+        """Run a failed, expired or cancelled job again, with its retries reset. KeyTaken if its key is in use."""
+        return self._run(lambda: self._jobs.requeue(job_id, reason=reason, by=by))
+
+    def update(
+        self,
+        job_id: str,
+        *,
+        priority: int | str | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        delay: float | timedelta | UnsetType = UNSET,
+        payload: Mapping[str, Any] | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job:
+        """Change a pending job."""
+        return self._run(
+            lambda: self._jobs.update(
+                job_id, priority=priority, run_at=run_at, delay=delay, payload=payload, tags=tags, reason=reason, by=by
+            )
+        )
+
+    def delete(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> None:
+        """Remove a job that is not running. The audit entry stays."""
+        return self._run(lambda: self._jobs.delete(job_id, reason=reason, by=by))
+
+    def pause(
+        self, topic: str, *, reason: str | None = None, until: datetime | None = None, by: str | None = None
+    ) -> None:
+        """Start no more jobs of a topic, until `resume` or `until`. Running ones go on."""
+        return self._run(lambda: self._jobs.pause(topic, reason=reason, until=until, by=by))
+
+    def resume(self, topic: str, *, reason: str | None = None, by: str | None = None) -> bool:
+        """Start jobs of a topic again. False if it was not paused."""
+        return self._run(lambda: self._jobs.resume(topic, reason=reason, by=by))
+
+    def paused(self) -> Sequence[Pause]:
+        """The topics that are paused, with who, why and until when."""
+        return self._run(lambda: self._jobs.paused())

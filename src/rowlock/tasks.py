@@ -1,0 +1,273 @@
+"""Tasks: a plain function becomes a topic, a policy and a typed `.enqueue`.
+
+Arguments become the fields of the payload, and back, by the function's type hints (msgspec; pydantic models too). They
+are checked when the job is enqueued, before anything is written, and again when it runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from rowlock.core.job import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, Job, check_topic
+from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
+from rowlock.errors import InvalidInput
+from rowlock.stores.base import Inserted
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class JobOptions(TypedDict, total=False):
+    """What may be said about a job beside its topic and payload. See `Job` for the meaning."""
+
+    id: str
+    run_at: datetime
+    delay: float | timedelta
+    expires_at: datetime
+    priority: int | str
+    key: str
+    scope: str
+    scope_id: str
+    max_retries: int
+    timeout: float | timedelta
+    tags: Sequence[str]
+    trace: str
+
+
+class EnqueueOptions(JobOptions, total=False):
+    """`conn`: enqueue in this connection's transaction. `notify`: wake workers when that transaction commits, at the
+    cost of a lock that PostgreSQL takes for every commit that notifies (see docs/transactions.md)."""
+
+    conn: Any
+    notify: bool
+
+
+class Draft(Struct):
+    """A job about to be enqueued, for `enqueue_many` and for middleware, which may change it."""
+
+    topic: str
+    payload: dict[str, Any]
+    options: JobOptions
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """How jobs of a topic are treated unless a job says otherwise."""
+
+    max_retries: int = DEFAULT_MAX_RETRIES
+    timeout: float | timedelta = DEFAULT_TIMEOUT
+    priority: int | str = DEFAULT_PRIORITY
+    retry: RetryPolicy = DEFAULT_RETRY
+
+    def defaults(self) -> JobOptions:
+        return {"max_retries": self.max_retries, "timeout": self.timeout, "priority": self.priority}
+
+
+class SyncEnqueues(Protocol):
+    def enqueue(
+        self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Inserted: ...
+
+
+class Enqueues(Protocol):
+    """What a task needs of `Jobs`."""
+
+    async def enqueue(
+        self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Inserted: ...
+
+    @property
+    def sync(self) -> SyncEnqueues: ...
+
+
+class Task(Generic[P, R]):
+    """Made by `@jobs.task`. Calling it runs the function here and now; `.enqueue` runs it in a worker."""
+
+    def __init__(self, jobs: Enqueues, topic: str, function: Callable[P, R], policy: Policy) -> None:
+        self.topic = check_topic(topic)
+        self.function = function
+        self.policy = policy
+        self.arguments = Arguments(function)
+        self._jobs = jobs
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", topic)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.topic}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Inserted:
+        """Enqueue a call with these arguments."""
+        return await self._jobs.enqueue(self.topic, self.arguments.payload(args, kwargs))
+
+    @property
+    def sync(self) -> SyncTask[P]:
+        """`task.sync.enqueue(…)` for code without an event loop."""
+        return SyncTask(self._jobs, self.topic, self.arguments, {})
+
+    def using(self, **options: Unpack[EnqueueOptions]) -> TaskWith[P]:
+        """The same task with options: `task.using(delay=60, key="order-7").enqueue(…)`."""
+        return TaskWith(self._jobs, self.topic, self.arguments, options)
+
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """A job for `jobs.enqueue_many`."""
+        return Draft(self.topic, self.arguments.payload(args, kwargs), {})
+
+
+class SyncTask(Generic[P]):
+    def __init__(self, jobs: Enqueues, topic: str, arguments: Arguments, options: EnqueueOptions) -> None:
+        self._jobs = jobs
+        self._topic = topic
+        self._arguments = arguments
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Inserted:
+        return self._jobs.sync.enqueue(self._topic, self._arguments.payload(args, kwargs), **self._options)
+
+    def using(self, **options: Unpack[EnqueueOptions]) -> SyncTask[P]:
+        return SyncTask(self._jobs, self._topic, self._arguments, {**self._options, **options})
+
+
+class TaskWith(Generic[P]):
+    """A task with options for its next jobs."""
+
+    def __init__(self, jobs: Enqueues, topic: str, arguments: Arguments, options: EnqueueOptions) -> None:
+        self._jobs = jobs
+        self._topic = topic
+        self._arguments = arguments
+        self._options = options
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Inserted:
+        return await self._jobs.enqueue(self._topic, self._arguments.payload(args, kwargs), **self._options)
+
+    @property
+    def sync(self) -> SyncTask[P]:
+        return SyncTask(self._jobs, self._topic, self._arguments, self._options)
+
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        given = cast(dict[str, Any], self._options)
+        if unfit := sorted(given.keys() & {"conn", "notify"}):
+            raise InvalidInput(unfit[0], "not_here", "belongs to enqueue_many, for all of its jobs")
+        return Draft(self._topic, self._arguments.payload(args, kwargs), cast(JobOptions, dict(given)))
+
+
+class Arguments:
+    """Between a function's arguments and a job's payload."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._name = getattr(function, "__qualname__", repr(function))
+        self._signature = inspect.signature(function)
+        hints = self._hints(function)
+        fields: list[tuple[str, Any, Any]] = []
+        self.injected: dict[str, Any] = {}  # parameter → what the worker puts there
+        self._open_ended = False
+        for name, parameter in self._signature.parameters.items():
+            hint = hints.get(name, Any)
+            match parameter.kind:
+                case inspect.Parameter.VAR_KEYWORD:
+                    self._open_ended = True
+                case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.POSITIONAL_ONLY:
+                    raise InvalidInput(
+                        name, "positional", f"{self._name} can't be a handler: fields of a payload have names"
+                    )
+                case _ if _is_injected(hint):
+                    self.injected[name] = hint
+                case _ if parameter.default is inspect.Parameter.empty:
+                    fields.append((name, _usable(hint), msgspec.NODEFAULT))
+                case _:  # left out of the payload, it keeps the function's own default
+                    fields.append((name, _usable(hint) | UnsetType, UNSET))
+        self._fields = [name for name, _, _ in fields]
+        self._struct = msgspec.defstruct(
+            "Arguments", fields, kw_only=True, forbid_unknown_fields=not self._open_ended, rename=None
+        )
+
+    def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The payload of a call with these arguments, checked."""
+        try:
+            bound = self._signature.bind_partial(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidInput("payload", "bad_arguments", f"{self._name}: {error}") from None
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                bound.update(bound.pop(name, {}))
+        for name in self.injected:
+            bound.pop(name, None)
+        try:
+            fields = msgspec.to_builtins(bound, str_keys=True, enc_hook=_encode_model)
+        except (TypeError, msgspec.ValidationError) as error:
+            raise InvalidInput("payload", "bad_arguments", f"{self._name}: {error}") from None
+        self.values(fields)
+        return cast(dict[str, Any], fields)
+
+    def values(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that a payload stands for; InvalidInput names the field that doesn't fit."""
+        try:
+            struct = msgspec.convert(payload, self._struct, str_keys=True, dec_hook=_decode_model)
+        except msgspec.ValidationError as error:
+            problem, _, path = str(error).partition(" - at `$")
+            field = f"payload{path.rstrip('`')}"
+            raise InvalidInput(field, "bad_arguments", f"{problem} ({self._name})") from None
+        values = {name: value for name in self._fields if (value := getattr(struct, name)) is not UNSET}
+        if self._open_ended:
+            values |= {name: value for name, value in payload.items() if name not in values}
+        return values
+
+    def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
+        target = function if inspect.isroutine(function) else type(function).__call__
+        try:
+            return typing.get_type_hints(target, include_extras=True)
+        except NameError as error:
+            raise InvalidInput(
+                "handler", "unknown_type", f"{self._name}: {error}: import the types of its arguments at run time"
+            ) from None
+
+
+def _is_injected(hint: Any) -> bool:
+    return hint is Job or Job in typing.get_args(hint)
+
+
+def _usable(hint: Any) -> Any:
+    """The hint, or Any where msgspec can't check it (a class of its own kind, a union of two of them)."""
+    try:
+        msgspec.convert({}, msgspec.defstruct("Probe", [("field", hint | None, None)]), dec_hook=_decode_model)
+    except TypeError:
+        return Any
+    return hint if _pydantic(hint) or _checkable(hint) else Any
+
+
+def _checkable(hint: Any) -> bool:
+    """Not a class that only its own code could make from JSON."""
+    found = msgspec.inspect.type_info(hint)
+    return not isinstance(found, msgspec.inspect.CustomType)
+
+
+def _pydantic(hint: Any) -> bool:
+    pydantic = sys.modules.get("pydantic")  # who has a model has imported it
+    return pydantic is not None and isinstance(hint, type) and issubclass(hint, pydantic.BaseModel)
+
+
+def _encode_model(value: Any) -> Any:
+    if _pydantic(type(value)):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a {type(value).__name__} can't be stored as JSON")
+
+
+def _decode_model(hint: type[Any], value: Any) -> Any:
+    if not _pydantic(hint):
+        return value
+    try:
+        return hint.model_validate(value)
+    except ValueError as error:
+        raise ValueError("; ".join(str(error).splitlines()[:3])) from None
+
+
+Handler = Callable[..., Any] | Callable[..., Coroutine[Any, Any, Any]]

@@ -1,0 +1,94 @@
+"""`place`: a migrated database with a table of the application's own. `kind`: a connection to it, each in turn."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from rowlock.stores.postgres.store import PostgresStore
+from rowlock.stores.sqlite.store import SqliteStore
+from tests.client.conn_kinds import POSTGRES, SQLITE, Kind, Place
+from tests.servers import Databases, PostgresServer
+
+ORDERS = "CREATE TABLE orders (n integer PRIMARY KEY)"
+
+
+class ClientDatabases(Databases):
+    TEMPLATE = "client_template"
+
+
+@pytest.fixture(scope="session")
+def client_databases(postgres: PostgresServer) -> ClientDatabases:
+    """Databases that are migrated already."""
+
+    async def make_template(url: str) -> None:
+        await PostgresStore(url).migrate()
+        await postgres.execute(ORDERS, dbname=ClientDatabases.TEMPLATE)
+
+    return ClientDatabases(postgres, make_template)
+
+
+@asynccontextmanager
+async def postgres_at(url: str, *, schema: str = "public") -> AsyncIterator[Place]:
+    store = PostgresStore(f"{url}?schema={schema}")
+    await store.open()
+    try:
+        yield Place(store, await store.home(), url)
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def sqlite_at(path: Path) -> AsyncIterator[Place]:
+    store = SqliteStore(path)
+    await store.migrate()
+    await store.open()
+    try:
+        assert store._opened
+        await store._opened.writer.call(lambda database: database.conn.execute(ORDERS))
+        yield Place(store, await store.home(), str(path))
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def postgres_place(client_databases: ClientDatabases) -> AsyncIterator[Place]:
+    async with client_databases.fresh() as url, postgres_at(url) as place:
+        yield place
+
+
+@pytest.fixture
+async def sqlite_place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with sqlite_at(tmp_path / "app.db") as place:
+        yield place
+
+
+@pytest.fixture(
+    params=[("postgres", kind) for kind in POSTGRES] + [("sqlite", kind) for kind in SQLITE],
+    ids=lambda param: f"{param[1].__name__}-{param[0]}",
+)
+async def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kind]:
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # sync connections are used in these async tests too
+    dialect, cls = request.param
+    if dialect == "sqlite":
+        async with sqlite_at(tmp_path / "app.db") as place:
+            opened: Kind = cls(place)
+            async with opened.opened():
+                yield opened
+    else:
+        databases: ClientDatabases = request.getfixturevalue("client_databases")
+        async with databases.fresh() as url, postgres_at(url) as place:
+            opened = cls(place)
+            async with opened.opened():
+                yield opened
+
+
+async def run(url: str, *statements: str) -> None:
+    conn = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await conn.execute(statement)
+    finally:
+        await conn.close()

@@ -1,0 +1,489 @@
+"""Every kind of connection that `conn=` takes, behind one face: open it, write on it, commit, roll back."""
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from inspect import isawaitable
+from typing import Any
+
+import aiosqlite
+import asyncpg
+import psycopg
+import psycopg2
+import sqlalchemy
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
+
+from rowlock.core.job import NewJob
+from rowlock.stores.base import Home, Inserted, Store
+from rowlock.stores.callers import AsyncCaller, SyncCaller, caller_for
+
+
+class Place:
+    """A database with rowlock's tables and one of the application's own, called orders."""
+
+    def __init__(self, store: Store, home: Home, address: str) -> None:
+        self.store = store
+        self.home = home
+        self.address = address  # a URL, or a path
+
+    @property
+    def dialect(self) -> str:
+        return self.home.dialect
+
+    async def committed(self) -> tuple[list[int], list[str]]:
+        """What others see: the orders, and the ids of all jobs in the order of their topic, key and id."""
+        orders, jobs = "SELECT n FROM orders ORDER BY n", "SELECT id FROM _jobs ORDER BY topic, key, id"
+        if self.dialect == "sqlite":
+            other = sqlite3.connect(self.address)
+            try:
+                return [n for (n,) in other.execute(orders)], [str(job_id) for (job_id,) in other.execute(jobs)]
+            finally:
+                other.close()
+        conn = await asyncpg.connect(self.address)
+        try:
+            return [row[0] for row in await conn.fetch(orders)], [str(row[0]) for row in await conn.fetch(jobs)]
+        finally:
+            await conn.close()
+
+
+class Kind(ABC):
+    """A connection of the application's. `conn` is what it passes to rowlock."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.conn: Any = None
+
+    @abstractmethod
+    def opened(self) -> AbstractAsyncContextManager[None]: ...
+
+    @abstractmethod
+    async def execute(self, statement: str) -> None: ...
+
+    @abstractmethod
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """Commits at its end, rolls back on an exception; by the driver's own context manager."""
+
+    @abstractmethod
+    def savepoint(self) -> AbstractAsyncContextManager[None]: ...
+
+    async def order(self, n: int) -> None:
+        await self.execute(f"INSERT INTO orders (n) VALUES ({n})")
+
+    def caller(self) -> SyncCaller | AsyncCaller:
+        return caller_for(self.conn, self.place.home)
+
+    async def insert(self, *jobs: NewJob, repeat: bool = False, notify: bool = False) -> list[Inserted]:
+        return await insert(self.caller(), jobs, repeat=repeat, notify=notify)
+
+
+async def insert(
+    caller: SyncCaller | AsyncCaller, jobs: Sequence[NewJob], *, repeat: bool = False, notify: bool = False
+) -> list[Inserted]:
+    answer = caller.insert(jobs, repeat=repeat, notify=notify)
+    return await answer if isawaitable(answer) else answer
+
+
+@asynccontextmanager
+async def entered(manager: Any) -> AsyncIterator[None]:
+    """A context manager of either colour."""
+    if hasattr(manager, "__aenter__"):
+        async with manager:
+            yield
+    else:
+        with manager:
+            yield
+
+
+@asynccontextmanager
+async def by_hand(run: Callable[[str], Awaitable[None]], begin: str, commit: str, rollback: str) -> AsyncIterator[None]:
+    await run(begin)
+    try:
+        yield
+    except BaseException:
+        await run(rollback)
+        raise
+    await run(commit)
+
+
+class PlainSavepoints(Kind):
+    """Drivers without a word for savepoints."""
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        async with by_hand(self.execute, "SAVEPOINT mine", "RELEASE SAVEPOINT mine", "ROLLBACK TO SAVEPOINT mine"):
+            yield
+
+
+# ── PostgreSQL's drivers ──
+
+
+class Psycopg(Kind):
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        self.conn = psycopg.connect(self.place.address)
+        try:
+            yield
+        finally:
+            self.conn.close()
+
+    async def execute(self, statement: str) -> None:
+        self.conn.execute(statement)
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        return entered(self.conn.transaction())
+
+    savepoint = transaction
+
+
+class AsyncPsycopg(Kind):
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        self.conn = await psycopg.AsyncConnection.connect(self.place.address)
+        try:
+            yield
+        finally:
+            await self.conn.close()
+
+    async def execute(self, statement: str) -> None:
+        await self.conn.execute(statement)
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        return entered(self.conn.transaction())
+
+    savepoint = transaction
+
+
+class Psycopg2(PlainSavepoints):
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        self.conn = psycopg2.connect(self.place.address)
+        try:
+            yield
+        finally:
+            self.conn.close()
+
+    async def execute(self, statement: str) -> None:
+        with self.conn.cursor() as cursor:
+            cursor.execute(statement)
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        return entered(self.conn)
+
+
+class Asyncpg(Kind):
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        self.conn = await asyncpg.connect(self.place.address)
+        try:
+            yield
+        finally:
+            await self.conn.close()
+
+    async def execute(self, statement: str) -> None:
+        await self.conn.execute(statement)
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        return entered(self.conn.transaction())
+
+    savepoint = transaction
+
+
+class AsyncpgPool(Asyncpg):
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        async with asyncpg.create_pool(self.place.address, min_size=1) as pool, pool.acquire() as self.conn:
+            yield
+
+
+# ── SQLite's drivers ──
+
+
+class Sqlite(PlainSavepoints):
+    options: dict[str, Any] = {}
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        self.conn = sqlite3.connect(self.place.address, **self.options)
+        try:
+            yield
+        finally:
+            self.conn.close()
+
+    async def execute(self, statement: str) -> None:
+        self.conn.execute(statement)
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        return entered(self.conn)
+
+
+class SqliteImmediate(Sqlite):
+    options = {"isolation_level": "IMMEDIATE"}
+
+
+class SqliteByHand(Sqlite):
+    """Its user says BEGIN, which takes no lock yet."""
+
+    options = {"isolation_level": None}
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        return by_hand(self.execute, "BEGIN", "COMMIT", "ROLLBACK")
+
+
+class SqliteNeverAutocommit(Sqlite):
+    """As Python 3.12 recommends it."""
+
+    options = {"autocommit": False}
+
+
+class Aiosqlite(PlainSavepoints):
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        async with aiosqlite.connect(self.place.address) as self.conn:
+            yield
+
+    async def execute(self, statement: str) -> None:
+        await self.conn.execute(statement)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException:
+            await self.conn.rollback()
+            raise
+        await self.conn.commit()
+
+
+# ── SQLAlchemy ──
+
+
+def engine_url(place: Place, driver: str) -> str:
+    if place.dialect == "sqlite":
+        return f"sqlite+{driver}:///{place.address}"
+    return place.address.replace("postgresql://", f"postgresql+{driver}://")
+
+
+class Sqlalchemy(Kind):
+    driver = ""
+    options: dict[str, Any] = {}
+
+    def make(self, engine: sqlalchemy.Engine) -> Any:
+        return engine.connect()
+
+    def prepare(self, engine: sqlalchemy.Engine) -> None:
+        pass
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        engine = sqlalchemy.create_engine(engine_url(self.place, self.driver), **self.options)
+        self.prepare(engine)
+        self.conn = self.make(engine)
+        try:
+            yield
+        finally:
+            self.conn.close()
+            engine.dispose()
+
+    async def execute(self, statement: str) -> None:
+        self.conn.execute(sqlalchemy.text(statement))
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        return entered(self.conn.begin())
+
+    def savepoint(self) -> AbstractAsyncContextManager[None]:
+        return entered(self.conn.begin_nested())
+
+
+class ConnectionPsycopg(Sqlalchemy):
+    driver = "psycopg"
+
+
+class ConnectionPsycopg2(Sqlalchemy):
+    driver = "psycopg2"
+
+
+class ConnectionSqlite(Sqlalchemy):
+    driver = "pysqlite"
+
+
+class ConnectionSqliteNeverAutocommit(ConnectionSqlite):
+    options = {"connect_args": {"autocommit": False}}
+
+
+class ConnectionSqliteBegin(ConnectionSqlite):
+    """SQLAlchemy's recipe against pysqlite's own idea of transactions."""
+
+    def prepare(self, engine: sqlalchemy.Engine) -> None:
+        @event.listens_for(engine, "connect")
+        def leave_it_to_us(dbapi_connection: Any, _record: Any) -> None:
+            dbapi_connection.isolation_level = None
+
+        @event.listens_for(engine, "begin")
+        def begin(conn: sqlalchemy.Connection) -> None:
+            conn.exec_driver_sql("BEGIN")
+
+
+class SessionPsycopg(ConnectionPsycopg):
+    def make(self, engine: sqlalchemy.Engine) -> Any:
+        return Session(engine)
+
+
+class SessionPsycopg2(ConnectionPsycopg2):
+    def make(self, engine: sqlalchemy.Engine) -> Any:
+        return Session(engine)
+
+
+class ScopedSessionPsycopg(ConnectionPsycopg):
+    def make(self, engine: sqlalchemy.Engine) -> Any:
+        return scoped_session(sessionmaker(engine))
+
+
+class SessionSqlite(ConnectionSqlite):
+    def make(self, engine: sqlalchemy.Engine) -> Any:
+        return Session(engine)
+
+
+class AsyncSqlalchemy(Sqlalchemy):
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        engine = create_async_engine(engine_url(self.place, self.driver), poolclass=NullPool)
+        self.conn = await self.make_async(engine)
+        try:
+            yield
+        finally:
+            await self.conn.close()
+            await engine.dispose()
+
+    async def make_async(self, engine: Any) -> Any:
+        conn: AsyncConnection = await engine.connect()
+        return conn
+
+    async def execute(self, statement: str) -> None:
+        await self.conn.execute(sqlalchemy.text(statement))
+
+
+class AsyncConnectionAsyncpg(AsyncSqlalchemy):
+    driver = "asyncpg"
+
+
+class AsyncConnectionPsycopg(AsyncSqlalchemy):
+    driver = "psycopg"
+
+
+class AsyncConnectionAiosqlite(AsyncSqlalchemy):
+    driver = "aiosqlite"
+
+
+class AsyncSessionAsyncpg(AsyncConnectionAsyncpg):
+    async def make_async(self, engine: Any) -> Any:
+        return AsyncSession(engine)
+
+
+class AsyncSessionPsycopg(AsyncConnectionPsycopg):
+    async def make_async(self, engine: Any) -> Any:
+        return AsyncSession(engine)
+
+
+class AsyncSessionAiosqlite(AsyncConnectionAiosqlite):
+    async def make_async(self, engine: Any) -> Any:
+        return AsyncSession(engine)
+
+
+class AsyncScopedSessionAsyncpg(AsyncConnectionAsyncpg):
+    async def make_async(self, engine: Any) -> Any:
+        from sqlalchemy.ext.asyncio import async_sessionmaker
+
+        return async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1)
+
+
+# ── Django ──
+
+
+class Django(Kind):
+    """`django.db.connection`, which stands for the thread's connection to the default database."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        import django.db
+        from django.conf import settings
+
+        if not settings.configured:
+            settings.configure(DATABASES={}, USE_TZ=True)
+        connections = django.db.connections
+        connections.settings["default"] = connections.configure_settings({"default": self._config()})["default"]
+        self.conn = self.pick(connections)
+        try:
+            yield
+        finally:
+            connections["default"].close()
+            del connections["default"]
+
+    def pick(self, connections: Any) -> Any:
+        import django.db
+
+        return django.db.connection
+
+    def _config(self) -> dict[str, Any]:
+        if self.place.dialect == "sqlite":
+            return {"ENGINE": "django.db.backends.sqlite3", "NAME": self.place.address}
+        parts = psycopg.conninfo.conninfo_to_dict(self.place.address)
+        names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+        return {"ENGINE": "django.db.backends.postgresql"} | {names[key]: value for key, value in parts.items()}
+
+    async def execute(self, statement: str) -> None:
+        with self.conn.cursor() as cursor:
+            cursor.execute(statement)
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        from django.db import transaction
+
+        return entered(transaction.atomic())
+
+    savepoint = transaction
+
+
+class DjangoWrapper(Django):
+    """One of `django.db.connections`."""
+
+    def pick(self, connections: Any) -> Any:
+        return connections["default"]
+
+
+POSTGRES: list[type[Kind]] = [
+    Psycopg,
+    AsyncPsycopg,
+    Psycopg2,
+    Asyncpg,
+    AsyncpgPool,
+    ConnectionPsycopg,
+    ConnectionPsycopg2,
+    SessionPsycopg,
+    SessionPsycopg2,
+    ScopedSessionPsycopg,
+    AsyncConnectionAsyncpg,
+    AsyncConnectionPsycopg,
+    AsyncSessionAsyncpg,
+    AsyncSessionPsycopg,
+    AsyncScopedSessionAsyncpg,
+    Django,
+    DjangoWrapper,
+]
+SQLITE: list[type[Kind]] = [
+    Sqlite,
+    SqliteImmediate,
+    SqliteByHand,
+    Aiosqlite,
+    ConnectionSqlite,
+    ConnectionSqliteBegin,
+    SessionSqlite,
+    AsyncConnectionAiosqlite,
+    AsyncSessionAiosqlite,
+    Django,
+    DjangoWrapper,
+]
+if hasattr(sqlite3, "LEGACY_TRANSACTION_CONTROL"):  # Python 3.12
+    SQLITE += [SqliteNeverAutocommit, ConnectionSqliteNeverAutocommit]

@@ -1,0 +1,317 @@
+"""MOVES, decide and judge: the whole tables."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from math import inf, nan
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from rowlock.core.job import HELD, LIVE, MAX_DELAY, Job, Status, new_job
+from rowlock.core.lifecycle import (
+    LOST,
+    MAX_HISTORY_ERROR,
+    MOVES,
+    Answer,
+    Completed,
+    Failed,
+    GaveUp,
+    Outcome,
+    Released,
+    Snoozed,
+    Standing,
+    TimedOut,
+    Transition,
+    Verdict,
+    decide,
+    ended_by,
+    judge,
+)
+from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, backoff_table, retry_delay
+from rowlock.errors import InvalidInput
+from tests.stores.harness import claim_by
+from tests.stores.reference import Reference
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def a_job(status: Status = Status.PROCESSING, **columns: Any) -> Job:
+    reference = Reference(NOW)
+    reference.insert([new_job("0193fb1e-0000-7000-8000-000000000000", "mail")])
+    [job] = reference.claim(claim_by()).jobs
+    return structs.replace(job, status=status, **columns)
+
+
+# ── MOVES ──
+
+
+def test_every_status_can_be_reached_and_left() -> None:
+    reached = {status for move in MOVES.values() for status in move.targets}
+    left = {status for move in MOVES.values() for status in move.sources}
+    assert reached == left == set(Status)
+
+
+def test_workers_are_fenced_except_when_they_claim() -> None:
+    assert {name for name, move in MOVES.items() if move.fenced} == {
+        name for name, move in MOVES.items() if move.by in ("worker", "callback") and name != "claim"
+    }
+
+
+def test_only_held_jobs_can_be_written_by_workers() -> None:
+    for name, move in MOVES.items():
+        if move.fenced and move.by == "worker":
+            assert move.sources <= HELD, name
+
+
+def test_nothing_but_requeue_brings_a_finished_job_back() -> None:
+    finished = set(Status) - LIVE
+    back = {name for name, move in MOVES.items() if move.sources & finished and move.targets & LIVE}
+    assert back == {"requeue"}
+    assert Status.COMPLETED not in MOVES["requeue"].sources
+
+
+def test_a_cancel_request_only_ends() -> None:
+    ends = {Status.CANCELLED, Status.COMPLETED}
+    for name, move in MOVES.items():
+        if Status.CANCEL_REQUESTED in move.sources and name not in ("heartbeat", "progress", "rescue"):
+            assert move.targets <= ends, name
+
+
+# ── decide ──
+
+# outcome -> in processing with retries left, in processing without, when a cancel was requested
+RETRY, DEAD, CANCELLED = ("retried", "pending"), ("failed", "failed"), ("cancelled", "cancelled")
+DONE, LATER, BACK = ("completed", "completed"), ("snoozed", "pending"), ("released", "pending")
+DECISIONS: list[tuple[Outcome, tuple[str, str], tuple[str, str], tuple[str, str]]] = [
+    (Completed(), DONE, DONE, DONE),
+    (Completed({"a": 1}), DONE, DONE, DONE),
+    (Completed({1, 2}), DEAD, DEAD, CANCELLED),
+    (Completed({"a": nan}), DEAD, DEAD, CANCELLED),
+    (Failed("boom"), RETRY, DEAD, CANCELLED),
+    (Failed("boom", exception=ValueError("boom")), RETRY, DEAD, CANCELLED),
+    (Failed("boom", final=True), DEAD, DEAD, CANCELLED),
+    (TimedOut(5.0), RETRY, DEAD, CANCELLED),
+    (Snoozed(5.0), LATER, LATER, CANCELLED),
+    (Snoozed(NOW), LATER, LATER, CANCELLED),
+    (Released(), BACK, BACK, CANCELLED),
+    (GaveUp(), CANCELLED, CANCELLED, CANCELLED),
+    (GaveUp("why"), CANCELLED, CANCELLED, CANCELLED),
+]
+
+
+@pytest.mark.parametrize(("outcome", "left", "none_left", "asked"), DECISIONS, ids=[repr(d[0]) for d in DECISIONS])
+@pytest.mark.parametrize("ran", [None, 0.0, 2.5])
+def test_decide(
+    outcome: Outcome, left: tuple[str, str], none_left: tuple[str, str], asked: tuple[str, str], ran: float | None
+) -> None:
+    asking = a_job(Status.CANCEL_REQUESTED)
+    for job, (event, status) in (
+        (a_job(), left),
+        (a_job(retries=2), left),
+        (a_job(retries=3), none_left),
+        (a_job(retries=4), none_left),
+        (a_job(max_retries=0), none_left),
+        (asking, asked),
+        (structs.replace(asking, retries=3), asked),
+    ):
+        to = decide(job, outcome, NOW, ran=ran)
+        assert (to.event, to.status) == (event, status)
+        assert to.ran == ran
+        assert to.retries == (job.retries + 1 if event == "retried" else None)
+        assert to.from_cancel_requested == (status in ("completed", "cancelled"))
+        legal = [m for m in MOVES.values() if m.by == "worker" and event in m.events and job.status in m.sources]
+        assert len(legal) == 1
+        assert to.status in legal[0].targets
+
+
+def test_the_default_retry_is_quadratic() -> None:
+    assert [decide(a_job(retries=n), Failed("x"), NOW).delay for n in range(3)] == [60.0, 240.0, 540.0]
+
+
+def test_what_each_decision_carries() -> None:
+    assert decide(a_job(), Completed({"b": 1}), NOW) == Transition(
+        event="completed", status=Status.COMPLETED, result='{"b":1}'
+    )
+    assert decide(a_job(), Completed(), NOW).result is None
+    assert decide(a_job(), Failed("bo\0om"), NOW).error == "bo\N{REPLACEMENT CHARACTER}om"
+    assert decide(a_job(retries=3), Failed("boom"), NOW).error == "Max retries exceeded: boom"
+    assert decide(a_job(retries=3), Failed("boom", final=True), NOW).error == "boom"
+    timed_out = decide(a_job(retries=3), TimedOut(5.0), NOW).error
+    assert timed_out == "Max retries exceeded: Timed out: the handler ran for more than 5 s"
+    assert decide(a_job(), Released("deploy"), NOW) == Transition(
+        event="released", status=Status.PENDING, delay=None, reason="deploy"
+    )
+    assert decide(a_job(), GaveUp("a\0"), NOW).reason == "a\N{REPLACEMENT CHARACTER}"
+    unfit = decide(a_job(), Completed({"a": [nan]}), NOW)
+    assert unfit.error is not None
+    assert "result.a[0]" in unfit.error
+    assert unfit.result is None
+    assert decide(a_job(Status.CANCEL_REQUESTED), Failed("boom"), NOW).error == "boom"
+
+
+@pytest.mark.parametrize(
+    ("until", "delay"),
+    [
+        (5.0, 5.0),
+        (0, 0.0),
+        (-5.0, 0.0),
+        (nan, 0.0),
+        (inf, MAX_DELAY),
+        (NOW + timedelta(seconds=7), 7.0),
+        (NOW - timedelta(seconds=7), 0.0),
+        (datetime.max.replace(tzinfo=UTC), MAX_DELAY),
+    ],
+)
+def test_snoozes(until: float | datetime, delay: float) -> None:
+    assert decide(a_job(), Snoozed(until), NOW).delay == delay
+
+
+def test_a_huge_error_is_kept_within_bounds() -> None:
+    to = decide(a_job(retries=3), Failed("x" * 3_000_000), NOW)
+    assert to.error is not None
+    assert len(to.error.encode()) <= 1 << 20
+    assert to.error.startswith("Max retries exceeded: ")
+    assert len(to.entry(1)["error"].encode()) <= MAX_HISTORY_ERROR
+
+
+def test_the_entry_leaves_nothing_in_it_that_is_not_known() -> None:
+    assert Transition(event="snoozed", status=Status.PENDING).entry(3) == {
+        "event": "snoozed",
+        "status": "pending",
+        "version": 3,
+    }
+    full = Transition(event="retried", status=Status.PENDING, delay=2.0, error="e", reason="r")
+    assert full.entry(3) == {
+        "event": "retried",
+        "status": "pending",
+        "version": 3,
+        "delay": 2.0,
+        "error": "e",
+        "reason": "r",
+    }
+
+
+# ── judge ──
+
+JUDGEMENTS: list[tuple[Standing | None, Verdict]] = [  # of run 2, which wanted "retried"
+    (None, LOST),
+    (Standing(Status.PENDING, 2, "retried"), Verdict(Answer.ALREADY, Status.PENDING)),
+    (Standing(Status.PROCESSING, 3, "retried"), Verdict(Answer.ALREADY, Status.PROCESSING)),
+    (Standing(Status.COMPLETED, 5, "retried"), Verdict(Answer.ALREADY, Status.COMPLETED)),
+    (Standing(Status.PENDING, 2, "rescued"), LOST),
+    (Standing(Status.PENDING, 2, None), LOST),
+    (Standing(Status.PROCESSING, 3, "rescued"), LOST),
+    (Standing(Status.PROCESSING, 3, None), LOST),
+    (Standing(Status.PROCESSING, 1, None), LOST),
+    (Standing(Status.COMPLETED, 2, "completed"), LOST),
+    (Standing(Status.CANCELLED, 2, "cancel_timed_out"), LOST),
+    (Standing(Status.CANCEL_REQUESTED, 2, None), Verdict(Answer.CHANGED, Status.CANCEL_REQUESTED)),
+    (Standing(Status.PROCESSING, 2, None), Verdict(Answer.CHANGED, Status.PROCESSING)),
+    (Standing(Status.CANCEL_REQUESTED, 3, None), LOST),
+]
+
+
+@pytest.mark.parametrize(("standing", "verdict"), JUDGEMENTS, ids=[repr(j[0]) for j in JUDGEMENTS])
+def test_judge(standing: Standing | None, verdict: Verdict) -> None:
+    assert judge(2, "retried", standing) == verdict
+
+
+def test_ended_by() -> None:
+    history: list[dict[str, Any]] = [
+        {"event": "rescued", "version": 1, "claimed_at": 1},
+        {"event": "updated", "version": 1},
+        {"event": "cancel_requested", "version": 2},
+        {"event": "cancelled", "version": 2, "claimed_at": 2},
+        {"event": "requeued", "version": 2},
+    ]
+    assert ended_by(1, Status.PENDING, 2, history) == "rescued"
+    assert ended_by(2, Status.PENDING, 2, history) == "cancelled"
+    assert ended_by(3, Status.PROCESSING, 3, history) is None
+    assert ended_by(3, Status.COMPLETED, 3, history) == "completed"
+    assert ended_by(2, Status.COMPLETED, 3, history) == "cancelled"
+    assert ended_by(1, Status.PENDING, 0, []) is None
+
+
+# ── Retry policies ──
+
+
+def test_lists_repeat_their_last_entry() -> None:
+    policy = Delays((1.0, 5.0))
+    assert [retry_delay(policy, a_job(retries=n), "x", 0.5) for n in range(4)] == [1.0, 5.0, 5.0, 5.0]
+
+
+def test_exponential() -> None:
+    policy = Exponential(base=2.0, factor=3.0, cap=50.0, jitter=0.5)
+    assert [retry_delay(policy, a_job(retries=n), "x", 0.0) for n in range(4)] == [2.0, 6.0, 18.0, 50.0]
+    assert [retry_delay(policy, a_job(retries=n), "x", 1.0) for n in range(4)] == [1.0, 3.0, 9.0, 25.0]
+    assert retry_delay(policy, a_job(retries=999_999), "x", 0.0) == 50.0
+
+
+def test_no_policy_waits_longer_than_allowed() -> None:
+    for policy in (Quadratic(unit=MAX_DELAY), Exponential(cap=MAX_DELAY, factor=1e6), lambda job, error: 1e300):
+        assert retry_delay(policy, a_job(retries=1000), "x", 0.0) == MAX_DELAY
+
+
+def test_backoff_table() -> None:
+    assert backoff_table(Quadratic(), rows=3) == [60.0, 240.0, 540.0]
+    assert backoff_table(Delays((1.0, 2.0)), rows=4) == [1.0, 2.0, 2.0, 2.0]
+    assert backoff_table(Quadratic(unit=MAX_DELAY), rows=2) == [MAX_DELAY, MAX_DELAY]
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "code"),
+    [
+        (lambda: Delays(()), "backoff", "empty"),
+        (lambda: Delays((1.0, -1.0)), "backoff[1]", "out_of_range"),
+        (lambda: Delays((nan,)), "backoff[0]", "out_of_range"),
+        (lambda: Delays((inf,)), "backoff[0]", "out_of_range"),
+        (lambda: Exponential(base=-1), "backoff.base", "out_of_range"),
+        (lambda: Exponential(factor=0.5), "backoff.factor", "out_of_range"),
+        (lambda: Exponential(cap=inf), "backoff.cap", "out_of_range"),
+        (lambda: Exponential(jitter=1.5), "backoff.jitter", "out_of_range"),
+        (lambda: Exponential(jitter=nan), "backoff.jitter", "out_of_range"),
+    ],
+)
+def test_bad_policies(make: Callable[[], object], field: str, code: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        make()
+    assert (caught.value.field, caught.value.code) == (field, code)
+
+
+def test_a_callable_sees_the_job_and_the_exception() -> None:
+    seen: list[tuple[Job, BaseException | str]] = []
+
+    def policy(job: Job, error: BaseException | str) -> float:
+        seen.append((job, error))
+        return 7
+
+    job, boom = a_job(), ValueError("boom")
+    assert decide(job, Failed("trace", exception=boom), NOW, retry=policy).delay == 7.0
+    assert decide(job, Failed("trace"), NOW, retry=policy).delay == 7.0
+    assert decide(job, TimedOut(5.0), NOW, retry=policy).delay == 7.0
+    assert seen == [(job, boom), (job, "trace"), (job, "Timed out: the handler ran for more than 5 s")]
+
+
+def test_a_callable_may_say_final() -> None:
+    to = decide(a_job(), Failed("boom"), NOW, retry=lambda job, error: FINAL)
+    assert (to.event, to.status, to.retries, to.error) == ("failed", Status.FAILED, None, "boom")
+
+
+def raises(job: Job, error: BaseException | str) -> float:
+    raise RuntimeError("a bug in the policy")
+
+
+@pytest.mark.parametrize("answer", [nan, inf, -1, None, "soon", [], 10**400])
+def test_a_callable_that_answers_nonsense_costs_no_retry(answer: Any) -> None:
+    to = decide(a_job(retries=1), Failed("boom"), NOW, retry=lambda job, error: answer)
+    assert (to.event, to.retries, to.delay) == ("retried", 2, 240.0)
+
+
+def test_a_callable_that_raises_costs_no_retry() -> None:
+    to = decide(a_job(retries=1), Failed("boom"), NOW, retry=raises)
+    assert (to.event, to.retries, to.delay, to.error) == ("retried", 2, 240.0, "boom")
+
+
+def test_a_callable_is_not_asked_when_no_retry_is_left() -> None:
+    assert decide(a_job(retries=3), Failed("boom"), NOW, retry=raises).event == "failed"

@@ -1,0 +1,45 @@
+"""The numbered migrations that both databases share."""
+
+import pytest
+from msgspec import structs
+
+from rowlock.errors import MigrationChanged, NotMigrated, SchemaTooNew
+from rowlock.stores.migrations import Migration, load, pending, require_none
+
+ONE = Migration(1, "first_tables", "CREATE TABLE a (b int);\nSELECT 1;\n")
+TWO = Migration(2, "more", "SELECT 2;")
+KNOWN = (ONE, TWO)
+
+
+def test_what_is_pending() -> None:
+    assert pending(KNOWN, {}, "db") == [ONE, TWO]
+    assert pending(KNOWN, {1: ONE.checksum}, "db") == [TWO]
+    assert pending(KNOWN, {1: ONE.checksum, 2: TWO.checksum}, "db") == []
+
+
+def test_a_database_newer_than_the_code() -> None:
+    with pytest.raises(SchemaTooNew, match=r"jobs\.db is at schema version 4.*up to 2"):
+        pending(KNOWN, {1: ONE.checksum, 2: TWO.checksum, 3: "x", 4: "y"}, "jobs.db")
+
+
+def test_an_edited_migration() -> None:
+    with pytest.raises(MigrationChanged, match="0001 first tables"):
+        pending(KNOWN, {1: "other"}, "db")
+
+
+def test_white_space_at_line_ends_is_no_change_but_anything_else_is() -> None:
+    same = structs.replace(ONE, sql="\r\nCREATE TABLE a (b int);  \r\nSELECT 1;\r\n\r\n")
+    assert same.checksum == ONE.checksum
+    for sql in ("CREATE TABLE a (b int);\nSELECT  1;", "CREATE TABLE a (b int);\n\nSELECT 1;", "select 1"):
+        assert structs.replace(ONE, sql=sql).checksum != ONE.checksum
+
+
+def test_require_none() -> None:
+    require_none([], "db")
+    with pytest.raises(NotMigrated, match=r"jobs\.db.*0001 first tables, 0002 more.*rowlock migrate"):
+        require_none([ONE, TWO], "jobs.db")
+
+
+@pytest.mark.parametrize("package", ["rowlock.stores.sqlite", "rowlock.stores.postgres"])
+def test_the_numbers_have_no_gap(package: str) -> None:
+    assert [migration.number for migration in load(package)] == list(range(1, len(load(package)) + 1))

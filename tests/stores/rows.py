@@ -1,0 +1,79 @@
+"""All that is kept of a job, and the timeline that can be read from it."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import Struct
+
+from rowlock.core.job import HELD, Event, Job, Status
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Row(Struct, frozen=True):
+    """All that is kept of a job."""
+
+    job: Job
+    ready: bool
+    history: tuple[dict[str, Any], ...] = ()
+    dropped: int = 0
+
+
+class Audit(Struct, frozen=True, kw_only=True):
+    at: datetime
+    by: str
+    action: str
+    job_id: str | None
+    topic: str | None
+    reason: str | None
+    data: dict[str, Any]
+
+
+def micros(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+def moment(micros_: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros_)
+
+
+def known(**values: Any) -> dict[str, Any]:
+    """A history entry's fields: times as integers, and no nulls."""
+    return {k: micros(v) if isinstance(v, datetime) else v for k, v in values.items() if v is not None}
+
+
+def plain(value: Any) -> Any:
+    """As it stands in the audit's JSON."""
+    if isinstance(value, datetime):
+        return micros(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def timeline(row: Row) -> Iterable[Event]:
+    """Enqueue, claims and completion from the columns, everything else from the entries."""
+    job = row.job
+
+    def event(seq: int, at: datetime, what: str, status: Status, version: int, by: str | None, **data: Any) -> Event:
+        return Event(
+            job_id=job.id, seq=seq, at=at, event=what, status=status, version=version, by=by, data=known(**data)
+        )
+
+    def claimed(version: int, at: datetime, by: str | None, started_at: int | datetime | None) -> Event:
+        earlier = row.dropped + sum(entry["version"] < version for entry in row.history)
+        return event(version + earlier, at, "claimed", Status.PROCESSING, version, by, started_at=started_at)
+
+    yield event(0, job.created, "enqueued", Status.PENDING, 0, None)
+    for k, entry in enumerate(row.history, start=row.dropped):
+        rest = dict(entry)
+        at, what, status = moment(rest.pop("at")), rest.pop("event"), Status(rest.pop("status"))
+        version, by = rest.pop("version"), rest.pop("by", None)
+        if "claimed_at" in rest:
+            yield claimed(version, moment(rest["claimed_at"]), rest.get("worker", by), rest.get("started_at"))
+        yield event(1 + k + version, at, what, status, version, by, **rest)
+    if job.status in HELD or job.status is Status.COMPLETED:
+        assert job.claimed_at
+        yield claimed(job.version, job.claimed_at, job.locked_by, job.started_at)
+    if job.status is Status.COMPLETED:
+        assert job.finished_at
+        yield event(job.events_count - 1, job.finished_at, "completed", job.status, job.version, job.locked_by)

@@ -1,0 +1,131 @@
+"""One live job per (topic, key), whoever comes at once and however their transactions end."""
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import asyncpg
+
+from rowlock.core.lifecycle import Completed, Failed, Outcome
+from rowlock.stores.base import Store
+from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, claim_by, settlement
+from tests.stores.processes import deadlocks, real_job, stores
+
+
+async def one_live_job_per_key(harness: Harness) -> None:
+    live = "'pending', 'blocked', 'processing', 'waiting', 'cancel_requested'"
+    twice = await harness.fetch(
+        f"SELECT topic, key, count(*) FROM _jobs WHERE status IN ({live}) AND key IS NOT NULL "
+        "GROUP BY topic, key HAVING count(*) > 1"
+    )
+    assert twice == []
+
+
+async def test_one_live_job_per_key(real_store: Harness) -> None:
+    """Everyone enqueues the same few keys in batches, and ends whatever holds them."""
+    keys = [f"k{i}" for i in range(6)]
+    created: list[str] = []
+    deleted: set[str] = set()
+
+    async def work(store: Store, name: str, dice: random.Random) -> None:
+        for _ in range(25):
+            batch = [real_job(key=key) for key in dice.sample(keys, 4)]
+            answers = await store.insert(batch)
+            for new, answer in zip(batch, answers, strict=True):
+                assert answer.existing == (answer.id != new.id)
+            mine = [answer.id for answer in answers if not answer.existing]
+            created.extend(mine)
+            match dice.randrange(4):
+                case 0:
+                    await store.cancel([answer.id for answer in answers], by=name)
+                case 1:
+                    gone = await store.delete(mine, by=name)
+                    deleted.update(change.id for change in gone if change.done)
+                case 2:
+                    jobs = (await store.claim(claim_by(name, limit=3))).jobs
+                    ends: list[Outcome] = [Completed(), Failed("x", final=True)]
+                    wishes = [settlement(job, dice.choice(ends)) for job in jobs]
+                    await store.settle(wishes)
+                case _:
+                    await store.requeue([answer.id for answer in answers], by=name)
+            await one_live_job_per_key(real_store)
+
+    everyone = await stores(real_store, 8)
+    await asyncio.gather(*(work(store, f"w{i}", random.Random(i)) for i, store in enumerate(everyone)))
+    assert len(created) == len(set(created))
+    assert set(await real_store.rows()) == set(created) - deleted
+    assert await deadlocks(real_store) == 0
+
+
+COLUMNS = "id, topic, key, status, ready, priority, max_retries, timeout, payload, created, updated, run_at"
+
+
+class Rival:
+    """A transaction of the application's own that enqueues a key, stays open for a while, and commits or doesn't."""
+
+    def __init__(self, harness: Harness, key: str) -> None:
+        self.harness = harness
+        self.new = real_job(key=key)
+
+    def statement(self, now: str) -> str:
+        fixed = f"'{self.new.id}', 'mail', '{self.new.key}', 'pending', true, 100, 3, 600, '{{}}'"
+        return f"INSERT INTO _jobs ({COLUMNS}) VALUES ({fixed}, {now}, {now}, {now})"
+
+    async def run(self, commit: bool, meanwhile: Callable[[], Awaitable[Any]]) -> Any:
+        """What `meanwhile` answers, which begins while the transaction is open and may have to wait for its end."""
+        if isinstance(self.harness, PostgresHarness):
+            connection = await asyncpg.connect(self.harness.url)
+            try:
+                transaction = connection.transaction()
+                await transaction.start()
+                await connection.execute(self.statement("now()"))
+                waiting = asyncio.ensure_future(meanwhile())
+                while not waiting.done() and not await self._someone_waits():
+                    pass  # each look is a round trip, which lets the others run
+                await (transaction.commit() if commit else transaction.rollback())
+                return await waiting
+            finally:
+                await connection.close()
+        assert isinstance(self.harness, SqliteHarness)
+        assert self.harness.path is not None
+        with closing(sqlite3.connect(self.harness.path, isolation_level=None, timeout=30.0)) as connection_:
+            connection_.execute("BEGIN IMMEDIATE")
+            connection_.execute(self.statement("1767268800000000"))
+            waiting = asyncio.ensure_future(meanwhile())
+            await asyncio.wait([waiting], timeout=0.05)  # SQLite can't tell us who waits
+            assert not waiting.done()
+            connection_.execute("COMMIT" if commit else "ROLLBACK")
+            return await waiting
+
+    async def _someone_waits(self) -> bool:
+        return bool(await self.harness.fetch("SELECT 1 FROM pg_locks WHERE NOT granted LIMIT 1"))
+
+
+async def test_a_key_of_an_open_transaction(real_store: Harness) -> None:
+    """Committed: the rival's job answers. Rolled back: the key was never taken."""
+    dice = random.Random(7)
+    for n in range(10):
+        rival, commit = Rival(real_store, f"k{n}"), dice.random() < 0.5
+        mine = [real_job(key=f"k{n}"), real_job(key=f"other{n}")]
+        answers = await rival.run(commit, partial(real_store.store.insert, mine))
+        assert answers[0].existing == commit
+        assert answers[0].id == (rival.new.id if commit else mine[0].id)
+        assert not answers[1].existing
+        assert (rival.new.id in await real_store.rows()) == commit
+    await one_live_job_per_key(real_store)
+
+
+async def test_a_requeue_against_an_open_transaction(real_store: Harness) -> None:
+    dice = random.Random(8)
+    for n in range(6):
+        [inserted] = await real_store.store.insert([real_job(key=f"k{n}")])
+        await real_store.store.cancel([inserted.id], by="ann")
+        rival, commit = Rival(real_store, f"k{n}"), dice.random() < 0.5
+        [changed] = await rival.run(commit, partial(real_store.store.requeue, [inserted.id], by="ann"))
+        assert changed.done == (not commit)
+        assert changed.holder == (rival.new.id if commit else None)
+    await one_live_job_per_key(real_store)

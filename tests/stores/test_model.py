@@ -1,0 +1,311 @@
+"""Random lives: Hypothesis drives each store and the reference side by side, and compares everything after each step.
+
+ROWLOCK_TEST_EXAMPLES=5000 pytest tests/stores/test_model.py   runs longer than the default.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from msgspec import UNSET
+
+from rowlock.core.job import Job, NewJob, Status, new_job
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Settlement, Snoozed, TimedOut, decide
+from rowlock.core.retry import Delays
+from rowlock.stores.base import DAY, Beat, Claim, Claimed, Edit, Progress, Retention
+from tests.stores.conftest import StoreDatabases, opened
+from tests.stores.harness import NOBODY, START, Harness, PostgresHarness, SqliteHarness, lanes
+from tests.stores.reference import Reference
+
+T = TypeVar("T")
+
+EXAMPLES = {"memory": 200, "sqlite": 40, "postgres": 80}
+STEPS = 40
+
+topics = st.sampled_from(["a", "b"])
+workers = st.sampled_from(["w1", "w2"])
+people = st.sampled_from(["ann", "bob"])
+reasons = st.sampled_from([None, "because"])
+seconds = st.sampled_from([0.0, 0.5, 7.0, 60.0])
+# Any of the jobs, or runs, that there have been: an index, so that examples shrink well.
+which = st.integers(0, 15)
+some = st.lists(which, min_size=1, max_size=3)
+outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    st.builds(Completed, st.sampled_from([None, 0, {"a": [1.5]}])),
+    st.builds(Failed, st.sampled_from(["boom", "boom\0"]), final=st.booleans()),
+    st.builds(TimedOut, seconds),
+    st.builds(Snoozed, seconds),
+    st.builds(Released),
+    st.builds(GaveUp, reasons),
+)
+claims = st.builds(
+    Claim,
+    workers,
+    st.sampled_from([lanes("a"), lanes("a", "b", ("a", 1)), lanes(("b", 1), "b")]),
+    limit=st.integers(1, 4),
+    lease=st.sampled_from([5.0, 30.0]),
+    start=st.booleans(),
+)
+
+
+class Model(RuleBasedStateMachine):
+    harness: Harness
+    run: Callable[[Awaitable[Any]], Any]
+
+    @initialize()
+    def begin(self) -> None:
+        self.now(self.harness.reset())
+        self.reference = Reference(START)
+        self.known: list[NewJob] = []  # everything that was ever inserted
+        self.runs: list[Job] = []  # everything that was ever claimed, as it was then
+
+    def now(self, call: Awaitable[T]) -> T:
+        result: T = self.run(call)
+        return result
+
+    @property
+    def store(self) -> Any:
+        return self.harness.store
+
+    def compare(self, before: dict[str, Any]) -> None:
+        rows = self.now(self.harness.rows())
+        assert rows == self.reference.rows
+        audit = self.now(self.harness.audit())
+        assert sorted(map(repr, audit)) == sorted(map(repr, self.reference.audit))
+        for job_id, row in rows.items():
+            if row != before.get(job_id):
+                assert self.now(self.store.events(job_id)) == self.reference.events(job_id)
+
+    def both(self, verb: str, *arguments: Any, **options: Any) -> Any:
+        """Do it to the store and to the reference; the answers and everything kept must agree."""
+        before = dict(self.reference.rows)
+        expected = getattr(self.reference, verb)(*arguments, **options)
+        actual = self.now(getattr(self.store, verb)(*arguments, **options))
+        if verb in ("rescue", "expire", "cancel_timeout"):
+            assert sorted(map(repr, actual)) == sorted(map(repr, expected))
+        elif isinstance(expected, Claimed):
+            self.same_claim(actual, expected)
+        elif verb == "settle":
+            assert actual.verdicts == expected.verdicts
+            assert (actual.claimed is None) == (expected.claimed is None)
+            if expected.claimed:
+                self.same_claim(actual.claimed, expected.claimed)
+        else:
+            assert actual == expected
+        self.compare(before)
+        return expected
+
+    def same_claim(self, actual: Claimed, expected: Claimed) -> None:
+        assert actual.jobs == expected.jobs
+        assert not actual.contended
+        assert actual.next_due == (None if expected.next_due is None else pytest.approx(expected.next_due))
+        self.runs += expected.jobs
+
+    def ids(self, chosen: list[int]) -> list[str]:
+        """Of jobs that were inserted; once in a while of none."""
+        found = [self.known[n % len(self.known)].id if n and self.known else NOBODY for n in chosen]
+        return list(dict.fromkeys(found))
+
+    def chosen(self, indexes: list[int]) -> list[Job]:
+        """Runs, the latest first; one of a job at most (test_settle has the others)."""
+        runs = [self.runs[-1 - n % len(self.runs)] for n in indexes]
+        return list({run.id: run for run in runs}.values())
+
+    # ── Clients ──
+
+    @rule(
+        digit=st.integers(0, 15),
+        topic=topics,
+        key=st.sampled_from([None, None, "k1", "k2"]),
+        delay=seconds,
+        expires=st.sampled_from([None, None, 5.0, 70.0]),
+        priority=st.integers(1, 3),
+        template_version=st.sampled_from([None, None, 1]),
+        max_retries=st.integers(0, 2),
+        count=st.integers(1, 3),
+        repeat=st.booleans(),
+    )
+    def insert(
+        self, digit: int, expires: float | None, count: int, repeat: bool, topic: str, delay: float, **fields: Any
+    ) -> None:
+        expires_at = None if expires is None else self.reference.now + timedelta(seconds=expires)
+        new = [
+            # The first digit is at random: jobs must not be in the order of their ids.
+            new_job(
+                f"{digit:x}193fb1e-0000-7000-8000-{len(self.known) + i + 1:012x}",
+                topic,
+                {"n": i},
+                delay=delay,
+                expires_at=expires_at,
+                **fields,
+            )
+            for i in range(count)
+        ]
+        self.known += new
+        self.insert_both(new, repeat=repeat)
+
+    @precondition(lambda self: self.known)
+    @rule(chosen=some)
+    def insert_again(self, chosen: list[int]) -> None:
+        self.insert_both([self.known[n % len(self.known)] for n in chosen], repeat=True)
+
+    def insert_both(self, jobs: list[NewJob], *, repeat: bool) -> None:
+        before = dict(self.reference.rows)
+        assert self.now(self.store.insert(jobs, repeat=repeat)) == self.reference.insert(jobs)
+        self.compare(before)
+
+    # ── Workers ──
+
+    @rule(claim=claims)
+    def claim(self, claim: Claim) -> None:
+        self.both("claim", claim)
+
+    @precondition(lambda self: self.runs)
+    @rule(chosen=some, started=st.booleans(), lease=st.sampled_from([1.0, 30.0, 100.0]))
+    def heartbeat(self, chosen: list[int], started: bool, lease: float) -> None:
+        self.both("heartbeat", [Beat(job.id, job.version, started) for job in self.chosen(chosen)], lease)
+
+    @precondition(lambda self: self.runs)
+    @rule(chosen=some, percent=st.floats(-10, 110), stage=reasons, message=reasons)
+    def progress(self, chosen: list[int], percent: float, stage: str | None, message: str | None) -> None:
+        reports = [Progress(job.id, job.version, percent, stage, message) for job in self.chosen(chosen)]
+        self.both("progress", reports)
+
+    @precondition(lambda self: self.runs)
+    @rule(
+        chosen=some,
+        wishes=st.lists(outcomes, min_size=3, max_size=3),
+        informed=st.booleans(),
+        ran=st.sampled_from([None, 0.0, 3.0]),
+        wrong=st.sampled_from([0, 0, 0, 0, -1]),
+        claim=st.none() | claims,
+    )
+    def settle(
+        self,
+        chosen: list[int],
+        wishes: list[Outcome],
+        informed: bool,
+        ran: float | None,
+        wrong: int,
+        claim: Claim | None,
+    ) -> None:
+        settlements = []
+        for run, outcome in zip(self.chosen(chosen), wishes, strict=False):
+            row = self.reference.rows.get(run.id)
+            seen = row.job if row and informed and row.job.version == run.version else run
+            transition = decide(seen, outcome, self.reference.now, retry=Delays((0.0, 9.0)), ran=ran)
+            settlements.append(Settlement(run.id, run.version + wrong, transition))
+        if any(wish.transition.status is Status.PENDING for wish in settlements):
+            claim = None  # a store may or may not claim what the same call made ready
+        self.both("settle", settlements, claim)
+
+    # ── Maintenance ──
+
+    @rule(delta=st.sampled_from([0.5, 5.0, 7.5, 31.0, 61.0, DAY, 8 * DAY]))
+    def time_passes(self, delta: float) -> None:
+        self.reference.now = self.now(self.harness.advance(delta))
+
+    @rule()
+    def promote(self) -> None:
+        self.both("promote")
+
+    @rule(by=people, backoff=st.sampled_from([(7.0, 60.0), (0.0,)]), only=st.none() | st.lists(workers, max_size=2))
+    def rescue(self, by: str, backoff: tuple[float, ...], only: list[str] | None) -> None:
+        self.both("rescue", by=by, backoff=backoff, workers=only)
+
+    @rule(by=people)
+    def expire(self, by: str) -> None:
+        self.both("expire", by=by)
+
+    @rule(by=people, grace=st.sampled_from([0.0, 7.0]))
+    def cancel_timeout(self, by: str, grace: float) -> None:
+        self.both("cancel_timeout", by=by, grace=grace)
+
+    @rule(keep=st.sampled_from([None, 0.0, DAY]), dead=st.sampled_from([None, 10.0]))
+    def prune(self, keep: float | None, dead: float | None) -> None:
+        self.both("prune", Retention(completed=keep, cancelled=keep, failed=dead, expired=dead))
+
+    # ── Operators ──
+
+    @rule(chosen=some, by=people, reason=reasons)
+    def cancel(self, chosen: list[int], by: str, reason: str | None) -> None:
+        self.both("cancel", self.ids(chosen), by=by, reason=reason)
+
+    @rule(chosen=some, by=people, reason=reasons)
+    def requeue(self, chosen: list[int], by: str, reason: str | None) -> None:
+        self.both("requeue", self.ids(chosen), by=by, reason=reason)
+
+    @rule(
+        chosen=some,
+        by=people,
+        priority=st.sampled_from([UNSET, 1, 9]),
+        delay=st.sampled_from([UNSET, 0.0, 60.0]),
+        payload=st.sampled_from([UNSET, '{"x":1}']),
+        tags=st.sampled_from([UNSET, (), ("t",)]),
+    )
+    def update(self, chosen: list[int], by: str, **columns: Any) -> None:
+        if any(value is not UNSET for value in columns.values()):
+            self.both("update", self.ids(chosen), Edit(**columns), by=by)
+
+    @rule(chosen=some, by=people, reason=reasons)
+    def delete(self, chosen: list[int], by: str, reason: str | None) -> None:
+        self.both("delete", self.ids(chosen), by=by, reason=reason)
+
+    @rule(topic=topics, by=people, reason=reasons, until=st.sampled_from([None, 7.0]))
+    def pause(self, topic: str, by: str, reason: str | None, until: float | None) -> None:
+        end = None if until is None else self.reference.now + timedelta(seconds=until)
+        self.both("pause", topic, by=by, reason=reason, until=end)
+        self.both("paused")
+
+    @rule(topic=topics, by=people)
+    def resume(self, topic: str, by: str) -> None:
+        self.both("resume", topic, by=by)
+        self.both("paused")
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_random_lives(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    examples = int(os.environ.get("ROWLOCK_TEST_EXAMPLES", EXAMPLES[kind]))
+
+    async def prepare(stack: AsyncExitStack) -> Harness:
+        if kind == "postgres":
+            databases: StoreDatabases = request.getfixturevalue("store_databases")
+            url = await stack.enter_async_context(databases.fresh())
+            harness: Harness = PostgresHarness(url, virtual=True)
+        else:
+            harness = SqliteHarness(None if kind == "memory" else tmp_path / "jobs.db", virtual=True)
+        return await stack.enter_async_context(opened(harness))
+
+    async def finish(stack: AsyncExitStack) -> None:
+        await stack.aclose()
+
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        try:
+            harness_ = runner.run(prepare(stack))
+
+            class ThisModel(Model):
+                harness = harness_
+                run = staticmethod(runner.get_loop().run_until_complete)
+
+            run_state_machine_as_test(
+                ThisModel,
+                settings=settings(
+                    max_examples=examples,
+                    stateful_step_count=STEPS,
+                    deadline=None,
+                    suppress_health_check=list(HealthCheck),
+                    print_blob=True,
+                ),
+            )
+        finally:
+            runner.run(finish(stack))

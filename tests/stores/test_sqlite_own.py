@@ -1,0 +1,608 @@
+"""What only SQLite can get wrong: files, locks, forks, threads, other processes."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from rowlock import errors
+from rowlock.core.job import Status
+from rowlock.core.lifecycle import Answer, Completed
+from rowlock.stores import migrations
+from rowlock.stores.base import Beat
+from rowlock.stores.sqlite import connect, filesystem
+from rowlock.stores.sqlite.database import Database, microseconds
+from rowlock.stores.sqlite.insert import insert
+from rowlock.stores.sqlite.migrate import known, statements
+from rowlock.stores.sqlite.rows import sql
+from rowlock.stores.sqlite.store import SqliteStore
+from tests.stores.harness import claim_by, job, settlement
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "jobs.db")
+    await store.migrate()
+    await store.open()
+    yield store
+    await store.close()
+
+
+@contextmanager
+def other_connection(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=30.0)) as conn:
+        yield conn
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """root may do everything, so nothing could be refused."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def opened_to_all(path: Path) -> Path:
+    """pytest's directories are closed to others than their owner."""
+    for parent in [path, *path.parents][:3]:
+        parent.chmod(0o755)
+    return path
+
+
+async def try_open(path: Path) -> None:
+    store = SqliteStore(path)
+    try:
+        await store.open()
+    finally:
+        await store.close()
+
+
+# ── Opening ──
+
+
+async def test_a_missing_directory(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "jobs.db"
+    for attempt in (SqliteStore(path).open, SqliteStore(path).migrate, SqliteStore(path).pending_migrations):
+        with pytest.raises(errors.StoreUnavailable, match=r"nowhere doesn't exist; create it"):
+            await attempt()
+
+
+async def test_a_missing_file_is_made_by_migrate_only(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    store = SqliteStore(path)
+    assert await store.pending_migrations() == list(known())
+    with pytest.raises(errors.NotMigrated, match=r"jobs\.db lacks .*: run `rowlock migrate`"):
+        await store.open()
+    assert list(tmp_path.iterdir()) == []
+    assert await store.migrate() == list(known())
+    assert await store.pending_migrations() == []
+    assert await store.migrate() == []
+    await store.open()
+    await store.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["jobs.db"]  # the last one out removes the WAL
+
+
+async def test_an_empty_file_is_a_database(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").touch()
+    with pytest.raises(errors.NotMigrated):
+        await try_open(tmp_path / "jobs.db")
+    await SqliteStore(tmp_path / "jobs.db").migrate()
+    await try_open(tmp_path / "jobs.db")
+
+
+async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("remember the milk\n" * 100)
+    for attempt in (SqliteStore(tmp_path / "notes.txt").open, SqliteStore(tmp_path / "notes.txt").migrate):
+        with pytest.raises(errors.StoreError, match=r"notes\.txt is not an SQLite database"):
+            await attempt()
+    assert (tmp_path / "notes.txt").read_text().startswith("remember")
+
+
+@pytest.mark.parametrize("path", ["", ".", "/dev/null", "jobs\0.db"])
+async def test_paths_that_are_no_files(path: str) -> None:
+    with pytest.raises(errors.StoreError, match="directory|regular file|not a path"):
+        await SqliteStore(path).open()
+
+
+async def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.StoreUnavailable, match="is not a directory"):
+        await SqliteStore(tmp_path / "file" / "jobs.db").open()
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "directory_mode", "error"),
+    [
+        (0o444, 0o777, errors.StoreReadOnly),
+        (0o000, 0o777, errors.AccessDenied),
+        (0o666, 0o555, errors.AccessDenied),
+        (0o666, 0o000, errors.AccessDenied),
+        (None, 0o555, errors.AccessDenied),
+    ],
+)
+async def test_permissions(
+    tmp_path: Path, file_mode: int | None, directory_mode: int, error: type[errors.StoreError]
+) -> None:
+    directory = opened_to_all(tmp_path) / "data"
+    directory.mkdir()
+    path = directory / "jobs.db"
+    if file_mode is not None:
+        await SqliteStore(path).migrate()
+        path.chmod(file_mode)
+    directory.chmod(directory_mode)
+    try:
+        with ordinary_user(), pytest.raises(error, match=r"jobs\.db") as refused:
+            await try_open(path)
+    finally:
+        directory.chmod(0o777)
+    assert type(refused.value) is error
+
+
+async def test_an_odd_path(tmp_path: Path) -> None:
+    path = tmp_path / "a b?mode=ro&c#d%20ü.db"
+    await SqliteStore(path).migrate()
+    await try_open(path)
+    assert path.exists()
+
+
+def test_an_old_sqlite_is_refused() -> None:
+    with pytest.raises(errors.StoreError, match=r"SQLite 3\.34\.1, rowlock needs 3\.35\.0"):
+        connect.check_version((3, 34, 1))
+    connect.check_version((3, 35, 0))
+
+
+async def test_a_newer_schema(store: SqliteStore, tmp_path: Path) -> None:
+    with other_connection(tmp_path / "jobs.db") as conn:
+        conn.execute("INSERT INTO _jobs_migrations VALUES (9999, 'future', 'x', 0)")
+    with pytest.raises(errors.SchemaTooNew, match=r"jobs\.db is at schema version 9999"):
+        await try_open(tmp_path / "jobs.db")
+
+
+async def test_a_changed_migration(store: SqliteStore, tmp_path: Path) -> None:
+    with other_connection(tmp_path / "jobs.db") as conn:
+        conn.execute("UPDATE _jobs_migrations SET checksum = 'x' WHERE number = 1")
+    for attempt in (SqliteStore(tmp_path / "jobs.db").open, store.migrate, store.pending_migrations):
+        with pytest.raises(errors.MigrationChanged, match="0001"):
+            await attempt()
+
+
+async def test_migrating_from_many_at_once(tmp_path: Path) -> None:
+    stores = [SqliteStore(tmp_path / "jobs.db") for _ in range(8)]
+    applied = await asyncio.gather(*(store.migrate() for store in stores))
+    assert sorted(map(len, applied)) == [0] * 7 + [len(known())]
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = migrations.Migration(len(known()) + 1, "broken", "CREATE TABLE half (a);\nCREATE TABLE half (b);\n")
+    monkeypatch.setattr("rowlock.stores.sqlite.migrate.known", lambda: (*known(), broken))
+    with pytest.raises(errors.StoreError, match="half"):
+        await SqliteStore(tmp_path / "jobs.db").migrate()
+    with other_connection(tmp_path / "jobs.db") as conn:
+        assert conn.execute("SELECT name FROM sqlite_master WHERE name = 'half'").fetchall() == []
+        assert conn.execute("SELECT count(*) FROM _jobs_migrations").fetchone() == (len(known()),)
+
+
+def test_statements() -> None:
+    script = "-- one;\nCREATE TABLE a (b TEXT DEFAULT ';'); -- two\n\nCREATE VIEW v AS\n  SELECT 1;\n-- the end\n"
+    assert [part.strip() for part in statements(script)] == [
+        "-- one;\nCREATE TABLE a (b TEXT DEFAULT ';'); -- two",
+        "CREATE VIEW v AS\n  SELECT 1;",
+    ]
+    with pytest.raises(errors.StoreError, match="middle of a statement"):
+        list(statements("SELECT 1"))
+
+
+async def test_the_pragmas(store: SqliteStore, tmp_path: Path) -> None:
+    with closing(connect.connect_writer(str(tmp_path / "jobs.db"), synchronous="full", busy_timeout=1.0)) as conn:
+        pragmas = {name: conn.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")}
+        assert pragmas == {"journal_mode": "wal", "synchronous": 2}
+    with closing(connect.connect_writer(str(tmp_path / "jobs.db"), synchronous="normal", busy_timeout=1.0)) as conn:
+        assert conn.execute("PRAGMA synchronous").fetchone() == (1,)
+
+
+# ── Network file systems ──
+
+LINUX = r"""
+/dev/vda / ext4 rw,relatime 0 0
+proc /proc proc rw,nosuid 0 0
+server:/export /mnt/my\040share nfs4 rw,vers=4.2 0 0
+//server/public /mnt/smb cifs rw 0 0
+me@host:/ /home/me/remote fuse.sshfs rw,user_id=1000 0 0
+/dev/vdb /mnt/smb/local ext4 rw 0 0
+C:\134 /mnt/c 9p rw,aname=drvfs,trans=fd,rfd=5,wfd=5 0 0
+plan9 /mnt/plan9 9p rw,trans=tcp,port=564 0 0
+/dev/vdc /mnt/nfs-local xfs rw 0 0
+old:/x /mnt/over nfs rw 0 0
+/dev/vdd /mnt/over ext4 rw 0 0
+bad line
+"""
+MACOS = """
+/dev/disk3s1s1 on / (apfs, sealed, local, read-only, journaled)
+//ann@server/share (1) on /Volumes/share (1) (smbfs, nodev, nosuid, mounted by ann)
+server:/export on /Volumes/nfs (nfs, nodev)
+https://dav.example.com/ on /Volumes/dav (webdav, nodev)
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/me/jobs.db", None),
+        ("/mnt/my share/jobs.db", "nfs4"),
+        ("/mnt/my share2/jobs.db", None),
+        ("/mnt/smb/jobs.db", "cifs"),
+        ("/mnt/smb/local/jobs.db", None),
+        ("/home/me/remote/a/b/jobs.db", "fuse.sshfs"),
+        ("/mnt/c/jobs.db", None),
+        ("/mnt/plan9/jobs.db", "9p"),
+        ("/mnt/nfs-local/jobs.db", None),
+        ("/mnt/over/jobs.db", None),
+    ],
+)
+def test_network_file_systems_on_linux(path: str, kind: str | None) -> None:
+    assert filesystem.network_filesystem(path, filesystem.linux_mounts(LINUX)) == kind
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/Users/ann/jobs.db", None),
+        ("/Volumes/share (1)/jobs.db", "smbfs"),
+        ("/Volumes/nfs/jobs.db", "nfs"),
+        ("/Volumes/dav/jobs.db", "webdav"),
+    ],
+)
+def test_network_file_systems_on_macos(path: str, kind: str | None) -> None:
+    assert filesystem.network_filesystem(path, filesystem.macos_mounts(MACOS)) == kind
+
+
+async def test_a_network_file_system_is_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = [filesystem.Mount(str(tmp_path.resolve()), "nfs4", "rw")]
+    monkeypatch.setattr(connect, "current_mounts", lambda: mounts)
+    for attempt in (SqliteStore(tmp_path / "jobs.db").open, SqliteStore(tmp_path / "jobs.db").migrate):
+        with pytest.raises(errors.UnsafeFilesystem, match=r"nfs4.*force_network_fs"):
+            await attempt()
+    assert await SqliteStore(tmp_path / "jobs.db", force_network_fs=True).migrate()
+
+
+# ── Closing ──
+
+
+async def test_before_open_and_after_close(store: SqliteStore, tmp_path: Path) -> None:
+    await store.close()
+    await store.close()
+    for unusable in (store, SqliteStore(tmp_path / "jobs.db"), SqliteStore(None)):
+        for verb in (unusable.now(), unusable.get([]), unusable.insert([]), unusable.heartbeat([], 1.0)):
+            with pytest.raises(errors.StoreClosed, match=r"open\(\)"):
+                await verb
+        with pytest.raises(errors.StoreClosed):
+            await unusable.wait_for_work(1.0)
+    await store.open()
+    await store.insert([job()])
+
+
+async def test_close_lets_what_was_asked_before_be_done(store: SqliteStore) -> None:
+    jobs = [job() for _ in range(20)]
+    asked = [asyncio.create_task(store.insert([one])) for one in jobs]
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*asked)
+    await store.open()
+    assert len(await store.get([one.id for one in jobs])) == 20
+
+
+async def test_close_wakes_whoever_waits(store: SqliteStore) -> None:
+    waiting = asyncio.create_task(store.wait_for_work(60.0))
+    await asyncio.sleep(0.05)
+    before = time.monotonic()
+    await store.close()
+    with pytest.raises(errors.StoreClosed):
+        await waiting
+    assert time.monotonic() - before < 5.0
+
+
+async def test_close_does_not_wait_for_a_lock(store: SqliteStore, tmp_path: Path) -> None:
+    with other_connection(tmp_path / "jobs.db") as conn:
+        conn.execute("BEGIN IMMEDIATE")
+        asked = asyncio.create_task(store.insert([job()]))
+        await asyncio.sleep(0.05)
+        before = time.monotonic()
+        await store.close()
+        with pytest.raises(errors.StoreBusy):
+            await asked
+        assert time.monotonic() - before < 10.0  # and not the 30 s of busy_timeout
+
+
+async def test_a_cancelled_verb_that_has_not_begun_is_not_done(store: SqliteStore, tmp_path: Path) -> None:
+    new = job()
+    with other_connection(tmp_path / "jobs.db") as conn:
+        conn.execute("BEGIN IMMEDIATE")
+        first = asyncio.create_task(store.promote())  # holds up the writer
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(store.insert([new]))
+        third = asyncio.create_task(store.pause("mail", by="ann"))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        third.cancel()
+        await asyncio.gather(second, third, return_exceptions=True)
+        conn.execute("ROLLBACK")
+    await first
+    assert await store.get([new.id]) == {}
+    assert await store.paused() == []
+
+
+# ── Locks, and what else a disk does ──
+
+
+async def test_busy_for_too_long(store: SqliteStore, tmp_path: Path) -> None:
+    patient = SqliteStore(tmp_path / "jobs.db", busy_timeout=0.2)
+    await patient.open()
+    try:
+        with other_connection(tmp_path / "jobs.db") as conn:
+            conn.execute("BEGIN IMMEDIATE")
+            with pytest.raises(errors.StoreBusy, match=r"jobs\.db was locked by others for more than 0\.2 s"):
+                await patient.insert([job()])
+            assert await patient.get(["x"]) == {}  # reading goes on
+        await patient.insert([job()])
+    finally:
+        await patient.close()
+
+
+async def test_opening_while_someone_writes(store: SqliteStore, tmp_path: Path) -> None:
+    with other_connection(tmp_path / "jobs.db") as conn:
+        conn.execute("BEGIN IMMEDIATE")
+        async with asyncio.timeout(5.0):
+            await try_open(tmp_path / "jobs.db")
+
+
+def test_the_clock_is_read_after_the_lock_was_taken(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.db")
+    with closing(connect.connect_writer(path, synchronous="normal", busy_timeout=5.0)) as conn:
+        clock_saw: list[bool] = []
+
+        def clock() -> int:
+            clock_saw.append(conn.in_transaction)
+            return microseconds()
+
+        database = Database(conn, path, clock=clock)
+        database.migrate()
+        database.insert([job()])
+        database.claim(claim_by())
+        assert clock_saw
+        assert all(clock_saw)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.db")
+    with closing(connect.connect_writer(path, synchronous="normal", busy_timeout=5.0)) as conn:
+        database = Database(conn, path)
+        database.migrate()
+        (pages,) = conn.execute("PRAGMA page_count").fetchone()
+        conn.execute(f"PRAGMA max_page_count = {pages + 2}").fetchall()
+        new = [job("mail", {"text": "x" * 1000}) for _ in range(100)]
+        with pytest.raises(errors.StoreFull, match=r"no space left for .*jobs\.db"):
+            database.insert(new)
+        assert not conn.in_transaction
+        conn.execute("PRAGMA max_page_count = 100000").fetchall()
+        assert not any(answer.existing for answer in database.insert(new))
+
+
+async def test_the_wal_shrinks_when_a_long_reader_is_gone(store: SqliteStore, tmp_path: Path) -> None:
+    wal = tmp_path / "jobs.db-wal"
+    with other_connection(tmp_path / "jobs.db") as conn:
+        conn.execute("BEGIN")
+        conn.execute("SELECT count(*) FROM _jobs").fetchall()
+        for _ in range(10):
+            await store.insert([job("mail", {"text": "x" * 10_000}) for _ in range(100)])
+        assert wal.stat().st_size > 8 << 20
+    await store.close()
+    assert not wal.exists()
+
+
+@pytest.mark.parametrize("at", ["settle_archive", "settle_delete", "settle", "history", "claim"])
+def test_a_verb_that_breaks_off_anywhere_has_done_nothing(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statement fails that is due next; the connection is usable afterwards."""
+    conn = connect.connect_memory()
+    database = Database(conn)
+    database.migrate()
+    database.insert([job() for _ in range(9)])
+    held = database.claim(claim_by(limit=6)).jobs
+    outcomes = [settlement(one, Completed()) for one in held[:3]]
+    again = outcomes[0].transition.__class__(event="retried", status=Status.PENDING, retries=1, error="boom")
+    wishes = [*outcomes, *(type(outcomes[0])(one.id, one.version, again) for one in held[3:])]
+    before = "\n".join(conn.iterdump())
+
+    for module in ("claim", "settle", "rows"):
+        broken = lambda name: "SELECT no_such_column" if name == at else sql(name)  # noqa: E731
+        monkeypatch.setattr(f"rowlock.stores.sqlite.{module}.sql", broken)
+    with pytest.raises((errors.StoreError, sqlite3.Error)):
+        database.settle(wishes, claim_by("w2", limit=3))
+    monkeypatch.undo()
+    assert "\n".join(conn.iterdump()) == before
+    assert {verdict.answer for verdict in database.settle(wishes).verdicts} == {Answer.APPLIED}
+    connect.disconnect(conn)
+
+
+# ── Inserts that share a transaction ──
+
+
+async def test_inserts_that_wait_share_a_transaction(store: SqliteStore, tmp_path: Path) -> None:
+    jobs = [job() for _ in range(200)]
+    answers = await asyncio.gather(*(store.insert([one]) for one in jobs))
+    assert [answer.id for [answer] in answers] == [one.id for one in jobs]
+    assert len({answer.created for [answer] in answers}) < 100
+
+
+async def test_an_insert_that_fails_does_not_harm_the_others(store: SqliteStore) -> None:
+    good, bad = [job() for _ in range(20)], job(priority=5)
+    object.__setattr__(bad, "__class__", bad.__class__)
+    impossible = [type(bad)(bad.id, "mail", "{}", priority=2**70)]  # got past the checks, and no integer for SQLite
+    answers = await asyncio.gather(
+        *(store.insert([one]) for one in good[:10]),
+        store.insert(impossible),
+        *(store.insert([one]) for one in good[10:]),
+        return_exceptions=True,
+    )
+    assert isinstance(answers[10], OverflowError)
+    assert not any(isinstance(answer, BaseException) for answer in answers[:10] + answers[11:])
+    assert len(await store.get([one.id for one in good])) == 20
+    assert await store.get([bad.id]) == {}
+
+
+def test_insert_in_the_transaction_of_the_caller(tmp_path: Path) -> None:
+    path = str(tmp_path / "shop.db")
+    with closing(connect.connect_writer(path, synchronous="normal", busy_timeout=5.0)) as ours:
+        database = Database(ours, path)
+        database.migrate()
+        with closing(sqlite3.connect(path)) as theirs:
+            theirs.row_factory = sqlite3.Row
+            theirs.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+            theirs.execute("INSERT INTO orders VALUES (1)")
+            kept, lost = job(key="order-1"), job()
+            [answer] = insert(theirs, microseconds(), [kept])
+            [again] = insert(theirs, microseconds(), [job(key="order-1")])
+            assert (answer.existing, again.existing, again.id) == (False, True, kept.id)
+            theirs.commit()
+            insert(theirs, microseconds(), [lost])
+            theirs.rollback()
+        assert list(database.get([kept.id, lost.id])) == [kept.id]
+
+
+# ── In memory ──
+
+
+async def test_in_memory() -> None:
+    store, other = SqliteStore(None), SqliteStore(":memory:")
+    with pytest.raises(errors.NotMigrated):
+        await store.open()
+    await store.migrate()
+    await store.open()
+    new = job()
+    await store.insert([new])
+    assert await store.wait_for_work(1.0)
+    assert not await store.wait_for_work(0.01)
+    assert new.id in await store.get([new.id])
+    assert await other.pending_migrations() == list(known())
+    await other.close()
+    await store.close()
+    assert await store.pending_migrations() == list(known())  # it is gone
+    await store.close()
+
+
+# ── Waking up ──
+
+
+async def test_another_connections_commit_wakes(store: SqliteStore, tmp_path: Path) -> None:
+    await store.wait_for_work(0.2)
+    waiting = asyncio.create_task(store.wait_for_work(10.0))
+    await asyncio.sleep(0.1)
+    with other_connection(tmp_path / "jobs.db") as conn:
+        conn.execute("CREATE TABLE unrelated (a)")
+    before = time.monotonic()
+    assert await waiting
+    assert time.monotonic() - before < 2.0
+
+
+async def test_a_ring_between_two_waits_is_heard(store: SqliteStore) -> None:
+    await store.wait_for_work(0.1)
+    await store.ring()
+    assert await store.wait_for_work(0.0)
+
+
+async def test_many_may_wait(store: SqliteStore) -> None:
+    await store.wait_for_work(0.1)
+    waiting = [asyncio.create_task(store.wait_for_work(10.0)) for _ in range(5)]
+    await asyncio.sleep(0.02)
+    waiting[0].cancel()
+    await store.insert([job()])
+    assert await asyncio.gather(*waiting[1:]) == [True] * 4
+
+
+async def test_waiting_costs_next_to_nothing(store: SqliteStore) -> None:
+    await store.wait_for_work(0.1)
+    await store.wait_for_work(1.0)
+    before = time.thread_time(), time.process_time()
+    assert not await store.wait_for_work(2.0)
+    assert time.process_time() - before[1] < 0.2  # 0.5 % of a core is usual; a busy machine doubles that and more
+
+
+# ── fork ──
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    script = """
+        import asyncio, gc, os, sys, warnings
+        warnings.simplefilter("ignore")  # fork() with threads: that is what is tried here
+        from rowlock.errors import ForkedStore
+        from rowlock.stores.sqlite.store import SqliteStore
+        from tests.stores.harness import job
+
+        path = sys.argv[1]
+        store = SqliteStore(path)
+
+        async def parent():
+            await store.migrate()
+            await store.open()
+            await store.insert([job() for _ in range(10)])
+            pid = os.fork()
+            if pid == 0:
+                child()
+            _, status = os.waitpid(pid, 0)
+            assert status == 0, status
+            assert os.path.exists(path + "-wal"), "the child closed its parent's connection"
+            await store.insert([job() for _ in range(10)])
+            await store.close()
+
+        def child():
+            try:
+                for verb in (store.now, store.paused, store.open, store.migrate):
+                    try:
+                        verb().send(None)
+                        os._exit(3)
+                    except ForkedStore as refused:
+                        assert "open a new store in the child" in str(refused)
+                try:
+                    store.close().send(None)
+                except StopIteration:
+                    pass
+            except BaseException as error:
+                print(repr(error))
+                os._exit(4)
+            globals().pop("store")
+            gc.collect()
+            raise SystemExit(0)  # with all that the end of an interpreter does
+
+        try:
+            asyncio.run(parent())
+        except SystemExit:
+            sys.exit(0)
+    """
+    path = tmp_path / "jobs.db"
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    with other_connection(path) as conn:
+        assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert conn.execute("SELECT count(*) FROM _jobs").fetchone() == (20,)
+
+
+async def test_heartbeats_of_many_jobs(store: SqliteStore) -> None:
+    await store.insert([job() for _ in range(3000)])
+    held = (await store.claim(claim_by(limit=3000))).jobs
+    assert len(held) == 3000
+    assert set(await store.heartbeat([Beat(one.id, one.version) for one in held], 30.0)) == {"kept"}

@@ -1,0 +1,135 @@
+"""The hot verbs look at their own jobs only, whatever else is in the file and however old the statistics are.
+
+Counted in steps of SQLite's virtual machine: the work of a statement, whatever the machine.
+"""
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rowlock.core.job import Job
+from rowlock.core.lifecycle import Completed, Failed, Settlement, decide
+from rowlock.stores.base import Beat, Claim, Progress
+from rowlock.stores.sqlite import settle, upkeep
+from rowlock.stores.sqlite.claim import claim
+from rowlock.stores.sqlite.connect import connect_writer
+from rowlock.stores.sqlite.database import Database, microseconds
+from rowlock.stores.sqlite.rows import sql
+from tests.stores.harness import START, job, lanes
+
+JOBS = 20
+LANES = lanes("mail", "bills", "nobody_enqueues_this")
+CLAIM = Claim("w1", LANES, JOBS, 30.0)
+HOUR = 3_600_000_000
+
+SERIES = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT {count})"
+JOB_COLUMNS = "id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload, finished_at"
+NOISE = [
+    (
+        f"{SERIES.format(count=200_000)} INSERT INTO _jobs ({JOB_COLUMNS}) "
+        "SELECT 'foreign ' || n, 'foreign_' || n % 5, 'pending', 1, 500, 0, 0, 0, 3, 600, '{}', NULL FROM n"
+    ),
+    (
+        f"{SERIES.format(count=100_000)} INSERT INTO _jobs ({JOB_COLUMNS}) "
+        "SELECT 'future ' || n, 'mail', 'pending', 0, 500, 9e15, 0, 0, 3, 600, '{}', NULL FROM n"
+    ),
+    (
+        f"{SERIES.format(count=20_000)} INSERT INTO _jobs ({JOB_COLUMNS}) "
+        "SELECT 'dead ' || n, 'mail', 'failed', 0, 500, 0, 0, 0, 3, 600, '{}', 0 FROM n"
+    ),
+    (
+        f"{SERIES.format(count=1_000_000)} INSERT INTO _jobs_archive (id, topic, template_version, priority, version, "
+        "retries, max_retries, crashes, timeout, created, updated, run_at, finished_at, history_dropped, payload) "
+        "SELECT 'done ' || n, 'mail', 0, 100, 1, 0, 3, 0, 600, 0, 0, 0, 0, 0, '{}' FROM n"
+    ),
+]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    path = str(tmp_path / "jobs.db")
+    with closing(connect_writer(path, synchronous="normal", busy_timeout=5.0)) as conn:
+        database = Database(conn, path)
+        database.migrate()
+        yield database
+
+
+def steps(conn: sqlite3.Connection, verb: Callable[[int], object]) -> int:
+    """How many steps a verb takes, undone afterwards."""
+    counted = 0
+
+    def count() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    conn.execute("BEGIN IMMEDIATE")
+    conn.set_progress_handler(count, 1)
+    verb(microseconds())
+    conn.set_progress_handler(None, 1)
+    conn.execute("ROLLBACK")
+    return counted
+
+
+def measure(database: Database) -> dict[str, int]:
+    """Each verb on twenty jobs of its own, which are gone afterwards."""
+    conn = database.conn
+    database.insert([job(topic, priority=n) for n in range(JOBS) for topic in ("mail", "bills")])
+    taken = {"claim": steps(conn, lambda now: claim(conn, now, CLAIM))}
+    claimed = database.claim(CLAIM).jobs
+    assert len(claimed) == JOBS
+    settlements = [_settlement(n, one) for n, one in enumerate(claimed)]
+    beats = [Beat(one.id, one.version, True) for one in claimed]
+    reports = [Progress(one.id, one.version, 5.0, "stage", "message") for one in claimed]
+    taken["settle"] = steps(conn, lambda now: settle.settle(conn, now, settlements))
+    taken["settle and claim"] = steps(conn, lambda now: settle.settle(conn, now, settlements, CLAIM))
+    taken["heartbeat"] = steps(conn, lambda now: settle.heartbeat(conn, now, beats, 30.0))
+    taken["progress"] = steps(conn, lambda now: settle.progress(conn, now, reports))
+    rescue: dict[str, Any] = {"by": "m1", "backoff": [60.0], "limit": 500, "workers": None}
+    taken["rescue"] = steps(conn, lambda now: upkeep.rescue(conn, now + HOUR, **rescue))
+    conn.execute("DELETE FROM _jobs WHERE version > 0 OR topic = 'bills' OR (topic = 'mail' AND ready)")
+    return taken
+
+
+def _settlement(n: int, one: Job) -> Settlement:
+    return Settlement(one.id, one.version, decide(one, Completed() if n % 2 else Failed("no"), START, ran=0.1))
+
+
+@pytest.mark.timeout(300)
+def test_what_a_verb_does_does_not_grow_with_the_tables(database: Database) -> None:
+    database.conn.execute("ANALYZE")  # the tables are empty: the planner will think so from now on
+    alone = measure(database)
+    with database.transaction():
+        for statement in NOISE:
+            database.conn.execute(statement)
+    crowded = measure(database)
+    assert {name: count for name, count in crowded.items() if count > 2 * alone[name]} == {}, (alone, crowded)
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        ("claim_lane", "_jobs_claim"),
+        ("claim_next_due", "_jobs_due"),
+        ("standing", "sqlite_autoindex__jobs_1"),
+        ("rescue_expired", "_jobs_lease"),
+        ("expire_due", "_jobs_expiry"),
+        ("cancel_timeout_due", "_jobs_cancelling"),
+        ("promote", "_jobs_due"),
+    ],
+)
+def test_each_search_has_its_index(database: Database, statement: str, index: str) -> None:
+    class Anything(dict[str, int]):
+        def __missing__(self, name: str) -> int:
+            return 1
+
+    text = sql(statement)
+    values: Any = Anything() if re.search(r":\w", text) else ["[1]"] * text.count("?")
+    plan = [row[3] for row in database.conn.execute(f"EXPLAIN QUERY PLAN {text}", values)]
+    assert any(index in line for line in plan), plan
+    assert not [line for line in plan if line.startswith("SCAN _jobs ") and "INDEX" not in line], plan
