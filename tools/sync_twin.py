@@ -12,8 +12,8 @@ SOURCE = Path(__file__).parent.parent / "src/rowlock"
 
 HEAD = '''"""`jobs.sync`: the verbs of Jobs for code without an event loop. Made by tools/sync_twin.py: do not edit.
 
-One implementation stands behind both. Verbs run on the portal, a thread with an event loop; with `conn=` they run in the
-caller's thread, on the caller's driver.
+One implementation stands behind both. Verbs run on the portal, a thread with an event loop; with `conn=` they run in
+the caller's thread, on the caller's driver.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from msgspec import UNSET, UnsetType
 from rowlock.client.enqueue import Draftable
 from rowlock.client.portal import drive, refuse_in_loop
 from rowlock.core.job import Event, Job
-from rowlock.stores.base import Inserted, Pause
+from rowlock.stores.base import Enqueued, Pause
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.tasks import EnqueueOptions
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rowlock.jobs import Jobs
 
 T = TypeVar("T")
-Answers = list[Inserted]  # `list` is a verb below
+Answers = list[Enqueued]  # `list` is a verb below
 
 
 class SyncJobs:
@@ -83,7 +83,6 @@ def _method(verb: ast.AsyncFunctionDef) -> str:
         passed.append(f"**{arguments.kwarg.arg}")
         conn = f', {arguments.kwarg.arg}.get("conn")'
     documentation = ast.get_docstring(verb, clean=False)
-    assert documentation is not None, f"{verb.name} has no docstring"
     returns = "" if verb.returns is None else ast.unparse(verb.returns)
     return (
         f"\n    def {verb.name}({ast.unparse(arguments)}) -> {returns}:\n"

@@ -21,6 +21,9 @@ from rowlock.client.portal import running_loop
 from rowlock.core import codec
 from rowlock.core.ids import IdMaker, check_id
 from rowlock.core.job import (
+    DEFAULT_MAX_RETRIES,
+    DEFAULT_PRIORITY,
+    DEFAULT_TIMEOUT,
     MAX_TEXT,
     Event,
     Job,
@@ -37,8 +40,8 @@ from rowlock.core.lifecycle import MOVES
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreError, WrongContext
 from rowlock.stores import open_store
-from rowlock.stores.base import Changed, Edit, Inserted, Pause, Store
-from rowlock.stores.callers import Home, SyncCaller, caller_for
+from rowlock.stores.base import Changed, Edit, Home, Enqueued, Pause, Store
+from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.sync import SyncJobs
 from rowlock.tasks import Draft, EnqueueOptions, JobOptions, Policy, Task
@@ -46,10 +49,9 @@ from rowlock.tasks import Draft, EnqueueOptions, JobOptions, Policy, Task
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=EnqueueMiddleware)
-Answers = list[Inserted]  # `list` is a verb below
+Answers = list[Enqueued]  # `list` is a verb below
 
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job that is waited for
-_NO_ID = "00000000-0000-0000-0000-000000000000"
 
 
 class Jobs:
@@ -138,15 +140,15 @@ class Jobs:
         topic: str,
         handler: Callable[P, R],
         *,
-        max_retries: int = Policy().max_retries,
-        timeout: float | timedelta = Policy().timeout,
-        priority: int | str = Policy().priority,
+        max_retries: int = DEFAULT_MAX_RETRIES,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        priority: int | str = DEFAULT_PRIORITY,
         retry: RetryPolicy = DEFAULT_RETRY,
     ) -> Task[P, R]:
         """`@jobs.task` without the decorator."""
         policy = Policy(max_retries=max_retries, timeout=timeout, priority=priority, retry=retry)
         task = Task(self, topic, handler, policy)
-        new_job(_NO_ID, topic, None, **policy.defaults())  # a bad policy is an error here, not at the first job
+        self._checked(Draft(topic, {}, policy.defaults()), None)  # a bad policy is an error here, not at the first job
         if topic in self._tasks:
             raise InvalidInput("topic", "registered_twice", f"{topic!r} has a handler already: {self._tasks[topic]!r}")
         self._tasks[topic] = task
@@ -165,16 +167,17 @@ class Jobs:
 
     async def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
-    ) -> Inserted:
+    ) -> Enqueued:
         """Add a job. Returns when it is committed; with `conn=`, when it is part of that transaction."""
         [answer] = await self._enqueue([draft(topic, payload, options)], options.get("conn"), options.get("notify"))
         return answer
 
     async def enqueue_at(
-        self, run_at: datetime, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
-    ) -> Inserted:
-        """Add a job that is not run before `run_at`."""
-        return await self.enqueue(topic, payload, **{**options, "run_at": run_at})
+        self, topic: str, payload: Mapping[str, Any] | None, at: datetime, **options: Unpack[EnqueueOptions]
+    ) -> Enqueued:
+        """Add a job that is not run before `at`."""
+        options["run_at"] = at
+        return await self.enqueue(topic, payload, **options)
 
     async def enqueue_many(self, jobs: Sequence[Draftable], *, conn: Any = None, notify: bool | None = None) -> Answers:
         """Add many jobs in one transaction: all or none. Each is a Draft (`task.draft(…)`), a (topic, payload) pair, or
@@ -196,13 +199,12 @@ class Jobs:
     def _build(self, draft: Draft, place: str) -> NewJob:
         """Every check of one job, with what its task says. `place` is where it stands in the call, for messages."""
         try:
-            return self._checked(draft)
+            return self._checked(draft, self._tasks.get(draft.topic))
         except InvalidInput as error:
             raise InvalidInput(f"{place}{error.field}", error.code, error.problem) from None
 
-    def _checked(self, draft: Draft) -> NewJob:
+    def _checked(self, draft: Draft, task: Task[..., Any] | None) -> NewJob:
         options: JobOptions = draft.options
-        task = self._tasks.get(draft.topic)
         if task is not None:
             options = {**task.policy.defaults(), **options}
             task.arguments.values(draft.payload)
@@ -240,7 +242,7 @@ class Jobs:
     async def _home(self) -> Home:
         """Which database is ours. Known after the first call, so that a sync caller need not wait for it."""
         if self._own_home is None:
-            self._own_home = await (await self._stores.handle()).store.home()
+            self._own_home = await (await self._store()).home()
         return self._own_home
 
     def _ring(self) -> None:

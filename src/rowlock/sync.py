@@ -1,7 +1,7 @@
 """`jobs.sync`: the verbs of Jobs for code without an event loop. Made by tools/sync_twin.py: do not edit.
 
-One implementation stands behind both. Verbs run on the portal, a thread with an event loop; with `conn=` they run in the
-caller's thread, on the caller's driver.
+One implementation stands behind both. Verbs run on the portal, a thread with an event loop; with `conn=` they run in
+the caller's thread, on the caller's driver.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from rowlock.client.enqueue import Draftable
 from rowlock.client.portal import drive, refuse_in_loop
 from rowlock.core.job import Event, Job
-from rowlock.stores.base import Inserted, Pause
+from rowlock.stores.base import Enqueued, Pause
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.tasks import EnqueueOptions
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rowlock.jobs import Jobs
 
 T = TypeVar("T")
-Answers = list[Inserted]  # `list` is a verb below
+Answers = list[Enqueued]  # `list` is a verb below
 
 
 class SyncJobs:
@@ -51,15 +51,15 @@ class SyncJobs:
 
     def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
-    ) -> Inserted:
+    ) -> Enqueued:
         """Add a job. Returns when it is committed; with `conn=`, when it is part of that transaction."""
         return self._run(lambda: self._jobs.enqueue(topic, payload, **options), options.get("conn"))
 
     def enqueue_at(
-        self, run_at: datetime, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
-    ) -> Inserted:
-        """Add a job that is not run before `run_at`."""
-        return self._run(lambda: self._jobs.enqueue_at(run_at, topic, payload, **options), options.get("conn"))
+        self, topic: str, payload: Mapping[str, Any] | None, at: datetime, **options: Unpack[EnqueueOptions]
+    ) -> Enqueued:
+        """Add a job that is not run before `at`."""
+        return self._run(lambda: self._jobs.enqueue_at(topic, payload, at, **options), options.get("conn"))
 
     def enqueue_many(self, jobs: Sequence[Draftable], *, conn: Any = None, notify: bool | None = None) -> Answers:
         """Add many jobs in one transaction: all or none. Each is a Draft (`task.draft(…)`), a (topic, payload) pair, or

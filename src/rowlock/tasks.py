@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct, UnsetType
 from rowlock.core.job import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, Job, check_topic
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.errors import InvalidInput
-from rowlock.stores.base import Inserted
+from rowlock.stores.base import Enqueued
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,7 +73,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 class SyncEnqueues(Protocol):
     def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
-    ) -> Inserted: ...
+    ) -> Enqueued: ...
 
 
 class Enqueues(Protocol):
@@ -81,7 +81,7 @@ class Enqueues(Protocol):
 
     async def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
-    ) -> Inserted: ...
+    ) -> Enqueued: ...
 
     @property
     def sync(self) -> SyncEnqueues: ...
@@ -105,7 +105,7 @@ class Task(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Inserted:
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Enqueue a call with these arguments."""
         return await self._jobs.enqueue(self.topic, self.arguments.payload(args, kwargs))
 
@@ -130,7 +130,7 @@ class SyncTask(Generic[P]):
         self._arguments = arguments
         self._options = options
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Inserted:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         return self._jobs.sync.enqueue(self._topic, self._arguments.payload(args, kwargs), **self._options)
 
     def using(self, **options: Unpack[EnqueueOptions]) -> SyncTask[P]:
@@ -146,7 +146,7 @@ class TaskWith(Generic[P]):
         self._arguments = arguments
         self._options = options
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Inserted:
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         return await self._jobs.enqueue(self._topic, self._arguments.payload(args, kwargs), **self._options)
 
     @property

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from inspect import isawaitable
-from typing import Any
+from typing import Any, ClassVar
 
 import aiosqlite
 import asyncpg
@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from rowlock.core.job import NewJob
-from rowlock.stores.base import Home, Inserted, Store
+from rowlock.stores.base import Home, Enqueued, Store
 from rowlock.stores.callers import AsyncCaller, SyncCaller, caller_for
 
 
@@ -76,13 +76,13 @@ class Kind(ABC):
     def caller(self) -> SyncCaller | AsyncCaller:
         return caller_for(self.conn, self.place.home)
 
-    async def insert(self, *jobs: NewJob, repeat: bool = False, notify: bool = False) -> list[Inserted]:
+    async def insert(self, *jobs: NewJob, repeat: bool = False, notify: bool = False) -> list[Enqueued]:
         return await insert(self.caller(), jobs, repeat=repeat, notify=notify)
 
 
 async def insert(
     caller: SyncCaller | AsyncCaller, jobs: Sequence[NewJob], *, repeat: bool = False, notify: bool = False
-) -> list[Inserted]:
+) -> list[Enqueued]:
     answer = caller.insert(jobs, repeat=repeat, notify=notify)
     return await answer if isawaitable(answer) else answer
 
@@ -203,7 +203,7 @@ class AsyncpgPool(Asyncpg):
 
 
 class Sqlite(PlainSavepoints):
-    options: dict[str, Any] = {}
+    options: ClassVar[dict[str, Any]] = {}
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -221,13 +221,13 @@ class Sqlite(PlainSavepoints):
 
 
 class SqliteImmediate(Sqlite):
-    options = {"isolation_level": "IMMEDIATE"}
+    options: ClassVar[dict[str, Any]] = {"isolation_level": "IMMEDIATE"}
 
 
 class SqliteByHand(Sqlite):
     """Its user says BEGIN, which takes no lock yet."""
 
-    options = {"isolation_level": None}
+    options: ClassVar[dict[str, Any]] = {"isolation_level": None}
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return by_hand(self.execute, "BEGIN", "COMMIT", "ROLLBACK")
@@ -236,7 +236,7 @@ class SqliteByHand(Sqlite):
 class SqliteNeverAutocommit(Sqlite):
     """As Python 3.12 recommends it."""
 
-    options = {"autocommit": False}
+    options: ClassVar[dict[str, Any]] = {"autocommit": False}
 
 
 class Aiosqlite(PlainSavepoints):
@@ -269,7 +269,7 @@ def engine_url(place: Place, driver: str) -> str:
 
 class Sqlalchemy(Kind):
     driver = ""
-    options: dict[str, Any] = {}
+    options: ClassVar[dict[str, Any]] = {}
 
     def make(self, engine: sqlalchemy.Engine) -> Any:
         return engine.connect()
@@ -311,7 +311,7 @@ class ConnectionSqlite(Sqlalchemy):
 
 
 class ConnectionSqliteNeverAutocommit(ConnectionSqlite):
-    options = {"connect_args": {"autocommit": False}}
+    options: ClassVar[dict[str, Any]] = {"connect_args": {"autocommit": False}}
 
 
 class ConnectionSqliteBegin(ConnectionSqlite):
@@ -412,14 +412,16 @@ class Django(Kind):
         from django.conf import settings
 
         if not settings.configured:
-            settings.configure(DATABASES={}, USE_TZ=True)
+            settings.configure(DATABASES={}, USE_TZ=True, LOGGING_CONFIG=None)
+            django.setup()
         connections = django.db.connections
         connections.settings["default"] = connections.configure_settings({"default": self._config()})["default"]
+        wrapper = connections["default"]  # made here: each asyncio task would make its own
         self.conn = self.pick(connections)
         try:
             yield
         finally:
-            connections["default"].close()
+            wrapper.close()
             del connections["default"]
 
     def pick(self, connections: Any) -> Any:

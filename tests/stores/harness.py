@@ -29,7 +29,7 @@ from rowlock.core.lifecycle import (
     decide,
 )
 from rowlock.core.retry import Delays
-from rowlock.stores.base import Claim, Claimed, Inserted, Store
+from rowlock.stores.base import Claim, Claimed, Enqueued, Store
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.stores.rows import Audit, Row, micros, moment, timeline
@@ -76,6 +76,7 @@ class Harness(ABC):
     """`store` is open and migrated. With a virtual clock, time stands still until `advance`."""
 
     kind: str
+    counters: tuple[str, ...]
     store: Store
 
     def __init__(self, *, virtual: bool) -> None:
@@ -109,7 +110,7 @@ class Harness(ABC):
         """Back to an empty database at START."""
         self.now = START
         await self._set_clock()
-        for table in ("_jobs", "_jobs_archive", "_jobs_topics", "_jobs_audit"):
+        for table in ("_jobs", "_jobs_archive", "_jobs_topics", "_jobs_audit", *self.counters):
             await self.execute(f"DELETE FROM {table}")
 
     @abstractmethod
@@ -179,7 +180,7 @@ class Harness(ABC):
 
     # ── Jobs in the state a test wants ──
 
-    async def insert(self, *jobs: NewJob) -> list[Inserted]:
+    async def insert(self, *jobs: NewJob) -> list[Enqueued]:
         return await self.store.insert(jobs)
 
     async def add(self, topic: str = "mail", payload: dict[str, Any] | None = None, **fields: Any) -> str:
@@ -252,6 +253,7 @@ def check(row: Row) -> None:
 
 class SqliteHarness(Harness):
     kind = "sqlite"
+    counters = ("_jobs_totals",)
 
     def __init__(self, path: Path | None, *, virtual: bool) -> None:
         super().__init__(virtual=virtual)
@@ -289,6 +291,7 @@ CREATE FUNCTION testclock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOL
 
 class PostgresHarness(Harness):
     kind = "postgres"
+    counters = ("_jobs_totals", "_jobs_counts")
 
     def __init__(self, url: str, *, virtual: bool) -> None:
         super().__init__(virtual=virtual)

@@ -32,7 +32,7 @@ from rowlock.stores.base import (
     Claimed,
     Edit,
     Hold,
-    Inserted,
+    Enqueued,
     Pause,
     Progress,
     Rescued,
@@ -91,12 +91,12 @@ class Reference:
 
     # ── Clients ──
 
-    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+    def insert(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         answers = []
         for new in jobs:
             existing = self.rows[new.id].job if new.id in self.rows else self._holder(new.topic, new.key)
             job = existing or self._put(*self._born(new))
-            answers.append(Inserted(job.id, existing is not None, job.status, job.run_at, job.created))
+            answers.append(Enqueued(job.id, existing is not None, job.status, job.run_at, job.created))
         return answers
 
     def _holder(self, topic: str, key: str | None) -> Job | None:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp
-from rowlock.stores.base import Inserted
+from rowlock.stores.base import Enqueued
 from tests.stores.harness import MINUTE, START, Harness, job, settlement
 from tests.stores.reference import Reference
 from tests.stores.rows import Row
@@ -16,7 +16,7 @@ from tests.stores.rows import Row
 
 async def test_a_plain_job(store: Harness) -> None:
     new = job("mail", {"to": "a@b.c"})
-    assert await store.insert(new) == [Inserted(new.id, False, Status.PENDING, START, START)]
+    assert await store.insert(new) == [Enqueued(new.id, False, Status.PENDING, START, START)]
     expected = Job(
         id=new.id,
         topic="mail",
@@ -77,7 +77,7 @@ async def test_every_field_comes_back(store: Harness) -> None:
         "trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     }
     new = job("pdf/embed:v1.x_y-z", {"a": [1, None]}, **fields)
-    assert await store.insert(new) == [Inserted(new.id, False, Status.PENDING, fields["run_at"], START)]
+    assert await store.insert(new) == [Enqueued(new.id, False, Status.PENDING, fields["run_at"], START)]
     row = await store.row(new.id)
     assert {name: getattr(row.job, name) for name in fields} == fields
     assert row.job.payload == {"a": [1, None]}
@@ -129,7 +129,7 @@ async def test_a_live_key_answers_with_its_holder(store: Harness) -> None:
     await store.advance(1)
     before = await store.rows()
     again = await store.insert(job(key="k"), job("other", key="k"), job(key="K"))
-    assert again[0] == Inserted(first, True, Status.PENDING, START + timedelta(minutes=1), START)
+    assert again[0] == Enqueued(first, True, Status.PENDING, START + timedelta(minutes=1), START)
     assert [i.existing for i in again[1:]] == [False, False]
     assert {k: v for k, v in (await store.rows()).items() if k == first} == before
     assert len(await store.rows()) == 3
@@ -180,7 +180,7 @@ async def test_the_same_id_is_one_job(store: Harness) -> None:
     changed = structs.replace(new, payload='{"n":2}', priority=5)
     for repeat in (False, True):
         [answer] = await store.store.insert([changed], repeat=repeat)
-        assert answer == Inserted(new.id, True, Status.PENDING, START, START)
+        assert answer == Enqueued(new.id, True, Status.PENDING, START, START)
     assert await store.rows() == before
 
 
@@ -200,7 +200,7 @@ async def test_a_repeat_after_completion_finds_the_archive(store: Harness) -> No
     await store.store.settle([settlement(claimed, Completed(1))])
     before = await store.rows()
     answers = await store.store.insert([new, fresh], repeat=True)
-    assert answers[0] == Inserted(new.id, True, Status.COMPLETED, START, START)
+    assert answers[0] == Enqueued(new.id, True, Status.COMPLETED, START, START)
     assert not answers[1].existing
     after = await store.rows()
     assert after.pop(fresh.id).ready
@@ -213,7 +213,7 @@ async def test_a_repeat_finds_the_job_in_any_status(store: Harness, status: Stat
     before = await store.rows()
     for repeat in (False, True):
         [answer] = await store.store.insert([job(id=there.id)], repeat=repeat)
-        assert answer == Inserted(there.id, True, status, there.run_at, there.created)
+        assert answer == Enqueued(there.id, True, status, there.run_at, there.created)
     assert await store.rows() == before
 
 

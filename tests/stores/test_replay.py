@@ -9,7 +9,7 @@ from msgspec import structs
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Answer, Completed
-from rowlock.stores.base import DAY, Beat, Changed, Edit, Hold, Inserted, Progress, Retention
+from rowlock.stores.base import DAY, Beat, Changed, Edit, Hold, Enqueued, Progress, Retention
 from tests.stores.harness import LEASE, OUTCOMES, START, Harness, claim_by, ids, job, settlement
 
 Call = Callable[[], Awaitable[Any]]
@@ -44,7 +44,7 @@ async def test_insert_when_the_job_was_finished_meanwhile(store: Harness) -> Non
     done = (await store.claim()).jobs
     await store.store.settle([settlement(j, Completed()) for j in done])
     answer = await replay(store, lambda: store.store.insert(new, repeat=True))
-    assert answer == [Inserted(n.id, True, Status.COMPLETED, START, START) for n in new]
+    assert answer == [Enqueued(n.id, True, Status.COMPLETED, START, START) for n in new]
 
 
 async def test_insert_when_it_was_deleted_in_between_is_a_new_job(store: Harness) -> None:

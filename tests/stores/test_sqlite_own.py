@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -12,10 +14,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from rowlock import errors
-from rowlock.core.job import Status
-from rowlock.core.lifecycle import Answer, Completed
+from rowlock.core.lifecycle import Answer, Completed, Failed
 from rowlock.stores import migrations
 from rowlock.stores.base import Beat
 from rowlock.stores.sqlite import connect, filesystem
@@ -55,11 +57,19 @@ def ordinary_user() -> Iterator[None]:
         os.seteuid(0)
 
 
-def opened_to_all(path: Path) -> Path:
-    """pytest's directories are closed to others than their owner."""
-    for parent in [path, *path.parents][:3]:
-        parent.chmod(0o755)
-    return path
+def files_in(directory: Path) -> list[str]:
+    return [file.name for file in directory.iterdir()]
+
+
+def mounted(kind: str, directory: Path) -> filesystem.Mount:
+    return filesystem.Mount(str(directory.resolve()), kind, "rw")
+
+
+def make_directory(mode: int) -> Path:
+    """Not one of pytest's, which are closed to other users altogether."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(mode)
+    return directory
 
 
 async def try_open(path: Path) -> None:
@@ -86,13 +96,13 @@ async def test_a_missing_file_is_made_by_migrate_only(tmp_path: Path) -> None:
     assert await store.pending_migrations() == list(known())
     with pytest.raises(errors.NotMigrated, match=r"jobs\.db lacks .*: run `rowlock migrate`"):
         await store.open()
-    assert list(tmp_path.iterdir()) == []
+    assert files_in(tmp_path) == []
     assert await store.migrate() == list(known())
     assert await store.pending_migrations() == []
     assert await store.migrate() == []
     await store.open()
     await store.close()
-    assert [file.name for file in tmp_path.iterdir()] == ["jobs.db"]  # the last one out removes the WAL
+    assert files_in(tmp_path) == ["jobs.db"]  # the last one out removes the WAL
 
 
 async def test_an_empty_file_is_a_database(tmp_path: Path) -> None:
@@ -113,7 +123,7 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", ".", "/dev/null", "jobs\0.db"])
 async def test_paths_that_are_no_files(path: str) -> None:
-    with pytest.raises(errors.StoreError, match="directory|regular file|not a path"):
+    with pytest.raises(errors.StoreError, match=r"directory|regular file|not a path"):
         await SqliteStore(path).open()
 
 
@@ -133,21 +143,17 @@ async def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
         (None, 0o555, errors.AccessDenied),
     ],
 )
-async def test_permissions(
-    tmp_path: Path, file_mode: int | None, directory_mode: int, error: type[errors.StoreError]
-) -> None:
-    directory = opened_to_all(tmp_path) / "data"
-    directory.mkdir()
+async def test_permissions(file_mode: int | None, directory_mode: int, error: type[errors.StoreError]) -> None:
+    directory = make_directory(directory_mode)
     path = directory / "jobs.db"
     if file_mode is not None:
         await SqliteStore(path).migrate()
         path.chmod(file_mode)
-    directory.chmod(directory_mode)
     try:
         with ordinary_user(), pytest.raises(error, match=r"jobs\.db") as refused:
             await try_open(path)
     finally:
-        directory.chmod(0o777)
+        shutil.rmtree(directory)
     assert type(refused.value) is error
 
 
@@ -193,6 +199,16 @@ async def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path, monk
     with other_connection(tmp_path / "jobs.db") as conn:
         assert conn.execute("SELECT name FROM sqlite_master WHERE name = 'half'").fetchall() == []
         assert conn.execute("SELECT count(*) FROM _jobs_migrations").fetchone() == (len(known()),)
+
+
+async def test_migrations_as_a_script(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "jobs.db")
+    with other_connection(tmp_path / "jobs.db") as conn:
+        conn.executescript(store.migration_sql(await store.pending_migrations()))
+        (at,) = conn.execute("SELECT applied_at FROM _jobs_migrations").fetchone()
+    assert abs(at - microseconds()) < 60_000_000
+    assert await store.pending_migrations() == []
+    await try_open(tmp_path / "jobs.db")
 
 
 def test_statements() -> None:
@@ -270,7 +286,7 @@ def test_network_file_systems_on_macos(path: str, kind: str | None) -> None:
 
 
 async def test_a_network_file_system_is_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mounts = [filesystem.Mount(str(tmp_path.resolve()), "nfs4", "rw")]
+    mounts = [mounted("nfs4", tmp_path)]
     monkeypatch.setattr(connect, "current_mounts", lambda: mounts)
     for attempt in (SqliteStore(tmp_path / "jobs.db").open, SqliteStore(tmp_path / "jobs.db").migrate):
         with pytest.raises(errors.UnsafeFilesystem, match=r"nfs4.*force_network_fs"):
@@ -421,8 +437,7 @@ def test_a_verb_that_breaks_off_anywhere_has_done_nothing(at: str, monkeypatch: 
     database.insert([job() for _ in range(9)])
     held = database.claim(claim_by(limit=6)).jobs
     outcomes = [settlement(one, Completed()) for one in held[:3]]
-    again = outcomes[0].transition.__class__(event="retried", status=Status.PENDING, retries=1, error="boom")
-    wishes = [*outcomes, *(type(outcomes[0])(one.id, one.version, again) for one in held[3:])]
+    wishes = [*outcomes, *(settlement(one, Failed("boom")) for one in held[3:])]
     before = "\n".join(conn.iterdump())
 
     for module in ("claim", "settle", "rows"):
@@ -447,12 +462,11 @@ async def test_inserts_that_wait_share_a_transaction(store: SqliteStore, tmp_pat
 
 
 async def test_an_insert_that_fails_does_not_harm_the_others(store: SqliteStore) -> None:
-    good, bad = [job() for _ in range(20)], job(priority=5)
-    object.__setattr__(bad, "__class__", bad.__class__)
-    impossible = [type(bad)(bad.id, "mail", "{}", priority=2**70)]  # got past the checks, and no integer for SQLite
+    good = [job() for _ in range(20)]
+    bad = structs.replace(job(), priority=2**70)  # got past the checks, and is no integer to SQLite
     answers = await asyncio.gather(
         *(store.insert([one]) for one in good[:10]),
-        store.insert(impossible),
+        store.insert([bad]),
         *(store.insert([one]) for one in good[10:]),
         return_exceptions=True,
     )
@@ -547,24 +561,22 @@ def test_a_forked_child_is_refused_and_harms_nothing(tmp_path: Path) -> None:
     script = """
         import asyncio, gc, os, sys, warnings
         warnings.simplefilter("ignore")  # fork() with threads: that is what is tried here
+        from rowlock.core.ids import IdMaker
+        from rowlock.core.job import new_job
         from rowlock.errors import ForkedStore
         from rowlock.stores.sqlite.store import SqliteStore
-        from tests.stores.harness import job
 
+        ids = IdMaker(lambda: 0, os.urandom)
         path = sys.argv[1]
         store = SqliteStore(path)
 
-        async def parent():
+        async def before():
             await store.migrate()
             await store.open()
-            await store.insert([job() for _ in range(10)])
-            pid = os.fork()
-            if pid == 0:
-                child()
-            _, status = os.waitpid(pid, 0)
-            assert status == 0, status
-            assert os.path.exists(path + "-wal"), "the child closed its parent's connection"
-            await store.insert([job() for _ in range(10)])
+            await store.insert([new_job(one, "mail") for one in ids.many(10)])
+
+        async def after():
+            await store.insert([new_job(one, "mail") for one in ids.many(10)])
             await store.close()
 
         def child():
@@ -584,12 +596,18 @@ def test_a_forked_child_is_refused_and_harms_nothing(tmp_path: Path) -> None:
                 os._exit(4)
             globals().pop("store")
             gc.collect()
-            raise SystemExit(0)  # with all that the end of an interpreter does
+            sys.exit(0)  # with all that the end of an interpreter does
 
-        try:
-            asyncio.run(parent())
-        except SystemExit:
-            sys.exit(0)
+        runner = asyncio.Runner()
+        runner.run(before())
+        pid = os.fork()
+        if pid == 0:
+            child()
+        _, status = os.waitpid(pid, 0)
+        assert status == 0, status
+        assert os.path.exists(path + "-wal"), "the child closed its parent's connection"
+        runner.run(after())
+        runner.close()
     """
     path = tmp_path / "jobs.db"
     run = subprocess.run(

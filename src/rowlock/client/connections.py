@@ -14,7 +14,6 @@ from rowlock.client.group import Group, Insert
 from rowlock.client.portal import Portal
 from rowlock.errors import StoreClosed
 from rowlock.stores.base import Store
-from rowlock.stores.callers import Home
 
 # What a fork() left in a child. Letting go of it there would reach into the parent's event loop: keep it for ever.
 _inherited: list[object] = []
@@ -27,7 +26,6 @@ class Handle(Struct):
     store: Store
     group: Group
     bell: Bell
-    home: Home | None = None
 
 
 class Stores:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from rowlock.core import codec
 from rowlock.core.job import NewJob
 from rowlock.errors import IdTaken, InvalidInput, OutcomeUnknown, StoreUnavailable
-from rowlock.stores.base import Inserted, Store
+from rowlock.stores.base import Enqueued, Store
 from rowlock.tasks import Draft, JobOptions
 
 Draftable = Draft | tuple[str, Mapping[str, Any]] | Mapping[str, Any]
@@ -20,14 +20,13 @@ _REPEATS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 
 
 def draft(topic: str, payload: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Draft:
-    if payload is not None and not isinstance(payload, Mapping):
-        codec.encode_payload(payload)  # says what is wrong with it
+    codec.check_object(payload)
     own = {name: value for name, value in options.items() if name not in ("conn", "notify")}
     return Draft(topic, dict(payload or {}), cast(JobOptions, own))
 
 
-def draft_of(n: int, job: Draftable) -> Draft:
-    """One entry of enqueue_many."""
+def draft_of(n: int, job: object) -> Draft:
+    """One entry of enqueue_many: a Draftable, if the caller kept to the types."""
     if isinstance(job, Draft):
         return job
     if isinstance(job, Mapping):
@@ -43,13 +42,13 @@ def draft_of(n: int, job: Draftable) -> Draft:
 
 
 class SafeInsert(Protocol):
-    async def __call__(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]: ...
+    async def __call__(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]: ...
 
 
 def safe_insert(store: Store) -> SafeInsert:
     """The store's insert, repeated while its outcome is unknown. The ids stay the same, so it makes one job each."""
 
-    async def insert(jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
+    async def insert(jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
         try:
             return await store.insert(jobs, repeat=repeat)
         except OutcomeUnknown as unknown:
@@ -65,14 +64,14 @@ def safe_insert(store: Store) -> SafeInsert:
     return insert
 
 
-def _ours(job: NewJob, answer: Inserted) -> Inserted:
+def _ours(job: NewJob, answer: Enqueued) -> Enqueued:
     """With an id that we made, "existing" can only mean that our own first try had gone through."""
     if answer.id != job.id:
         return answer
-    return Inserted(answer.id, False, answer.status, answer.run_at, answer.created)
+    return Enqueued(answer.id, False, answer.status, answer.run_at, answer.created)
 
 
-async def refuse_other_content(store: Store, jobs: Sequence[NewJob], answers: Sequence[Inserted]) -> None:
+async def refuse_other_content(store: Store, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
     """A caller's own id may be enqueued again with the same content; with other content it is a mistake."""
     again = {job.id: job for job, answer in zip(jobs, answers, strict=True) if answer.existing and answer.id == job.id}
     found = await store.get(list(again)) if again else {}

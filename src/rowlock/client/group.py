@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rowlock.core.job import NewJob
 from rowlock.errors import StoreError, StoreUnavailable
-from rowlock.stores.base import Inserted
+from rowlock.stores.base import Enqueued
 
 LARGEST = 1000  # jobs in a group: larger ones take longer without being faster
 
-Insert = Callable[[Sequence[NewJob]], Awaitable[list[Inserted]]]
-_Caller = tuple[NewJob, "asyncio.Future[Inserted]"]
+Insert = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
+_Caller = tuple[NewJob, "asyncio.Future[Enqueued]"]
 
 
 class Group:
@@ -24,9 +24,9 @@ class Group:
         self._waiting: list[_Caller] = []
         self._writer: asyncio.Task[None] | None = None
 
-    async def insert(self, job: NewJob) -> Inserted:
+    async def insert(self, job: NewJob) -> Enqueued:
         """Returns after the commit. A cancelled caller leaves the others' jobs alone; its own may be written."""
-        future: asyncio.Future[Inserted] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Enqueued] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, future))
         if self._writer is None:
             # A task of its own begins on the loop's next turn, so that callers of the same turn share it.

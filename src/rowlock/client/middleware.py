@@ -16,10 +16,10 @@ from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
 from typing import Self
 
-from rowlock.stores.base import Inserted
+from rowlock.stores.base import Enqueued
 from rowlock.tasks import Draft
 
-EnqueueMiddleware = Callable[[Draft], Generator[None, Inserted, None] | None]
+EnqueueMiddleware = Callable[[Draft], Generator[None, Enqueued, None] | None]
 
 
 class Around:
@@ -28,10 +28,10 @@ class Around:
     def __init__(self, middleware: Sequence[EnqueueMiddleware], drafts: Sequence[Draft]) -> None:
         self._middleware = middleware
         self._drafts = drafts
-        self._begun: list[tuple[int, Generator[None, Inserted, None]]] = []
-        self._answers: Sequence[Inserted] = ()
+        self._begun: list[tuple[int, Generator[None, Enqueued, None]]] = []
+        self._answers: Sequence[Enqueued] = ()
 
-    def done(self, answers: Sequence[Inserted]) -> None:
+    def done(self, answers: Sequence[Enqueued]) -> None:
         self._answers = answers
 
     def __enter__(self) -> Self:

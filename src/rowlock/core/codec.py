@@ -26,11 +26,13 @@ _decode = msgspec.json.Decoder().decode
 
 def encode_payload(payload: Mapping[str, Any] | None) -> str:
     """Canonical JSON text of a job's payload. None is an empty object."""
-    if not payload and (payload is None or isinstance(payload, dict)):
-        return "{}"
-    if not isinstance(payload, Mapping):
+    check_object(payload)
+    return encode(dict(payload), "payload") if payload else "{}"
+
+
+def check_object(payload: object) -> None:
+    if payload is not None and not isinstance(payload, Mapping):
         raise InvalidInput("payload", "not_an_object", f"must be a JSON object (a dict), not {type(payload).__name__}")
-    return encode(dict(payload), "payload")
 
 
 def encode(value: Any, field: str) -> str:

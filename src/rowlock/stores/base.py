@@ -17,9 +17,10 @@ from msgspec import UNSET, Struct, UnsetType
 from rowlock.core.job import Event, Job, Lane, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
 from rowlock.stores.migrations import Migration
-
-DAY = 86_400.0
-MIN_RETENTION = DAY  # the archive also answers repeated enqueues: it is kept at least this long
+from rowlock.stores.reading import DAY as DAY
+from rowlock.stores.reading import MIN_RETENTION as MIN_RETENTION
+from rowlock.stores.reading import Filter, Page, PartitionReport, Stats
+from rowlock.stores.reading import Retention as Retention
 
 
 class Home(Struct, frozen=True):
@@ -30,7 +31,7 @@ class Home(Struct, frozen=True):
     schema: str | None
 
 
-class Inserted(Struct, frozen=True):
+class Enqueued(Struct, frozen=True):
     """`id` is the caller's, or the id of the job that was there before (same id, or same live key)."""
 
     id: str
@@ -126,15 +127,6 @@ class Edit(Struct, frozen=True, kw_only=True):
         return sorted("run_at" if name == "delay" else name for name in given)
 
 
-class Retention(Struct, frozen=True, kw_only=True):
-    """Seconds that finished jobs are kept, by status; None is for ever."""
-
-    completed: float | None = 7 * DAY
-    cancelled: float | None = 7 * DAY
-    failed: float | None = None
-    expired: float | None = None
-
-
 class Pause(Struct, frozen=True):
     topic: str
     at: datetime
@@ -144,6 +136,11 @@ class Pause(Struct, frozen=True):
 
 
 class Store(Protocol):
+    @property
+    def in_memory(self) -> bool:
+        """It lives in this process only: two stores of the same URL are two databases."""
+        ...
+
     # ── Life of the store ──
     async def open(self) -> None:
         """Connect and check the schema: NotMigrated, SchemaTooNew, StoreUnavailable, …"""
@@ -178,7 +175,7 @@ class Store(Protocol):
         ...
 
     # ── Clients ──
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
         """All jobs in one transaction. A live job with the same (topic, key), or any job with the same id, answers
         instead of a new one; also one earlier in the same batch. `repeat`: the ids may have been inserted by an
         earlier try whose outcome is unknown, or are the caller's own: look in the archive as well."""
@@ -226,6 +223,16 @@ class Store(Protocol):
         """Delete finished jobs that are past their retention; how many. Completed ones are kept a day at least."""
         ...
 
+    async def fold_counts(self, limit: int = 10_000) -> int:
+        """Add what was counted since to the totals; how many notes were folded. Numbers are right without it; it keeps
+        `stats` fast."""
+        ...
+
+    async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
+        """Make the archive's parts for today and `ahead` days more, and drop those in which nothing is kept any more.
+        Never waits long for others: what can't be done now is left to the next call."""
+        ...
+
     # ── Operators: each also writes the audit, in the same transaction ──
     async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
         """pending, blocked, waiting → cancelled; processing → cancel_requested. Again on cancel_requested: not done."""
@@ -269,4 +276,13 @@ class Store(Protocol):
     async def wait_for_work(self, timeout: float) -> bool:
         """True when the doorbell rang (or something was committed) since the last call returned; False after
         `timeout` seconds. A missed ring costs a poll, nothing else."""
+        ...
+
+    # ── Lists and numbers. Last, because from here on `list` is a verb ──
+    async def stats(self, topic: str | None = None) -> Stats:
+        """How many jobs stand where, and how all jobs have ended, also those that were pruned; by topic."""
+        ...
+
+    async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
+        """Jobs that meet `filter`, live and archived, newest first (by id). `cursor` is an earlier page's `next`."""
         ...

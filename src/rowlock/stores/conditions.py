@@ -80,7 +80,8 @@ class Renderer(ABC):
                 return " AND ".join(self.member(path, value) for path, value in filter.paths)
             case "error":
                 return self.error(filter.error or "")
-        raise AssertionError(name)
+            case _:
+                raise AssertionError(name)
 
     @abstractmethod
     def select(self, table: str, where: str, hit: str | None) -> str:
@@ -117,5 +118,3 @@ class Renderer(ABC):
 
     @abstractmethod
     def error(self, part: str) -> str: ...
-
-

@@ -10,13 +10,13 @@ This module does no I/O: `find` yields steps, the store answers what it saw.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Literal
 
 from msgspec import Struct
 
-from rowlock.core.job import HELD, Status
-from rowlock.stores.reading import MAX_TOTAL, Filter, Place
+from rowlock.core.job import HELD, Job, Status
+from rowlock.stores.reading import MAX_TOTAL, Filter, Page, Place, make_cursor
 
 WINDOW = 10_000  # rows that are searched for tags, payload and error
 BUDGET = 100_000  # rows that are looked at when the index alone doesn't decide
@@ -96,7 +96,9 @@ def _gather(
     return ids, horizon, len(ids)
 
 
-def _go(walk: Walk, after: str | None, want: int, budget: int | None) -> Generator[Step, Seen, tuple[list[str], str | None]]:
+def _go(
+    walk: Walk, after: str | None, want: int, budget: int | None
+) -> Generator[Step, Seen, tuple[list[str], str | None]]:
     hits: list[str] = []
     looked = 0
     while len(hits) < want:
@@ -117,6 +119,27 @@ def _budget(filter: Filter, walk: Walk, walks: int) -> int | None:
     if filter.is_window:
         return max(WINDOW // walks, 1000)
     return None if is_decided(filter, walk) else max(BUDGET // walks, WINDOW)
+
+
+def page_ids(found: Found, place: Place) -> list[str]:
+    """Of the jobs on the page."""
+    return found.ids[place.offset : place.offset + place.limit]
+
+
+def make_page(found: Found, place: Place, jobs: Mapping[str, Job]) -> Page:
+    ids = page_ids(found, place)
+    end = found.horizon
+    if len(found.ids) > place.offset + place.limit:
+        end = ids[-1]
+    return Page(
+        items=[jobs[job_id] for job_id in ids],
+        total=found.total,
+        total_capped=found.total_capped,
+        partial=found.partial,
+        next=None if end is None else make_cursor(end),
+        limit=place.limit,
+        offset=place.offset,
+    )
 
 
 # ── Which indexes ──

@@ -108,7 +108,7 @@ class Place(Struct, frozen=True):
     after: str | None
 
 
-def check_place(limit: int, offset: int, cursor: str | None) -> Place:
+def check_place(limit: object, offset: object, cursor: str | None) -> Place:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
         raise InvalidInput("limit", "out_of_range", f"must be 1 to {MAX_LIMIT}, not {limit!r:.40}")
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_OFFSET:
@@ -163,7 +163,7 @@ def _text(value: object, field: str) -> str:
 
 def _status(value: object, field: str) -> Status:
     try:
-        return Status(value)
+        return Status(str(value))
     except ValueError:
         names = ", ".join(Status)
         raise InvalidInput(field, "unknown_status", f"{value!r:.40} is none of {names}") from None
@@ -237,27 +237,45 @@ class Ended(Struct):
             setattr(self, name, getattr(self, name) + more)
 
 
-Standing = tuple[str, str, int]  # topic, status, how many
+class Tally(Struct, frozen=True):
+    """So many jobs of a topic are in this status, counted in `branch`, which may have ended at its bound."""
+
+    branch: str
+    topic: str
+    status: str
+    count: int
 
 
-def make_stats(topic: str | None, live: Iterable[Standing], ended: Iterable[tuple[str, Sequence[int]]]) -> Stats:
-    """From what a store counted. `ended` has the topic '' for all topics together; rows of a topic add up."""
+BOUND = MAX_LIVE + 1  # of each branch: one more than is told
+
+
+def make_stats(topic: str | None, live: Iterable[Tally], ended: Iterable[tuple[str, Sequence[int]]]) -> Stats:
+    """From what a store counted. `ended` has the topic '' for all topics together; rows of a topic add up.
+
+    When one topic was asked for, a store may still count others on the way.
+    """
     standing: dict[str, dict[str, int]] = {}
     sums: dict[str, int] = {}
-    for name, status, count in live:
-        of = standing.setdefault(name, {})
-        of[status] = of.get(status, 0) + count
-        sums[status] = sums.get(status, 0) + count
+    branches: dict[str, int] = {}
+    statuses: dict[str, set[str]] = {}
+    for row in live:
+        branches[row.branch] = branches.get(row.branch, 0) + row.count
+        statuses.setdefault(row.branch, set()).add(row.status)
+        if topic is None or topic == row.topic:
+            of = standing.setdefault(row.topic, {})
+            of[row.status] = of.get(row.status, 0) + row.count
+            sums[row.status] = sums.get(row.status, 0) + row.count
     counters: dict[str, Ended] = {}
     for name, counts in ended:
         counters.setdefault(name, Ended()).add(counts)
-    capped = tuple(sorted(status for status, count in sums.items() if count > MAX_LIVE))
+    cut = {status for branch, count in branches.items() if count > MAX_LIVE for status in statuses[branch]}
+    capped = tuple(sorted(cut | {status for status, count in sums.items() if count > MAX_LIVE}))
     every = _counts(sums, counters.get("" if topic is None else topic), capped)
     if topic is not None:
         return Stats(**every)
     names = sorted((standing.keys() | counters.keys()) - {""})
     of_topics = {
-        # A number that was not counted to its end says too little of every topic.
+        # A number that was not counted to its end may say too little of any topic.
         name: TopicStats(**_counts(standing.get(name, {}), counters.get(name), capped))
         for name in names[:MAX_TOPICS]
     }
@@ -285,10 +303,10 @@ def _counts(live: Mapping[str, int], ended: Ended | None, capped: tuple[str, ...
 class TopicRetention(Struct, frozen=True, kw_only=True):
     """What is different for one topic; UNSET is as for all."""
 
-    completed: float | None | UnsetType = UNSET
-    cancelled: float | None | UnsetType = UNSET
-    failed: float | None | UnsetType = UNSET
-    expired: float | None | UnsetType = UNSET
+    completed: float | UnsetType | None = UNSET
+    cancelled: float | UnsetType | None = UNSET
+    failed: float | UnsetType | None = UNSET
+    expired: float | UnsetType | None = UNSET
 
 
 class Retention(Struct, frozen=True, kw_only=True):

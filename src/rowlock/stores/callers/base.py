@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from rowlock.core.job import NewJob
 from rowlock.errors import ConnectionRefused
-from rowlock.stores.base import Home, Inserted
+from rowlock.stores.base import Home, Enqueued
 
 T = TypeVar("T")
 Ring = Callable[[], None]
@@ -28,7 +28,7 @@ class SyncCaller(ABC):
         self.home = home
 
     @abstractmethod
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
         """As Store.insert, in the caller's transaction. `notify`: wake the workers at its commit (PostgreSQL; a commit
         to SQLite wakes them anyway). The driver's own errors pass through: they belong to the caller's transaction."""
 
@@ -46,7 +46,7 @@ class AsyncCaller(ABC):
         self.home = home
 
     @abstractmethod
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
         """See SyncCaller."""
 
     def on_commit(self, ring: Ring) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rowlock.core.job import NewJob
-from rowlock.stores.base import Inserted
+from rowlock.stores.base import Enqueued
 from rowlock.stores.callers import postgres
 from rowlock.stores.callers.base import Query, Ring, SyncCaller, autocommit, drive, failed, refuse_dialect
 from rowlock.stores.callers.sqlite import LOCK, explained, insert_on
 
 
 class DjangoCaller(SyncCaller):
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
         refuse_dialect(self.kind, self.conn.vendor, self.home)
         if self.conn.needs_rollback:
             raise failed(self.kind, "Leave the atomic() block first")

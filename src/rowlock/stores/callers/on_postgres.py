@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from rowlock.core.job import NewJob
-from rowlock.stores.base import Inserted
+from rowlock.stores.base import Enqueued
 from rowlock.stores.callers import postgres
 from rowlock.stores.callers.base import AsyncCaller, Query, SyncCaller, autocommit, closed, drive, drive_async, failed
 
@@ -15,7 +15,7 @@ _IDLE, _INERROR, _UNKNOWN = 0, 3, 4  # libpq's PGTransactionStatusType
 
 
 class PsycopgCaller(SyncCaller):
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
         _check_libpq(self.conn, self.kind, "Use `with conn.transaction():`, or a connection without autocommit")
         steps = postgres.insert(self.kind, self.home, self.conn, jobs, repeat=repeat, notify=notify)
         return drive(steps, self._run) if jobs else []
@@ -29,7 +29,7 @@ class PsycopgCaller(SyncCaller):
 
 
 class Psycopg2Caller(SyncCaller):
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
         _check_libpq(self.conn, self.kind, "Set conn.autocommit = False")
         steps = postgres.insert(self.kind, self.home, self.conn, jobs, repeat=repeat, notify=notify)
         return drive(steps, self._run) if jobs else []
@@ -42,7 +42,7 @@ class Psycopg2Caller(SyncCaller):
 
 
 class AsyncPsycopgCaller(AsyncCaller):
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
         _check_libpq(self.conn, self.kind, "Use `async with conn.transaction():`, or a connection without autocommit")
         steps = postgres.insert(self.kind, self.home, self.conn, jobs, repeat=repeat, notify=notify)
         return await drive_async(steps, self._run) if jobs else []
@@ -57,7 +57,7 @@ class AsyncPsycopgCaller(AsyncCaller):
 
 
 class AsyncpgCaller(AsyncCaller):
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
         raw = getattr(self.conn, "_con", self.conn)  # a pool hands out proxies, which lose it when it is given back
         if raw is None or raw.is_closed():
             raise closed(self.kind)

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from rowlock.core.job import NewJob
 from rowlock.errors import ConnectionRefused
-from rowlock.stores.base import Inserted
+from rowlock.stores.base import Enqueued
 from rowlock.stores.callers import postgres
 from rowlock.stores.callers.base import (
     AsyncCaller,
@@ -40,7 +40,7 @@ _OPTIONS = {"stream_results": False, "yield_per": None, "max_row_buffer": 1}
 
 
 class SqlalchemyCaller(SyncCaller):
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
         conn = _begun(self.conn, self)
         if not jobs:
             return []
@@ -53,16 +53,16 @@ class SqlalchemyCaller(SyncCaller):
 
 
 class AsyncSqlalchemyCaller(AsyncCaller):
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Inserted]:
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
         with _refused(self.kind):
             return await self._insert(jobs, repeat, notify)
 
-    async def _insert(self, jobs: Sequence[NewJob], repeat: bool, notify: bool) -> list[Inserted]:
-        def on_postgres(conn: Session | Connection) -> list[Inserted]:
+    async def _insert(self, jobs: Sequence[NewJob], repeat: bool, notify: bool) -> list[Enqueued]:
+        def on_postgres(conn: Session | Connection) -> list[Enqueued]:
             return _insert_postgres(self, _begun(conn, self), jobs, repeat, notify) if jobs else []
 
         target = self.conn() if callable(self.conn) else self.conn  # async_scoped_session
-        answers: list[Inserted]
+        answers: list[Enqueued]
         if self.home.dialect == "postgres":
             answers = await target.run_sync(on_postgres)
         else:
@@ -78,7 +78,7 @@ class AsyncSqlalchemyCaller(AsyncCaller):
 
 def _insert_postgres(
     caller: SyncCaller | AsyncCaller, conn: Connection, jobs: Sequence[NewJob], repeat: bool, notify: bool
-) -> list[Inserted]:
+) -> list[Enqueued]:
     raw = conn.connection.driver_connection  # only to remember it by
     steps = postgres.insert(caller.kind, caller.home, raw, jobs, repeat=repeat, notify=notify)
     return drive(steps, partial(_run, conn))

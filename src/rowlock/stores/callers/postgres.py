@@ -13,7 +13,7 @@ from msgspec import Struct
 from rowlock.core.job import NewJob, Status
 from rowlock.errors import ConnectionRefused, StoreBusy
 from rowlock.stores import sql
-from rowlock.stores.base import Home, Inserted
+from rowlock.stores.base import Home, Enqueued
 from rowlock.stores.callers.base import Query, Steps, another_database, causes, failed, read_only
 
 ATTEMPTS = 8  # at a key that comes and goes
@@ -97,7 +97,7 @@ _texts = cache(_Texts)
 
 def insert(
     kind: str, home: Home, raw: object, jobs: Sequence[NewJob], *, repeat: bool, notify: bool
-) -> Steps[list[Inserted]]:
+) -> Steps[list[Enqueued]]:
     """`raw`: the driver's connection, which is asked only once where it leads."""
     assert home.schema is not None  # noqa: S101 - narrows the type
     texts = _texts(home.schema)
@@ -134,8 +134,8 @@ def _introduce(kind: str, home: Home, texts: _Texts) -> Steps[None]:
         raise read_only(kind)
 
 
-def _insert(texts: _Texts, jobs: Sequence[NewJob], repeat: bool) -> Steps[list[Inserted]]:
-    answers: dict[int, Inserted] = {}
+def _insert(texts: _Texts, jobs: Sequence[NewJob], repeat: bool) -> Steps[list[Enqueued]]:
+    answers: dict[int, Enqueued] = {}
     # In the order in which the statement sorts them, should they need more than one.
     todo = sorted(range(len(jobs)), key=lambda n: (jobs[n].topic, jobs[n].key or "", n))
     for _ in range(ATTEMPTS):
@@ -157,7 +157,7 @@ def _insert(texts: _Texts, jobs: Sequence[NewJob], repeat: bool) -> Steps[list[I
 
 def _insert_new(
     texts: _Texts, jobs: Sequence[NewJob], part: list[int], parameter: str, repeat: bool
-) -> Steps[dict[int, Inserted]]:
+) -> Steps[dict[int, Enqueued]]:
     """Those that are new."""
     answer = _fresh((yield Query(texts.insert, parameter)))
     fresh = {jobs[n].id for n in part} if answer.ids is None else set(answer.ids)
@@ -169,16 +169,16 @@ def _insert_new(
         job = jobs[n]
         if job.id in fresh:
             fresh.remove(job.id)  # the same id again in this batch is answered by the first
-            new[n] = Inserted(job.id, False, Status.PENDING, job.run_at or now + timedelta(seconds=job.delay), now)
+            new[n] = Enqueued(job.id, False, Status.PENDING, job.run_at or now + timedelta(seconds=job.delay), now)
     return new
 
 
-def _answering(texts: _Texts, jobs: Sequence[NewJob], taken: list[int]) -> Steps[dict[int, Inserted]]:
+def _answering(texts: _Texts, jobs: Sequence[NewJob], taken: list[int]) -> Steps[dict[int, Enqueued]]:
     """The jobs that were there before; those whose key has come free meanwhile are missing."""
     asked = _text([_Asked(jobs[n].id, n, jobs[n].topic, jobs[n].key) for n in taken])
     found = _existing((yield Query(texts.existing, asked)))
     return {
-        n: Inserted(job_id, True, status, _moment(run_at), _moment(created))
+        n: Enqueued(job_id, True, status, _moment(run_at), _moment(created))
         for n, job_id, status, run_at, created in found
     }
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rowlock.core.job import NewJob
 from rowlock.errors import ConnectionRefused
-from rowlock.stores.base import Home, Inserted
+from rowlock.stores.base import Home, Enqueued
 from rowlock.stores.callers.base import another_database, autocommit, causes, closed, read_only
 from rowlock.stores.sqlite.database import microseconds
 from rowlock.stores.sqlite.failures import primary_code
@@ -22,7 +22,7 @@ _BEGIN = "Execute BEGIN first, or use a connection with another isolation_level"
 
 def insert_on(
     conn: sqlite3.Connection, kind: str, home: Home, jobs: Sequence[NewJob], *, repeat: bool
-) -> list[Inserted]:
+) -> list[Enqueued]:
     """All or nothing. The caller's transaction is begun as sqlite3 does it for any other write."""
     with explained(kind), _plain_text(conn):
         cursor = conn.cursor()

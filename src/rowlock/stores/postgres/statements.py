@@ -54,6 +54,10 @@ class Statements:
         self.prune = _load("prune", schema)
         self.get = _load("get", schema).replace("{columns}", f"{COLUMNS}, j.events_count")
         self.events = _load("events", schema)
+        self.fold_counts = _load("fold_counts", schema)
+        stats = _load("stats", schema)
+        self.stats = stats.replace("{of_topic}", "")
+        self.stats_of_topic = stats.replace("{of_topic}", "AND j.topic = $3::text")
 
 
 @cache

@@ -23,7 +23,6 @@ from rowlock.core.lifecycle import (
     judge,
 )
 from rowlock.stores.base import (
-    MIN_RETENTION,
     Beat,
     Changed,
     Claim,
@@ -31,19 +30,33 @@ from rowlock.stores.base import (
     Edit,
     Hold,
     Home,
-    Inserted,
+    Enqueued,
     Pause,
     Progress,
     Rescued,
     Retention,
     Settled,
 )
+from rowlock.stores.listing import Found, find, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
-from rowlock.stores.postgres import migrate, rows
+from rowlock.stores.postgres import listing, migrate, partitions, rows
 from rowlock.stores.postgres.connections import CONFLICTS, Conflict, Connections, parse_target
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.hints import LaneHints
+from rowlock.stores.postgres.listing import PostgresStep
 from rowlock.stores.postgres.statements import CLAIMED_JOB, Statements
+from rowlock.stores.reading import (
+    BOUND,
+    MAX_TOPICS,
+    Filter,
+    Page,
+    PartitionReport,
+    Place,
+    Stats,
+    Tally,
+    check_place,
+    make_stats,
+)
 
 T = TypeVar("T")
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
@@ -62,6 +75,10 @@ class PostgresStore:
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self._target.label}, schema {self._target.schema}>"
+
+    @property
+    def in_memory(self) -> bool:
+        return False
 
     # ── Life of the store ──
 
@@ -109,13 +126,13 @@ class PostgresStore:
 
     # ── Clients ──
 
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
         if not jobs:
             return []
         self._hints.forget()
         keyed = any(job.key is not None for job in jobs)
 
-        async def run(connection: Any) -> list[Inserted]:
+        async def run(connection: Any) -> list[Enqueued]:
             # All is in one statement, which needs no BEGIN and COMMIT round trips …
             if not repeat and (not keyed or len(jobs) == 1):
                 return await self._insert(connection, jobs, keyed, repeat)
@@ -125,15 +142,15 @@ class PostgresStore:
 
         return await self._with_connection(run)
 
-    async def _insert(self, connection: Any, jobs: Sequence[NewJob], keyed: bool, repeat: bool) -> list[Inserted]:
+    async def _insert(self, connection: Any, jobs: Sequence[NewJob], keyed: bool, repeat: bool) -> list[Enqueued]:
         now, fresh = await self._insert_new(connection, list(jobs), keyed, repeat)
-        answers: dict[int, Inserted] = {}
+        answers: dict[int, Enqueued] = {}
         taken: list[int] = []
         for n, job in enumerate(jobs):
             if job.id in fresh:
                 fresh.remove(job.id)  # the same id again in this batch is answered by the first
                 run_at = job.run_at or now + timedelta(seconds=job.delay)
-                answers[n] = Inserted(job.id, False, Status.PENDING, run_at, now)
+                answers[n] = Enqueued(job.id, False, Status.PENDING, run_at, now)
             else:
                 taken.append(n)
         if taken:
@@ -158,7 +175,7 @@ class PostgresStore:
             fresh -= {str(row[0]) for row in await connection.fetch(self._sql.insert_undo, list(fresh))}
         return now, fresh
 
-    async def _existing(self, connection: Any, jobs: Sequence[NewJob], taken: list[int]) -> dict[int, Inserted]:
+    async def _existing(self, connection: Any, jobs: Sequence[NewJob], taken: list[int]) -> dict[int, Enqueued]:
         found = await connection.fetch(
             self._sql.existing,
             [jobs[n].id for n in taken],
@@ -166,7 +183,7 @@ class PostgresStore:
             [jobs[n].key for n in taken],
         )
         return {
-            taken[n - 1]: Inserted(str(job_id), True, rows.STATUS[status], run_at, created)
+            taken[n - 1]: Enqueued(str(job_id), True, rows.STATUS[status], run_at, created)
             for n, job_id, status, run_at, created in found
         }
 
@@ -294,12 +311,28 @@ class PostgresStore:
         return [str(row[0]) for row in await self._fetch(self._sql.cancel_timeout, by, limit, grace)]
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
-        completed = None if retention.completed is None else max(retention.completed, MIN_RETENTION)
-        kept = {"cancelled": retention.cancelled, "failed": retention.failed, "expired": retention.expired}
-        ends = {status: seconds for status, seconds in kept.items() if seconds is not None}
-        (row,) = await self._fetch(self._sql.prune, limit, completed, list(ends), list(ends.values()))
+        rules = [(status, retention.of(status)) for status in MOVES["prune"].sources]
+        own = [(status, topic) for status, _ in rules for topic in retention.exceptions(status)]
+        (row,) = await self._fetch(
+            self._sql.prune,
+            limit,
+            [status for status, _ in rules],
+            [seconds for _, seconds in rules],
+            [status for status, _ in own],
+            [topic for _, topic in own],
+            [retention.of(status, topic) for status, topic in own],
+        )
         count: int = row[0]
         return count
+
+    async def fold_counts(self, limit: int = 10_000) -> int:
+        (row,) = await self._fetch(self._sql.fold_counts, limit)
+        count: int = row[0]
+        return count
+
+    async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
+        async with self._connections.acquire() as connection:
+            return await partitions.keep(connection, self._target, retention, ahead)
 
     # ── Operators ──
 
@@ -405,6 +438,41 @@ class PostgresStore:
                     message = f"{self._target.label}: still in conflict after {attempt} attempts: {error}"
                     raise errors.StoreBusy(message) from error
                 attempt += 1
+
+    async def _find(self, connection: Any, filter: Filter, place: Place) -> Found:
+        search = find(filter, place)
+        try:
+            step = next(search)
+            while True:
+                render = PostgresStep(self._target.quoted_schema, filter, step)
+                row = await connection.fetchrow(render.render(), *render.values)
+                step = search.send(listing.seen(row))
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+
+    # ── Lists and numbers. Last, because from here on `list` is a verb ──
+
+    async def stats(self, topic: str | None = None) -> Stats:
+        bounds = (BOUND, MAX_TOPICS + 2)  # one row is for all topics, one more tells that there are more
+        if topic is None:
+            found = await self._fetch(self._sql.stats, *bounds)
+        else:
+            found = await self._fetch(self._sql.stats_of_topic, *bounds, topic)
+        live = [Tally(branch, name, status, n) for branch, name, status, n, _ in found if branch is not None]
+        return make_stats(topic, live, [(row[1], row[4]) for row in found if row[0] is None])
+
+    async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
+        place = check_place(limit, offset, cursor)
+
+        async def run(connection: Any) -> Page:
+            await connection.execute(listing.BEGIN)
+            found = await self._find(connection, filter, place)
+            got = await connection.fetch(self._sql.get, page_ids(found, place))
+            await connection.execute("COMMIT")
+            return make_page(found, place, {str(row[0]): rows.job(row) for row in got})
+
+        return await self._with_connection(run)
 
 
 def _may_settle(settlement: Settlement, row: tuple[Status, int, Any] | None) -> bool:

@@ -17,7 +17,8 @@ from rowlock.core.lifecycle import Settlement
 from rowlock.errors import StoreBusy, StoreError
 from rowlock.stores import base
 from rowlock.stores.migrations import Migration
-from rowlock.stores.sqlite import migrate, operators, rows, settle, upkeep
+from rowlock.stores.reading import Filter, Page, Place, Stats
+from rowlock.stores.sqlite import migrate, operators, reading, rows, settle, upkeep
 from rowlock.stores.sqlite.claim import claim as claim_
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.identity import identity as identity_
@@ -111,10 +112,10 @@ class Database:
 
     # ── Clients ──
 
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[base.Inserted]:
+    def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[base.Enqueued]:
         return self.insert_all([(jobs, repeat)])[0]
 
-    def insert_all(self, calls: Sequence[tuple[Sequence[NewJob], bool]]) -> list[list[base.Inserted]]:
+    def insert_all(self, calls: Sequence[tuple[Sequence[NewJob], bool]]) -> list[list[base.Enqueued]]:
         """Several calls of insert in one transaction: one fsync for all."""
         with self.transaction() as now:
             return [insert_(self.conn, now, jobs, repeat=repeat) for jobs, repeat in calls]
@@ -223,3 +224,17 @@ class Database:
         """Copy the WAL into the file and empty it, if nobody is in the way."""
         with suppress(StoreError), translated(self.where):
             self.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    # ── Lists and numbers. Last, because from here on `list` is a verb ──
+
+    def stats(self, topic: str | None = None) -> Stats:
+        with translated(self.where):
+            return reading.stats(self.conn, topic)
+
+    def list(self, filter: Filter, place: Place) -> Page:
+        try:
+            with translated(self.where):
+                self.conn.execute("BEGIN")
+                return reading.list_jobs(self.conn, filter, place)
+        finally:
+            self._rollback()  # there is nothing to commit

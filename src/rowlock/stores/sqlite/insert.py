@@ -9,13 +9,13 @@ from sqlite3 import Connection, Cursor
 from typing import Any
 
 from rowlock.core.job import NewJob, Status
-from rowlock.stores.base import Inserted
+from rowlock.stores.base import Enqueued
 from rowlock.stores.sqlite.rows import STATUS, Times, json_text, micros, span, sql
 
 _SIZES = (64, 8, 1)  # rows per statement; few sizes, so that the prepared statements stay in Python's cache
 
 
-def insert(conn: Connection, now: int, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
+def insert(conn: Connection, now: int, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
     if len({job.id for job in jobs}) < len(jobs):  # an id twice in one batch: then step by step
         return [insert(conn, now, [job], repeat=repeat)[0] for job in jobs]
     cursor = conn.cursor()
@@ -27,7 +27,7 @@ def insert(conn: Connection, now: int, jobs: Sequence[NewJob], *, repeat: bool =
     times = Times()
     born = times[now]
     return [
-        Inserted(job.id, False, Status.PENDING, times[_run_at(job, now)], born)
+        Enqueued(job.id, False, Status.PENDING, times[_run_at(job, now)], born)
         if (job.id not in archived if new is None else job.id in new)
         else _existing(cursor, job, job.id in archived, times)
         for job in jobs
@@ -94,11 +94,11 @@ def _row(job: NewJob, now: int) -> tuple[Any, ...]:
     return *_plain_row(job, now), expires_at, job.key, job.scope, job.scope_id, job.trace, tags
 
 
-def _existing(cursor: Cursor, job: NewJob, archived: bool, times: Times) -> Inserted:
+def _existing(cursor: Cursor, job: NewJob, archived: bool, times: Times) -> Enqueued:
     """The job that stands in the way: the one with this id, or else the live one with this key."""
     same_id = _first(cursor, "insert_archived" if archived else "insert_same_id", job.id)
     job_id, status, run_at, created = same_id or _first(cursor, "insert_same_key", job.topic, job.key)
-    return Inserted(job_id, True, STATUS[status], times[run_at], times[created])
+    return Enqueued(job_id, True, STATUS[status], times[run_at], times[created])
 
 
 def _first(cursor: Cursor, statement: str, *values: str | None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rowlock.errors import StoreError
 from rowlock.stores.migrations import Migration, load, pending
@@ -35,6 +35,20 @@ def apply_next(conn: sqlite3.Connection, now: int, where: str) -> Migration | No
         (migration.number, migration.name, migration.checksum, now),
     )
     return migration
+
+
+def script(todo: Sequence[Migration]) -> str:
+    """The same for the sqlite3 shell. WAL first: it can't be switched on in a transaction."""
+    parts = ["PRAGMA journal_mode = wal;", "BEGIN IMMEDIATE;", f"{sql('migrations_table').strip()};"]
+    for migration in todo:
+        parts += [f"\n-- {migration.title}", migration.sql.strip()]
+        # julianday, because unixepoch('subsec') is newer than the oldest SQLite that we work with.
+        parts.append(
+            "INSERT INTO _jobs_migrations (number, name, checksum, applied_at) VALUES\n"
+            f"    ({migration.number}, '{migration.name}', '{migration.checksum}',\n"
+            "     CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER));"
+        )
+    return "\n".join([*parts, "COMMIT;"]) + "\n"
 
 
 def statements(script: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from rowlock.core.job import HELD, Status
 from rowlock.core.lifecycle import APPLIED, Settlement, Standing, Transition, Verdict, ended_by, judge
 from rowlock.stores.base import Beat, Claim, Hold, Progress, Settled
 from rowlock.stores.sqlite.claim import claim as claim_next
+from rowlock.stores.sqlite.counts import Ended, count
 from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, span, sql
 
 
@@ -22,12 +23,14 @@ class _Held(NamedTuple):
     locked_by: str | None
     claimed_at: int
     started_at: int | None
+    topic: str
 
 
 def settle(conn: Connection, now: int, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
     rows = _standing(conn, settlements)
     completed: list[tuple[Any, ...]] = []
     others: list[tuple[_Held, Transition]] = []
+    ended: list[Ended] = []
     refused: list[tuple[int, Settlement]] = []
     for place, settlement in enumerate(settlements):
         # Taken out: a second settlement of the same job finds nothing, and is judged after the first was applied.
@@ -38,14 +41,18 @@ def settle(conn: Connection, now: int, settlements: Sequence[Settlement], claim:
                 rows[settlement.id] = row
         elif settlement.transition.status is Status.COMPLETED:
             to = settlement.transition
-            completed.append((row.n, _started(row, to, now), to.result))
+            started_at = _started(row, to, now)
+            completed.append((row.n, started_at, to.result))
+            ended.append((row.topic, Status.COMPLETED, None if started_at is None else now - started_at))
         else:
             others.append((row, settlement.transition))
+            ended.append((row.topic, settlement.transition.status, None))
     if completed:
         conn.execute(sql("settle_archive"), {"now": now, "rows": json_text(completed)})
         conn.execute(sql("settle_delete"), (json_text([row[0] for row in completed]),))
     if others:
         _apply(conn, now, others)
+    count(conn, ended)
     verdicts = [APPLIED] * len(settlements)
     for place, settlement in refused:
         verdicts[place] = _refuse(conn, settlement)

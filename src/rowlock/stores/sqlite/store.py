@@ -24,7 +24,7 @@ from rowlock.stores.base import (
     Edit,
     Hold,
     Home,
-    Inserted,
+    Enqueued,
     Pause,
     Progress,
     Rescued,
@@ -32,10 +32,11 @@ from rowlock.stores.base import (
     Settled,
 )
 from rowlock.stores.migrations import Migration, require_none
+from rowlock.stores.reading import Filter, Page, PartitionReport, Stats, check_place
 from rowlock.stores.sqlite import connect
 from rowlock.stores.sqlite.database import Database, microseconds
 from rowlock.stores.sqlite.doorbell import Doorbell, Watcher
-from rowlock.stores.sqlite.migrate import known
+from rowlock.stores.sqlite.migrate import known, script
 from rowlock.stores.sqlite.threads import Answer, Worker, deliver
 
 T = TypeVar("T")
@@ -52,10 +53,11 @@ class _Side(Struct):
     async def call(self, verb: Callable[[Database], T]) -> T:
         return await self.worker.call(partial(verb, self.database))
 
-    def shut(self) -> None:
+    def shut(self, *, checkpoint: bool) -> None:
         """After what is queued: empty the WAL into the file, let go of it, end the thread."""
         self.database.hurry = True
-        self.worker.submit(self.database.checkpoint)
+        if checkpoint:
+            self.worker.submit(self.database.checkpoint)
         self.worker.submit(partial(connect.disconnect, self.database.conn))
         self.worker.stop()
 
@@ -69,8 +71,8 @@ class _Opened(Struct):
         """The writer last: whoever closes the last connection removes the WAL."""
         if self.watcher is not None:
             self.watcher.stop()
-            self.reader.shut()
-        self.writer.shut()
+            self.reader.shut(checkpoint=False)  # it would wait for a writer as long as it may wait at all
+        self.writer.shut(checkpoint=True)
 
 
 class SqliteStore:
@@ -96,7 +98,11 @@ class SqliteStore:
         self._memory: _Side | None = None
         self._opening = asyncio.Lock()
         self._doorbell = Doorbell()
-        self._inserts: deque[tuple[Sequence[NewJob], bool, asyncio.Future[list[Inserted]]]] = deque()
+        self._inserts: deque[tuple[Sequence[NewJob], bool, asyncio.Future[list[Enqueued]]]] = deque()
+
+    @property
+    def in_memory(self) -> bool:
+        return self._path is None
 
     # ── Life of the store ──
 
@@ -125,7 +131,7 @@ class SqliteStore:
             # In one thread to the end, also if whoever closes is cancelled.
             await asyncio.to_thread(opened.shut)
         elif memory is not None:
-            await asyncio.to_thread(memory.shut)
+            await asyncio.to_thread(memory.shut, checkpoint=False)
 
     async def migrate(self) -> list[Migration]:
         self._check_process()
@@ -139,6 +145,9 @@ class SqliteStore:
             return await self._memory_side().call(Database.pending_migrations)
         return await asyncio.to_thread(self._pending_in_file)
 
+    def migration_sql(self, migrations: Sequence[Migration]) -> str:
+        return script(migrations)
+
     async def now(self) -> datetime:
         return self._use().reader.database.now()
 
@@ -150,11 +159,11 @@ class SqliteStore:
 
     # ── Clients ──
 
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Inserted]:
+    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
         writer = self._use().writer
         if not jobs:
             return []
-        future: asyncio.Future[list[Inserted]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[Enqueued]] = asyncio.get_running_loop().create_future()
         self._inserts.append((jobs, repeat, future))
         # Whichever of these comes first takes all that wait; the others find nothing to do.
         writer.worker.submit(partial(self._insert_waiting, writer.database))
@@ -192,6 +201,12 @@ class SqliteStore:
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
         return await self._write(lambda db: db.prune(retention, limit))
+
+    async def fold_counts(self, limit: int = 10_000) -> int:
+        return 0  # there is one writer: it adds to the totals at once
+
+    async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
+        return PartitionReport()  # the archive is one table
 
     # ── Operators ──
 
@@ -346,9 +361,18 @@ class SqliteStore:
             self._memory = _Side(Worker("rowlock-sqlite-memory"), database)
         return self._memory
 
+    # ── Lists and numbers. Last, because from here on `list` is a verb ──
+
+    async def stats(self, topic: str | None = None) -> Stats:
+        return await self._use().reader.call(lambda db: db.stats(topic))
+
+    async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
+        place = check_place(limit, offset, cursor)
+        return await self._use().reader.call(lambda db: db.list(filter, place))
+
 
 def _insert_alone(
-    database: Database, jobs: Sequence[NewJob], repeat: bool, future: asyncio.Future[list[Inserted]]
+    database: Database, jobs: Sequence[NewJob], repeat: bool, future: asyncio.Future[list[Enqueued]]
 ) -> Answer:
     try:
         return future, database.insert(jobs, repeat=repeat), None

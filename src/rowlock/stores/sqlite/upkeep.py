@@ -5,13 +5,14 @@ To SQLite a negative LIMIT is none at all, hence the max(limit, 0).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
 from rowlock.core.job import Status
-from rowlock.core.lifecycle import CRASH_ERROR
-from rowlock.stores.base import MIN_RETENTION, Rescued, Retention
+from rowlock.core.lifecycle import CRASH_ERROR, MOVES
+from rowlock.stores.base import Rescued, Retention
+from rowlock.stores.sqlite.counts import count
 from rowlock.stores.sqlite.rows import append_history, entry, json_text, span, sql
 
 EXPIRED_ERROR = "Expired: not started before expires_at"
@@ -53,6 +54,7 @@ def rescue(
         rescued.append(Rescued(row.id, row.topic, row.version, status, bool(change["charged"])))
     conn.executemany(sql("rescue"), changes)
     append_history(conn, entries)
+    count(conn, [(one.topic, one.status, None) for one in rescued])
     return rescued
 
 
@@ -86,30 +88,40 @@ def _rescue(row: _Lost, now: int, backoff: Sequence[float]) -> tuple[dict[str, A
 
 def expire(conn: Connection, now: int, *, by: str, limit: int) -> list[str]:
     rows = conn.execute(sql("expire_due"), (now, max(limit, 0))).fetchall()
-    conn.executemany(sql("expire"), [{"n": n, "now": now, "error": EXPIRED_ERROR} for n, _, _ in rows])
-    append_history(conn, [(n, entry(now, "expired", Status.EXPIRED, version, by=by)) for n, _, version in rows])
-    return [job_id for _, job_id, _ in rows]
+    conn.executemany(sql("expire"), [{"n": n, "now": now, "error": EXPIRED_ERROR} for n, *_ in rows])
+    append_history(conn, [(n, entry(now, "expired", Status.EXPIRED, version, by=by)) for n, _, version, _ in rows])
+    count(conn, [(topic, Status.EXPIRED, None) for *_, topic in rows])
+    return [row[1] for row in rows]
 
 
 def cancel_timeout(conn: Connection, now: int, *, by: str, grace: float, limit: int) -> list[str]:
     rows = conn.execute(sql("cancel_timeout_due"), (now - span(grace), max(limit, 0))).fetchall()
     entries = []
-    for n, _, version, worker, claimed_at, started_at in rows:
+    for n, _, version, worker, claimed_at, started_at, _ in rows:
         run = {"worker": worker, "claimed_at": claimed_at, "started_at": started_at}
         entries.append((n, entry(now, "cancel_timed_out", Status.CANCELLED, version, by=by, **run)))
     conn.executemany(sql("cancel_timeout"), [{"n": row[0], "now": now} for row in rows])
     append_history(conn, entries)
+    count(conn, [(topic, Status.CANCELLED, None) for *_, topic in rows])
     return [row[1] for row in rows]
 
 
 def prune(conn: Connection, now: int, retention: Retention, limit: int) -> int:
     pruned = 0
-    if retention.completed is not None and limit > 0:
-        # The archive also answers repeated enqueues.
-        before = now - span(max(retention.completed, MIN_RETENTION))
-        pruned += conn.execute(sql("prune_archive"), (before, limit)).rowcount
-    ends = {"cancelled": retention.cancelled, "failed": retention.failed, "expired": retention.expired}
-    for status, kept in ends.items():
-        if kept is not None and pruned < limit:
-            pruned += conn.execute(sql("prune"), (status, now - span(kept), limit - pruned)).rowcount
+    for status in sorted(MOVES["prune"].sources):
+        for topic in _topics(conn, status):
+            kept = retention.of(status, topic)
+            if kept is not None and pruned < limit:
+                old = {"status": status, "topic": topic, "since": now - span(kept), "limit": limit - pruned}
+                statement = "prune_archive" if status is Status.COMPLETED else "prune"
+                pruned += conn.execute(sql(statement), old).rowcount
     return pruned
+
+
+def _topics(conn: Connection, status: Status) -> Iterator[str]:
+    """The topics that have such jobs, by leaps along the index: nobody walks over what another topic keeps."""
+    statement = sql("prune_archive_topic" if status is Status.COMPLETED else "prune_topic")
+    topic = ""
+    while found := conn.execute(statement, {"status": status, "topic": topic}).fetchone():
+        (topic,) = found
+        yield topic

@@ -52,7 +52,10 @@ CREATE TABLE {schema}._jobs (
 CREATE INDEX _jobs_claim ON {schema}._jobs (topic, template_version, (-priority), run_at, id) WHERE ready;
 CREATE INDEX _jobs_due ON {schema}._jobs (run_at) WHERE status = 'pending' AND NOT ready;
 CREATE INDEX _jobs_lease ON {schema}._jobs (locked_until) WHERE locked_until IS NOT NULL;
-CREATE INDEX _jobs_dead ON {schema}._jobs (status, finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX _jobs_dead ON {schema}._jobs (status, topic, finished_at) WHERE finished_at IS NOT NULL;
+-- For lists, which have no index of their own for jobs that are on their way: those pay for every index.
+CREATE INDEX _jobs_aside ON {schema}._jobs (status, id)
+    WHERE status IN ('waiting', 'blocked', 'failed', 'expired', 'cancelled');
 CREATE INDEX _jobs_expiry ON {schema}._jobs (expires_at) WHERE expires_at IS NOT NULL AND status = 'pending';
 CREATE INDEX _jobs_cancelling ON {schema}._jobs (cancel_requested_at) WHERE status = 'cancel_requested';
 CREATE UNIQUE INDEX _jobs_live_key ON {schema}._jobs (topic, key) WHERE key IS NOT NULL
@@ -97,8 +100,35 @@ CREATE TABLE {schema}._jobs_archive (
     history             jsonb
 ) PARTITION BY RANGE (id);
 CREATE TABLE {schema}._jobs_archive_rest PARTITION OF {schema}._jobs_archive DEFAULT;
--- Rows arrive in the order of finished_at, which is all that BRIN needs; a B-tree would cost each completion a page.
-CREATE INDEX _jobs_archive_finished ON {schema}._jobs_archive USING brin (finished_at) WITH (pages_per_range = 32);
+CREATE INDEX _jobs_archive_topic ON {schema}._jobs_archive (topic, id);
+CREATE INDEX _jobs_archive_finished ON {schema}._jobs_archive (topic, finished_at);
+-- Only jobs that have these pay for them.
+CREATE INDEX _jobs_archive_key ON {schema}._jobs_archive (key, id) WHERE key IS NOT NULL;
+CREATE INDEX _jobs_archive_scope ON {schema}._jobs_archive (scope, id) WHERE scope IS NOT NULL;
+CREATE INDEX _jobs_archive_scope_id ON {schema}._jobs_archive (scope_id, id) WHERE scope_id IS NOT NULL;
+CREATE INDEX _jobs_archive_flow ON {schema}._jobs_archive (flow_id, id) WHERE flow_id IS NOT NULL;
+
+-- How jobs have ended, by topic; what is pruned stays counted. The topic '' is all of them together.
+CREATE TABLE {schema}._jobs_totals (
+    topic        text COLLATE "C" PRIMARY KEY,
+    completed    bigint NOT NULL DEFAULT 0,
+    failed       bigint NOT NULL DEFAULT 0,
+    expired      bigint NOT NULL DEFAULT 0,
+    cancelled    bigint NOT NULL DEFAULT 0,
+    executions   bigint NOT NULL DEFAULT 0,  -- completed ones that have a beginning
+    execution_us bigint NOT NULL DEFAULT 0
+);
+-- What each statement adds to them. Rows are only appended, so that workers never wait for each other's counters, and
+-- folded into the totals by `fold_counts`. No index: they are read and removed all together.
+CREATE TABLE {schema}._jobs_counts (
+    topic        text NOT NULL,
+    completed    integer NOT NULL DEFAULT 0,
+    failed       integer NOT NULL DEFAULT 0,
+    expired      integer NOT NULL DEFAULT 0,
+    cancelled    integer NOT NULL DEFAULT 0,
+    executions   integer NOT NULL DEFAULT 0,
+    execution_us bigint NOT NULL DEFAULT 0
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 CREATE TABLE {schema}._jobs_topics (
     topic         text PRIMARY KEY,

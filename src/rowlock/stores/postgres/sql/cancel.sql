@@ -23,6 +23,10 @@ changed AS (
       AND j.id = held.id
     RETURNING j.id, j.topic, j.status, j.updated
 ),
+counted AS (
+    INSERT INTO {schema}._jobs_counts (topic, cancelled)
+    SELECT topic, count(*) FROM changed WHERE status = 'cancelled' GROUP BY topic
+),
 audited AS (
     INSERT INTO {schema}._jobs_audit (at, by, action, job_id, topic, reason)
     SELECT updated, $2::text, 'cancel', id, topic, $3::text FROM changed ORDER BY id

@@ -4,12 +4,18 @@ WITH picked AS MATERIALIZED (
     ORDER BY expires_at
     LIMIT $2::int
     FOR UPDATE SKIP LOCKED
+),
+ended AS (
+    UPDATE {schema}._jobs j SET
+        status = 'expired', ready = false, finished_at = clock_timestamp(), updated = clock_timestamp(), last_error = $3::text,
+        history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
+        history = {schema}._jobs_append(j.history, jsonb_build_object(
+            'at', {schema}._jobs_us(clock_timestamp()), 'event', 'expired', 'status', 'expired', 'version', j.version,
+            'by', $1::text))
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
+    RETURNING j.id, j.topic
+),
+counted AS (
+    INSERT INTO {schema}._jobs_counts (topic, expired) SELECT topic, count(*) FROM ended GROUP BY topic
 )
-UPDATE {schema}._jobs j SET
-    status = 'expired', ready = false, finished_at = clock_timestamp(), updated = clock_timestamp(), last_error = $3::text,
-    history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
-    history = {schema}._jobs_append(j.history, jsonb_build_object(
-        'at', {schema}._jobs_us(clock_timestamp()), 'event', 'expired', 'status', 'expired', 'version', j.version,
-        'by', $1::text))
-WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
-RETURNING j.id
+SELECT id FROM ended

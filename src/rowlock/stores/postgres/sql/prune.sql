@@ -1,9 +1,33 @@
--- $1: how many at most; $2: seconds that completed jobs are kept; $3, $4: the same for other statuses.
-WITH old AS MATERIALIZED (
-    SELECT h.tid FROM unnest($3::text[], $4::float8[]) AS keep (status, seconds) CROSS JOIN LATERAL (
+-- $1: how many at most. $2, $3: statuses and the seconds that they are kept, NULL is for ever; $4, $5, $6: the same for
+-- topics that are different. Topics are found by leaps along the index, so that nobody walks over what is kept.
+WITH RECURSIVE rule AS MATERIALIZED (SELECT * FROM unnest($2::text[], $3::float8[]) AS r (status, seconds)),
+own AS MATERIALIZED (SELECT * FROM unnest($4::text[], $5::text[], $6::float8[]) AS o (status, topic, seconds)),
+dead (status, topic) AS (
+    SELECT status, '' FROM rule WHERE status <> 'completed'
+    UNION ALL
+    SELECT dead.status, (
+        SELECT j.topic FROM {schema}._jobs j
+        WHERE j.status = dead.status AND j.finished_at IS NOT NULL AND j.topic > dead.topic ORDER BY j.topic LIMIT 1)
+    FROM dead WHERE dead.topic IS NOT NULL
+),
+done (status, topic) AS (
+    SELECT status, '' FROM rule WHERE status = 'completed'
+    UNION ALL
+    SELECT done.status, (
+        SELECT a.topic FROM {schema}._jobs_archive a WHERE a.topic > done.topic ORDER BY a.topic LIMIT 1)
+    FROM done WHERE done.topic IS NOT NULL
+),
+kept AS MATERIALIZED (
+    SELECT t.status, t.topic, (SELECT clock_timestamp()) - CASE WHEN own.topic IS NULL THEN rule.seconds
+                                                                ELSE own.seconds END * interval '1 second' AS since
+    FROM (SELECT * FROM dead UNION ALL SELECT * FROM done) t
+    JOIN rule ON rule.status = t.status LEFT JOIN own ON own.status = t.status AND own.topic = t.topic
+    WHERE t.topic <> ''
+),
+old AS MATERIALIZED (
+    SELECT h.tid FROM (SELECT * FROM kept WHERE status <> 'completed' AND since IS NOT NULL) k CROSS JOIN LATERAL (
         SELECT j.ctid AS tid FROM {schema}._jobs j
-        WHERE j.status = keep.status AND j.finished_at IS NOT NULL
-          AND j.finished_at <= (SELECT clock_timestamp()) - keep.seconds * interval '1 second'
+        WHERE j.status = k.status AND j.topic = k.topic AND j.finished_at IS NOT NULL AND j.finished_at <= k.since
         ORDER BY j.finished_at
         LIMIT $1::int
         FOR UPDATE SKIP LOCKED
@@ -12,8 +36,11 @@ WITH old AS MATERIALIZED (
 ),
 gone AS (DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) RETURNING 1),
 old_archived AS MATERIALIZED (
-    SELECT a.id FROM {schema}._jobs_archive a
-    WHERE a.finished_at <= (SELECT clock_timestamp()) - $2::float8 * interval '1 second'
+    SELECT h.id FROM (SELECT * FROM kept WHERE status = 'completed' AND since IS NOT NULL) k CROSS JOIN LATERAL (
+        SELECT a.id FROM {schema}._jobs_archive a WHERE a.topic = k.topic AND a.finished_at <= k.since
+        ORDER BY a.finished_at
+        LIMIT $1::int
+    ) h
     LIMIT $1::int - (SELECT count(*) FROM old)
 ),
 gone_archived AS (

@@ -25,7 +25,13 @@ changed AS (
             'by', $2::text, 'reason', $3::text)))
     FROM wanted w
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM wanted WHERE holder IS NULL)) AND j.id = w.id
-    RETURNING j.id, j.topic, j.updated
+    RETURNING j.id, j.topic, j.updated, w.status AS was
+),
+counted AS (
+    INSERT INTO {schema}._jobs_counts (topic, failed, expired, cancelled)
+    SELECT topic, -count(*) FILTER (WHERE was = 'failed'), -count(*) FILTER (WHERE was = 'expired'),
+           -count(*) FILTER (WHERE was = 'cancelled')
+    FROM changed GROUP BY topic
 ),
 audited AS (
     INSERT INTO {schema}._jobs_audit (at, by, action, job_id, topic, reason)

@@ -19,23 +19,31 @@ decided AS MATERIALIZED (
            was = 'processing' AND started AND may_retry AS charged,
            CASE WHEN was = 'processing' AND started THEN $3::text || ': worker ' || worker END AS error
     FROM picked
+),
+rescued AS (
+    UPDATE {schema}._jobs j SET
+        status = d.goal,
+        ready = d.goal = 'pending' AND NOT (d.charged AND coalesce(d.backoff, 0) > 0),
+        run_at = CASE WHEN d.charged AND d.backoff IS NOT NULL THEN d.now + d.backoff * interval '1 second'
+                      ELSE j.run_at END,
+        retries = j.retries + d.charged::int,
+        crashes = j.crashes + 1,
+        last_error = coalesce(d.error, j.last_error),
+        finished_at = CASE WHEN d.goal <> 'pending' THEN d.now END,
+        locked_by = NULL, locked_until = NULL, updated = d.now,
+        history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
+        history = {schema}._jobs_append(j.history, jsonb_strip_nulls(jsonb_build_object(
+            'at', {schema}._jobs_us(d.now), 'event', 'rescued', 'status', d.goal, 'version', j.version, 'by', $1::text,
+            'worker', d.worker, 'claimed_at', {schema}._jobs_us(j.claimed_at),
+            'started_at', {schema}._jobs_us(j.started_at),
+            'delay', CASE WHEN d.charged AND d.backoff > 0 THEN d.backoff END, 'error', d.error)))
+    FROM decided d
+    WHERE j.ctid = ANY (ARRAY(SELECT tid FROM decided)) AND j.id = d.id
+    RETURNING j.id, j.topic, j.version, j.status, d.charged
+),
+counted AS (
+    INSERT INTO {schema}._jobs_counts (topic, expired, cancelled)
+    SELECT topic, count(*) FILTER (WHERE status = 'expired'), count(*) FILTER (WHERE status = 'cancelled')
+    FROM rescued WHERE status IN ('expired', 'cancelled') GROUP BY topic
 )
-UPDATE {schema}._jobs j SET
-    status = d.goal,
-    ready = d.goal = 'pending' AND NOT (d.charged AND coalesce(d.backoff, 0) > 0),
-    run_at = CASE WHEN d.charged AND d.backoff IS NOT NULL THEN d.now + d.backoff * interval '1 second'
-                  ELSE j.run_at END,
-    retries = j.retries + d.charged::int,
-    crashes = j.crashes + 1,
-    last_error = coalesce(d.error, j.last_error),
-    finished_at = CASE WHEN d.goal <> 'pending' THEN d.now END,
-    locked_by = NULL, locked_until = NULL, updated = d.now,
-    history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
-    history = {schema}._jobs_append(j.history, jsonb_strip_nulls(jsonb_build_object(
-        'at', {schema}._jobs_us(d.now), 'event', 'rescued', 'status', d.goal, 'version', j.version, 'by', $1::text,
-        'worker', d.worker, 'claimed_at', {schema}._jobs_us(j.claimed_at),
-        'started_at', {schema}._jobs_us(j.started_at),
-        'delay', CASE WHEN d.charged AND d.backoff > 0 THEN d.backoff END, 'error', d.error)))
-FROM decided d
-WHERE j.ctid = ANY (ARRAY(SELECT tid FROM decided)) AND j.id = d.id
-RETURNING j.id, j.topic, j.version, j.status, d.charged
+SELECT id, topic, version, status, charged FROM rescued

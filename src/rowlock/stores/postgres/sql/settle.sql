@@ -38,6 +38,7 @@ archived AS (
     FROM gone g JOIN ok ON ok.id = g.id
     -- Only a caller's own id that was used twice can be there already: its first completion stands.
     ON CONFLICT (id) DO NOTHING
+    RETURNING topic, finished_at - started_at AS took
 ),
 moved AS (
     UPDATE {schema}._jobs j SET
@@ -61,7 +62,16 @@ moved AS (
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
-    RETURNING j.id
+    RETURNING j.id, j.topic, j.status
+),
+counted AS (
+    INSERT INTO {schema}._jobs_counts (topic, completed, executions, execution_us, failed, cancelled)
+    SELECT topic, count(*) FILTER (WHERE status IS NULL), count(took),
+           coalesce(extract(epoch FROM sum(took)) * 1000000, 0),
+           count(*) FILTER (WHERE status = 'failed'), count(*) FILTER (WHERE status = 'cancelled')
+    FROM (SELECT topic, NULL AS status, took FROM archived UNION ALL
+          SELECT topic, status, NULL FROM moved WHERE status IN ('failed', 'cancelled')) ended
+    GROUP BY topic
 ),
 settle_summary AS (
     -- Which ones were applied, only when it is not all of them. Asked of the writes, not of `ok`: a row that someone

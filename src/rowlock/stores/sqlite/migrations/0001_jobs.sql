@@ -59,7 +59,10 @@ CREATE TABLE _jobs (
 CREATE INDEX _jobs_claim ON _jobs (topic, template_version, priority DESC, run_at, id, expires_at, ready) WHERE ready;
 CREATE INDEX _jobs_due ON _jobs (run_at) WHERE status = 'pending' AND NOT ready;
 CREATE INDEX _jobs_lease ON _jobs (locked_until) WHERE locked_until IS NOT NULL;
-CREATE INDEX _jobs_dead ON _jobs (status, finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX _jobs_dead ON _jobs (status, topic, finished_at) WHERE finished_at IS NOT NULL;
+-- For lists, which have no index of their own for jobs that are on their way: those pay for every index.
+CREATE INDEX _jobs_aside ON _jobs (status, id) WHERE status = 'failed' OR status = 'cancelled' OR status = 'expired'
+    OR status = 'waiting' OR status = 'blocked';
 CREATE INDEX _jobs_expiry ON _jobs (expires_at) WHERE expires_at IS NOT NULL AND status = 'pending';
 CREATE INDEX _jobs_cancelling ON _jobs (cancel_requested_at) WHERE status = 'cancel_requested';
 CREATE UNIQUE INDEX _jobs_live_key ON _jobs (topic, key) WHERE key IS NOT NULL AND finished_at IS NULL;
@@ -103,7 +106,25 @@ CREATE TABLE _jobs_archive (
     last_error          TEXT,
     history             TEXT
 );
-CREATE INDEX _jobs_archive_finished ON _jobs_archive (finished_at);
+CREATE INDEX _jobs_archive_topic ON _jobs_archive (topic, id);
+CREATE INDEX _jobs_archive_finished ON _jobs_archive (topic, finished_at);
+-- Only jobs that have these pay for them.
+CREATE INDEX _jobs_archive_key ON _jobs_archive (key, id) WHERE key IS NOT NULL;
+CREATE INDEX _jobs_archive_scope ON _jobs_archive (scope, id) WHERE scope IS NOT NULL;
+CREATE INDEX _jobs_archive_scope_id ON _jobs_archive (scope_id, id) WHERE scope_id IS NOT NULL;
+CREATE INDEX _jobs_archive_flow ON _jobs_archive (flow_id, id) WHERE flow_id IS NOT NULL;
+
+-- How jobs have ended, by topic; what is pruned stays counted. The topic '' is all of them together. There is one
+-- writer, so nobody has to wait for these rows.
+CREATE TABLE _jobs_totals (
+    topic        TEXT PRIMARY KEY,
+    completed    INTEGER NOT NULL,
+    failed       INTEGER NOT NULL,
+    expired      INTEGER NOT NULL,
+    cancelled    INTEGER NOT NULL,
+    executions   INTEGER NOT NULL,  -- completed ones that have a beginning
+    execution_us INTEGER NOT NULL
+) WITHOUT ROWID;
 
 CREATE TABLE _jobs_topics (
     topic         TEXT PRIMARY KEY,

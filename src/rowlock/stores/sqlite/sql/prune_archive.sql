@@ -1,2 +1,2 @@
 DELETE FROM _jobs_archive
-WHERE n IN (SELECT n FROM _jobs_archive WHERE finished_at <= ? ORDER BY finished_at LIMIT ?)
+WHERE n IN (SELECT n FROM _jobs_archive WHERE topic = :topic AND finished_at <= :since ORDER BY finished_at LIMIT :limit)

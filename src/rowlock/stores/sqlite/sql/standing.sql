@@ -1,3 +1,3 @@
 -- Jobs by id, for guards that are judged outside: settle, heartbeat, progress.
-SELECT j.id, j.n, j.status, j.version, j.locked_by, j.claimed_at, j.started_at
+SELECT j.id, j.n, j.status, j.version, j.locked_by, j.claimed_at, j.started_at, j.topic
 FROM json_each(?) i CROSS JOIN _jobs j ON j.id = i.value

@@ -1,0 +1,154 @@
+"""The archive's parts, one for each day (UTC) by the time in the id: made ahead of time, dropped whole when it is over.
+
+A UUIDv7 begins with 48 bits of milliseconds, so a day is a range of ids. Ids for which there is no part (callers' own,
+or of a day whose part is gone) go to the DEFAULT part `_jobs_archive_rest`, where `prune` finds them.
+
+Many processes may call this at once: an advisory lock lets one of them through, the others have nothing to do. Every
+lock is waited for only shortly, since others queue behind whoever waits: what fails now is done in the next pass.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import asyncpg
+
+from rowlock.core.job import MAX_DELAY
+from rowlock.stores.postgres.connections import Target
+from rowlock.stores.reading import PartitionReport, Retention
+
+AHEAD = 3
+MAX_DROPS = 30  # in one call
+MAX_MOVED = 10_000  # rows that are moved from the DEFAULT part when a part is made
+# A new part makes PostgreSQL look through the whole DEFAULT part, which is locked meanwhile.
+MAX_REST = 256 << 20  # bytes
+
+_NAME = re.compile(r"_jobs_archive_(\d{8})\Z")
+_DAY = timedelta(days=1)
+_BOUNDS = "SET LOCAL lock_timeout = '200ms'; SET LOCAL statement_timeout = '2s'"
+_LATER = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.CheckViolationError)
+# Is there anything that finished after $1? One leap along the index for each topic.
+_KEPT = """
+WITH RECURSIVE t (topic) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (SELECT p.topic FROM {part} p WHERE p.topic > t.topic ORDER BY p.topic LIMIT 1) FROM t
+    WHERE t.topic IS NOT NULL
+)
+SELECT EXISTS (SELECT 1 FROM t WHERE EXISTS (
+    SELECT 1 FROM {part} p WHERE p.topic = t.topic AND p.finished_at > $1::timestamptz))"""
+
+
+async def begin(connection: Any, target: Target) -> None:
+    """The first parts, in the transaction that makes the tables: nobody else can see them yet."""
+    for day in _days((await _now(connection)).date(), AHEAD):
+        await connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {_part(target, day)} PARTITION OF {_table(target)} "
+            f"FOR VALUES FROM ('{first_id(day)}') TO ('{first_id(day + _DAY)}')"
+        )
+
+
+async def keep(connection: Any, target: Target, retention: Retention, ahead: int) -> PartitionReport:
+    now = await _now(connection)
+    there = await _existing(connection, target)
+    wanted = [day for day in _days(now.date(), ahead) if day not in there]
+    created = [day for day in wanted if await _try(connection, target, _make, day)]
+    dropped: list[date] = []
+    if retention.longest is not None:
+        since = now - timedelta(seconds=min(retention.longest, MAX_DELAY))
+        over = [day for day in there if day + _DAY <= since.date()]
+        for day in over[:MAX_DROPS]:
+            if not await _holds(connection, target, day, since) and await _try(connection, target, _drop, day, since):
+                dropped.append(day)
+    return PartitionReport(created=tuple(created), dropped=tuple(dropped))
+
+
+def first_id(day: date) -> str:
+    """The smallest id of that day."""
+    at = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    clock = f"{int(at.timestamp()) * 1000:012x}"
+    return f"{clock[:8]}-{clock[8:]}-0000-0000-000000000000"
+
+
+async def _try(connection: Any, target: Target, act: Any, *arguments: Any) -> bool:
+    """In a transaction of its own, if nobody else is at it. False: another time."""
+    try:
+        async with connection.transaction(isolation="read_committed"):
+            await connection.execute(_BOUNDS)
+            lock = f"rowlock partitions {target.schema}"
+            mine = await connection.fetchval("SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))", lock)
+            done: bool = bool(mine) and await act(connection, target, *arguments)
+            return done
+    except _LATER:
+        return False
+
+
+async def _make(connection: Any, target: Target, day: date) -> bool:
+    part, table, rest = _part(target, day), _table(target), f"{_table(target)}_rest"
+    if day in await _existing(connection, target):
+        return False
+    span = f"id >= '{first_id(day)}' AND id < '{first_id(day + _DAY)}'"
+    if await connection.fetchval("SELECT pg_relation_size($1::text::regclass)", rest) > MAX_REST:
+        return False
+    # From here on nothing comes into the DEFAULT part, so that what is moved is all there is.
+    await connection.execute(f"LOCK TABLE {rest} IN ACCESS EXCLUSIVE MODE")
+    found = f"SELECT count(*) FROM (SELECT 1 FROM {rest} WHERE {span} LIMIT {MAX_MOVED + 1}) s"  # noqa: S608 - our own
+    if await connection.fetchval(found) > MAX_MOVED:
+        return False
+    await connection.execute(f"CREATE TABLE {part} (LIKE {table} INCLUDING DEFAULTS INCLUDING INDEXES)")
+    await connection.execute(
+        f"WITH moved AS (DELETE FROM {rest} WHERE {span} RETURNING *) INSERT INTO {part} SELECT * FROM moved"  # noqa: S608
+    )
+    await connection.execute(
+        f"ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES FROM ('{first_id(day)}') TO ('{first_id(day + _DAY)}')"
+    )
+    return True
+
+
+async def _drop(connection: Any, target: Target, day: date, since: datetime) -> bool:
+    # First the table above it, as every statement does; then nothing can come in any more.
+    await connection.execute(f"LOCK TABLE ONLY {_table(target)} IN ACCESS EXCLUSIVE MODE")
+    if day not in await _existing(connection, target) or await _holds(connection, target, day, since):
+        return False
+    await connection.execute(f"DROP TABLE {_part(target, day)}")
+    return True
+
+
+async def _holds(connection: Any, target: Target, day: date, since: datetime) -> bool:
+    """A job that was enqueued long ago may have finished only now."""
+    part = f"{target.quoted_schema}.{_name(day)}"
+    holds: bool = await connection.fetchval(_KEPT.replace("{part}", part), since)
+    return holds
+
+
+async def _existing(connection: Any, target: Target) -> list[date]:
+    found = await connection.fetch(
+        "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
+        "WHERE i.inhparent = $1::text::regclass ORDER BY 1",
+        _table(target),
+    )
+    names = [match[1] for row in found if (match := _NAME.match(row[0]))]
+    return [date.fromisoformat(name) for name in names]
+
+
+async def _now(connection: Any) -> datetime:
+    now: datetime = await connection.fetchval("SELECT clock_timestamp()")
+    return now.astimezone(UTC)
+
+
+def _days(first: date, ahead: int) -> list[date]:
+    return [first + n * _DAY for n in range(ahead + 1)]
+
+
+def _name(day: date) -> str:
+    return f"_jobs_archive_{day:%Y%m%d}"
+
+
+def _part(target: Target, day: date) -> str:
+    return f"{target.quoted_schema}.{_name(day)}"
+
+
+def _table(target: Target) -> str:
+    return f"{target.quoted_schema}._jobs_archive"

@@ -1,0 +1,18 @@
+-- Two that fold at once take different rows, and meet in the totals in the order of topics.
+WITH taken AS MATERIALIZED (SELECT ctid AS tid FROM {schema}._jobs_counts LIMIT $1::int FOR UPDATE SKIP LOCKED),
+folded AS (
+    DELETE FROM {schema}._jobs_counts WHERE ctid = ANY (ARRAY(SELECT tid FROM taken))
+    RETURNING topic, completed, failed, expired, cancelled, executions, execution_us
+),
+added AS (
+    INSERT INTO {schema}._jobs_totals AS t (topic, completed, failed, expired, cancelled, executions, execution_us)
+    SELECT coalesce(topic, ''), sum(completed), sum(failed), sum(expired), sum(cancelled), sum(executions),
+           sum(execution_us)
+    FROM folded GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0
+    ORDER BY 1
+    ON CONFLICT (topic) DO UPDATE SET
+        completed = t.completed + excluded.completed, failed = t.failed + excluded.failed,
+        expired = t.expired + excluded.expired, cancelled = t.cancelled + excluded.cancelled,
+        executions = t.executions + excluded.executions, execution_us = t.execution_us + excluded.execution_us
+)
+SELECT count(*)::int FROM folded

@@ -1,0 +1,1 @@
+SELECT topic FROM _jobs_archive WHERE topic > :topic ORDER BY topic LIMIT 1

@@ -1,0 +1,353 @@
+"""What the application has set up on its connection is its own business: it neither breaks us nor is it changed."""
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing, suppress
+from datetime import datetime
+from typing import Any
+
+import aiosqlite
+import asyncpg
+import psycopg
+import psycopg2.extras
+import pytest
+import sqlalchemy
+from psycopg.rows import dict_row, namedtuple_row
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from rowlock.core.job import NewJob
+from rowlock.errors import StoreBusy
+from rowlock.stores.base import Inserted
+from rowlock.stores.callers import caller_for, postgres
+from tests.client.conn_kinds import Place, Psycopg, engine_url, insert
+from tests.stores.harness import claim_by, job
+
+
+async def works(conn: Any, place: Place) -> list[NewJob]:
+    """New, taken, and repeated."""
+    jobs = [job(payload={"n": 1}), job(key="k")]
+    caller = caller_for(conn, place.home)
+    answers = await insert(caller, jobs, repeat=True, notify=True)
+    answers += await insert(caller, [job(key="k"), jobs[0]], repeat=True)
+    assert [(answer.id, answer.existing) for answer in answers] == [
+        (jobs[0].id, False), (jobs[1].id, False), (jobs[1].id, True), (jobs[0].id, True),
+    ]  # fmt: skip
+    assert all(isinstance(answer.created, datetime) for answer in answers)
+    return jobs
+
+
+# ── The trap: SQLAlchemy on asyncpg begins with its own first statement, and not before ──
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_rollback_takes_the_job_although_sqlalchemy_had_executed_nothing(
+    postgres_place: Place, driver: str
+) -> None:
+    engine = create_async_engine(engine_url(postgres_place, driver))
+    try:
+        async with AsyncSession(engine) as session:
+            await works(session, postgres_place)
+            await session.rollback()
+        assert await postgres_place.committed() == ([], [])
+        async with engine.connect() as conn:
+            await works(conn, postgres_place)
+            await conn.rollback()
+        assert await postgres_place.committed() == ([], [])
+        async with AsyncSession(engine) as session:  # neither committed nor rolled back
+            await works(session, postgres_place)
+        assert await postgres_place.committed() == ([], [])
+        async with AsyncSession(engine) as session:
+            jobs = await works(session, postgres_place)
+            await session.commit()
+        assert sorted((await postgres_place.committed())[1]) == sorted(new.id for new in jobs)
+    finally:
+        await engine.dispose()
+
+
+async def test_the_trap_is_real(postgres_place: Place) -> None:
+    """What would happen on the driver's connection. If this fails one day, the detour is no longer needed."""
+    engine = create_async_engine(engine_url(postgres_place, "asyncpg"))
+    try:
+        async with AsyncSession(engine) as session:
+            raw: Any = await (await session.connection()).get_raw_connection()
+            await raw.driver_connection.execute("INSERT INTO orders VALUES (1)")
+            await session.rollback()
+        assert await postgres_place.committed() == ([1], [])
+    finally:
+        await engine.dispose()
+
+
+@pytest.mark.parametrize("driver", ["pysqlite", "aiosqlite"])
+async def test_the_same_on_sqlite(sqlite_place: Place, driver: str) -> None:
+    if driver == "pysqlite":
+        engine = sqlalchemy.create_engine(engine_url(sqlite_place, driver))
+        with engine.connect() as conn:
+            await works(conn, sqlite_place)
+            conn.rollback()
+        engine.dispose()
+    else:
+        aio = create_async_engine(engine_url(sqlite_place, driver))
+        async with AsyncSession(aio) as session:
+            await works(session, sqlite_place)
+            await session.rollback()
+        await aio.dispose()
+    assert await sqlite_place.committed() == ([], [])
+
+
+# ── Rows, types, cursors ──
+
+
+@pytest.mark.parametrize("factory", [dict_row, namedtuple_row])
+async def test_psycopg_row_factories(postgres_place: Place, factory: Any) -> None:
+    with psycopg.connect(postgres_place.address, row_factory=factory) as conn:
+        await works(conn, postgres_place)
+    async with await psycopg.AsyncConnection.connect(postgres_place.address, row_factory=factory) as aconn:
+        await insert(caller_for(aconn, postgres_place.home), [job()])
+    assert len((await postgres_place.committed())[1]) == 3
+
+
+@pytest.mark.parametrize("cursor", [psycopg.ClientCursor, psycopg.RawCursor])
+async def test_psycopg_cursor_factories(postgres_place: Place, cursor: Any) -> None:
+    with psycopg.connect(postgres_place.address, cursor_factory=cursor, prepare_threshold=None) as conn:
+        await works(conn, postgres_place)
+    assert len((await postgres_place.committed())[1]) == 2
+
+
+async def test_psycopg_pipeline(postgres_place: Place) -> None:
+    with psycopg.connect(postgres_place.address) as conn, conn.pipeline():
+        conn.execute("INSERT INTO orders VALUES (1)")
+        await works(conn, postgres_place)
+    assert len((await postgres_place.committed())[1]) == 2
+
+
+async def test_psycopg2_cursor_factories(postgres_place: Place) -> None:
+    options = {"cursor_factory": psycopg2.extras.RealDictCursor}
+    with closing(psycopg2.connect(postgres_place.address, **options)) as conn, conn:
+        await works(conn, postgres_place)
+    assert len((await postgres_place.committed())[1]) == 2
+
+
+async def test_asyncpg_codecs_and_records(postgres_place: Place) -> None:
+    class Mine(asyncpg.Record):
+        pass
+
+    conn = await asyncpg.connect(postgres_place.address, record_class=Mine, statement_cache_size=0)
+    try:
+        for name in ("json", "jsonb"):
+            await conn.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        await conn.set_type_codec("timestamptz", encoder=str, decoder=str, schema="pg_catalog")
+        async with conn.transaction():
+            await works(conn, postgres_place)
+    finally:
+        await conn.close()
+    assert len((await postgres_place.committed())[1]) == 2
+
+
+async def test_session_settings_of_postgresql(postgres_place: Place) -> None:
+    with psycopg.connect(postgres_place.address) as conn:
+        conn.execute("CREATE SCHEMA app")
+        conn.execute("SET search_path = app")
+        conn.execute("SET timezone = 'Asia/Kathmandu'")
+        conn.execute("SET datestyle = 'SQL, DMY'")
+        conn.execute("SET intervalstyle = 'sql_standard'")
+        jobs = await works(conn, postgres_place)
+    [stored, _] = (await postgres_place.store.get([new.id for new in jobs])).values()
+    assert abs((stored.created - await postgres_place.store.now()).total_seconds()) < 60
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_stricter_isolation(postgres_place: Place, level: str) -> None:
+    with psycopg.connect(postgres_place.address) as conn:
+        conn.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+        await works(conn, postgres_place)
+    assert len((await postgres_place.committed())[1]) == 2
+
+
+async def test_sqlalchemy_execution_options(postgres_place: Place) -> None:
+    engine = sqlalchemy.create_engine(engine_url(postgres_place, "psycopg"), echo=False)
+    options: list[dict[str, Any]] = [
+        {"stream_results": True},
+        {"yield_per": 10},
+        {"schema_translate_map": {None: "x"}},
+        {"isolation_level": "SERIALIZABLE"},
+    ]
+    for n, option in enumerate(options):
+        with engine.connect().execution_options(**option) as conn, conn.begin():
+            await insert(caller_for(conn, postgres_place.home), [job(key=f"k{n}"), job(key=f"k{n}")], repeat=True)
+    engine.dispose()
+    assert len((await postgres_place.committed())[1]) == len(options)
+
+
+async def test_sqlite_factories(sqlite_place: Place) -> None:
+    with closing(sqlite3.connect(sqlite_place.address)) as conn, conn:
+        conn.row_factory = lambda cursor, row: {"row": row}
+        conn.text_factory = bytes
+        await works(conn, sqlite_place)
+        assert conn.text_factory is bytes
+        [row] = conn.execute("SELECT 'x'").fetchall()
+        assert row == {"row": (b"x",)}
+    async with aiosqlite.connect(sqlite_place.address) as aconn:
+        aconn.row_factory = sqlite3.Row
+        await insert(caller_for(aconn, sqlite_place.home), [job()])
+        await aconn.commit()
+    assert len((await sqlite_place.committed())[1]) == 3
+
+
+# ── Locks ──
+
+
+async def test_sqlite_waits_for_the_write_lock(sqlite_place: Place) -> None:
+    """A transaction that had read first could not get it, however long it waits."""
+    with (
+        closing(sqlite3.connect(sqlite_place.address, check_same_thread=False, timeout=30)) as conn,
+        closing(sqlite3.connect(sqlite_place.address, isolation_level=None)) as other,
+    ):
+        conn.isolation_level = None
+        conn.execute("BEGIN")
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO orders VALUES (1)")
+        waiting = asyncio.create_task(asyncio.to_thread(_insert_sync, conn, sqlite_place, [new := job()]))
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done
+        other.execute("COMMIT")
+        [answer] = await waiting
+        conn.execute("COMMIT")
+    stored = (await sqlite_place.store.get([new.id]))[new.id]
+    assert answer.created == stored.created
+
+
+async def test_sqlite_that_stays_locked_says_so_in_its_own_words(sqlite_place: Place) -> None:
+    with (
+        closing(sqlite3.connect(sqlite_place.address, timeout=0)) as conn,
+        closing(sqlite3.connect(sqlite_place.address, isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            _insert_sync(conn, sqlite_place, [job()])
+        other.execute("ROLLBACK")
+
+
+async def test_sqlite_keeps_nothing_of_a_batch_that_failed(sqlite_place: Place) -> None:
+    good, bad = job(), job()
+    with closing(sqlite3.connect(sqlite_place.address)) as conn, conn:
+        conn.execute("INSERT INTO orders VALUES (1)")
+        conn.execute(
+            f"CREATE TEMP TRIGGER no BEFORE INSERT ON _jobs WHEN new.id = '{bad.id}' "
+            "BEGIN SELECT raise(ABORT, 'not this one'); END"
+        )
+        with pytest.raises(sqlite3.IntegrityError, match="not this one"):
+            _insert_sync(conn, sqlite_place, [*(job() for _ in range(64)), bad])
+        _insert_sync(conn, sqlite_place, [good])
+    assert await sqlite_place.committed() == ([1], [good.id])
+
+
+def _insert_sync(conn: Any, place: Place, jobs: list[NewJob]) -> list[Inserted]:
+    caller = caller_for(conn, place.home)
+    answers = caller.insert(jobs, repeat=False, notify=False)
+    assert isinstance(answers, list)
+    return answers
+
+
+async def test_a_key_in_an_open_transaction_is_waited_for(postgres_place: Place) -> None:
+    """Who commits first has the key; the other is told of it."""
+    with psycopg.connect(postgres_place.address) as first, psycopg.connect(postgres_place.address) as second:
+        [winner] = _insert_sync(first, postgres_place, [job(key="k")])
+        waiting = asyncio.create_task(asyncio.to_thread(_insert_sync, second, postgres_place, [job(key="k")]))
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done
+        first.commit()
+        [answer] = await waiting
+        assert (answer.id, answer.existing) == (winner.id, True)
+
+
+async def test_a_key_that_comes_and_goes(postgres_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder ends between our INSERT and our look: then we try again, but not for ever."""
+    await postgres_place.store.insert([job(key="k")])
+    kind = Psycopg(postgres_place)
+    async with kind.opened():
+        looks = 0
+        find = postgres._existing
+
+        def nobody(text: str) -> Any:
+            nonlocal looks
+            looks += 1
+            return [] if looks < 3 else find(text)
+
+        monkeypatch.setattr(postgres, "_existing", nobody)
+        [answer] = await kind.insert(job(key="k"))
+        assert answer.existing
+        assert looks == 3
+        monkeypatch.setattr(postgres, "_existing", lambda text: [])
+        with pytest.raises(StoreBusy, match="'k' was taken and freed 8 times"):
+            await kind.insert(job(key="k"))
+
+
+# ── Much at once ──
+
+
+async def test_jobs_too_large_for_one_statement(postgres_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "LARGEST", 2000)
+    big = [job(payload={"n": n, "text": "x" * 900}, key=f"k{n % 5}" if n % 2 else None) for n in range(20)]
+    with psycopg.connect(postgres_place.address) as conn:
+        answers = _insert_sync(conn, postgres_place, big)
+    assert [answer.existing for answer in answers] == [bool(n % 2) and n >= 10 for n in range(20)]
+    assert len((await postgres_place.committed())[1]) == 15
+
+
+async def test_ten_thousand(postgres_place: Place) -> None:
+    jobs = [job(payload={"n": n}) for n in range(10_000)]
+    with psycopg.connect(postgres_place.address) as conn:
+        assert len(_insert_sync(conn, postgres_place, jobs)) == 10_000
+    assert len((await postgres_place.committed())[1]) == 10_000
+
+
+# ── Waking workers ──
+
+
+async def test_notify_rings_at_the_commit(postgres_place: Place) -> None:
+    listener = await asyncpg.connect(postgres_place.address)
+    try:
+        rang = asyncio.Event()
+        await listener.add_listener("rowlock_public", lambda *_: rang.set())
+        with psycopg.connect(postgres_place.address) as conn:
+            caller = caller_for(conn, postgres_place.home)
+            await insert(caller, [job(key="k")], notify=False)
+            await insert(caller, [job(key="k")], notify=True)  # nothing new
+            conn.commit()
+            await listener.execute("SELECT 1")
+            assert not rang.is_set()
+            await insert(caller, [job()], notify=True)
+            await listener.execute("SELECT 1")
+            assert not rang.is_set()
+            conn.commit()
+            async with asyncio.timeout(10):
+                await rang.wait()
+    finally:
+        await listener.close()
+
+
+async def test_an_open_transaction_hides_the_job_from_workers(postgres_place: Place) -> None:
+    with psycopg.connect(postgres_place.address) as conn:
+        await works(conn, postgres_place)
+        assert (await postgres_place.store.claim(claim_by())).jobs == []
+    assert len((await postgres_place.store.claim(claim_by())).jobs) == 2
+
+
+async def test_cancelling_the_enqueue_leaves_it_to_the_caller(postgres_place: Place) -> None:
+    holder = psycopg.connect(postgres_place.address)
+    conn = await asyncpg.connect(postgres_place.address)
+    try:
+        _insert_sync(holder, postgres_place, [job(key="k")])
+        transaction = conn.transaction()
+        await transaction.start()
+        waiting = asyncio.create_task(insert(caller_for(conn, postgres_place.home), [job(key="k")]))
+        await asyncio.wait([waiting], timeout=0.2)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        await transaction.rollback()
+    finally:
+        holder.close()
+        await conn.close()
+    assert await postgres_place.committed() == ([], [])
