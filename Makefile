@@ -20,8 +20,10 @@ check: $(READY) ## lint, formatting, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/sync_twin.py --check
 
 format: $(READY) ## rewrite the sources in the house style
+	$(BIN)/python tools/sync_twin.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 

@@ -18,7 +18,11 @@ from rowlock.core.lifecycle import (
     decide,
 )
 from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, RetryPolicy
+from rowlock.jobs import Jobs
 from rowlock.stores import open_store
+from rowlock.stores.base import Enqueued
+from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.tasks import Draft, Task
 
 __version__ = "0.1.0"
 
@@ -26,21 +30,28 @@ __all__ = [
     "FINAL",
     "Completed",
     "Delays",
+    "Draft",
+    "Enqueued",
     "Event",
     "Exponential",
     "Failed",
+    "Filter",
     "GaveUp",
     "IdMaker",
     "Job",
+    "Jobs",
     "Lane",
     "NewJob",
     "Outcome",
+    "Page",
     "Quadratic",
     "Released",
     "RetryPolicy",
     "Settlement",
     "Snoozed",
+    "Stats",
     "Status",
+    "Task",
     "TimedOut",
     "Transition",
     "decide",

@@ -38,9 +38,9 @@ from rowlock.core.job import (
 )
 from rowlock.core.lifecycle import MOVES
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
-from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreError, WrongContext
+from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreBusy, StoreError, WrongContext
 from rowlock.stores import open_store
-from rowlock.stores.base import Changed, Edit, Home, Enqueued, Pause, Store
+from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store
 from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.sync import SyncJobs
@@ -51,6 +51,7 @@ R = TypeVar("R")
 M = TypeVar("M", bound=EnqueueMiddleware)
 Answers = list[Enqueued]  # `list` is a verb below
 
+_PATIENCE_IN_TRANSACTION = 5.0  # seconds to open the database while a caller's transaction may lock it
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job that is waited for
 
 
@@ -242,7 +243,14 @@ class Jobs:
     async def _home(self) -> Home:
         """Which database is ours. Known after the first call, so that a sync caller need not wait for it."""
         if self._own_home is None:
-            self._own_home = await (await self._store()).home()
+            try:
+                async with asyncio.timeout(_PATIENCE_IN_TRANSACTION):
+                    self._own_home = await (await self._store()).home()
+            except TimeoutError:
+                raise StoreBusy(
+                    "the first use of these Jobs came inside a transaction, which keeps them from opening the "
+                    "database: call jobs.open() or jobs.sync.open() once, when the program starts"
+                ) from None
         return self._own_home
 
     def _ring(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
-from tests.client.conn_kinds import POSTGRES, SQLITE, Kind, Place
+from tests.client.conn_kinds import KINDS, Kind, Place, name_of
 from tests.servers import Databases, PostgresServer
 
 ORDERS = "CREATE TABLE orders (n integer PRIMARY KEY)"
@@ -65,10 +65,7 @@ async def sqlite_place(tmp_path: Path) -> AsyncIterator[Place]:
         yield place
 
 
-@pytest.fixture(
-    params=[("postgres", kind) for kind in POSTGRES] + [("sqlite", kind) for kind in SQLITE],
-    ids=lambda param: f"{param[1].__name__}-{param[0]}",
-)
+@pytest.fixture(params=KINDS, ids=name_of)
 async def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kind]:
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # sync connections are used in these async tests too
     dialect, cls = request.param

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from rowlock.core.job import NewJob
-from rowlock.stores.base import Home, Enqueued, Store
+from rowlock.stores.base import Enqueued, Home, Store
 from rowlock.stores.callers import AsyncCaller, SyncCaller, caller_for
 
 
@@ -489,3 +489,11 @@ SQLITE: list[type[Kind]] = [
 ]
 if hasattr(sqlite3, "LEGACY_TRANSACTION_CONTROL"):  # Python 3.12
     SQLITE += [SqliteNeverAutocommit, ConnectionSqliteNeverAutocommit]
+
+KINDS = [("postgres", kind) for kind in POSTGRES] + [("sqlite", kind) for kind in SQLITE]
+HOOKED = [param for param in KINDS if issubclass(param[1], Sqlalchemy | Django)]
+UNHOOKED = [param for param in KINDS if param not in HOOKED]
+
+
+def name_of(param: tuple[str, type[Kind]]) -> str:
+    return f"{param[1].__name__}-{param[0]}"

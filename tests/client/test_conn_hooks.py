@@ -1,4 +1,4 @@
-"""SQLAlchemy and Django tell us of the commit: the doorbell rings once, after it, and never for what was rolled back."""
+"""SQLAlchemy and Django tell us of the commit: the doorbell rings once, after it, never for what was rolled back."""
 
 from contextlib import suppress
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from tests.client.conn_kinds import Django, Kind, Place, Sqlalchemy, engine_url
+from tests.client.conn_kinds import HOOKED, UNHOOKED, Kind, Place, engine_url, name_of
 from tests.stores.harness import job
 
 
@@ -28,23 +28,19 @@ async def enqueue(kind: Kind, bell: Doorbell) -> bool:
     return kind.caller().on_commit(bell.ring)
 
 
-@pytest.fixture
-def hooked(kind: Kind) -> Kind:
-    if not isinstance(kind, Sqlalchemy | Django):
-        pytest.skip("nobody tells us")
-    return kind
+hooked = pytest.mark.parametrize("kind", HOOKED, ids=name_of, indirect=True)
 
 
+@pytest.mark.parametrize("kind", UNHOOKED, ids=name_of, indirect=True)
 async def test_others_say_so(kind: Kind) -> None:
-    if isinstance(kind, Sqlalchemy | Django):
-        pytest.skip("these have hooks")
     bell = Doorbell()
     async with kind.transaction():
         assert not await enqueue(kind, bell)
     assert bell.rings == 0
 
 
-async def test_once_after_the_commit(hooked: Kind) -> None:
+@hooked
+async def test_once_after_the_commit(kind: Kind) -> None:
     seen = []
     bell = Doorbell()
 
@@ -52,23 +48,24 @@ async def test_once_after_the_commit(hooked: Kind) -> None:
         bell.ring()
         seen.append(bell.rings)
 
-    async with hooked.transaction():
-        assert await enqueue(hooked, bell)
-        assert await enqueue(hooked, bell)
-        assert hooked.caller().on_commit(ring)
+    async with kind.transaction():
+        assert await enqueue(kind, bell)
+        assert await enqueue(kind, bell)
+        assert kind.caller().on_commit(ring)
         assert bell.rings == 0
     assert bell.rings == 2  # one for each function, however often it was given
-    async with hooked.transaction():
-        await hooked.order(1)
+    async with kind.transaction():
+        await kind.order(1)
     assert bell.rings == 2  # that transaction only
 
 
-async def test_the_job_is_there_when_it_rings(hooked: Kind) -> None:
-    if hooked.place.dialect == "postgres":
+@hooked
+async def test_the_job_is_there_when_it_rings(kind: Kind) -> None:
+    if kind.place.dialect == "postgres":
         import psycopg
 
         def count() -> int:
-            with psycopg.connect(hooked.place.address) as conn:
+            with psycopg.connect(kind.place.address) as conn:
                 row = conn.execute("SELECT count(*) FROM _jobs").fetchone()
                 assert row
                 return int(row[0])
@@ -77,65 +74,69 @@ async def test_the_job_is_there_when_it_rings(hooked: Kind) -> None:
         from contextlib import closing
 
         def count() -> int:
-            with closing(sqlite3.connect(hooked.place.address)) as conn:
+            with closing(sqlite3.connect(kind.place.address)) as conn:
                 return int(conn.execute("SELECT count(*) FROM _jobs").fetchone()[0])
 
     seen: list[int] = []
-    async with hooked.transaction():
-        await hooked.insert(job())
-        hooked.caller().on_commit(lambda: seen.append(count()))
+    async with kind.transaction():
+        await kind.insert(job())
+        kind.caller().on_commit(lambda: seen.append(count()))
     assert seen == [1]
 
 
-async def test_never_after_a_rollback(hooked: Kind) -> None:
+@hooked
+async def test_never_after_a_rollback(kind: Kind) -> None:
     bell = Doorbell()
     with suppress(Oops):
-        async with hooked.transaction():
-            await enqueue(hooked, bell)
+        async with kind.transaction():
+            await enqueue(kind, bell)
             raise Oops
-    async with hooked.transaction():
-        await hooked.order(1)
+    async with kind.transaction():
+        await kind.order(1)
     assert bell.rings == 0
-    async with hooked.transaction():
-        await enqueue(hooked, bell)
+    async with kind.transaction():
+        await enqueue(kind, bell)
     assert bell.rings == 1
 
 
-async def test_savepoints_only_count_at_the_outermost_commit(hooked: Kind) -> None:
+@hooked
+async def test_savepoints_only_count_at_the_outermost_commit(kind: Kind) -> None:
     bell = Doorbell()
-    async with hooked.transaction():
-        await hooked.order(1)
-        async with hooked.savepoint():
-            await hooked.order(2)
-            async with hooked.savepoint():
-                await enqueue(hooked, bell)
+    async with kind.transaction():
+        await kind.order(1)
+        async with kind.savepoint():
+            await kind.order(2)
+            async with kind.savepoint():
+                await enqueue(kind, bell)
             assert bell.rings == 0
         assert bell.rings == 0
     assert bell.rings == 1
 
 
-async def test_a_savepoint_that_was_rolled_back(hooked: Kind) -> None:
+@hooked
+async def test_a_savepoint_that_was_rolled_back(kind: Kind) -> None:
     bell, other = Doorbell(), Doorbell()
-    async with hooked.transaction():
-        await hooked.order(1)
-        await enqueue(hooked, other)
+    async with kind.transaction():
+        await kind.order(1)
+        await enqueue(kind, other)
         with suppress(Oops):
-            async with hooked.savepoint():
-                async with hooked.savepoint():  # released into one that is rolled back
-                    await enqueue(hooked, bell)
-                await enqueue(hooked, other)
+            async with kind.savepoint():
+                async with kind.savepoint():  # released into one that is rolled back
+                    await enqueue(kind, bell)
+                await enqueue(kind, other)
                 raise Oops
     assert (bell.rings, other.rings) == (0, 1)
 
 
-async def test_a_doorbell_that_fails_does_not_fail_the_commit(hooked: Kind, caplog: pytest.LogCaptureFixture) -> None:
+@hooked
+async def test_a_doorbell_that_fails_does_not_fail_the_commit(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> None:
         raise Oops
 
-    async with hooked.transaction():
-        await hooked.insert(new := job())
-        hooked.caller().on_commit(broken)
-    assert await hooked.place.committed() == ([], [new.id])
+    async with kind.transaction():
+        await kind.insert(new := job())
+        kind.caller().on_commit(broken)
+    assert await kind.place.committed() == ([], [new.id])
     assert "Oops" in caplog.text
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sqlite3
+import sys
+import threading
 from contextlib import closing, suppress
 from datetime import datetime
 from typing import Any
@@ -18,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from rowlock.core.job import NewJob
 from rowlock.errors import StoreBusy
-from rowlock.stores.base import Inserted
+from rowlock.stores.base import Enqueued
 from rowlock.stores.callers import caller_for, postgres
 from tests.client.conn_kinds import Place, Psycopg, engine_url, insert
 from tests.stores.harness import claim_by, job
@@ -194,7 +196,68 @@ async def test_sqlite_factories(sqlite_place: Place) -> None:
     assert len((await sqlite_place.committed())[1]) == 3
 
 
+async def test_sqlite_while_the_caller_reads(sqlite_place: Place) -> None:
+    with closing(sqlite3.connect(sqlite_place.address)) as conn, conn:
+        conn.executemany("INSERT INTO orders VALUES (?)", [(n,) for n in range(3)])
+        seen = []
+        for (n,) in conn.execute("SELECT n FROM orders ORDER BY n"):
+            seen.append(n)
+            _insert_sync(conn, sqlite_place, [job()])
+        assert seen == [0, 1, 2]
+    assert len((await sqlite_place.committed())[1]) == 3
+
+
+async def test_psycopg_pipeline_with_autocommit(postgres_place: Place) -> None:
+    with psycopg.connect(postgres_place.address, autocommit=True) as conn, conn.pipeline():
+        with suppress(ZeroDivisionError), conn.transaction():
+            await works(conn, postgres_place)
+            raise ZeroDivisionError
+        assert await postgres_place.committed() == ([], [])
+        with conn.transaction():
+            await works(conn, postgres_place)
+    assert len((await postgres_place.committed())[1]) == 2
+
+
+async def test_a_connection_is_asked_only_once_where_it_leads(postgres_place: Place) -> None:
+    engine = sqlalchemy.create_engine(engine_url(postgres_place, "psycopg"))
+    counts = []
+    for _ in range(2):
+        with engine.begin() as conn:
+            statements: list[str] = []
+            sqlalchemy.event.listen(conn, "before_cursor_execute", lambda *args, to=statements: to.append(args[2]))
+            await insert(caller_for(conn, postgres_place.home), [job()])
+            await insert(caller_for(conn, postgres_place.home), [job()])
+            counts.append(len(statements))
+    engine.dispose()
+    assert counts == [4, 2]
+
+
+async def test_no_driver_is_imported_that_is_not_there() -> None:
+    script = (
+        "import sqlite3, sys\n"
+        "from rowlock.stores.callers import Home, caller_for\n"
+        "caller_for(sqlite3.connect(':memory:'), Home('sqlite', 'x@1.2', None))\n"
+        "drivers = {'aiosqlite', 'asyncpg', 'django', 'psycopg', 'psycopg2', 'sqlalchemy'}\n"
+        "sys.exit(', '.join(drivers & set(sys.modules)))"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
+    assert await process.wait() == 0
+
+
 # ── Locks ──
+
+
+async def somebody_waits(place: Place) -> None:
+    """Until a session of this database waits for a lock."""
+    async with asyncio.timeout(10):
+        conn = await asyncpg.connect(place.address)
+        try:
+            while not await conn.fetchval(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            ):
+                await asyncio.sleep(0.01)
+        finally:
+            await conn.close()
 
 
 async def test_sqlite_waits_for_the_write_lock(sqlite_place: Place) -> None:
@@ -207,9 +270,11 @@ async def test_sqlite_waits_for_the_write_lock(sqlite_place: Place) -> None:
         conn.execute("BEGIN")
         other.execute("BEGIN IMMEDIATE")
         other.execute("INSERT INTO orders VALUES (1)")
+        trying = threading.Event()
+        conn.set_trace_callback(lambda statement: trying.set())
         waiting = asyncio.create_task(asyncio.to_thread(_insert_sync, conn, sqlite_place, [new := job()]))
-        done, _ = await asyncio.wait([waiting], timeout=0.2)
-        assert not done
+        assert await asyncio.to_thread(trying.wait, 10)
+        assert not waiting.done()
         other.execute("COMMIT")
         [answer] = await waiting
         conn.execute("COMMIT")
@@ -242,7 +307,7 @@ async def test_sqlite_keeps_nothing_of_a_batch_that_failed(sqlite_place: Place) 
     assert await sqlite_place.committed() == ([1], [good.id])
 
 
-def _insert_sync(conn: Any, place: Place, jobs: list[NewJob]) -> list[Inserted]:
+def _insert_sync(conn: Any, place: Place, jobs: list[NewJob]) -> list[Enqueued]:
     caller = caller_for(conn, place.home)
     answers = caller.insert(jobs, repeat=False, notify=False)
     assert isinstance(answers, list)
@@ -254,8 +319,7 @@ async def test_a_key_in_an_open_transaction_is_waited_for(postgres_place: Place)
     with psycopg.connect(postgres_place.address) as first, psycopg.connect(postgres_place.address) as second:
         [winner] = _insert_sync(first, postgres_place, [job(key="k")])
         waiting = asyncio.create_task(asyncio.to_thread(_insert_sync, second, postgres_place, [job(key="k")]))
-        done, _ = await asyncio.wait([waiting], timeout=0.2)
-        assert not done
+        await somebody_waits(postgres_place)
         first.commit()
         [answer] = await waiting
         assert (answer.id, answer.existing) == (winner.id, True)
@@ -342,7 +406,7 @@ async def test_cancelling_the_enqueue_leaves_it_to_the_caller(postgres_place: Pl
         transaction = conn.transaction()
         await transaction.start()
         waiting = asyncio.create_task(insert(caller_for(conn, postgres_place.home), [job(key="k")]))
-        await asyncio.wait([waiting], timeout=0.2)
+        await somebody_waits(postgres_place)
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rowlock import errors
-from rowlock.core.job import Status
+from rowlock.core.job import Lane, Status
 from rowlock.core.lifecycle import Completed, Failed, Settlement, decide
 from rowlock.jobs import Jobs
-from rowlock.stores.base import Claim, Enqueued, Lane
+from rowlock.stores.base import Claim, Enqueued
 from rowlock.stores.reading import Filter
 from rowlock.tasks import Draft
 from tests.client.conftest import ClientDatabases

@@ -295,7 +295,7 @@ async def finished_of_each(store: Harness) -> dict[Status, str]:
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.CANCELLED, Status.FAILED, Status.EXPIRED])
 async def test_prune_by_status(store: Harness, status: Status) -> None:
     jobs = await finished_of_each(store)
-    never: dict[str, float | None] = dict.fromkeys(("completed", "cancelled", "failed", "expired"))
+    never: dict[str, Any] = dict.fromkeys(("completed", "cancelled", "failed", "expired"))
     retention = Retention(**(never | {status.value: 2 * DAY}))
     await store.advance(2 * DAY - TICK)
     assert await store.store.prune(retention) == 0

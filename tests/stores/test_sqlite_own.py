@@ -564,6 +564,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(tmp_path: Path) -> None:
         from rowlock.core.ids import IdMaker
         from rowlock.core.job import new_job
         from rowlock.errors import ForkedStore
+        from rowlock.stores.sqlite.connect import connect_reader
         from rowlock.stores.sqlite.store import SqliteStore
 
         ids = IdMaker(lambda: 0, os.urandom)
@@ -586,7 +587,13 @@ def test_a_forked_child_is_refused_and_harms_nothing(tmp_path: Path) -> None:
                         verb().send(None)
                         os._exit(3)
                     except ForkedStore as refused:
-                        assert "open a new store in the child" in str(refused)
+                        assert "Fork first and open later" in str(refused)
+                os.chdir(os.path.dirname(path))
+                try:  # nor may it be opened anew, whatever it is called
+                    connect_reader(os.path.join(".", os.path.basename(path)), busy_timeout=1.0)
+                    os._exit(5)
+                except ForkedStore:
+                    pass
                 try:
                     store.close().send(None)
                 except StopIteration:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from rowlock.core.job import NewJob
 from rowlock.errors import ConnectionRefused
-from rowlock.stores.base import Home, Enqueued
+from rowlock.stores.base import Enqueued, Home
 
 T = TypeVar("T")
 Ring = Callable[[], None]

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Connection, event
-from sqlalchemy.engine import NestedTransaction, RootTransaction
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, NestedTransaction, RootTransaction
 
 from rowlock.stores.callers.base import Ring
 
@@ -40,7 +40,6 @@ class _Watch:
         self._rings: list[tuple[Ring, NestedTransaction | None]] = []
         self._commit_impl: Callable[[], None] = conn._commit_impl
         self._events: dict[str, Callable[..., None]] = {
-            "rollback": self._rolled_back,
             "rollback_savepoint": self._savepoint_rolled_back,
             "release_savepoint": self._savepoint_released,
         }
@@ -62,7 +61,7 @@ class _Watch:
 
     def _commit(self) -> None:
         self._commit_impl()
-        ours = self._conn.get_transaction() is self.root
+        ours = self._conn.get_transaction() is self.root  # it was rolled back if there is another one now
         rings = list(dict.fromkeys(ring for ring, _ in self._rings)) if ours else []
         self.end()
         for ring in rings:
@@ -70,9 +69,6 @@ class _Watch:
                 ring()
             except Exception:
                 log.exception("the doorbell failed after a commit; workers will find the job when they look")
-
-    def _rolled_back(self, conn: Connection) -> None:
-        self.end()
 
     def _savepoint_rolled_back(self, conn: Connection, name: str, context: None) -> None:
         gone = conn.get_nested_transaction()

@@ -36,7 +36,7 @@ class DjangoCaller(SyncCaller):
             return False  # manual transaction management: Django doesn't know either
         savepoints = set(self.conn.savepoint_ids)
         if not any(hook[0] == savepoints and hook[1] == ring for hook in self.conn.run_on_commit):
-            self.conn.on_commit(ring)
+            self.conn.on_commit(ring, robust=True)  # if it fails, workers will find the job when they look
         return True
 
     def _run(self, query: Query) -> str:

@@ -76,7 +76,9 @@ def _check_libpq(conn: Any, kind: str, way_out: str) -> None:
         raise closed(kind)
     if conn.info.transaction_status == _INERROR:
         raise failed(kind)
-    if conn.autocommit and conn.info.transaction_status == _IDLE:
+    # In a pipeline the status is old: a BEGIN may be on its way.
+    begun = getattr(conn.info, "pipeline_status", 0) and getattr(conn, "_num_transactions", 0)
+    if conn.autocommit and conn.info.transaction_status == _IDLE and not begun:
         raise autocommit(kind, way_out)
 
 

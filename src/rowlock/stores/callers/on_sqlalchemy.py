@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import Connection
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, ResourceClosedError
 from sqlalchemy.orm import Session, scoped_session
 
@@ -41,12 +41,13 @@ _OPTIONS = {"stream_results": False, "yield_per": None, "max_row_buffer": 1}
 
 class SqlalchemyCaller(SyncCaller):
     def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
-        conn = _begun(self.conn, self)
-        if not jobs:
-            return []
-        if self.home.dialect == "postgres":
-            return _insert_postgres(self, conn, jobs, repeat, notify)
-        return insert_on(_locked(self, conn), self.kind, self.home, jobs, repeat=repeat)
+        with _refused(self.kind):
+            conn = _begun(self.conn, self)
+            if not jobs:
+                return []
+            if self.home.dialect == "postgres":
+                return _insert_postgres(self, conn, jobs, repeat, notify)
+            return insert_on(_locked(self, conn), self.kind, self.home, jobs, repeat=repeat)
 
     def on_commit(self, ring: Ring) -> bool:
         return ring_after_commit(_connection(self.conn), ring)
@@ -101,15 +102,14 @@ def _begun(target: Any, caller: SyncCaller | AsyncCaller) -> Connection:
     """The Connection behind it, checked."""
     if sqlalchemy.__version__.startswith("1."):
         raise ConnectionRefused(caller.kind, "too_old", f"SQLAlchemy {sqlalchemy.__version__} is too old: 2.0 or newer")
-    with _refused(caller.kind):
-        conn = _connection(target)
-        if conn.closed:
-            raise closed(caller.kind)
-        refuse_dialect(caller.kind, conn.dialect.name, caller.home)
-        # What the driver is set to, by whichever of SQLAlchemy's many ways.
-        if caller.home.dialect == "postgres" and getattr(conn.connection.dbapi_connection, "autocommit", False) is True:
-            raise autocommit(caller.kind, "Choose another isolation_level than AUTOCOMMIT")
-        return conn
+    conn = _connection(target)
+    if conn.closed:
+        raise closed(caller.kind)
+    refuse_dialect(caller.kind, conn.dialect.name, caller.home)
+    # What the driver is set to, by whichever of SQLAlchemy's many ways.
+    if caller.home.dialect == "postgres" and getattr(conn.connection.dbapi_connection, "autocommit", False) is True:
+        raise autocommit(caller.kind, "Choose another isolation_level than AUTOCOMMIT")
+    return conn
 
 
 def _connection(target: Any) -> Connection:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from rowlock.core.job import NewJob, Status
 from rowlock.errors import ConnectionRefused, StoreBusy
 from rowlock.stores import sql
-from rowlock.stores.base import Home, Enqueued
+from rowlock.stores.base import Enqueued, Home
 from rowlock.stores.callers.base import Query, Steps, another_database, causes, failed, read_only
 
 ATTEMPTS = 8  # at a key that comes and goes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rowlock.core.job import NewJob
 from rowlock.errors import ConnectionRefused
-from rowlock.stores.base import Home, Enqueued
+from rowlock.stores.base import Enqueued, Home
 from rowlock.stores.callers.base import another_database, autocommit, causes, closed, read_only
 from rowlock.stores.sqlite.database import microseconds
 from rowlock.stores.sqlite.failures import primary_code
@@ -56,10 +56,11 @@ def _savepoint(cursor: sqlite3.Cursor) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        cursor.execute("ROLLBACK TO rowlock")
+        with suppress(sqlite3.Error):  # after some errors (a full disk) SQLite has rolled back everything by itself
+            cursor.execute("ROLLBACK TO rowlock")
+            cursor.execute("RELEASE rowlock")
         raise
-    finally:
-        cursor.execute("RELEASE rowlock")
+    cursor.execute("RELEASE rowlock")
 
 
 @contextmanager

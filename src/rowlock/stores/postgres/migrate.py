@@ -10,7 +10,6 @@ import asyncpg
 from rowlock import errors
 from rowlock.stores import migrations
 from rowlock.stores.migrations import Migration
-from rowlock.stores.postgres import partitions
 from rowlock.stores.postgres.connections import MIN_SERVER, Target
 
 _PACKAGE = "rowlock.stores.postgres"
@@ -46,7 +45,6 @@ async def migrate(connection: Any, target: Target) -> list[Migration]:
             if todo:
                 exists = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", target.schema)
                 await connection.execute(script(todo, target, create_schema=not exists))
-                await partitions.begin(connection, target)
     except asyncpg.InsufficientPrivilegeError as error:
         raise errors.AccessDenied(
             f"{target.label}, schema {target.schema}: {error}. Migrating needs CREATE on the schema "

@@ -19,7 +19,6 @@ from rowlock.core.job import MAX_DELAY
 from rowlock.stores.postgres.connections import Target
 from rowlock.stores.reading import PartitionReport, Retention
 
-AHEAD = 3
 MAX_DROPS = 30  # in one call
 MAX_MOVED = 10_000  # rows that are moved from the DEFAULT part when a part is made
 # A new part makes PostgreSQL look through the whole DEFAULT part, which is locked meanwhile.
@@ -39,15 +38,6 @@ WITH RECURSIVE t (topic) AS (
 )
 SELECT EXISTS (SELECT 1 FROM t WHERE EXISTS (
     SELECT 1 FROM {part} p WHERE p.topic = t.topic AND p.finished_at > $1::timestamptz))"""
-
-
-async def begin(connection: Any, target: Target) -> None:
-    """The first parts, in the transaction that makes the tables: nobody else can see them yet."""
-    for day in _days((await _now(connection)).date(), AHEAD):
-        await connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {_part(target, day)} PARTITION OF {_table(target)} "
-            f"FOR VALUES FROM ('{first_id(day)}') TO ('{first_id(day + _DAY)}')"
-        )
 
 
 async def keep(connection: Any, target: Target, retention: Retention, ahead: int) -> PartitionReport:
@@ -118,8 +108,7 @@ async def _drop(connection: Any, target: Target, day: date, since: datetime) -> 
 
 async def _holds(connection: Any, target: Target, day: date, since: datetime) -> bool:
     """A job that was enqueued long ago may have finished only now."""
-    part = f"{target.quoted_schema}.{_name(day)}"
-    holds: bool = await connection.fetchval(_KEPT.replace("{part}", part), since)
+    holds: bool = await connection.fetchval(_KEPT.replace("{part}", _part(target, day)), since)
     return holds
 
 
@@ -142,12 +131,8 @@ def _days(first: date, ahead: int) -> list[date]:
     return [first + n * _DAY for n in range(ahead + 1)]
 
 
-def _name(day: date) -> str:
-    return f"_jobs_archive_{day:%Y%m%d}"
-
-
 def _part(target: Target, day: date) -> str:
-    return f"{target.quoted_schema}.{_name(day)}"
+    return f"{_table(target)}_{day:%Y%m%d}"
 
 
 def _table(target: Target) -> str:

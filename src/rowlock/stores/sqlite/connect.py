@@ -12,9 +12,9 @@ from typing import Literal
 from urllib.parse import quote
 
 from rowlock.errors import AccessDenied, StoreBusy, StoreError, StoreReadOnly, StoreUnavailable, UnsafeFilesystem
+from rowlock.stores.sqlite import forks
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.filesystem import current_mounts, network_filesystem
-from rowlock.stores.sqlite.forks import keep
 
 Synchronous = Literal["full", "normal"]
 
@@ -36,7 +36,7 @@ def check_version(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Non
 def connect_memory() -> sqlite3.Connection:
     check_version()
     conn = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    keep(conn)
+    forks.keep(conn, None)
     return conn
 
 
@@ -66,15 +66,16 @@ def connect_reader(path: str, *, busy_timeout: float) -> sqlite3.Connection:
 def disconnect(conn: sqlite3.Connection) -> None:
     with suppress(sqlite3.Error):
         conn.close()
-    keep(conn, False)
+    forks.forget(conn)
 
 
 def _connect(path: str, mode: str, patience: int) -> sqlite3.Connection:
     check_version()
+    forks.refuse_inherited(path)
     with translated(path):
         uri = f"file:{quote(path)}?mode={mode}"
         conn = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-        keep(conn)
+        forks.keep(conn, path)
         conn.execute(f"PRAGMA busy_timeout = {patience}").fetchall()
     return conn
 

@@ -1,24 +1,52 @@
 """A connection must not cross fork(): used or closed in the child, it damages the file.
 
-Use is refused by the store (it remembers its process). Closing would come about by itself, when the child collects its
-garbage or exits; so a child keeps the connections it inherited, for ever.
+Nor may the child open the same file anew. SQLite keeps one list of a process's locks for each file; the child inherits
+that list, but not the locks, and believes that it holds what only its parent holds. So a child keeps the connections
+that it inherited, for ever, and their files stay closed to it.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 
-_open: set[sqlite3.Connection] = set()
+from rowlock.errors import ForkedStore
+
+_open: dict[sqlite3.Connection, str | None] = {}  # → the file, None for a database in memory
 _inherited: list[sqlite3.Connection] = []
+_files: set[tuple[int, int]] = set()  # device and inode
 
 
-def keep(conn: sqlite3.Connection, on: bool = True) -> None:
-    """Say that `conn` is open, or that it has been closed."""
-    (_open.add if on else _open.discard)(conn)
+def keep(conn: sqlite3.Connection, path: str | None) -> None:
+    _open[conn] = path
+
+
+def forget(conn: sqlite3.Connection) -> None:
+    """It has been closed."""
+    _open.pop(conn, None)
+
+
+def refusal(where: str) -> ForkedStore:
+    return ForkedStore(
+        f"{where} was open in the parent process when this one was forked, and SQLite's locks don't survive that. "
+        "Fork first and open later (gunicorn: no --preload, or open in post_fork), or start processes by spawn"
+    )
+
+
+def refuse_inherited(path: str) -> None:
+    with suppress(OSError):
+        found = os.stat(path)  # noqa: PTH116 - on the way to every connection
+        if (found.st_dev, found.st_ino) in _files:
+            raise refusal(path)
 
 
 def _after_fork_in_child() -> None:
+    for path in _open.values():
+        with suppress(OSError):
+            if path is not None:
+                found = os.stat(path)  # noqa: PTH116 - a hook that must stay small
+                _files.add((found.st_dev, found.st_ino))
     _inherited.extend(_open)
     _open.clear()
     try:

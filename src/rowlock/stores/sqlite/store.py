@@ -15,16 +15,16 @@ from msgspec import Struct
 
 from rowlock.core.job import Event, Job, NewJob
 from rowlock.core.lifecycle import Settlement
-from rowlock.errors import ForkedStore, StoreClosed, StoreError
+from rowlock.errors import StoreClosed, StoreError
 from rowlock.stores.base import (
     Beat,
     Changed,
     Claim,
     Claimed,
     Edit,
+    Enqueued,
     Hold,
     Home,
-    Enqueued,
     Pause,
     Progress,
     Rescued,
@@ -33,7 +33,7 @@ from rowlock.stores.base import (
 )
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.reading import Filter, Page, PartitionReport, Stats, check_place
-from rowlock.stores.sqlite import connect
+from rowlock.stores.sqlite import connect, forks
 from rowlock.stores.sqlite.database import Database, microseconds
 from rowlock.stores.sqlite.doorbell import Doorbell, Watcher
 from rowlock.stores.sqlite.migrate import known, script
@@ -264,7 +264,7 @@ class SqliteStore:
 
     def _check_process(self) -> None:
         if self._pid is not None and self._pid != os.getpid():
-            raise ForkedStore(f"{self._where} was opened by the parent process: open a new store in the child")
+            raise forks.refusal(self._where)
 
     def _insert_waiting(self, database: Database) -> None:
         """On the writer's thread: all inserts that came in during the last transaction share the next."""

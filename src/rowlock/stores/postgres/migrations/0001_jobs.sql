@@ -100,6 +100,18 @@ CREATE TABLE {schema}._jobs_archive (
     history             jsonb
 ) PARTITION BY RANGE (id);
 CREATE TABLE {schema}._jobs_archive_rest PARTITION OF {schema}._jobs_archive DEFAULT;
+DO $$  -- the first days; `keep_partitions` makes the next ones
+DECLARE
+    today date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
+BEGIN
+    FOR n IN 0..3 LOOP
+        EXECUTE format(
+            'CREATE TABLE {schema}.%I PARTITION OF {schema}._jobs_archive FOR VALUES FROM (%L) TO (%L)',
+            '_jobs_archive_' || to_char(today + n, 'YYYYMMDD'),
+            rpad(lpad(to_hex(extract(epoch FROM today + n)::bigint * 1000), 12, '0'), 32, '0'),
+            rpad(lpad(to_hex(extract(epoch FROM today + n + 1)::bigint * 1000), 12, '0'), 32, '0'));
+    END LOOP;
+END $$;
 CREATE INDEX _jobs_archive_topic ON {schema}._jobs_archive (topic, id);
 CREATE INDEX _jobs_archive_finished ON {schema}._jobs_archive (topic, finished_at);
 -- Only jobs that have these pay for them.

@@ -1,0 +1,60 @@
+"""argument > environment > file > default."""
+
+from pathlib import Path
+
+import pytest
+
+from rowlock import errors
+from rowlock.config import load
+from rowlock.jobs import Jobs
+
+
+def test_the_nearest_source_wins(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.toml"
+    file.write_text('[rowlock]\nurl = "sqlite:///file.db"\nby = "file"\nmigrate = false\n')
+    environ = {"ROWLOCK_CONFIG": str(file), "ROWLOCK_BY": "env", "ROWLOCK_MIGRATE": "yes"}
+    settings = load({"url": "sqlite:///argument.db", "by": None, "migrate": None}, environ=environ)
+    assert (settings.url, settings.by, settings.migrate) == ("sqlite:///argument.db", "env", True)
+    assert load({}, config=file, environ={}).by == "file"
+
+
+def test_a_file_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.InvalidInput, match="ROWLOCK_URL"):
+        load({}, environ={})
+    Path("rowlock.toml").write_text('url = "sqlite:///here.db"\n')
+    assert load({}, environ={}).url == "sqlite:///here.db"
+
+
+def test_jobs_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROWLOCK_URL", "sqlite:///env.db")
+    assert Jobs().settings.url == "sqlite:///env.db"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("url = ", "bad_toml"),
+        ("rowlock = 7", "bad_toml"),
+        ("urk = 'x'", "unknown_setting"),
+        ("url = 7", "bad_setting"),
+        ("url = ''", "bad_setting"),
+        ("migrate = 'yes'", "bad_setting"),
+    ],
+)
+def test_files_that_are_wrong_say_where(tmp_path: Path, text: str, code: str) -> None:
+    file = tmp_path / "rowlock.toml"
+    file.write_text(text)
+    with pytest.raises(errors.InvalidInput, match=r"rowlock\.toml") as refused:
+        load({}, config=file, environ={})
+    assert refused.value.code == code
+
+
+def test_other_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidInput, match="there is no file"):
+        load({}, config=tmp_path / "missing.toml", environ={})
+    with pytest.raises(errors.InvalidInput, match="must be one of") as refused:
+        load({"url": "sqlite://"}, environ={"ROWLOCK_MIGRATE": "perhaps"})
+    assert refused.value.field == "ROWLOCK_MIGRATE"
+    with pytest.raises(errors.InvalidInput, match="redis:// is not supported"):
+        Jobs("redis://localhost")

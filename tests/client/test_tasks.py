@@ -1,0 +1,195 @@
+"""Tasks: arguments in, payload out, and back; wrong ones are refused before anything is written."""
+
+import dataclasses
+import enum
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from rowlock import errors
+from rowlock.core.job import Job
+from rowlock.core.retry import Delays
+from rowlock.jobs import Jobs
+from rowlock.tasks import Arguments
+
+
+@pytest.fixture
+def jobs() -> Jobs:
+    return Jobs("sqlite://")
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: float = 0.0
+
+
+class Customer(pydantic.BaseModel):
+    name: str
+    age: int = pydantic.Field(ge=0)
+
+
+class Order(msgspec.Struct):
+    n: int
+
+
+def everything(
+    text: str,
+    when: datetime,
+    ident: uuid.UUID,
+    point: Point,
+    customer: Customer,
+    order: Order,
+    colour: Colour,
+    names: dict[int, str],
+    maybe: int | None = None,
+    many: tuple[int, ...] = (1, 2),
+    anything: Any = None,
+) -> None: ...
+
+
+def test_arguments_survive_the_payload() -> None:
+    given: dict[str, Any] = {
+        "text": "ünïcode",
+        "when": datetime(2026, 1, 1, tzinfo=UTC),
+        "ident": uuid.UUID(int=7),
+        "point": Point(1, 2.5),
+        "customer": Customer(name="Ada", age=36),
+        "order": Order(3),
+        "colour": Colour.RED,
+        "names": {1: "one"},
+        "many": (4, 5),
+    }
+    arguments = Arguments(everything)
+    payload = arguments.payload((), given)
+    assert payload["names"] == {"1": "one"}
+    assert payload["customer"] == {"name": "Ada", "age": 36}
+    assert arguments.values(payload) == given  # what was left out keeps the function's own default
+
+
+def greet(name: str, times: int = 1, *, loud: bool = False) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "field", "says"),
+    [
+        ((), {}, "payload", "missing required field `name`"),
+        ((5,), {}, "payload.name", "Expected `str`, got `int`"),
+        (("ada", "twice"), {}, "payload.times", "Expected `int`, got `str`"),
+        (("ada",), {"louder": True}, "payload", "unexpected keyword argument 'louder'"),
+        (("ada", 1, True), {}, "payload", "too many positional arguments"),
+        (("ada",), {"name": "eve"}, "payload", "multiple values for argument 'name'"),
+        ((object(),), {}, "payload", "a object can't be stored as JSON"),
+    ],
+)
+async def test_wrong_arguments_are_refused_before_anything_is_written(
+    jobs: Jobs, args: tuple[Any, ...], kwargs: dict[str, Any], field: str, says: str
+) -> None:
+    task: Any = jobs.task(greet)
+    with pytest.raises(errors.InvalidInput, match=says) as refused:
+        await task.enqueue(*args, **kwargs)
+    assert refused.value.field == field
+    assert (await jobs.list()).total == 0
+    await jobs.close()
+
+
+def test_a_model_says_what_is_wrong_with_it() -> None:
+    def serve(customer: Customer) -> None: ...
+
+    with pytest.raises(errors.InvalidInput, match="greater than or equal to 0") as refused:
+        Arguments(serve).values({"customer": {"name": "Ada", "age": -1}})
+    assert refused.value.field == "payload.customer"
+
+
+async def test_enqueue_by_name_is_checked_and_gets_the_policy_too(jobs: Jobs) -> None:
+    jobs.register("greet", greet, max_retries=7, timeout=5, priority="explicit", retry=Delays((1.0,)))
+    with pytest.raises(errors.InvalidInput, match="unknown field `who`"):
+        await jobs.enqueue("greet", {"name": "ada", "who": 1})
+    job = await jobs.get((await jobs.enqueue("greet", {"name": "ada"}, timeout=9)).id)
+    assert (job.max_retries, job.timeout, job.priority) == (7, 9.0, 150)
+    with pytest.raises(errors.InvalidInput, match="Expected `str`"):
+        await jobs.update(job.id, payload={"name": 1})
+    await jobs.close()
+
+
+async def test_a_task_is_still_the_function(jobs: Jobs) -> None:
+    @jobs.task("double.it", max_retries=1)
+    def double(n: int) -> int:
+        """Twice as much."""
+        return 2 * n
+
+    @jobs.task
+    async def later(n: int) -> int:
+        return n
+
+    assert (double(4), double.topic, double.__doc__, double.__name__) == (8, "double.it", "Twice as much.", "double")
+    assert (await later(5), later.topic) == (5, "later")
+    assert set(jobs.tasks) == {"double.it", "later"}
+
+
+async def test_options_for_one_call(jobs: Jobs) -> None:
+    task = jobs.task(greet)
+    first = await task.using(key="k", delay=60).enqueue("ada")
+    assert (await task.using(key="k").enqueue("eve")).id == first.id
+    many = await jobs.enqueue_many([task.draft("a"), task.using(priority=1).draft("b", loud=True)])
+    assert [(await jobs.get(one.id)).payload for one in many] == [{"name": "a"}, {"name": "b", "loud": True}]
+    with pytest.raises(errors.InvalidInput, match="enqueue_many"):
+        task.using(conn=object()).draft("c")
+    await jobs.close()
+
+
+def test_a_job_parameter_is_given_by_the_worker() -> None:
+    def handler(n: int, job: Job, maybe: Job | None = None) -> None: ...
+
+    arguments = Arguments(handler)
+    assert set(arguments.injected) == {"job", "maybe"}
+    assert arguments.payload((1,), {}) == {"n": 1}
+
+
+def test_open_ended_handlers_take_any_field() -> None:
+    def handler(n: int, **rest: Any) -> None: ...
+
+    arguments = Arguments(handler)
+    assert arguments.payload((1,), {"x": [2]}) == {"n": 1, "x": [2]}
+    assert arguments.values({"n": 1, "x": [2]}) == {"n": 1, "x": [2]}
+
+
+def _positional(n: int, /) -> None: ...
+
+
+def _starred(*numbers: int) -> None: ...
+
+
+@pytest.mark.parametrize("function", [_positional, _starred])
+def test_fields_need_names(jobs: Jobs, function: Any) -> None:
+    with pytest.raises(errors.InvalidInput, match="fields of a payload have names"):
+        jobs.register("t", function)
+
+
+def test_what_is_wrong_with_a_registration(jobs: Jobs) -> None:
+    jobs.register("greet", greet)
+    with pytest.raises(errors.InvalidInput, match="has a handler already"):
+        jobs.register("greet", greet)
+    with pytest.raises(errors.InvalidInput) as bad_topic:
+        jobs.register("no spaces", greet)
+    assert bad_topic.value.field == "topic"
+    with pytest.raises(errors.InvalidInput) as bad_policy:
+        jobs.task("other", max_retries=-1)(greet)
+    assert bad_policy.value.field == "max_retries"
+    assert set(jobs.tasks) == {"greet"}
+
+
+def test_types_that_only_the_checker_knows(jobs: Jobs, tmp_path: Path) -> None:
+    namespace: dict[str, Any] = {}
+    exec("from __future__ import annotations\ndef f(x: Missing) -> None: ...", namespace)
+    with pytest.raises(errors.InvalidInput, match="import the types of its arguments at run time"):
+        jobs.register("f", namespace["f"])

@@ -1,0 +1,26 @@
+"""What both checkers must refuse: every line marked `refused`, and no other."""
+
+from rowlock import Jobs
+
+jobs = Jobs("sqlite://")
+
+
+@jobs.task(max_retries=5)
+async def send_mail(to: str, subject: str = "hi") -> None: ...
+
+
+@jobs.task
+def double(n: int) -> int:
+    return 2 * n
+
+
+async def main() -> None:
+    await send_mail.enqueue()  # refused
+    await send_mail.enqueue(5)  # refused
+    await send_mail.enqueue("a", subjct="b")  # refused
+    await send_mail.using(kee="k").enqueue("a")  # refused
+    await send_mail.using(key=5).enqueue("a")  # refused
+    double.sync.enqueue("four")  # refused
+    double("four")  # refused
+    jobs.sync.enqueue("t", {}, priority=[1])  # refused
+    jobs.task(max_retries="five")  # refused

@@ -1,0 +1,35 @@
+"""What both checkers must accept."""
+
+from datetime import UTC, datetime
+from typing import assert_type
+
+from rowlock import Enqueued, Job, Jobs, Page
+
+jobs = Jobs("sqlite://")
+
+
+@jobs.task(max_retries=5, timeout=60)
+async def send_mail(to: str, subject: str = "hi") -> None: ...
+
+
+@jobs.task
+def double(n: int) -> int:
+    return 2 * n
+
+
+@jobs.task("explicit.topic")
+def explicit() -> None: ...
+
+
+async def main() -> None:
+    assert_type(await send_mail.enqueue("a@b.c"), Enqueued)
+    assert_type(await send_mail.enqueue(to="a@b.c", subject="hello"), Enqueued)
+    assert_type(await send_mail.using(key="k", delay=5, run_at=datetime.now(UTC)).enqueue("x"), Enqueued)
+    assert_type(double(4), int)
+    assert_type(double.sync.enqueue(n=4), Enqueued)
+    assert_type(jobs.sync.enqueue("t", {"a": 1}, priority="explicit", tags=["x"]), Enqueued)
+    assert_type(await jobs.get("id"), Job)
+    assert_type(jobs.sync.get("id"), Job)
+    assert_type(jobs.sync.list(limit=5), Page)
+    await jobs.enqueue_many([double.draft(1), ("t", {}), {"topic": "t"}])
+    explicit()

@@ -1,0 +1,64 @@
+"""A TCP proxy that stands between a client and a server, and can lose the server's answers."""
+
+import asyncio
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+
+class Proxy:
+    """`swallow` = n: the next n answers that come from the server are lost, and their connections cut."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port = 0
+        self.swallow = 0
+        self.swallowed = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            up_reader, up_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.close()
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pump(reader, up_writer, answers=False))
+                group.create_task(self._pump(up_reader, writer, answers=True))
+        except* OSError:
+            pass
+        finally:
+            writer.close()
+            up_writer.close()
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, answers: bool) -> None:
+        while data := await source.read(65536):
+            if answers and self.swallow:
+                self.swallow -= 1
+                self.swallowed += 1
+                raise ConnectionAbortedError
+            target.write(data)
+            await target.drain()
+        with suppress(OSError):
+            target.write_eof()
+        raise ConnectionAbortedError  # one side has hung up: so does the other

@@ -1,0 +1,336 @@
+"""list: every filter against the same filter in Python, order, pages, totals, windows, and what is refused."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from rowlock.core.job import Job, Status, new_job
+from rowlock.core.lifecycle import Completed, Failed
+from rowlock.errors import InvalidInput
+from rowlock.stores import listing
+from rowlock.stores.reading import MAX_TOTAL, Filter, Page
+from tests.stores.harness import NOBODY, START, Harness, job, settlement
+
+FLOW = "0193fb1e-0000-7000-8000-00000000f10f"
+MIDDLE = START + timedelta(seconds=30)
+PAYLOADS: list[dict[str, Any]] = [
+    {},
+    {"n": 1, "user": {"id": 7, "name": "Ann"}, "on": True},
+    {"n": 1.0, "user": {"id": "7"}, "on": 1, "none": None},
+    {"n": 10**15, "list": [1, {"a": [True]}], "user": {"name": "Ann", "id": 7}},
+    {"0": "zero", "list": [1, {"a": [1]}], "x": -0.5, "é": "ü"},
+]
+
+
+async def crowd(store: Harness) -> list[Job]:
+    """Jobs of every status, with all that can be asked for."""
+    made = []
+    pending_last = sorted(Status, key=lambda status: status is Status.PENDING)  # or it would be claimed for another
+    for n, status in enumerate([*pending_last[:-1], *pending_last]):
+        one = await store.in_status(status, "mail" if n % 3 else "bills")
+        made.append(one.id)
+        await store.advance(5)
+    digits = "0123456789abcdef0123"
+    for n in range(12):
+        fields: dict[str, Any] = {
+            "id": f"{digits[n * 5 % 16]}193fb1e-0000-7000-8000-0000000001{n:02x}",
+            "key": f"k{n % 4}",
+            "priority": 500,
+            "scope": ["user", "system", None][n % 3],
+            "scope_id": [None, "u1", "u2"][n % 3],
+            "tags": [(), ("red",), ("blue", "red"), ("re",)][n % 4],
+        }
+        inserted = await store.insert(new_job(fields.pop("id"), "mail", PAYLOADS[n % 5], **fields))
+        made.append(inserted[0].id)
+        [claimed] = (await store.claim("w1", "mail", limit=1)).jobs if n % 2 else [None]
+        if claimed is not None:
+            outcome = Completed() if n % 3 else Failed(f"Boom\n{n}: Äh %_", final=True)
+            await store.store.settle([settlement(claimed, outcome, ran=0.0)])
+    await store.execute(f"UPDATE _jobs SET flow_id = '{FLOW}' WHERE status IN ('pending', 'failed')")
+    await store.execute(f"UPDATE _jobs_archive SET flow_id = '{FLOW}' WHERE key IS NOT NULL")
+    return sorted((await store.store.get(made)).values(), key=lambda one: one.id, reverse=True)
+
+
+def member(payload: Any, path: str) -> Any:
+    for name in path.split("."):
+        if not isinstance(payload, dict) or name not in payload:
+            return ...
+        payload = payload[name]
+    return payload
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def has(path: str, value: Any) -> tuple[Filter, Callable[[Job], bool]]:
+    return Filter(payload={path: value}), lambda one: same(member(one.payload, path), value)
+
+
+CASES: dict[str, tuple[Filter, Callable[[Job], bool]]] = {
+    "everything": (Filter(), lambda one: True),
+    "no such id": (Filter(ids=[NOBODY]), lambda one: False),
+    "a topic": (Filter(topics=["bills"]), lambda one: one.topic == "bills"),
+    "topics": (Filter(topics=["mail", "bills", "none"]), lambda one: one.topic in ("mail", "bills")),
+    "no such topic": (Filter(topics=["none"]), lambda one: False),
+    **{
+        f"status {status}": (Filter(statuses=[status]), lambda one, status=status: one.status is status)  # type: ignore[misc]
+        for status in Status
+    },
+    "dead or running": (
+        Filter(statuses=["failed", "expired", "processing"]),
+        lambda one: one.status in ("failed", "expired", "processing"),
+    ),
+    "done or waiting": (
+        Filter(statuses=["completed", "waiting", "cancel_requested", "processing"], topics=["mail"]),
+        lambda one: one.topic == "mail" and one.status in ("completed", "waiting", "cancel_requested", "processing"),
+    ),
+    "a key": (Filter(keys=["k1"]), lambda one: one.key == "k1"),
+    "keys of a topic": (
+        Filter(keys=["k1", "k2"], topics=["mail", "none"]),
+        lambda one: one.topic == "mail" and one.key in ("k1", "k2"),
+    ),
+    "live keys of a topic": (
+        Filter(keys=["k1", "k0"], topics=["mail"], statuses=["pending", "failed"]),
+        lambda one: one.topic == "mail" and one.key in ("k1", "k0") and one.status in ("pending", "failed"),
+    ),
+    "scope": (Filter(scope="user"), lambda one: one.scope == "user"),
+    "scope_id": (Filter(scope_id="u1"), lambda one: one.scope_id == "u1"),
+    "scope and scope_id": (
+        Filter(scope="system", scope_id="u2"),
+        lambda one: (one.scope, one.scope_id) == ("system", "u2"),
+    ),
+    "flow": (Filter(flow_id=FLOW), lambda one: one.flow_id == FLOW),
+    "created": (
+        Filter(created_from=MIDDLE, created_until=MIDDLE + timedelta(seconds=20)),
+        lambda one: MIDDLE <= one.created < MIDDLE + timedelta(seconds=20),
+    ),
+    "finished": (
+        Filter(finished_from=MIDDLE, finished_until=MIDDLE + timedelta(seconds=50)),
+        lambda one: one.finished_at is not None and MIDDLE <= one.finished_at < MIDDLE + timedelta(seconds=50),
+    ),
+    "finished early": (
+        Filter(finished_until=MIDDLE, topics=["mail"]),
+        lambda one: one.topic == "mail" and one.finished_at is not None and one.finished_at < MIDDLE,
+    ),
+    "due": (Filter(run_at_from=MIDDLE, topics=["mail"]), lambda one: one.topic == "mail" and one.run_at >= MIDDLE),
+    "run_at": (Filter(run_at_until=MIDDLE), lambda one: one.run_at < MIDDLE),
+    "tags": (Filter(tags=["red"]), lambda one: "red" in one.tags),
+    "all tags": (Filter(tags=["red", "blue"]), lambda one: {"red", "blue"} <= set(one.tags)),
+    "tags of failed": (
+        Filter(tags=["red"], statuses=["failed"]),
+        lambda one: "red" in one.tags and one.status is Status.FAILED,
+    ),
+    "a number": has("n", 1),
+    "a float": has("n", 1.0),
+    "a large number": has("n", 10**15),
+    "a negative number": has("x", -0.5),
+    "true": has("on", True),
+    "one": has("on", 1),
+    "null": has("none", None),
+    "a nested number": has("user.id", 7),
+    "a nested text": has("user.id", "7"),
+    "an object": has("user", {"name": "Ann", "id": 7}),
+    "a list": has("list", [1, {"a": [1]}]),
+    "a list with true": has("list", [1, {"a": [True]}]),
+    "not into lists": has("list.0", 1),
+    "a digit": has("0", "zero"),
+    "letters of others": has("é", "ü"),
+    "two paths": (
+        Filter(payload=[("n", 1), ("on", True)]),
+        lambda one: one.payload.get("n") == 1 and one.payload.get("on") is True,
+    ),
+    "error": (Filter(error="bOOM"), lambda one: "boom" in (one.last_error or "").lower()),
+    "error with signs": (Filter(error=": Äh %_"), lambda one: ": Äh %_" in (one.last_error or "")),
+    "no such error": (Filter(error="b%m"), lambda one: False),
+}
+
+
+async def test_filters(store: Harness) -> None:
+    everyone = await crowd(store)
+    assert len({one.status for one in everyone}) == len(Status)
+    for name, (filter, wanted) in CASES.items():
+        expected = [one for one in everyone if wanted(one)]
+        page = await store.store.list(filter, limit=200)
+        assert page.items == expected, name
+        whole = (len(expected), False, False, None)
+        assert (page.total, page.total_capped, page.partial, page.next) == whole, name
+    chosen = [one.id for one in everyone[::3]]
+    for statuses in ((), ("completed", "pending")):
+        page = await store.store.list(Filter(ids=chosen, statuses=statuses))
+        assert page.items == [one for one in everyone[::3] if not statuses or one.status in statuses]
+
+
+def test_the_cases_ask_for_something() -> None:
+    """Each filter that can be given is given somewhere."""
+    given = {name for filter, _ in CASES.values() for name in Filter.__struct_fields__ if getattr(filter, name)}
+    assert given | {"ids"} == set(Filter.__struct_fields__)
+
+
+# ── Pages ──
+
+
+async def pages(store: Harness, filter: Filter, limit: int) -> list[Page]:
+    """By the cursor, to the end."""
+    found = [await store.store.list(filter, limit=limit)]
+    while found[-1].next is not None:
+        found.append(await store.store.list(filter, limit=limit, cursor=found[-1].next))
+        assert len(found) < 200
+    return found
+
+
+@pytest.mark.parametrize(
+    "filter", [Filter(), Filter(topics=["mail", "bills"]), Filter(statuses=["failed", "completed"])]
+)
+async def test_pages(store: Harness, filter: Filter) -> None:
+    everyone = await crowd(store)
+    if filter.statuses:
+        everyone = [one for one in everyone if one.status in filter.statuses]
+    for limit in (1, 4, len(everyone), 200):
+        walked = await pages(store, filter, limit)
+        assert [one for page in walked for one in page.items] == everyone
+        assert {page.total for page in walked} == {len(everyone)}
+        assert {(page.limit, page.offset, page.partial) for page in walked} == {(limit, 0, False)}
+        for offset in (0, 3, len(everyone) - 1, len(everyone), MAX_TOTAL):
+            page = await store.store.list(filter, limit=limit, offset=offset)
+            assert page.items == everyone[offset : offset + limit]
+            assert (page.total, page.offset) == (len(everyone), offset)
+            assert (page.next is None) == (offset + limit >= len(everyone))
+
+
+async def test_an_empty_database(store: Harness) -> None:
+    page = await store.store.list(Filter())
+    assert page == Page(items=[], total=0, total_capped=False, partial=False, next=None, limit=20, offset=0)
+
+
+async def test_a_cursor_outlives_the_job_it_points_at(store: Harness) -> None:
+    await store.insert(*[job() for _ in range(5)])
+    everyone = (await store.store.list(Filter())).items
+    first = await store.store.list(Filter(), limit=2)
+    await store.store.delete([everyone[1].id], by="ann")
+    await store.insert(job())  # newer than everything: not on a later page
+    rest = await store.store.list(Filter(), limit=5, cursor=first.next)
+    assert rest.items == everyone[2:]
+
+
+# ── Bounds ──
+
+
+async def test_a_total_is_exact_to_ten_thousand(store: Harness) -> None:
+    await store.insert(*[job() for _ in range(MAX_TOTAL)])
+    done = (await store.claim(limit=4)).jobs
+    await store.store.settle([settlement(one, Completed(), ran=0.0) for one in done])
+    page = await store.store.list(Filter())
+    assert (page.total, page.total_capped, len(page.items)) == (MAX_TOTAL, False, 20)
+    await store.insert(job("other"))
+    page = await store.store.list(Filter())
+    assert (page.total, page.total_capped, page.partial) == (MAX_TOTAL, True, False)
+    page = await store.store.list(Filter(), cursor=page.next)
+    assert (page.total, page.total_capped, page.partial) == (MAX_TOTAL, True, False)
+    page = await store.store.list(Filter(topics=["mail"]))
+    assert (page.total, page.total_capped) == (MAX_TOTAL, False)
+    page = await store.store.list(Filter(), offset=MAX_TOTAL)
+    assert len(page.items) == 1
+    assert page.next is None
+
+
+@pytest.mark.parametrize(
+    ("filter", "bound"), [(Filter(tags=["red"]), "WINDOW"), (Filter(run_at_until=START + timedelta(days=1)), "BUDGET")]
+)
+async def test_a_window_is_marked_and_the_cursor_goes_on_behind_it(
+    store: Harness, filter: Filter, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that match are rare and old: the first pages are empty, and say so."""
+    matching = {"tags": ("red",)} if filter.tags else {}
+    other: dict[str, Any] = {} if filter.tags else {"run_at": START + timedelta(days=2)}
+    old = [(await store.insert(job(**matching)))[0].id for _ in range(3)]
+    [done] = (await store.claim(limit=1)).jobs
+    await store.store.settle([settlement(done, Completed(), ran=0.0)])
+    await store.insert(*[job(**other) for _ in range(2500)])
+    newest = (await store.insert(job(**matching)))[0].id
+    monkeypatch.setattr(listing, "WINDOW", 1000)
+    monkeypatch.setattr(listing, "BUDGET", 1000)
+    first = await store.store.list(filter)
+    assert ([one.id for one in first.items], first.total, first.partial) == ([newest], 1, True)
+    walked = await pages(store, filter, 20)
+    assert [one.id for page in walked for one in page.items] == [newest, *sorted(old, reverse=True)]
+    assert not walked[-1].next
+    assert 3 <= len(walked) <= 4
+    full = await store.store.list(filter, limit=1)
+    assert full.next is not None
+
+
+# ── Refused ──
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "code"),
+    [
+        ({"statuses": ["done"]}, "statuses", "unknown_status"),
+        ({"statuses": "failed"}, "statuses", "not_a_list"),
+        ({"topics": "mail"}, "topics", "not_a_list"),
+        ({"topics": ["a b"]}, "topic", "bad_characters"),
+        ({"topics": [f"t{n}" for n in range(101)]}, "topics", "too_many"),
+        ({"ids": ["x"]}, "id", "bad_id"),
+        ({"keys": [""]}, "keys", "bad_length"),
+        ({"keys": 5}, "keys", "not_a_list"),
+        ({"scope": 5}, "scope", "not_text"),
+        ({"flow_id": "x"}, "id", "bad_id"),
+        ({"created_from": datetime(2026, 1, 1)}, "created_from", "naive_time"),  # noqa: DTZ001 - that's the point
+        ({"run_at_until": "now"}, "run_at_until", "not_a_time"),
+        ({"tags": "red"}, "tags", "not_a_list"),
+        ({"tags": [1]}, "tags[0]", "not_text"),
+        ({"payload": "n"}, "payload", "not_an_object"),
+        ({"payload": {"a..b": 1}}, "payload", "bad_path"),
+        ({"payload": {'a"b': 1}}, "payload", "bad_path"),
+        ({"payload": {"a": float("nan")}}, "payload.a", "not_finite"),
+        ({"payload": {"a": object()}}, "payload.a", "not_json"),
+        ({"payload": {f"a{n}": 1 for n in range(9)}}, "payload", "too_many"),
+        ({"payload": [1]}, "payload", "not_a_pair"),
+        ({"error": ""}, "error", "bad_length"),
+        ({"error": "a\0"}, "error", "nul"),
+    ],
+)
+def test_a_filter_that_can_not_be(given: dict[str, Any], field: str, code: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Filter(**given)
+    assert (refused.value.field, refused.value.code) == (field, code)
+
+
+def test_a_filter_is_put_in_order() -> None:
+    near = datetime(2026, 1, 1, 13, tzinfo=UTC)
+    filter = Filter(topics=iter(["a", "a"]), statuses=["failed"], created_from=near, payload={"a.b": 1})  # type: ignore[arg-type]
+    assert filter.topics == ("a",)
+    assert filter.statuses == (Status.FAILED,)
+    assert filter.paths == [(["a", "b"], "1")]
+    assert structs.replace(filter, topics=["b"]).topics == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("place", "field"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"limit": 201}, "limit"),
+        ({"limit": True}, "limit"),
+        ({"limit": "5"}, "limit"),
+        ({"offset": -1}, "offset"),
+        ({"offset": MAX_TOTAL + 1}, "offset"),
+        ({"cursor": ""}, "cursor"),
+        ({"cursor": "!!!"}, "cursor"),
+        ({"cursor": "AAAA"}, "cursor"),
+        ({"cursor": 5}, "cursor"),
+        ({"cursor": "AZ8fAAAAcACAAAAAAAAAAB"}, "cursor"),  # bits that are not used must be 0: one cursor, one text
+        ({"cursor": "AZ8fAAAAcACAAAAAAAAAAA", "offset": 1}, "offset"),
+    ],
+)
+async def test_a_place_that_can_not_be(store: Harness, place: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await store.store.list(Filter(), **place)
+    assert refused.value.field == field

@@ -1,0 +1,73 @@
+"""PostgreSQL only: a row that someone else has locked for a moment holds nobody up, and is never called lost.
+
+(SQLite has one writer: there is no row to find locked.)
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from rowlock.stores.base import Beat, Hold, Progress
+from tests.stores.conftest import StoreDatabases, opened
+from tests.stores.harness import LEASE, START, Harness, PostgresHarness, ids, job
+
+pytestmark = pytest.mark.timeout(30)  # whoever waits for the lock waits for ever
+
+
+@pytest.fixture
+async def store(store_databases: StoreDatabases) -> AsyncIterator[Harness]:
+    async with store_databases.fresh() as url, opened(PostgresHarness(url, virtual=True)) as harness:
+        yield harness
+
+
+@asynccontextmanager
+async def locked(store: Harness, job_id: str) -> AsyncIterator[None]:
+    assert isinstance(store, PostgresHarness)
+    connection = await asyncpg.connect(store.url)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT 1 FROM public._jobs WHERE id = $1 FOR UPDATE", job_id)
+            yield
+    finally:
+        await connection.close()
+
+
+async def test_claim_takes_the_others_and_says_so(store: Harness) -> None:
+    new = [job(priority=9 - i) for i in range(3)]
+    await store.insert(*new)
+    async with locked(store, new[0].id):
+        answer = await store.claim(limit=10)
+        assert ids(answer.jobs) == [new[1].id, new[2].id]
+        assert answer.contended
+    assert ids((await store.claim(limit=10)).jobs) == [new[0].id]
+
+
+async def test_heartbeat_and_progress_say_unseen(store: Harness) -> None:
+    one, two = await store.claimed(), await store.claimed()
+    async with locked(store, one.id):
+        beats = [Beat(one.id, 1), Beat(two.id, 1), Beat(one.id, 7)]
+        assert (await store.store.heartbeat(beats[:2], LEASE)) == [Hold.UNSEEN, Hold.KEPT]
+        # What the version alone can tell needs no lock.
+        assert (await store.store.heartbeat(beats[2:], LEASE)) == [Hold.LOST]
+        reports = [Progress(one.id, 1, 5.0), Progress(two.id, 1, 5.0)]
+        assert (await store.store.progress(reports)) == [Hold.UNSEEN, Hold.KEPT]
+    assert (await store.store.heartbeat(beats[:1], LEASE)) == [Hold.KEPT]
+
+
+async def test_maintenance_leaves_it_for_the_next_pass(store: Harness) -> None:
+    future = await store.add("future", delay=1.0)
+    late = await store.add("late", expires_at=START + timedelta(seconds=1))
+    crashed = await store.claimed()
+    await store.advance(1000)
+    async with locked(store, future):
+        assert await store.store.promote() == 0
+    async with locked(store, late):
+        assert await store.store.expire(by="m1") == []
+    async with locked(store, crashed.id):
+        assert await store.store.rescue(by="m1", backoff=[1.0]) == []
+    assert await store.store.promote() == 1
+    assert await store.store.expire(by="m1") == [late]
+    assert [rescued.id for rescued in await store.store.rescue(by="m1", backoff=[1.0])] == [crashed.id]
