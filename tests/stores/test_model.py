@@ -115,7 +115,7 @@ class Model(RuleBasedStateMachine):
         return list(dict.fromkeys(found))
 
     def chosen(self, indexes: list[int]) -> list[Job]:
-        """Runs, the latest first; one of a job at most (test_settle has the others)."""
+        """Runs, the latest first; one of a job at most: stores differ on a stale run beside the current one."""
         runs = [self.runs[-1 - n % len(self.runs)] for n in indexes]
         return list({run.id: run for run in runs}.values())
 

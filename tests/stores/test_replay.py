@@ -9,7 +9,7 @@ from msgspec import structs
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Answer, Completed
-from rowlock.stores.base import DAY, Beat, Changed, Edit, Hold, Enqueued, Progress, Retention
+from rowlock.stores.base import DAY, Beat, Changed, Edit, Enqueued, Hold, Progress, Retention
 from tests.stores.harness import LEASE, OUTCOMES, START, Harness, claim_by, ids, job, settlement
 
 Call = Callable[[], Awaitable[Any]]

@@ -20,6 +20,7 @@ from rowlock.core.lifecycle import (
     Transition,
     Verdict,
 )
+from rowlock.stores.base import Hold, Progress
 from tests.stores.harness import NOBODY, OUTCOMES, START, Harness, claim_by, job, settlement
 from tests.stores.reference import Reference
 from tests.stores.rows import Row, micros
@@ -325,3 +326,21 @@ async def test_a_waiting_job_holds_no_lease(store: Harness) -> None:
     assert (await store.store.settle([Settlement(claimed.id, 1, waits)])).verdicts == [APPLIED]
     row = await store.row(claimed.id)
     assert (row.job.status, row.ready, row.job.run_at, row.job.finished_at) == (Status.WAITING, False, START, None)
+
+
+async def test_a_stale_and_a_current_settlement_of_one_job_in_one_batch(store: Harness) -> None:
+    """Whatever their order, the stale one is lost and the current one counts."""
+    first = await store.claimed()
+    await store.store.settle([settlement(first, Released())])
+    [second] = (await store.claim()).jobs
+    stale, current = settlement(first, Failed("late")), settlement(second, Completed({"ok": True}))
+    verdicts = (await store.store.settle([stale, current])).verdicts
+    assert [verdict.answer for verdict in verdicts] == [Answer.LOST, Answer.APPLIED]
+    assert (await store.job(first.id)).result == {"ok": True}
+
+
+async def test_of_several_progress_reports_in_one_batch_the_last_counts(store: Harness) -> None:
+    run = await store.claimed()
+    reports = [Progress(run.id, run.version, percent) for percent in (30.0, 20.0, 50.0, 40.0)]
+    assert await store.store.progress(reports) == [Hold.KEPT] * 4
+    assert (await store.job(run.id)).progress == 40.0

@@ -18,8 +18,9 @@ from msgspec import Struct
 from rowlock.core.job import HELD, Job, Status
 from rowlock.stores.reading import MAX_TOTAL, Filter, Page, Place, make_cursor
 
-WINDOW = 10_000  # rows that are searched for tags, payload and error
-BUDGET = 100_000  # rows that are looked at when the index alone doesn't decide
+# Rows that each of two walks looks at; more walks share them.
+WINDOW = 10_000  # for tags, payload and error
+BUDGET = 100_000  # when columns decide that the index doesn't have
 CHUNK = 20_000
 
 DEAD = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED})
@@ -117,8 +118,8 @@ def _go(
 def _budget(filter: Filter, walk: Walk, walks: int) -> int | None:
     """None: every row that the index gives is a hit, so there is nothing to bound."""
     if filter.is_window:
-        return max(WINDOW // walks, 1000)
-    return None if is_decided(filter, walk) else max(BUDGET // walks, WINDOW)
+        return max(WINDOW * 2 // walks, 1000)
+    return None if is_decided(filter, walk) else max(BUDGET * 2 // walks, WINDOW)
 
 
 def page_ids(found: Found, place: Place) -> list[str]:

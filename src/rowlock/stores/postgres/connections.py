@@ -229,6 +229,11 @@ class Connections:
             raise errors.OutcomeUnknown(f"{label} hung up: {_what(error)}") from error
         except CONFLICTS:
             raise  # the verb runs again
+        except asyncpg.CheckViolationError as error:
+            if error.constraint_name is not None:
+                raise errors.StoreError(f"{label}: {error}") from error
+            # The archive got a new part while a row was on its way to the part for the rest.
+            raise Conflict(str(error)) from error
         except asyncpg.PostgresError as error:
             raise errors.StoreError(f"{label}: {error}") from error
 

@@ -49,9 +49,7 @@ async def keep(connection: Any, target: Target, retention: Retention, ahead: int
     if retention.longest is not None:
         since = now - timedelta(seconds=min(retention.longest, MAX_DELAY))
         over = [day for day in there if day + _DAY <= since.date()]
-        for day in over[:MAX_DROPS]:
-            if not await _holds(connection, target, day, since) and await _try(connection, target, _drop, day, since):
-                dropped.append(day)
+        dropped = [day for day in over[:MAX_DROPS] if await _try(connection, target, _drop, day, since)]
     return PartitionReport(created=tuple(created), dropped=tuple(dropped))
 
 
@@ -98,9 +96,11 @@ async def _make(connection: Any, target: Target, day: date) -> bool:
 
 
 async def _drop(connection: Any, target: Target, day: date, since: datetime) -> bool:
-    # First the table above it, as every statement does; then nothing can come in any more.
-    await connection.execute(f"LOCK TABLE ONLY {_table(target)} IN ACCESS EXCLUSIVE MODE")
     if day not in await _existing(connection, target) or await _holds(connection, target, day, since):
+        return False
+    # First the table above it, as every statement does. From here on nothing comes in; something may have meanwhile.
+    await connection.execute(f"LOCK TABLE ONLY {_table(target)} IN ACCESS EXCLUSIVE MODE")
+    if await _holds(connection, target, day, since):
         return False
     await connection.execute(f"DROP TABLE {_part(target, day)}")
     return True

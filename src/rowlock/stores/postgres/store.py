@@ -209,10 +209,10 @@ class PostgresStore:
     async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
         if not settlements:
             return Settled([], None if claim is None else await self.claim(claim))
-        first: dict[str, Settlement] = {}
-        for settlement in settlements:
-            first.setdefault(settlement.id, settlement)
-        batch = list(first.values())
+        places: dict[str, int] = {}  # a second settlement of the same job is looked at after the first
+        for n, settlement in enumerate(settlements):
+            places.setdefault(settlement.id, n)
+        batch = [settlements[n] for n in places.values()]
         parameters = rows.settle_arrays(batch)
         claimed = None
         if claim is None or claim.limit <= 0 or not claim.lanes:
@@ -225,30 +225,28 @@ class PostgresStore:
         applied = found[0]["applied"]
         if applied is None and len(batch) == len(settlements):
             return Settled([APPLIED] * len(batch), claimed)
-        done = set(first) if applied is None else {str(job_id) for job_id in applied}
-        return Settled(await self._verdicts(settlements, first, done), claimed)
+        done = set(places.values()) if applied is None else {places[str(job_id)] for job_id in applied}
+        return Settled(await self._verdicts(settlements, done), claimed)
 
-    async def _verdicts(
-        self, settlements: Sequence[Settlement], first: dict[str, Settlement], done: set[str]
-    ) -> list[Verdict]:
-        """What became of the refused ones, by a fresh snapshot. Those that were missed are settled again."""
+    async def _verdicts(self, settlements: Sequence[Settlement], done: set[int]) -> list[Verdict]:
+        """What became of those that are not `done`, by a fresh look; what would pass the guard now is tried again."""
         standing: dict[str, tuple[Status, int, list[dict[str, Any]]]] = {}
         for _ in range(ATTEMPTS):
-            refused = [s.id for s in settlements if s.id not in done or first[s.id] is not s]
-            standing = await self._standing(refused)
-            missed = [s for s in first.values() if s.id not in done and _may_settle(s, standing.get(s.id))]
+            standing = await self._standing([s.id for n, s in enumerate(settlements) if n not in done])
+            missed: dict[str, int] = {}
+            for n, settlement in enumerate(settlements):
+                if n not in done and _may_settle(settlement, standing.get(settlement.id)):
+                    missed.setdefault(settlement.id, n)
             if not missed:
                 break
-            (row,) = await self._fetch(self._sql.settle, *rows.settle_arrays(missed))
-            done |= {s.id for s in missed} if row[0] is None else {str(job_id) for job_id in row[0]}
+            arrays = rows.settle_arrays([settlements[n] for n in missed.values()])
+            [(applied,)] = await self._fetch(self._sql.settle, *arrays)
+            done |= set(missed.values()) if applied is None else {missed[str(job_id)] for job_id in applied}
         verdicts = []
-        for settlement in settlements:
-            if settlement.id in done and first[settlement.id] is settlement:
-                verdicts.append(APPLIED)
-            else:
-                version, row = settlement.version, standing.get(settlement.id)
-                now = None if row is None else Standing(row[0], row[1], ended_by(version, *row))
-                verdicts.append(judge(version, settlement.transition.event, now))
+        for n, settlement in enumerate(settlements):
+            version, row = settlement.version, standing.get(settlement.id)
+            now = None if row is None else Standing(row[0], row[1], ended_by(version, *row))
+            verdicts.append(APPLIED if n in done else judge(version, settlement.transition.event, now))
         return verdicts
 
     async def _standing(self, ids: Sequence[str]) -> dict[str, tuple[Status, int, list[dict[str, Any]]]]:
@@ -269,13 +267,16 @@ class PostgresStore:
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
         if not reports:
             return []
-        return await self._hold(
-            [(report.id, report.version) for report in reports],
+        last = {(report.id, report.version): report for report in reports}  # of several of one run, the last one counts
+        holds = await self._hold(
+            list(last),
             self._sql.progress,
-            [min(max(report.percent, 0.0), 100.0) for report in reports],
-            [report.stage for report in reports],
-            [report.message for report in reports],
+            [min(max(report.percent, 0.0), 100.0) for report in last.values()],
+            [report.stage for report in last.values()],
+            [report.message for report in last.values()],
         )
+        answers = dict(zip(last, holds, strict=True))
+        return [answers[report.id, report.version] for report in reports]
 
     async def _hold(self, asked: list[tuple[str, int]], statement: str, *parameters: Any) -> list[Hold]:
         ids, versions = [job_id for job_id, _ in asked], [version for _, version in asked]

@@ -86,7 +86,8 @@ class SqliteStep(Renderer):
             case int() | float():
                 return f"({kind} IN ('integer', 'real') AND {found} = {self._bind(wanted)})"
             case _:
-                return f"({kind} IN ('object', 'array') AND _jobs_same_json({found}, {self._bind(value)}))"
+                kinds = f"CASE WHEN {kind} IN ('object', 'array') THEN {found} END"
+                return f"_jobs_same_json({kinds}, {self._bind(value)})"
 
     def error(self, part: str) -> str:
         return f"instr(lower(j.last_error), lower({self._bind(part)})) > 0"
@@ -101,8 +102,8 @@ def look(conn: Connection, filter: Filter, step: Step) -> Seen:
     return Seen(count, last, sorted(decode(hits), reverse=True))
 
 
-def _same_json(one: str, other: str) -> bool:
-    return _same(decode(one), decode(other))
+def _same_json(one: str | None, other: str) -> bool:
+    return one is not None and _same(decode(one), decode(other))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -1,0 +1,258 @@
+"""The archive's parts on PostgreSQL: made ahead, dropped whole, and never at the cost of a job or of a worker's time."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from rowlock import errors
+from rowlock.core.ids import IdMaker
+from rowlock.core.job import Status, new_job
+from rowlock.core.lifecycle import Completed
+from rowlock.stores.base import DAY, Retention
+from rowlock.stores.postgres import partitions
+from rowlock.stores.postgres.partitions import first_id
+from rowlock.stores.reading import Filter, PartitionReport, TopicRetention
+from tests.servers import PostgresServer
+from tests.stores.conftest import StoreDatabases, opened
+from tests.stores.harness import START, PostgresHarness, settlement
+from tests.stores.rows import micros
+
+TODAY = START.date()
+WEEK = Retention()
+NOTHING = PartitionReport()
+
+
+@pytest.fixture
+async def store(store_databases: StoreDatabases) -> AsyncIterator[PostgresHarness]:
+    async with store_databases.fresh() as url, opened(PostgresHarness(url, virtual=True)) as harness:
+        assert isinstance(harness, PostgresHarness)
+        # The days on which the template was made are not those of the test's clock.
+        for day in await days(harness):
+            await harness.execute(f"DROP TABLE _jobs_archive_{day:%Y%m%d}")
+        yield harness
+
+
+async def days(store: PostgresHarness) -> list[date]:
+    rows = await store.fetch(
+        "SELECT c.relname FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid "
+        "WHERE i.inhparent = '_jobs_archive'::regclass ORDER BY 1"
+    )
+    names = [name.removeprefix("_jobs_archive_") for (name,) in rows]
+    assert names.pop() == "rest"
+    return [date.fromisoformat(name) for name in names]
+
+
+def on(*offsets: int) -> tuple[date, ...]:
+    return tuple(TODAY + timedelta(days=n) for n in offsets)
+
+
+async def done(store: PostgresHarness, at: datetime, topic: str = "mail") -> str:
+    """A job whose id is of that time, completed now."""
+    job_id = IdMaker(lambda: micros(at) * 1000, lambda n: bytes(n)).one()
+    await store.insert(new_job(job_id, topic))
+    [claimed] = (await store.claim("w1", topic)).jobs
+    await store.store.settle([settlement(claimed, Completed(), ran=0.0)])
+    return job_id
+
+
+async def where(store: PostgresHarness) -> dict[str, str]:
+    rows = await store.fetch("SELECT id::text, tableoid::regclass::text FROM _jobs_archive")
+    return {job_id: table.removeprefix("_jobs_archive_") for job_id, table in rows}
+
+
+async def test_migrate_makes_the_first_days(postgres_url: str) -> None:
+    harness = PostgresHarness(postgres_url, virtual=False)
+    async with opened(harness):
+        today = datetime.now(UTC).date()
+        assert await days(harness) == [today + timedelta(days=n) for n in range(4)]
+        for day in await days(harness):
+            [(bound,)] = await harness.fetch(
+                "SELECT pg_get_expr(relpartbound, oid) FROM pg_class "
+                f"WHERE oid = '_jobs_archive_{day:%Y%m%d}'::regclass"
+            )
+            assert bound == f"FOR VALUES FROM ('{first_id(day)}') TO ('{first_id(day + timedelta(days=1))}')"
+        assert await harness.store.keep_partitions(WEEK) == NOTHING
+
+
+async def test_days_are_made_ahead(store: PostgresHarness) -> None:
+    assert await store.store.keep_partitions(WEEK, ahead=1) == PartitionReport(created=on(0, 1))
+    assert await store.store.keep_partitions(WEEK, ahead=1) == NOTHING
+    assert await store.store.keep_partitions(WEEK) == PartitionReport(created=on(2, 3))
+    await store.advance(DAY)
+    assert await store.store.keep_partitions(WEEK) == PartitionReport(created=on(4))
+    assert tuple(await days(store)) == on(0, 1, 2, 3, 4)
+
+
+async def test_a_job_goes_to_the_day_of_its_id(store: PostgresHarness) -> None:
+    await store.store.keep_partitions(WEEK)
+    midnight = datetime(2026, 1, 2, tzinfo=UTC)
+    last = await done(store, midnight - timedelta(milliseconds=1))
+    first = await done(store, midnight)
+    early, late = await done(store, START - timedelta(days=30)), await done(store, START + timedelta(days=30))
+    own = "fd0f8bf1-9a3c-4b9f-b9b5-6a6f36d34e1f"
+    await store.insert(new_job(own, "mail"))
+    [claimed] = (await store.claim()).jobs
+    await store.store.settle([settlement(claimed, Completed(), ran=0.0)])
+    assert await where(store) == {last: "20260101", first: "20260102", early: "rest", late: "rest", own: "rest"}
+    assert [one.id for one in (await store.store.list(Filter())).items] == [own, late, first, last, early]
+
+
+async def test_what_the_rest_holds_of_a_day_moves_in(store: PostgresHarness) -> None:
+    jobs = [await done(store, START), await done(store, START + timedelta(days=2))]
+    elsewhere = await done(store, START - timedelta(days=2))
+    before = await store.rows()
+    assert await store.store.keep_partitions(WEEK) == PartitionReport(created=on(0, 1, 2, 3))
+    assert await where(store) == {jobs[0]: "20260101", jobs[1]: "20260103", elsewhere: "rest"}
+    assert await store.rows() == before
+
+
+async def test_too_much_to_move_is_left_for_later(store: PostgresHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(3):
+        await done(store, START + timedelta(seconds=n))
+    monkeypatch.setattr(partitions, "MAX_MOVED", 2)
+    assert await store.store.keep_partitions(WEEK) == PartitionReport(created=on(1, 2, 3))
+    assert set((await where(store)).values()) == {"rest"}
+    monkeypatch.setattr(partitions, "MAX_REST", 0)
+    await store.advance(DAY)
+    assert await store.store.keep_partitions(WEEK) == NOTHING
+    monkeypatch.undo()
+    assert await store.store.keep_partitions(WEEK) == PartitionReport(created=on(4))
+
+
+async def test_a_day_is_dropped_when_all_of_it_is_over(store: PostgresHarness) -> None:
+    await store.store.keep_partitions(WEEK)
+    old = await done(store, START)
+    await store.advance(DAY)
+    young = await done(store, START + timedelta(days=1))
+    before = await store.store.stats()
+    assert await store.store.keep_partitions(WEEK, ahead=0) == NOTHING
+    await store.advance(7 * DAY - 1e-6)  # the first day ended half a day before it finished its last job
+    assert (await store.store.keep_partitions(WEEK, ahead=0)).dropped == on(0)
+    assert set(await store.store.get([old, young])) == {young}
+    await store.advance(2 * DAY)
+    assert (await store.store.keep_partitions(WEEK, ahead=0)).dropped == on(1, 2)
+    assert (await store.store.stats()).completed == before.completed == 2
+    again = await done(store, START)  # of a day that is gone
+    assert (await where(store))[again] == "rest"
+
+
+async def test_a_job_that_finished_late_keeps_its_day(store: PostgresHarness) -> None:
+    await store.store.keep_partitions(WEEK, ahead=0)
+    await store.advance(20 * DAY)
+    late = await done(store, START, "zoo")
+    await done(store, START - timedelta(milliseconds=1), "mail")
+    await store.advance(7 * DAY - 1)
+    assert on(0)[0] not in (await store.store.keep_partitions(WEEK, ahead=0)).dropped
+    assert late in await store.store.get([late])
+    await store.advance(1)
+    assert on(0)[0] in (await store.store.keep_partitions(WEEK, ahead=0)).dropped
+
+
+@pytest.mark.parametrize(
+    ("retention", "after"),
+    [
+        (Retention(completed=None), None),
+        (Retention(topics={"audit": TopicRetention(completed=None)}), None),
+        (Retention(topics={"audit": TopicRetention(completed=30 * DAY)}), 31),
+        (Retention(completed=0.0), 2),
+    ],
+)
+async def test_the_longest_retention_decides(store: PostgresHarness, retention: Retention, after: int | None) -> None:
+    await store.store.keep_partitions(retention, ahead=0)
+    await done(store, START)
+    if after is not None:
+        await store.advance((after - 1) * DAY)
+        assert (await store.store.keep_partitions(retention, ahead=0)).dropped == ()
+        await store.advance(DAY)
+        assert on(0)[0] in (await store.store.keep_partitions(retention, ahead=0)).dropped
+    else:
+        await store.advance(5000 * DAY)
+        assert (await store.store.keep_partitions(retention, ahead=0)).dropped == ()
+
+
+# ── Others are at work ──
+
+
+async def test_many_at_once_do_it_once(store: PostgresHarness) -> None:
+    others = [await store.another() for _ in range(6)]
+    for _ in range(5):
+        await asyncio.gather(*(other.keep_partitions(WEEK) for other in others))
+    assert tuple(await days(store)) == on(0, 1, 2, 3)
+    await store.advance(20 * DAY)
+    reports: list[PartitionReport] = []
+    for _ in range(5):
+        reports += await asyncio.gather(*(other.keep_partitions(WEEK, ahead=0) for other in others))
+    assert sorted(day for report in reports for day in report.dropped) == list(on(0, 1, 2, 3))
+    assert [day for report in reports for day in report.created] == list(on(20))
+
+
+@pytest.mark.parametrize("what", ["make", "drop"])
+async def test_nobody_waits_long_for_a_lock_that_others_hold(store: PostgresHarness, what: str) -> None:
+    """A long report holds the archive. Others who use it must not queue up behind us until it is over."""
+    await store.store.keep_partitions(WEEK, ahead=0)
+    job_id = await done(store, START)
+    await store.advance(20 * DAY if what == "drop" else DAY)
+    report: Any = await asyncpg.connect(store.url)
+    transaction = report.transaction()
+    await transaction.start()
+    await report.execute("LOCK TABLE _jobs_archive, _jobs_archive_rest IN ACCESS SHARE MODE")
+    slowest = 0.0
+    keeping = asyncio.create_task(store.store.keep_partitions(WEEK, ahead=0))
+    while not keeping.done():
+        began = time.monotonic()
+        await store.store.get([job_id])
+        slowest = max(slowest, time.monotonic() - began)
+        await asyncio.sleep(0.01)
+    assert await keeping == NOTHING
+    assert slowest < 2.0
+    await transaction.rollback()
+    await report.close()
+    assert await store.store.keep_partitions(WEEK, ahead=0) != NOTHING
+
+
+async def test_workers_complete_while_days_come_and_go(store: PostgresHarness) -> None:
+    """Nothing is lost or refused, whichever part a job belongs to at the moment."""
+    maker = IdMaker(lambda: micros(store.now) * 1000, lambda n: bytes(n))
+    other = await store.another()
+    finished: list[str] = []
+    for _ in range(6):
+        new = [new_job(one, "mail") for one in maker.many(60)]
+        await store.insert(*new)
+        working = True
+
+        async def keep() -> None:
+            while working:  # noqa: B023 - ends in this round
+                await other.keep_partitions(WEEK, ahead=2)
+
+        keeping = asyncio.create_task(keep())
+        while jobs := (await store.claim(limit=6)).jobs:
+            settled = await store.store.settle([settlement(one, Completed(), ran=0.0) for one in jobs])
+            assert {verdict.answer for verdict in settled.verdicts} == {"applied"}
+        working = False
+        await keeping
+        finished += [one.id for one in new]
+        await store.advance(DAY)
+    kept = await store.store.get(finished)
+    assert len(kept) == len(finished)
+    assert {one.status for one in kept.values()} == {Status.COMPLETED}
+    assert (await store.store.stats()).completed == len(finished)
+
+
+async def test_a_role_that_may_not_make_tables_is_told_so(postgres: PostgresServer, store: PostgresHarness) -> None:
+    database = store.url.rsplit("/", 1)[1]
+    await postgres.execute("DROP ROLE IF EXISTS hand", "CREATE ROLE hand LOGIN PASSWORD 'work'")
+    await postgres.execute(
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO hand", dbname=database
+    )
+    hand = type(store.store)(f"postgresql://hand:work@{postgres.host}:{postgres.port}/{database}")  # type: ignore[call-arg]
+    await hand.open()
+    with pytest.raises(errors.AccessDenied, match="permission denied"):
+        await hand.keep_partitions(WEEK)
+    await hand.close()
+    await postgres.execute("DROP OWNED BY hand", dbname=database)
+    await postgres.execute("DROP ROLE hand")
