@@ -141,7 +141,9 @@ async def measure(url: str, options: argparse.Namespace) -> None:
         await asyncio.to_thread(fill_sqlite, url.removeprefix("sqlite:///"), options.archived, options.live, now_ms)
     else:
         await fill_postgres(url, options.archived, options.live, now_ms)
-    print(f"| {url.split(':')[0]}, {options.archived:,} archived, {options.live:,} live | median ms | slowest | answer |")
+    print(
+        f"| {url.split(':')[0]}, {options.archived:,} archived, {options.live:,} live | median ms | slowest | answer |"
+    )
     print("| --- | ---: | ---: | --- |")
     for name, call in calls(store, now).items():
         answer = await call()

@@ -1,6 +1,6 @@
 """Settings: argument > environment (ROWLOCK_*) > file > default, checked before anything is done with them.
 
-The file is rowlock.toml in the working directory, or what ROWLOCK_CONFIG or `config=` names; its keys are the
+The file is rowlock.toml in the working directory, or what ROWLOCK_CONFIG or `config_file=` names; its keys are the
 settings' names, at the top or in a table [rowlock].
 """
 
@@ -14,6 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from rowlock.core.codec import check_text
+from rowlock.core.job import MAX_TEXT
 from rowlock.errors import InvalidInput
 
 PREFIX = "ROWLOCK_"
@@ -44,7 +46,7 @@ def load(
     values = _from_file(config if config is not None else env.get(f"{PREFIX}CONFIG"))
     for name in _KINDS:
         text = env.get(f"{PREFIX}{name.upper()}")
-        if text is not None:
+        if text:  # empty is as good as not set
             values[name] = _parse(name, text, f"{PREFIX}{name.upper()}")
     for name, value in arguments.items():
         if value is not None:
@@ -89,6 +91,6 @@ def _parse(name: str, text: str, where: str) -> Any:
 
 def _check(name: str, value: Any, where: str) -> Any:
     kind = _KINDS[name]
-    if not isinstance(value, kind) or value == "":
-        raise InvalidInput(where, "bad_setting", f"must be a non-empty {kind.__name__}, not {value!r:.40}")
-    return value
+    if not isinstance(value, kind) or value == "":  # not shown: it may hold a password
+        raise InvalidInput(where, "bad_setting", f"must be a non-empty {kind.__name__}, not {type(value).__name__}")
+    return check_text(value, where, max_chars=MAX_TEXT) if name == "by" else value

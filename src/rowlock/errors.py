@@ -97,9 +97,6 @@ class ConnectionRefused(RowlockError):
         self.problem = problem
         super().__init__(f"conn ({kind}): {problem}")
 
-    def __reduce__(self) -> tuple[type[ConnectionRefused], tuple[str, str, str]]:
-        return type(self), (self.kind, self.code, self.problem)
-
 
 class LeaseLost(RowlockError):
     def __init__(self, job_id: str, version: int) -> None:

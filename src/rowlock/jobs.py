@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from rowlock import config
 from rowlock.client.connections import Stores
 from rowlock.client.enqueue import Draftable, draft, draft_of, refuse_other_content, safe_insert
-from rowlock.client.middleware import Around, EnqueueMiddleware
+from rowlock.client.middleware import Around, EnqueueMiddleware, check_middleware
 from rowlock.client.portal import running_loop
 from rowlock.core import codec
 from rowlock.core.ids import IdMaker, check_id
@@ -76,8 +76,8 @@ class Jobs:
         sqlite = self.settings.url.startswith("sqlite:")
         self._stores = Stores(
             lambda: open_store(self.settings.url),
+            first,
             migrate=sqlite if self.settings.migrate is None else self.settings.migrate,
-            in_memory=first.in_memory,
             insert=safe_insert,
         )
         self._ids = IdMaker(time.time_ns, os.urandom)
@@ -87,7 +87,7 @@ class Jobs:
         self.sync = SyncJobs(self)
 
     def __repr__(self) -> str:
-        return f"<Jobs {open_store(self.settings.url)!r}>"
+        return f"<Jobs {self._stores.first!r}>"
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -101,6 +101,7 @@ class Jobs:
     async def open(self) -> None:
         """Connect now, and find out what is wrong. Without it, the first use connects."""
         self._stores.reopen()
+        self._own_home = None
         await self._stores.handle()
 
     async def close(self) -> None:
@@ -133,8 +134,8 @@ class Jobs:
         await send_mail.enqueue(to="ada@example.org", subject="hello")
         """
         if callable(topic):
-            return self.register(topic.__name__, topic)
-        return lambda function: self.register(topic or function.__name__, function, **policy)
+            return self.register(_name(topic), topic)
+        return lambda function: self.register(topic or _name(function), function, **policy)
 
     def register(
         self,
@@ -149,7 +150,7 @@ class Jobs:
         """`@jobs.task` without the decorator."""
         policy = Policy(max_retries=max_retries, timeout=timeout, priority=priority, retry=retry)
         task = Task(self, topic, handler, policy)
-        self._checked(Draft(topic, {}, policy.defaults()), None)  # a bad policy is an error here, not at the first job
+        _checked(Draft(topic, {}, policy.defaults()), "", None)  # a bad policy is an error here, not at the first job
         if topic in self._tasks:
             raise InvalidInput("topic", "registered_twice", f"{topic!r} has a handler already: {self._tasks[topic]!r}")
         self._tasks[topic] = task
@@ -161,6 +162,7 @@ class Jobs:
 
     def on_enqueue(self, middleware: M) -> M:
         """Register a function (or generator function) that sees every job before it is written, and may change it."""
+        check_middleware(middleware)
         self._middleware.append(middleware)
         return middleware
 
@@ -188,7 +190,8 @@ class Jobs:
 
     async def _enqueue(self, drafts: Sequence[Draft], conn: Any, notify: bool | None, *, many: bool = False) -> Answers:
         with Around(self._middleware, drafts) as around:
-            built = [self._build(one, f"jobs[{n}]." if many else "") for n, one in enumerate(drafts)]
+            ids = self._ids.many(len(drafts))
+            built = [self._build(one, ids[n], f"jobs[{n}]." if many else "") for n, one in enumerate(drafts)]
             named = any("id" in one.options for one in drafts)  # ids of the caller's own
             if conn is None:
                 answers = await self._insert(built, named)
@@ -197,34 +200,23 @@ class Jobs:
             around.done(answers)
         return answers
 
-    def _build(self, draft: Draft, place: str) -> NewJob:
+    def _build(self, draft: Draft, new_id: str, place: str) -> NewJob:
         """Every check of one job, with what its task says. `place` is where it stands in the call, for messages."""
         try:
-            return self._checked(draft, self._tasks.get(draft.topic))
+            return _checked(draft, new_id, self._tasks.get(draft.topic))
         except InvalidInput as error:
             raise InvalidInput(f"{place}{error.field}", error.code, error.problem) from None
 
-    def _checked(self, draft: Draft, task: Task[..., Any] | None) -> NewJob:
-        options: JobOptions = draft.options
-        if task is not None:
-            options = {**task.policy.defaults(), **options}
-            task.arguments.values(draft.payload)
-        rest = cast(dict[str, Any], {**options})
-        own = rest.pop("id", None)
-        if unknown := sorted(rest.keys() - JobOptions.__annotations__.keys()):
-            raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(JobOptions.__annotations__)}")
-        return new_job(self._ids.one() if own is None else check_id(own), draft.topic, draft.payload, **rest)
-
     async def _insert(self, jobs: Sequence[NewJob], named: bool) -> Answers:
         handle = await self._stores.handle()
+        if named:
+            await refuse_other_content(handle.store, jobs)
         if len(jobs) == 1 and jobs[0].key is None and not named:
             answers = [await handle.group.insert(jobs[0])]
         else:
             answers = await safe_insert(handle.store)(jobs, repeat=named)
         if any(not answer.existing for answer in answers):
             handle.bell.ring()
-        if named:
-            await refuse_other_content(handle.store, jobs, answers)
         return answers
 
     async def _insert_on(self, conn: Any, jobs: Sequence[NewJob], named: bool, notify: bool) -> Answers:
@@ -243,8 +235,9 @@ class Jobs:
     async def _home(self) -> Home:
         """Which database is ours. Known after the first call, so that a sync caller need not wait for it."""
         if self._own_home is None:
+            patience = _PATIENCE_IN_TRANSACTION if self._stores.first.any_loop else None  # SQLite locks the file
             try:
-                async with asyncio.timeout(_PATIENCE_IN_TRANSACTION):
+                async with asyncio.timeout(patience):
                     self._own_home = await (await self._store()).home()
             except TimeoutError:
                 raise StoreBusy(
@@ -276,6 +269,8 @@ class Jobs:
         self, filter: Filter | None = None, *, limit: int = 20, offset: int = 0, cursor: str | None = None
     ) -> Page:
         """Jobs, newest first. `page.next` is the cursor of the next page."""
+        if filter is not None and not isinstance(filter, Filter):
+            raise InvalidInput("filter", "not_a_filter", f"must be a Filter(…), not {type(filter).__name__}")
         return await (await self._store()).list(filter or Filter(), limit=limit, offset=offset, cursor=cursor)
 
     async def stats(self, topic: str | None = None) -> Stats:
@@ -289,12 +284,14 @@ class Jobs:
 
     async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
         """The job once it has ended (completed, failed, expired or cancelled); TimeoutError if that takes too long."""
+        job = await self.get(job_id)  # whatever the timeout: it may have ended already
         async with asyncio.timeout(timeout):
             pause = _FIRST_LOOK
-            while (job := await self.get(job_id)).is_live:
+            while job.is_live:
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LAST_LOOK)
-            return job
+                job = await self.get(job_id)
+        return job
 
     # ── Steer: each is kept in the audit, with who (`by`) and why ──
 
@@ -330,7 +327,9 @@ class Jobs:
         reason: str | None = None,
         by: str | None = None,
     ) -> Job:
-        """Change a pending job."""
+        """Change a pending job: what is given, and nothing else."""
+        if payload is None:
+            raise InvalidInput("payload", "not_an_object", "must be a JSON object (a dict), not None")
         if run_at is not UNSET and delay is not UNSET:
             raise InvalidInput("delay", "both_given", "give run_at or delay, not both")
         if payload is not UNSET:
@@ -344,6 +343,8 @@ class Jobs:
             payload=UNSET if payload is UNSET else codec.encode_payload(payload),
             tags=UNSET if tags is UNSET else check_tags(tags),
         )
+        if not edit.changed:
+            raise InvalidInput("update", "nothing_given", "give priority, run_at, delay, payload or tags")
         wanted = check_id(job_id)
         handle = await self._stores.handle()
         [change] = await handle.store.update([wanted], edit, by=self._actor(by), reason=_reason(reason))
@@ -382,6 +383,25 @@ class Jobs:
 
     def _actor(self, by: str | None) -> str:
         return self.settings.by if by is None else codec.check_text(by, "by", max_chars=MAX_TEXT)
+
+
+def _checked(draft: Draft, new_id: str, task: Task[..., Any] | None) -> NewJob:
+    options: JobOptions = draft.options
+    if task is not None:
+        options = {**task.policy.defaults(), **options}
+        task.arguments.values(draft.payload)
+    rest = cast(dict[str, Any], {**options})
+    own = rest.pop("id", None)
+    if unknown := sorted(rest.keys() - JobOptions.__annotations__.keys()):
+        raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(JobOptions.__annotations__)}")
+    return new_job(new_id if own is None else check_id(own), draft.topic, draft.payload, **rest)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        raise InvalidInput("topic", "missing", f"{function!r:.80} has no name: give a topic, @jobs.task('topic')")
+    return name
 
 
 def _reason(reason: str | None) -> str | None:

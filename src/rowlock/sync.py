@@ -32,6 +32,12 @@ class SyncJobs:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
+    def open(self) -> None:
+        """Connect now, and find out what is wrong. Without it, the first use connects."""
+        refuse_in_loop()
+        self._jobs._stores.reopen()
+        self._run(self._jobs.open)
+
     def close(self) -> None:
         """Let go of all connections. Safe to call twice."""
         refuse_in_loop()
@@ -42,12 +48,9 @@ class SyncJobs:
         run = self._jobs._stores.portal.run
         if conn is None:
             return run(verb)
-        run(self._jobs._home)  # known from here on: the verb need not wait for anything
+        if self._jobs._own_home is None:
+            run(self._jobs._home)  # known from here on: the verb need not wait for anything
         return drive(verb())
-
-    def open(self) -> None:
-        """Connect now, and find out what is wrong. Without it, the first use connects."""
-        return self._run(lambda: self._jobs.open())
 
     def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
@@ -108,7 +111,7 @@ class SyncJobs:
         reason: str | None = None,
         by: str | None = None,
     ) -> Job:
-        """Change a pending job."""
+        """Change a pending job: what is given, and nothing else."""
         return self._run(
             lambda: self._jobs.update(
                 job_id, priority=priority, run_at=run_at, delay=delay, payload=payload, tags=tags, reason=reason, by=by

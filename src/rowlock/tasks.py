@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
 
@@ -186,6 +186,8 @@ class Arguments:
                 case _:  # left out of the payload, it keeps the function's own default
                     fields.append((name, _usable(hint) | UnsetType, UNSET))
         self._fields = [name for name, _, _ in fields]
+        given = [one for one in self._signature.parameters.values() if one.name not in self.injected]
+        self._signature = self._signature.replace(parameters=given)
         self._struct = msgspec.defstruct(
             "Arguments", fields, kw_only=True, forbid_unknown_fields=not self._open_ended, rename=None
         )
@@ -199,8 +201,6 @@ class Arguments:
         for name, parameter in self._signature.parameters.items():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 bound.update(bound.pop(name, {}))
-        for name in self.injected:
-            bound.pop(name, None)
         try:
             fields = msgspec.to_builtins(bound, str_keys=True, enc_hook=_encode_model)
         except (TypeError, msgspec.ValidationError) as error:
@@ -268,6 +268,3 @@ def _decode_model(hint: type[Any], value: Any) -> Any:
         return hint.model_validate(value)
     except ValueError as error:
         raise ValueError("; ".join(str(error).splitlines()[:3])) from None
-
-
-Handler = Callable[..., Any] | Callable[..., Coroutine[Any, Any, Any]]

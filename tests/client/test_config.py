@@ -58,3 +58,26 @@ def test_other_mistakes(tmp_path: Path) -> None:
     assert refused.value.field == "ROWLOCK_MIGRATE"
     with pytest.raises(errors.InvalidInput, match="redis:// is not supported"):
         Jobs("redis://localhost")
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    assert load({"url": "sqlite://"}, environ={"ROWLOCK_URL": "", "ROWLOCK_BY": ""}).by == "python"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:hunter/2secret@db/shop",
+        "postgresql://ann:hunter#2secret@db/shop",
+        "postgresql://ann:12/secret@db/shop",
+        "postgresql://ann:secret@db:port/shop",
+        "postgresql://ann:s\u2100ecret@db/shop",
+        "sqlite://ann:secret@db/shop",
+        b"postgresql://ann:secret@db/shop",
+    ],
+)
+def test_no_message_about_a_url_holds_its_password(url: str) -> None:
+    with pytest.raises(errors.InvalidInput) as refused:
+        Jobs(url)
+    assert "secret" not in str(refused.value)
+    assert "hunter" not in str(refused.value)

@@ -126,7 +126,7 @@ async def test_an_enqueue_whose_commit_reply_is_lost_makes_one_job(
         host, port = host_and_port.split(":")
         async with Proxy(host, int(port)) as proxy, Jobs(url.replace(host_and_port, f"127.0.0.1:{proxy.port}")) as jobs:
             await jobs.enqueue("warm-up")
-            await (await jobs._stores.handle()).bell.drain()
+            await (await jobs._stores.handle()).bell.stop()
             proxy.swallow = 1
             enqueued = await jobs.enqueue("mail", key="k") if keyed else await jobs.enqueue("mail")
             assert proxy.swallowed == 1

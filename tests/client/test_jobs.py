@@ -1,6 +1,7 @@
 """What application code touches, on both databases, async."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -103,13 +104,24 @@ async def test_ten_thousand_appear_in_one_transaction(jobs: Jobs) -> None:
         (7, "jobs[0]"),
         ({"payload": {}}, "jobs[0].topic"),
         ({"topic": "mail", "colour": "red"}, "jobs[0].colour"),
-        (("mail", [1]), "payload"),
+        (("mail", [1]), "jobs[0].payload"),
     ],
 )
 async def test_entries_that_are_no_jobs(jobs: Jobs, entry: Any, field: str) -> None:
     with pytest.raises(errors.InvalidInput) as refused:
         await jobs.enqueue_many([entry])
     assert refused.value.field == field
+
+
+async def test_an_id_with_other_content_writes_nothing_of_its_batch(jobs: Jobs) -> None:
+    own = "0193fb1e-0000-7000-8000-000000000007"
+    await jobs.enqueue("mail", {"n": 1}, id=own)
+    with pytest.raises(errors.IdTaken):
+        await jobs.enqueue_many([("bills", {}), Draft("mail", {"n": 2}, {"id": own})])
+    other = "0193fb1e-0000-7000-8000-000000000008"
+    with pytest.raises(errors.IdTaken):
+        await jobs.enqueue_many([Draft("mail", {"n": n}, {"id": other}) for n in (1, 2)])
+    assert (await jobs.list()).total == 1
 
 
 # ── Middleware ──
@@ -142,6 +154,30 @@ async def test_middleware_changes_refuses_and_sees_the_end(jobs: Jobs) -> None:
     assert seen == [("mail", enqueued.id), ("mail", "max_retries")]
 
 
+async def test_a_middleware_that_fails_afterwards_does_not_make_it_look_as_if_nothing_was_written(
+    jobs: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended: list[str] = []
+
+    @jobs.on_enqueue
+    def outer(draft: Draft) -> Generator[None, Enqueued, None]:
+        ended.append((yield).id)
+
+    @jobs.on_enqueue
+    def broken(draft: Draft) -> Generator[None, Enqueued, None]:
+        yield
+        raise ValueError("too late")
+
+    enqueued = await jobs.enqueue("mail")
+    assert ended == [enqueued.id]
+    assert "failed after the enqueue" in caplog.text
+
+    async def wrong(draft: Draft) -> None: ...
+
+    with pytest.raises(errors.InvalidInput, match="plain function"):
+        jobs.on_enqueue(wrong)  # type: ignore[type-var]
+
+
 # ── Look and steer ──
 
 
@@ -150,6 +186,7 @@ async def test_wait_answers_the_job_that_has_ended(jobs: Jobs) -> None:
     waiting = asyncio.ensure_future(jobs.wait(enqueued.id, timeout=30))
     await finish(jobs, "mail")
     assert (await waiting).result == {"ok": True}
+    assert (await jobs.wait(enqueued.id, timeout=0)).status is Status.COMPLETED
     with pytest.raises(TimeoutError):
         await jobs.wait((await jobs.enqueue("mail")).id, timeout=0.05)
 
@@ -171,6 +208,24 @@ async def test_steering_a_job_through_its_life(jobs: Jobs) -> None:
     for verb in (jobs.get, jobs.cancel, jobs.requeue, jobs.delete, jobs.events, jobs.wait):
         with pytest.raises(errors.JobNotFound):
             await verb(enqueued.id)
+
+
+async def test_an_update_changes_what_is_given_and_needs_something(jobs: Jobs) -> None:
+    enqueued = await jobs.enqueue("mail", {"n": 1})
+    with pytest.raises(errors.InvalidInput, match="give priority"):
+        await jobs.update(enqueued.id)
+    with pytest.raises(errors.InvalidInput, match="not None"):
+        await jobs.update(enqueued.id, payload=None)  # type: ignore[arg-type]
+    assert (await jobs.get(enqueued.id)).payload == {"n": 1}
+    with pytest.raises(errors.InvalidInput, match="Filter"):
+        await jobs.list("mail")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("far", [datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)])
+async def test_times_that_drivers_take_for_infinity_are_refused(jobs: Jobs, far: datetime) -> None:
+    with pytest.raises(errors.InvalidInput) as refused:
+        await jobs.enqueue("mail", run_at=far)
+    assert (refused.value.field, refused.value.code) == ("run_at", "time_range")
 
 
 async def test_cancelling_twice_while_it_runs_is_one_request(jobs: Jobs) -> None:
@@ -233,10 +288,12 @@ async def test_closed_and_opened_again(jobs: Jobs) -> None:
 
 def test_one_object_serves_one_event_loop_after_another(tmp_path: Path) -> None:
     jobs = Jobs(f"sqlite:///{tmp_path}/jobs.db")
-    first = asyncio.run(_enqueue(jobs))
-    second = asyncio.run(_enqueue(jobs))
-    assert first.id != second.id
-    assert jobs.sync.stats().pending == 2
+    asyncio.run(_enqueue(jobs))
+    threads = threading.active_count()
+    ids = {asyncio.run(_enqueue(jobs)).id for _ in range(10)}
+    assert threading.active_count() == threads  # nothing is left behind by a loop
+    assert len(ids) == 10
+    assert jobs.sync.stats().pending == 11
     jobs.sync.close()
 
 

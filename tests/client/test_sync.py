@@ -93,6 +93,31 @@ def test_after_close_it_says_so_and_a_second_close_is_fine(jobs: Jobs) -> None:
         jobs.sync.enqueue("mail")
 
 
+def test_opened_again_after_close(jobs: Jobs) -> None:
+    jobs.sync.enqueue("mail")
+    jobs.sync.close()
+    jobs.sync.open()
+    assert jobs.sync.stats("mail").pending == 1
+
+
+def test_closing_from_many_threads_at_once(jobs: Jobs) -> None:
+    jobs.sync.enqueue("mail")
+    errors_seen: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            jobs.sync.close()
+        except BaseException as error:
+            errors_seen.append(error)
+
+    threads = [threading.Thread(target=close) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors_seen == []
+
+
 def test_closing_wakes_whoever_waits(jobs: Jobs) -> None:
     enqueued = jobs.sync.enqueue("mail")
     begun = threading.Event()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -154,6 +155,10 @@ def test_a_job_parameter_is_given_by_the_worker() -> None:
     assert set(arguments.injected) == {"job", "maybe"}
     assert arguments.payload((1,), {}) == {"n": 1}
 
+    def first(job: Job, n: int) -> None: ...
+
+    assert Arguments(first).payload((1,), {}) == {"n": 1}  # it takes no place among the arguments
+
 
 def test_open_ended_handlers_take_any_field() -> None:
     def handler(n: int, **rest: Any) -> None: ...
@@ -186,6 +191,8 @@ def test_what_is_wrong_with_a_registration(jobs: Jobs) -> None:
         jobs.task("other", max_retries=-1)(greet)
     assert bad_policy.value.field == "max_retries"
     assert set(jobs.tasks) == {"greet"}
+    with pytest.raises(errors.InvalidInput, match="give a topic"):
+        jobs.task(functools.partial(greet, "ada"))
 
 
 def test_types_that_only_the_checker_knows(jobs: Jobs, tmp_path: Path) -> None:

@@ -315,3 +315,23 @@ def test_a_callable_that_raises_costs_no_retry() -> None:
 
 def test_a_callable_is_not_asked_when_no_retry_is_left() -> None:
     assert decide(a_job(retries=3), Failed("boom"), NOW, retry=raises).event == "failed"
+
+
+@pytest.mark.parametrize(
+    ("until", "delay"),
+    [
+        (timedelta(minutes=1), 60.0),
+        ((NOW + timedelta(minutes=1)).replace(tzinfo=None), 60.0),  # a naive time is taken for UTC
+        (float("nan"), 0.0),
+        (float("inf"), MAX_DELAY),
+    ],
+)
+def test_a_snooze_in_any_form(until: Any, delay: float) -> None:
+    assert decide(a_job(), Snoozed(until), NOW).delay == delay
+
+
+@pytest.mark.parametrize("until", ["5 minutes", None, object()])
+def test_a_snooze_that_makes_no_sense_fails_the_job(until: Any) -> None:
+    transition = decide(a_job(), Snoozed(until), NOW)
+    assert transition.status is Status.FAILED
+    assert "can't snooze" in str(transition.error)

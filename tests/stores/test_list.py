@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from rowlock.core.ids import first_id
 from rowlock.core.job import Job, Status, new_job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.errors import InvalidInput
@@ -258,7 +259,7 @@ async def test_a_window_is_marked_and_the_cursor_goes_on_behind_it(
     monkeypatch.setattr(listing, "WINDOW", 1000)
     monkeypatch.setattr(listing, "BUDGET", 1000)
     first = await store.store.list(filter)
-    assert ([one.id for one in first.items], first.total, first.partial) == ([newest], 1, True)
+    assert ([one.id for one in first.items], first.total, first.partial) == ([newest], 2, True)  # one below the horizon
     walked = await pages(store, filter, 20)
     assert [one.id for page in walked for one in page.items] == [newest, *sorted(old, reverse=True)]
     assert not walked[-1].next
@@ -334,3 +335,58 @@ async def test_a_place_that_can_not_be(store: Harness, place: dict[str, Any], fi
     with pytest.raises(InvalidInput) as refused:
         await store.store.list(Filter(), **place)
     assert refused.value.field == field
+
+
+# ── Ids that say another time ──
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize("bound", ["at once", "in order"])
+async def test_ranges_of_time_find_every_id(store: Harness, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archived jobs are looked for by the time in their ids; those whose id says something else are found as well."""
+    shifts = [timedelta(0), HOUR - timedelta(seconds=1), HOUR + timedelta(seconds=1), timedelta(days=40)]
+    made = []
+    for n in range(12):
+        at = store.now + [*shifts, *(-shift for shift in shifts)][n % 8]
+        job_id = first_id(at)[:-3] + f"{n:03x}"
+        await store.insert(new_job(job_id, f"t{n % 3}"))
+        made.append(job_id)
+        [claimed] = (await store.claim("w1", "t0", "t1", "t2")).jobs
+        await store.advance(1000 * (n % 2))
+        if n % 4:
+            await store.store.settle([settlement(claimed, Completed(), ran=0.0)])
+        await store.advance(1800)
+    everyone = sorted((await store.store.get(made)).values(), key=lambda one: one.id, reverse=True)
+    if bound == "in order":
+        monkeypatch.setattr(listing, "BUDGET", -1)
+    for begin in range(0, 22_000, 2000):
+        since, until = START + timedelta(seconds=begin), START + timedelta(seconds=begin + 5000)
+        for topics in ([], ["t1"], ["t0", "t2", "t9"]):
+            for field in ("created", "finished", "run_at"):
+                filter = Filter(topics=topics, **{f"{field}_from": since, f"{field}_until": until})
+                column = "finished_at" if field == "finished" else field
+                expected = [
+                    one
+                    for one in everyone
+                    if (not topics or one.topic in topics)
+                    and (at := getattr(one, column)) is not None
+                    and since <= at < until
+                ]
+                assert (await store.store.list(filter)).items == expected, (filter, expected)
+
+
+@pytest.mark.parametrize(
+    ("shift", "stray"),
+    [(0.0, False), (3599.99, False), (-3599.99, False), (3600.01, True), (-3600.01, True), (1e7, True), (-1e7, True)],
+)
+async def test_strays_are_marked(store: Harness, shift: float, stray: bool) -> None:
+    job_id = first_id(START, timedelta(seconds=shift))
+    await store.insert(new_job(job_id, "mail"), job())
+    found = {str(row[0]): bool(row[1]) for row in await store.fetch("SELECT id, stray FROM _jobs")}
+    assert found.pop(job_id) is stray
+    assert list(found.values()) == [False]
+    jobs = (await store.claim()).jobs
+    await store.store.settle([settlement(one, Completed(), ran=0.0) for one in jobs])
+    [archived] = await store.fetch(f"SELECT stray FROM _jobs_archive WHERE id = '{job_id}'")
+    assert bool(archived[0]) is stray

@@ -10,12 +10,11 @@ import asyncpg
 import pytest
 
 from rowlock import errors
-from rowlock.core.ids import IdMaker
+from rowlock.core.ids import IdMaker, first_id
 from rowlock.core.job import Status, new_job
 from rowlock.core.lifecycle import Completed
 from rowlock.stores.base import DAY, Retention
 from rowlock.stores.postgres import partitions
-from rowlock.stores.postgres.partitions import first_id
 from rowlock.stores.reading import Filter, PartitionReport, TopicRetention
 from tests.servers import PostgresServer
 from tests.stores.conftest import StoreDatabases, opened

@@ -43,7 +43,9 @@ RULES: dict[str, tuple[Retention, set[tuple[str, str]]]] = {
         {("audit", "completed"), ("audit", "failed")},
     ),
     "UNSET is as for all": (
-        Retention(completed=DAY, cancelled=3 * DAY, topics={"mail": TopicRetention(expired=0.0), "none": TopicRetention()}),
+        Retention(
+            completed=DAY, cancelled=3 * DAY, topics={"mail": TopicRetention(expired=0.0), "none": TopicRetention()}
+        ),
         {(t, s) for t in ("audit", "mail", "noise") for s in ENDED[1:]} - {("mail", "expired")},
     ),
     "completed stay a day at least": (

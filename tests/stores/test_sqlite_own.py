@@ -564,6 +564,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(tmp_path: Path) -> None:
         from rowlock.core.ids import IdMaker
         from rowlock.core.job import new_job
         from rowlock.errors import ForkedStore
+        from rowlock.stores.inherited import keep_for_ever
         from rowlock.stores.sqlite.connect import connect_reader
         from rowlock.stores.sqlite.store import SqliteStore
 
@@ -602,6 +603,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(tmp_path: Path) -> None:
                 print(repr(error))
                 os._exit(4)
             globals().pop("store")
+            keep_for_ever(runner)  # asyncio's loop doesn't survive a fork either: that is not what is tried here
             gc.collect()
             sys.exit(0)  # with all that the end of an interpreter does
 

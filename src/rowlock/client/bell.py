@@ -14,7 +14,7 @@ PAUSE = 0.01  # seconds between rings: a NOTIFY takes a global lock when it comm
 
 
 class Bell:
-    """Belongs to an event loop."""
+    """Belongs to an event loop. Silent where workers notice commits by themselves."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -22,13 +22,16 @@ class Bell:
         self._ringer: asyncio.Task[None] | None = None
 
     def ring(self) -> None:
+        if self._store.watches_commits:
+            return
         self._wanted = True
         if self._ringer is None:
             self._ringer = asyncio.create_task(self._ring())
 
-    async def drain(self) -> None:
+    async def stop(self) -> None:
+        """Not even a ring that has begun is waited for: it is a hint."""
         if self._ringer is not None:
-            self._wanted = False
+            self._ringer.cancel()
             await asyncio.wait([self._ringer])
 
     async def _ring(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -14,9 +15,8 @@ from rowlock.client.group import Group, Insert
 from rowlock.client.portal import Portal
 from rowlock.errors import StoreClosed
 from rowlock.stores.base import Store
+from rowlock.stores.inherited import keep_for_ever
 
-# What a fork() left in a child. Letting go of it there would reach into the parent's event loop: keep it for ever.
-_inherited: list[object] = []
 _all: weakref.WeakSet[Stores] = weakref.WeakSet()
 
 
@@ -29,20 +29,23 @@ class Handle(Struct):
 
 
 class Stores:
-    """A store per event loop, opened by its first use; one for all loops if it is in memory.
+    """A store per event loop, or one for all where the database allows it; opened by its first use.
 
     A process may have several loops: the application's, the portal's, one after the other in tests.
     """
 
-    def __init__(self, make: Callable[[], Store], *, migrate: bool, in_memory: bool, insert: Callable[[Store], Insert]):
+    def __init__(
+        self, make: Callable[[], Store], first: Store, *, migrate: bool, insert: Callable[[Store], Insert]
+    ) -> None:
         self.portal = Portal()
+        self.first = first
         self._make = make
         self._migrate = migrate
         self._insert = insert
-        self._memory = make() if in_memory else None
-        self._memory_lock: asyncio.Lock | None = None  # of the portal's loop
-        self._memory_open = False
+        self._shared_open: asyncio.Task[None] | None = None  # a task of the portal's loop
         self._handles: dict[asyncio.AbstractEventLoop, asyncio.Task[Handle]] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Lock()
         self._closed = False
         _all.add(self)
 
@@ -52,8 +55,10 @@ class Stores:
             raise StoreClosed("these Jobs have been closed: make new ones, or call open()")
         opening = self._handles.get(loop)
         if opening is None:
-            self._handles = {old: task for old, task in self._handles.items() if not old.is_closed()}
-            opening = self._handles[loop] = loop.create_task(self._open())
+            with self._lock:
+                for old in [old for old in self._handles if old.is_closed()]:
+                    del self._handles[old]
+                opening = self._handles[loop] = loop.create_task(self._open())
         elif opening.done() and not opening.cancelled() and opening.exception() is None:
             return opening.result()  # the usual case, without another turn of the loop
         try:
@@ -64,62 +69,77 @@ class Stores:
             raise
 
     async def _open(self) -> Handle:
-        if self._memory is not None:
-            await asyncio.wrap_future(self.portal.submit(self._open_memory))
-            store = self._memory
+        if self.first.any_loop:
+            await asyncio.wrap_future(self.portal.submit(self._open_shared))
+            store = self.first
         else:
             store = self._make()
-            if self._migrate:
-                await store.migrate()
-            await store.open()
+            await self._open_store(store)
         return Handle(store, Group(self._insert(store)), Bell(store))
 
-    async def _open_memory(self) -> None:
-        assert self._memory is not None  # noqa: S101 - narrows the type
-        self._memory_lock = self._memory_lock or asyncio.Lock()
-        async with self._memory_lock:
-            if not self._memory_open:
-                await self._memory.migrate()
-                await self._memory.open()
-                self._memory_open = True
+    async def _open_shared(self) -> None:
+        """On the portal's loop, where all loops meet: once."""
+        if self._shared_open is None:
+            self._shared_open = asyncio.create_task(self._open_store(self.first))
+        try:
+            await asyncio.shield(self._shared_open)
+        except BaseException:
+            if self._shared_open.done():
+                self._shared_open = None  # the next call tries again
+            raise
+
+    async def _open_store(self, store: Store) -> None:
+        if self._migrate:
+            await store.migrate()
+        await store.open()
 
     def reopen(self) -> None:
-        if self._closed:
-            self._closed = False
-            self.portal = Portal()
+        with self._closing:
+            if self._closed:
+                self.portal = Portal()
+                self._closed = False
 
     async def close(self) -> None:
-        """Close what belongs to this loop and to the portal. Stores of other loops refuse further use."""
+        """Close what belongs to this loop, to the portal, and to all. Stores of other loops refuse further use."""
         self._closed = True
         await self._close_here()
-        if self.portal.started and asyncio.get_running_loop() is not self.portal.loop:
-            await asyncio.wrap_future(self.portal.submit(self._close_here))
-            await asyncio.to_thread(self.portal.close)
+        await asyncio.to_thread(self._close_portal)
 
     def close_from_sync(self) -> None:
         self._closed = True
-        if self.portal.started:
-            self.portal.run(self._close_here)
+        self._close_portal()
+
+    def _close_portal(self) -> None:
+        with self._closing:  # a second caller waits for the first, and finds nothing to do
+            if self.portal.started:
+                self.portal.submit(self._close_shared).result()
             self.portal.close()
+
+    async def _close_shared(self) -> None:
+        await self._close_here()
+        opening, self._shared_open = self._shared_open, None
+        if opening is not None:
+            await asyncio.wait([opening])
+            await self.first.close()
+            self.first = self._make()
 
     async def _close_here(self) -> None:
         opening = self._handles.pop(asyncio.get_running_loop(), None)
-        if opening is not None:
-            [result] = await asyncio.gather(opening, return_exceptions=True)
-            if isinstance(result, Handle):
-                await result.group.drain()
-                await result.bell.drain()
-                if result.store is not self._memory:
-                    await result.store.close()
-        if self._memory is not None and self._memory_open:
-            self._memory_open = False
-            await self._memory.close()
-            self._memory = self._make()
+        if opening is None:
+            return
+        [result] = await asyncio.gather(opening, return_exceptions=True)
+        if isinstance(result, Handle):
+            await result.group.drain()
+            await result.bell.stop()
+            if result.store is not self.first:
+                await result.store.close()
 
     def after_fork(self) -> None:
-        """In the child: forget the parent's stores and its thread. A store in memory stays, and says that it can't."""
-        _inherited.append((self._handles, self.portal))
+        """In the child: forget the parent's stores and its thread. A shared store stays, and says that it can't."""
+        keep_for_ever((self._handles, self.portal, self._shared_open))
         self._handles = {}
+        self._lock, self._closing = threading.Lock(), threading.Lock()
+        self._shared_open = None
         self.portal = Portal()
 
 

@@ -15,8 +15,8 @@ from rowlock.tasks import Draft, JobOptions
 
 Draftable = Draft | tuple[str, Mapping[str, Any]] | Mapping[str, Any]
 
-# Seconds between tries of an insert whose outcome is unknown: long enough for a server to restart.
-_REPEATS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+_PATIENCE = 15.0  # seconds to find out about an insert whose outcome is unknown: enough for a server to restart
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 2.0
 
 
 def draft(topic: str, payload: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Draft:
@@ -29,13 +29,16 @@ def draft_of(n: int, job: object) -> Draft:
     """One entry of enqueue_many: a Draftable, if the caller kept to the types."""
     if isinstance(job, Draft):
         return job
-    if isinstance(job, Mapping):
-        options = dict(job)
-        if "topic" not in options:
-            raise InvalidInput(f"jobs[{n}].topic", "missing", "every job needs a topic")
-        return draft(options.pop("topic"), options.pop("payload", None), options)
-    if isinstance(job, tuple) and len(job) == 2:
-        return draft(job[0], job[1], {})
+    try:
+        if isinstance(job, Mapping):
+            options = dict(job)
+            if "topic" not in options:
+                raise InvalidInput("topic", "missing", "every job needs a topic")
+            return draft(options.pop("topic"), options.pop("payload", None), options)
+        if isinstance(job, tuple) and len(job) == 2:
+            return draft(job[0], job[1], {})
+    except InvalidInput as error:
+        raise InvalidInput(f"jobs[{n}].{error.field}", error.code, error.problem) from None
     raise InvalidInput(
         f"jobs[{n}]", "not_a_job", f"must be task.draft(…), (topic, payload) or a mapping, not {type(job).__name__}"
     )
@@ -52,16 +55,24 @@ def safe_insert(store: Store) -> SafeInsert:
         try:
             return await store.insert(jobs, repeat=repeat)
         except OutcomeUnknown as unknown:
-            for pause in _REPEATS:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
-                try:
-                    answers = await store.insert(jobs, repeat=True)
-                except StoreUnavailable:
-                    continue
-                return answers if repeat else [_ours(job, answer) for job, answer in zip(jobs, answers, strict=True)]
-            raise unknown
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    answers = await _find_out(store, jobs)
+            except TimeoutError:
+                raise unknown from None
+            return answers if repeat else [_ours(job, answer) for job, answer in zip(jobs, answers, strict=True)]
 
     return insert
+
+
+async def _find_out(store: Store, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    pause = _FIRST_PAUSE
+    while True:
+        await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
+        try:
+            return await store.insert(jobs, repeat=True)
+        except StoreUnavailable:
+            pause = min(2 * pause, _LAST_PAUSE)
 
 
 def _ours(job: NewJob, answer: Enqueued) -> Enqueued:
@@ -71,12 +82,13 @@ def _ours(job: NewJob, answer: Enqueued) -> Enqueued:
     return Enqueued(answer.id, False, answer.status, answer.run_at, answer.created)
 
 
-async def refuse_other_content(store: Store, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
+async def refuse_other_content(store: Store, jobs: Sequence[NewJob]) -> None:
     """A caller's own id may be enqueued again with the same content; with other content it is a mistake."""
-    again = {job.id: job for job, answer in zip(jobs, answers, strict=True) if answer.existing and answer.id == job.id}
-    found = await store.get(list(again)) if again else {}
-    for job_id, there in found.items():
-        if there.topic != again[job_id].topic:
-            raise IdTaken(job_id, "topic")
-        if there.payload != codec.decode(again[job_id].payload):
-            raise IdTaken(job_id, "payload")
+    there = {job_id: (job.topic, job.payload) for job_id, job in (await store.get([job.id for job in jobs])).items()}
+    for job in jobs:
+        content = (job.topic, codec.decode(job.payload))
+        topic, payload = there.setdefault(job.id, content)  # the same id twice in one call is no different
+        if topic != job.topic:
+            raise IdTaken(job.id, "topic")
+        if payload != content[1]:
+            raise IdTaken(job.id, "payload")

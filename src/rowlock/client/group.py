@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from rowlock.core.job import NewJob
-from rowlock.errors import StoreError, StoreUnavailable
+from rowlock.errors import StoreError
 from rowlock.stores.base import Enqueued
 
 LARGEST = 1000  # jobs in a group: larger ones take longer without being faster
@@ -55,8 +55,8 @@ class Group:
         try:
             answers = await self._insert([job for job, _ in callers])
         except StoreError as error:
-            if len(callers) == 1 or isinstance(error, StoreUnavailable):
-                _tell(callers, error)  # nobody's fault, or the only one's
+            if len(callers) == 1 or type(error) is not StoreError:
+                _tell(callers, error)  # the only one's fault, or nobody's: busy, full, unreachable, …
             else:
                 for caller in callers:  # nothing was written: each alone, so that only the guilty one fails
                     await self._write([caller])

@@ -12,14 +12,24 @@ what was written, or raises what went wrong. It works the same for `jobs.enqueue
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
 from typing import Self
 
+from rowlock.errors import InvalidInput
 from rowlock.stores.base import Enqueued
 from rowlock.tasks import Draft
 
+log = logging.getLogger("rowlock")
+
 EnqueueMiddleware = Callable[[Draft], Generator[None, Enqueued, None] | None]
+
+
+def check_middleware(function: object) -> None:
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidInput("middleware", "async", "must be a plain function or generator: it serves jobs.sync as well")
 
 
 class Around:
@@ -56,10 +66,13 @@ class Around:
                     running.send(self._answers[n])
                 else:
                     running.throw(error)
+                running.close()
             except StopIteration:
                 pass
             except BaseException as raised:
-                if raised is not error:
+                if raised is error:
+                    continue  # it let the error pass, which is raised by the caller
+                if not isinstance(raised, Exception):
                     raise
-            else:
-                running.close()
+                # What is written is written: an error now must not make it look as if it were not.
+                log.exception("a middleware failed after the enqueue")

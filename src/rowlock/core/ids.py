@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from rowlock.errors import InvalidInput
 
+# Seconds by which the time in an id may differ from its job's `created`. Ids that callers make may say anything, and
+# clocks are wrong at times: such a job is marked as a stray, so that the others can be found by their ids' time.
+STRAY = 3600.0
+
 _SEQUENCE_BITS = 12
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _SEQUENCES = [f"{n:03x}" for n in range(1 << _SEQUENCE_BITS)]
 
 
@@ -42,6 +48,12 @@ class IdMaker:
 
     def one(self) -> str:
         return self.many(1)[0]
+
+
+def first_id(at: datetime, shift: timedelta = timedelta(0)) -> str:
+    """The smallest id of that millisecond."""
+    clock = f"{min(max((at - _EPOCH + shift) // _MILLISECOND, 0), (1 << 48) - 1):012x}"
+    return f"{clock[:8]}-{clock[8:]}-0000-0000-000000000000"
 
 
 def check_id(value: object) -> str:

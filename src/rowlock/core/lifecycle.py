@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, assert_never
 
@@ -104,7 +104,7 @@ class TimedOut(Struct, frozen=True):
 class Snoozed(Struct, frozen=True):
     """The handler asked to run later, after so many seconds or at a time. Costs no retry."""
 
-    until: float | datetime
+    until: float | timedelta | datetime
 
 
 class Released(Struct, frozen=True):
@@ -179,12 +179,18 @@ def decide(
         case Failed() | TimedOut():
             return _fail(job, outcome, retry, chance, ran)
         case Snoozed():
-            return Transition(event="snoozed", status=PENDING, delay=_wait(outcome.until, now), ran=ran)
+            try:
+                delay = _wait(outcome.until, now)
+            except (TypeError, ValueError, OverflowError):
+                endless = Failed(f"The handler can't snooze until {outcome.until!r:.80}", final=True)
+                return _fail(job, endless, retry, chance, ran)
+            return Transition(event="snoozed", status=PENDING, delay=delay, ran=ran)
         case Released():
-            return Transition(event="released", status=PENDING, delay=None, ran=ran, reason=outcome.reason)
+            reason = codec.clean_text(outcome.reason, MAX_HISTORY_ERROR)
+            return Transition(event="released", status=PENDING, delay=None, ran=ran, reason=reason)
         case GaveUp():
-            reason = None if outcome.reason is None else codec.clean_text(outcome.reason, MAX_HISTORY_ERROR)
-            return Transition(event="cancelled", status=CANCELLED, ran=ran, reason=reason)
+            said = None if outcome.reason is None else codec.clean_text(outcome.reason, MAX_HISTORY_ERROR)
+            return Transition(event="cancelled", status=CANCELLED, ran=ran, reason=said)
         case _:
             assert_never(outcome)
 
@@ -214,9 +220,11 @@ def _error_text(outcome: Outcome) -> str | None:
             return None
 
 
-def _wait(until: float | datetime, now: datetime) -> float:
-    delay = (until - now).total_seconds() if isinstance(until, datetime) else until
-    return float(min(max(delay, 0.0), MAX_DELAY)) if delay == delay else 0.0  # NaN is now
+def _wait(until: float | timedelta | datetime, now: datetime) -> float:
+    if isinstance(until, datetime):
+        until = (until if until.tzinfo else until.replace(tzinfo=UTC)) - now
+    delay = until.total_seconds() if isinstance(until, timedelta) else float(until)
+    return min(max(delay, 0.0), MAX_DELAY) if delay == delay else 0.0  # NaN is now
 
 
 # ── Verdicts: what a store answers ────────────────────────────────────────────────────────────────────────────────

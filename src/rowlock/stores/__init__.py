@@ -37,7 +37,7 @@ def _sqlite(url: str) -> Store:
         raise InvalidInput(
             "url",
             "bad_url",
-            f"sqlite://{parts.netloc} needs a third slash: sqlite:///relative.db or sqlite:////absolute.db",
+            "needs a third slash: sqlite:///relative.db or sqlite:////absolute.db",
         )
     options = dict(parse_qsl(parts.query))
     synchronous = options.pop("synchronous", "full").lower()

@@ -13,7 +13,9 @@ from enum import StrEnum
 from typing import Literal, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import force_setattr
 
+from rowlock.core.codec import clean_text
 from rowlock.core.job import Event, Job, Lane, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
 from rowlock.stores.migrations import Migration
@@ -21,6 +23,9 @@ from rowlock.stores.reading import DAY as DAY
 from rowlock.stores.reading import MIN_RETENTION as MIN_RETENTION
 from rowlock.stores.reading import Filter, Page, PartitionReport, Stats
 from rowlock.stores.reading import Retention as Retention
+
+MAX_PROGRESS_TEXT = 2000  # bytes of a stage or message
+MEMORY = "@memory"  # how the identity of a database in memory ends: no other connection can see that one
 
 
 class Home(Struct, frozen=True):
@@ -83,6 +88,15 @@ class Progress(Struct, frozen=True):
     stage: str | None = None
     message: str | None = None
 
+    def __post_init__(self) -> None:
+        # Whatever a handler says: one report must not fail the batch that it goes with.
+        percent = self.percent if self.percent == self.percent else 0.0
+        force_setattr(self, "percent", float(min(max(percent, 0.0), 100.0)))
+        for name in ("stage", "message"):
+            text = getattr(self, name)
+            if text is not None:
+                force_setattr(self, name, clean_text(str(text), MAX_PROGRESS_TEXT))
+
 
 class Hold(StrEnum):
     """A worker's standing with a job, answered by heartbeat and progress."""
@@ -137,8 +151,13 @@ class Pause(Struct, frozen=True):
 
 class Store(Protocol):
     @property
-    def in_memory(self) -> bool:
-        """It lives in this process only: two stores of the same URL are two databases."""
+    def any_loop(self) -> bool:
+        """May it be used from several event loops? If not, each needs a store of its own."""
+        ...
+
+    @property
+    def watches_commits(self) -> bool:
+        """Does wait_for_work notice every commit by itself? Then nobody needs to ring."""
         ...
 
     # ── Life of the store ──

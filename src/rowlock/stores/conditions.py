@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rowlock.core.job import Status
-from rowlock.stores.listing import Step, Walk, is_decided, residue
+from rowlock.stores.listing import AT_ONCE, Step, Walk, given, is_decided, residue
 from rowlock.stores.reading import Filter
 
 _RANGES = {
@@ -30,18 +30,32 @@ class Renderer(ABC):
 
     def render(self) -> str:
         walk = self.step.walk
-        driver = self._driver(walk)
-        if self.step.after is not None:
-            driver = [*driver, f"j.id < {self.id(self.step.after)}"]
+        driver = self._driver(walk) + self._bounds(walk)
         where = f"WHERE {' AND '.join(driver)}" if driver else ""
         hit = None if is_decided(self.filter, walk) else " AND ".join(self._residue(walk))
-        return self.select(self.table(walk), where, hit)
+        if walk.by in AT_ONCE:
+            return self.at_once(walk, where, "true" if hit is None else hit)
+        return self.in_order(walk, where, hit)
+
+    def _bounds(self, walk: Walk) -> list[str]:
+        highs = [bound for bound in (self.step.after, walk.high) if bound is not None]
+        bounds = [f"j.id < {self.id(min(highs))}"] if highs else []
+        return bounds if walk.low is None else [*bounds, f"j.id >= {self.id(walk.low)}"]
 
     def _driver(self, walk: Walk) -> list[str]:
         """What the index is asked. Statuses are written out, so that partial indexes are seen to apply."""
         match walk.by:
-            case "id":
+            case "id" | "table":
                 return []
+            case "stray":
+                return ["j.stray"]
+            case "ready":
+                topics = [self.any_text("j.topic", list(self.filter.topics))] if self.filter.topics else []
+                return ["j.ready", *topics]
+            case "due":
+                return ["j.status = 'pending'", "NOT j.ready"]
+            case "finished":
+                return self._conditions("finished_from", "finished_until")
             case "ids":
                 return [self.any_id(list(self.filter.ids))]
             case "lease":
@@ -49,8 +63,7 @@ class Renderer(ABC):
             case "status":
                 return [f"j.status = '{Status(walk.value).value}'"]
             case "live_key":
-                topics, keys = list(self.filter.topics), list(self.filter.keys)
-                return [self.any_text("j.topic", topics), self.any_text("j.key", keys), *self.live_key()]
+                return [*self._conditions("keys", "topics"), *self.live_key()]
             case "flow_id":
                 return [f"j.flow_id = {self.id(walk.value)}"]
             case "key" | "scope_id" | "topic" | "scope":
@@ -58,10 +71,15 @@ class Renderer(ABC):
 
     def _residue(self, walk: Walk) -> list[str]:
         conditions = [self._condition(name) for name in residue(self.filter, walk)]
+        if walk.low is not None or walk.high is not None:
+            conditions.append("NOT j.stray")
         if walk.statuses:
             names = ", ".join(f"'{status.value}'" for status in sorted(walk.statuses))
             conditions.insert(0, f"j.status IN ({names})")
         return conditions
+
+    def _conditions(self, *names: str) -> list[str]:
+        return [self._condition(name) for name in names if given(self.filter, name)]
 
     def _condition(self, name: str) -> str:
         filter = self.filter
@@ -83,12 +101,28 @@ class Renderer(ABC):
             case _:
                 raise AssertionError(name)
 
-    @abstractmethod
-    def select(self, table: str, where: str, hit: str | None) -> str:
-        """How many rows there are, the last id, the ids of those for which `hit` holds."""
+    def topics(self, archive: str) -> str:
+        """Those of the filter, or else all that the archive has, by leaps along the index: the source of t.topic."""
+        if self.filter.topics:
+            return self.listed(list(self.filter.topics))
+        first = f"SELECT a.topic FROM {archive} a ORDER BY a.topic LIMIT 1"  # noqa: S608 - our own names
+        after = f"SELECT a.topic FROM {archive} a WHERE a.topic > t.topic ORDER BY a.topic LIMIT 1"  # noqa: S608
+        return (  # our own names again
+            f"(WITH RECURSIVE t (topic) AS (SELECT ({first}) UNION ALL SELECT ({after}) FROM t "  # noqa: S608
+            "WHERE t.topic IS NOT NULL) SELECT topic FROM t WHERE topic IS NOT NULL) t"
+        )
 
     @abstractmethod
-    def table(self, walk: Walk) -> str: ...
+    def in_order(self, walk: Walk, where: str, hit: str | None) -> str:
+        """How many rows there are, the last id, for how many `hit` holds, and the ids of these."""
+
+    @abstractmethod
+    def at_once(self, walk: Walk, where: str, hit: str) -> str:
+        """How many rows there are, NULL, for how many `hit` holds, and the ids of these."""
+
+    @abstractmethod
+    def listed(self, topics: list[str]) -> str:
+        """These topics, as the source of t.topic."""
 
     @abstractmethod
     def live_key(self) -> list[str]:

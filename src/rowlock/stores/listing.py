@@ -1,59 +1,84 @@
 """How a page of jobs is found, on every store alike: walks along indexes, from the newest id to the oldest.
 
-Jobs stand in two tables, and no index knows every combination of filters. So a filter becomes a few walks; each goes
-down one index in the order of ids, and judges what that index doesn't know row by row. A walk looks at a bounded number
-of rows. If it ends before it has found enough, its last row is the horizon: below it nothing is known, so the page ends
-there, says `partial`, and the cursor goes on from the horizon.
+Jobs stand in two tables, and no index knows every combination of filters. So a filter becomes a few walks, each along
+one index, that judge row by row what their index doesn't know:
+
+- In the order of ids, until enough is found. What is looked at is bounded. A walk that ends at its bound leaves a
+  horizon: below it nothing is known, so the page ends there, says `partial`, and the cursor goes on from the horizon.
+- All at once, where an index is in another order, up to a bound as well. Beyond it walks in the order of ids stand in.
 
 This module does no I/O: `find` yields steps, the store answers what it saw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from datetime import timedelta
 from typing import Literal
 
 from msgspec import Struct
 
+from rowlock.core.ids import STRAY, first_id
 from rowlock.core.job import HELD, Job, Status
 from rowlock.stores.reading import MAX_TOTAL, Filter, Page, Place, make_cursor
 
-# Rows that each of two walks looks at; more walks share them.
+# Rows that are looked at in each of the two tables; the walks along its indexes share them.
 WINDOW = 10_000  # for tags, payload and error
 BUDGET = 100_000  # when columns decide that the index doesn't have
-CHUNK = 20_000
+WARY = 50_000  # rows that a search in order may take in all, before another is tried
 
 DEAD = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED})
 ASIDE = DEAD | {Status.WAITING, Status.BLOCKED}  # what the index _jobs_aside holds
 UNFINISHED = frozenset(Status) - DEAD - {Status.COMPLETED}
 
-By = Literal["id", "ids", "lease", "status", "live_key", "flow_id", "key", "scope_id", "topic", "scope"]
+_TOP = "ffffffff-ffff-ffff-ffff-ffffffffffff"  # the horizon of a search that has seen nothing
+
+By = Literal[
+    # in the order of ids; the last four are of the archive
+    "id", "ids", "stray", "status", "scope_id", "topic", "key", "scope", "flow_id",
+    # all at once; finished is of the archive
+    "table", "ready", "due", "lease", "live_key", "finished",
+]  # fmt: skip
+AT_ONCE: frozenset[By] = frozenset({"table", "ready", "due", "lease", "live_key", "finished"})
+_LARGE: frozenset[By] = frozenset({"table", "ready", "due", "finished"})  # may hold more than a window
 
 
 class Walk(Struct, frozen=True):
-    """Down one index: of the archive, or of the table of all other jobs. `value` is what the index is asked for.
-    `statuses`: to be judged row by row; none if the index knows."""
+    """Along one index: of the archive, or of the table of all other jobs. `value` is what the index is asked for.
+    `statuses`: to be judged row by row; none if the index knows. `low`, `high`: ids from, and below; no strays."""
 
     archived: bool
     by: By
     value: str = ""
     statuses: frozenset[Status] = frozenset()
+    low: str | None = None
+    high: str | None = None
+
+
+class Group(Struct, frozen=True):
+    """Walks that find all jobs of one table, and those that do it when there is too much to look at at once."""
+
+    walks: list[Walk]
+    spare: list[Walk] = []
 
 
 class Step(Struct, frozen=True):
-    """Look at `count` rows of a walk, behind the id `after`."""
+    """Look at `count` rows of a walk, behind the id `after`; of those that meet the filter tell the newest `keep`."""
 
     walk: Walk
     after: str | None
     count: int
+    keep: int
 
 
 class Seen(Struct, frozen=True):
-    """How many rows there were, the last one's id, and those that meet the filter, newest first."""
+    """How many rows there were, the last one's id (of walks in order), how many of them meet the filter, and the ids of
+    these, newest first."""
 
     count: int
     last: str | None
-    hits: list[str]
+    hits: int
+    ids: list[str]
 
 
 class Found(Struct, frozen=True):
@@ -66,60 +91,105 @@ class Found(Struct, frozen=True):
     partial: bool
 
 
+class Goal(Struct, frozen=True):
+    """How many ids a search has to tell, from which id on, and up to how many hits it has to count."""
+
+    after: str | None
+    page: int
+    count: int
+
+    def less(self, hits: int) -> Goal:
+        return Goal(self.after, self.page, self.count - hits)
+
+    @property
+    def hits(self) -> int:
+        return max(self.page, self.count)
+
+
+class Hits(Struct):
+    """What a search came to. `horizon`: it ended there, at its bound."""
+
+    count: int = 0
+    ids: list[str] = []
+    horizon: str | None = None
+
+    def add(self, other: Hits) -> None:
+        self.count += other.count
+        self.ids += other.ids
+        self.horizon = max(filter(None, (self.horizon, other.horizon)), default=None)
+
+
 def find(filter: Filter, place: Place) -> Generator[Step, Seen, Found]:
-    walks = plan(filter)
+    groups = plan(filter)
     page = place.offset + place.limit + 1
-    counted = yield from _gather(filter, walks, None, 0 if place.after else page, MAX_TOTAL + 1)
-    ids, horizon, total = counted
-    partial = horizon is not None
+    found = yield from _search(filter, groups, Goal(None, 0 if place.after else page, MAX_TOTAL + 1))
+    total, partial = found.count, found.horizon is not None
     if place.after is not None:
-        ids, horizon, _ = yield from _gather(filter, walks, place.after, page, 0)
-        partial = partial or horizon is not None
-    return Found(ids[:page], horizon, min(total, MAX_TOTAL), total > MAX_TOTAL, partial)
-
-
-def _gather(
-    filter: Filter, walks: list[Walk], after: str | None, page: int, count: int
-) -> Generator[Step, Seen, tuple[list[str], str | None, int]]:
-    """All walks, each until it has found a page, and all together `count`."""
-    hits: list[str] = []
-    horizons: list[str] = []
-    for walk in walks:
-        budget = _budget(filter, walk, len(walks))
-        want = max(page, count - len(hits))
-        found, horizon = yield from _go(walk, after, want, budget)
-        hits += found
-        if horizon is not None:
-            horizons.append(horizon)
-    horizon = max(horizons, default=None)
+        found = yield from _search(filter, groups, Goal(place.after, page, 0))
+        partial = partial or found.horizon is not None
     # A caller's own id may have been used twice, and stand in both tables.
-    ids = sorted({job_id for job_id in hits if horizon is None or job_id >= horizon}, reverse=True)
-    return ids, horizon, len(ids)
+    ids = sorted({job_id for job_id in found.ids if found.horizon is None or job_id >= found.horizon}, reverse=True)
+    return Found(ids[:page], found.horizon, min(total, MAX_TOTAL), total > MAX_TOTAL, partial)
 
 
-def _go(
-    walk: Walk, after: str | None, want: int, budget: int | None
-) -> Generator[Step, Seen, tuple[list[str], str | None]]:
-    hits: list[str] = []
-    looked = 0
-    while len(hits) < want:
-        count = want - len(hits) if budget is None else min(max(want, CHUNK), budget - looked)
-        if count <= 0:
-            return hits, after
-        seen = yield Step(walk, after, count)
-        hits += seen.hits
+def _search(filter: Filter, groups: list[Group], goal: Goal) -> Generator[Step, Seen, Hits]:
+    hits = Hits()
+    for group in groups:
+        hits.add((yield from _search_group(filter, group, goal.less(hits.count))))
+    return hits
+
+
+def _search_group(filter: Filter, group: Group, goal: Goal) -> Generator[Step, Seen, Hits]:
+    if len(group.spare) == 1 and any(walk.by in _LARGE for walk in group.walks):
+        # Perhaps most jobs are hits: then a look at the newest is enough.
+        found = yield from _go(group.spare[0], goal, BUDGET, wary=True)
+        if found.horizon is None:
+            return found
+    hits = yield from _walk_all(filter, group.walks, goal)
+    if hits is None:
+        hits = yield from _walk_all(filter, group.spare, goal)
+    return hits or Hits()
+
+
+def _walk_all(filter: Filter, walks: list[Walk], goal: Goal) -> Generator[Step, Seen, Hits | None]:
+    """Each until it has found a page, and all together as many as are to be counted. None: too much at once."""
+    hits = Hits()
+    for walk in walks:
+        rest = goal.less(hits.count)
+        if walk.by in AT_ONCE:
+            seen = yield Step(walk, goal.after, BUDGET + 1, goal.page)
+            if seen.count > BUDGET:
+                return None
+            hits.add(Hits(seen.hits, seen.ids))
+        else:
+            hits.add((yield from _go(walk, rest, _budget(filter, walk, len(walks)))))
+    return hits
+
+
+def _go(walk: Walk, goal: Goal, budget: int | None, *, wary: bool = False) -> Generator[Step, Seen, Hits]:
+    """Down in order. `wary`: give up early if hits turn out to be rare."""
+    hits = Hits()
+    after, looked, chunk = goal.after, 0, 2000 if wary else 2 * max(goal.hits, 500)
+    while (missing := goal.hits - hits.count) > 0:
+        count = missing if budget is None else min(chunk, budget - looked)
+        if count <= 0 or (wary and looked * goal.hits > WARY * max(hits.count, 1)):
+            hits.horizon = after or _TOP
+            break
+        seen = yield Step(walk, after, count, max(goal.page - len(hits.ids), 0))
+        hits.add(Hits(seen.hits, seen.ids))
         looked += seen.count
+        chunk *= 2
         if seen.count < count or seen.last is None:
             break
         after = seen.last
-    return hits, None
+    return hits
 
 
 def _budget(filter: Filter, walk: Walk, walks: int) -> int | None:
     """None: every row that the index gives is a hit, so there is nothing to bound."""
     if filter.is_window:
-        return max(WINDOW * 2 // walks, 1000)
-    return None if is_decided(filter, walk) else max(BUDGET * 2 // walks, WINDOW)
+        return max(WINDOW // walks, 1000)
+    return None if is_decided(filter, walk) else max(BUDGET // walks, WINDOW)
 
 
 def page_ids(found: Found, place: Place) -> list[str]:
@@ -147,7 +217,9 @@ def make_page(found: Found, place: Place, jobs: Mapping[str, Job]) -> Page:
 
 _IMPLIED: dict[By, tuple[str, ...]] = {
     "ids": ("ids",),
+    "ready": ("topics",),
     "live_key": ("topics", "keys"),
+    "finished": ("topics", "finished_from", "finished_until"),
     "flow_id": ("flow_id",),
     "key": ("keys",),
     "scope_id": ("scope_id",),
@@ -158,60 +230,96 @@ _IMPLIED: dict[By, tuple[str, ...]] = {
 
 def residue(filter: Filter, walk: Walk) -> list[str]:
     """The names of what the filter asks and the walk's index doesn't know."""
-    known = _IMPLIED.get(walk.by, ())
-    return [name for name in filter.__struct_fields__ if name not in (*known, "statuses") and _given(filter, name)]
+    known = (*_IMPLIED.get(walk.by, ()), "statuses")
+    return [name for name in filter.__struct_fields__ if name not in known and given(filter, name)]
 
 
 def is_decided(filter: Filter, walk: Walk) -> bool:
     return not walk.statuses and not residue(filter, walk)
 
 
-def _given(filter: Filter, name: str) -> bool:
+def given(filter: Filter, name: str) -> bool:
     value = getattr(filter, name)
     return value is not None and value != ()
 
 
-def plan(filter: Filter) -> list[Walk]:
+def plan(filter: Filter) -> list[Group]:
     statuses = frozenset(Status(status) for status in filter.statuses) or frozenset(Status)
-    if filter.finished_from is not None or filter.finished_until is not None:
+    if given(filter, "finished_from") or given(filter, "finished_until"):
         statuses &= DEAD | {Status.COMPLETED}
-    walks = _plan_live(filter, statuses - {Status.COMPLETED})
-    return walks + _plan_archive(filter) if Status.COMPLETED in statuses else walks
+    groups = []
+    if live := statuses - {Status.COMPLETED}:
+        groups.append(_plan_live(filter, live))
+    if Status.COMPLETED in statuses:
+        groups.append(_plan_archive(filter))
+    if filter.is_window:  # only the newest are looked at, so they must come in order
+        groups = [Group(g.spare) if any(w.by in _LARGE for w in g.walks) else g for g in groups]
+    return groups
 
 
-def _plan_live(filter: Filter, statuses: frozenset[Status]) -> list[Walk]:
-    if not statuses:
-        return []
-    judged = frozenset[Status]() if statuses >= UNFINISHED | DEAD else statuses
+def _plan_live(filter: Filter, statuses: frozenset[Status]) -> Group:
+    in_order = Walk(False, "id", statuses=_unless_all(statuses, UNFINISHED | DEAD))
+    low, high = _bounds(filter)
     if filter.ids:
-        return [Walk(False, "ids", statuses=judged)]
-    if filter.keys and filter.topics and statuses & UNFINISHED:
-        own = statuses & UNFINISHED
-        held = Walk(False, "live_key", statuses=frozenset() if own == UNFINISHED else own)
-        return [held, *_by_status(statuses & DEAD)]
-    if statuses <= ASIDE | HELD:
-        running = statuses & HELD
-        lease = [Walk(False, "lease", statuses=frozenset() if running == HELD else running)] if running else []
-        return lease + _by_status(statuses & ASIDE)
-    return [Walk(False, "id", statuses=judged)]
+        return Group([Walk(False, "ids", statuses=in_order.statuses)])
+    if is_decided(filter, in_order):
+        return Group([in_order])
+    if filter.scope_id is not None and not filter.keys:
+        return Group([Walk(False, "scope_id", filter.scope_id, statuses=in_order.statuses)])
+    walks = _by_status(statuses & ASIDE)
+    if filter.keys:
+        if living := statuses & UNFINISHED:
+            walks = [Walk(False, "live_key", statuses=_unless_all(living, UNFINISHED)), *_by_status(statuses & DEAD)]
+    elif not in_order.statuses and not filter.topics:
+        if low is not None:
+            return Group([Walk(False, "id", low=low, high=high), Walk(False, "stray")])
+        walks = [Walk(False, "table")]
+    else:
+        if held := statuses & HELD:
+            walks.append(Walk(False, "lease", statuses=_unless_all(held, HELD)))
+        if Status.PENDING in statuses:
+            walks += [Walk(False, "ready"), Walk(False, "due")]
+    return Group(walks, [in_order])
 
 
-def _by_status(statuses: frozenset[Status]) -> list[Walk]:
+def _by_status(statuses: Iterable[Status]) -> list[Walk]:
     return [Walk(False, "status", status) for status in sorted(statuses)]
 
 
-def _plan_archive(filter: Filter) -> list[Walk]:
-    """By what is likely to be rarest."""
+def _unless_all(statuses: frozenset[Status], all_of: frozenset[Status]) -> frozenset[Status]:
+    return frozenset() if statuses >= all_of else statuses
+
+
+def _plan_archive(filter: Filter) -> Group:
     if filter.ids:
-        return [Walk(True, "ids")]
+        return Group([Walk(True, "ids")])
+    low, high = _bounds(filter)
+    walks = [Walk(True, by, value, low=low, high=high) for by, value in _rarest(filter)]
+    if low is not None or high is not None:
+        walks.append(Walk(True, "stray"))  # those whose ids say another time
+    if given(filter, "finished_from") and walks[0].by in ("id", "topic", "scope"):
+        return Group([Walk(True, "finished")], walks)
+    return Group(walks)
+
+
+def _rarest(filter: Filter) -> list[tuple[By, str]]:
+    """What to go along, by what is likely to be rarest."""
     if filter.flow_id is not None:
-        return [Walk(True, "flow_id", filter.flow_id)]
+        return [("flow_id", filter.flow_id)]
     if filter.keys:
-        return [Walk(True, "key", key) for key in filter.keys]
+        return [("key", key) for key in filter.keys]
     if filter.scope_id is not None:
-        return [Walk(True, "scope_id", filter.scope_id)]
+        return [("scope_id", filter.scope_id)]
     if filter.topics:
-        return [Walk(True, "topic", topic) for topic in filter.topics]
+        return [("topic", topic) for topic in filter.topics]
     if filter.scope is not None:
-        return [Walk(True, "scope", filter.scope)]
-    return [Walk(True, "id")]
+        return [("scope", filter.scope)]
+    return [("id", "")]
+
+
+def _bounds(filter: Filter) -> tuple[str | None, str | None]:
+    """Between which ids the jobs of a range of time are, strays apart. Nothing finishes before it was created."""
+    slack = timedelta(seconds=STRAY + 1)
+    ends = [end for end in (filter.created_until, filter.finished_until) if end is not None]
+    low = None if filter.created_from is None else first_id(filter.created_from, -slack)
+    return low, first_id(min(ends), slack) if ends else None

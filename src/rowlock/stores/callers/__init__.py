@@ -9,9 +9,8 @@ from importlib import import_module
 from typing import Literal
 
 from rowlock.errors import ConnectionRefused, InvalidInput
-from rowlock.stores.base import Home
+from rowlock.stores.base import MEMORY, Home
 from rowlock.stores.callers.base import AsyncCaller, SyncCaller, refuse_dialect
-from rowlock.stores.sqlite.identity import MEMORY
 
 __all__ = ["AsyncCaller", "Home", "SyncCaller", "caller_for"]
 

@@ -14,6 +14,7 @@ import asyncpg
 from msgspec import Struct
 
 from rowlock import errors
+from rowlock.stores.inherited import keep_for_ever
 
 MIN_SERVER = 13
 
@@ -28,9 +29,6 @@ PLANNER = {
     "jit": "off",
 }
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,53}\Z")  # leaves room for the channel's prefix in 63 bytes
-
-# Connections that a fork() left in a child. Closing them there would end the parent's sessions: keep them for ever.
-_inherited: list[object] = []
 
 
 class Target(Struct, frozen=True):
@@ -59,11 +57,17 @@ class Target(Struct, frozen=True):
 
 def parse_target(url: str) -> Target:
     """postgresql://user:password@host:port/database?schema=…&pool_size=…; the rest of the query is the driver's."""
+    parts, host, port = urlsplit(""), "", 0
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "localhost", parts.port or 5432
-    except ValueError as error:
-        raise errors.InvalidInput("url", "bad_url", f"can't be read: {error}") from None
+        confused = "@" in parts.path or "@" in parts.query or parts.fragment
+    except ValueError:  # its message may quote the password
+        confused = True
+    if confused:
+        raise errors.InvalidInput(
+            "url", "bad_url", "can't be read: write / # ? @ : in a user name or password as %2F %23 %3F %40 %3A"
+        )
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     schema = query.pop("schema", "public")
     if not _SCHEMA.match(schema):
@@ -115,7 +119,17 @@ class Connections:
     async def connect(self) -> Any:
         """A connection of one's own, without settings: through PgBouncer too."""
         with self._connecting():
-            return await asyncpg.connect(self.target.dsn, **self._options(0, {}))
+            return await asyncpg.connect(self.target.dsn, **{**self._options(0, {}), "command_timeout": None})
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[Any]:
+        """A connection outside the pool for a while, whose statements may take as long as they need."""
+        connection = await self.connect()
+        try:
+            with self._running():
+                yield connection
+        finally:
+            await connection.close()
 
     async def open(self) -> None:
         self._pid = os.getpid()
@@ -134,7 +148,7 @@ class Connections:
     async def close(self) -> None:
         self._opened = False
         if os.getpid() != self._pid:
-            _inherited.append(self._idle)
+            keep_for_ever(self._idle)
             self._idle = []
         while self._idle:
             # An error means that it is gone already, which is what we want.
@@ -143,7 +157,7 @@ class Connections:
 
     def check(self) -> None:
         if os.getpid() != self._pid:
-            _inherited.append(self._idle)
+            keep_for_ever(self._idle)
             raise errors.ForkedStore(
                 f"{self.target.label} was opened before fork(): its connections belong to the parent process. "
                 "Open a new store in the child"
@@ -170,6 +184,9 @@ class Connections:
                 if sound and self._opened and not connection.is_closed() and not connection.is_in_transaction():
                     self._idle.append(connection)
                 else:
+                    if connection.is_closed():  # the others lead to the same server: nobody should find out one by one
+                        while self._idle:
+                            self._idle.pop().terminate()
                     connection.terminate()
 
     async def _take(self) -> Any:
@@ -217,6 +234,8 @@ class Connections:
             raise errors.StoreReadOnly(f"{label} is read-only (a standby?): {error}") from error
         except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
             raise errors.StoreFull(f"{label}: {error}") from error
+        except asyncpg.QueryCanceledError as error:  # the server's own statement_timeout: it rolled back
+            raise errors.StoreBusy(f"{label}: {error}") from error
         except TimeoutError as error:
             seconds = self.target.command_timeout
             raise errors.OutcomeUnknown(f"{label}: no answer within {seconds:g} s") from error
@@ -227,8 +246,12 @@ class Connections:
             asyncpg.OperatorInterventionError,
         ) as error:
             raise errors.OutcomeUnknown(f"{label} hung up: {_what(error)}") from error
+        except asyncpg.UniqueViolationError as error:
+            if not str(error.constraint_name).startswith("_jobs"):  # an index or trigger of the user's own
+                raise errors.StoreError(f"{label}: {error}") from error
+            raise  # someone was faster: the verb runs again
         except CONFLICTS:
-            raise  # the verb runs again
+            raise
         except asyncpg.CheckViolationError as error:
             if error.constraint_name is not None:
                 raise errors.StoreError(f"{label}: {error}") from error

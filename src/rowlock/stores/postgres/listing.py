@@ -7,16 +7,27 @@ from typing import Any
 
 from rowlock.core.codec import encode
 from rowlock.stores.conditions import Renderer
-from rowlock.stores.listing import BUDGET, UNFINISHED, By, Seen, Step, Walk
+from rowlock.stores.listing import UNFINISHED, By, Seen, Step, Walk
 from rowlock.stores.reading import Filter
 
 # Read-only and one snapshot, so that a page and its jobs belong together. Planned for the values at hand: filters are
-# of many kinds, and a plan that suits all of them suits none.
-BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL plan_cache_mode = force_custom_plan"
+# of many kinds, and a plan that suits all of them suits none. The rest as in every session of ours (see connections).
+BEGIN = (
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL plan_cache_mode = force_custom_plan; "
+    "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
+)
 
 _UNFINISHED = ", ".join(f"'{status.value}'" for status in sorted(UNFINISHED))
 
-_BY_CHOICE: dict[By, str] = {"lease": "ORDER BY j.locked_until", "live_key": ""}
+# An order that only the right index has: what is known of the tables may be old, or nothing.
+_ORDER: dict[By, str] = {
+    "table": "",
+    "ready": "ORDER BY j.topic",
+    "due": "ORDER BY j.run_at",
+    "lease": "ORDER BY j.locked_until",
+    "live_key": "ORDER BY j.key",
+    "finished": "",
+}
 
 
 class PostgresStep(Renderer):
@@ -28,22 +39,37 @@ class PostgresStep(Renderer):
         self.values.append(value)
         return f"${len(self.values)}::{kind}"
 
-    def select(self, table: str, where: str, hit: str | None) -> str:
-        if self.step.walk.by in _BY_CHOICE:
-            # Their index is not in the order of ids. Apart from that order the planner sees that it is the best.
-            table, where = f"(SELECT * FROM {table} {where} {_BY_CHOICE[self.step.walk.by]} LIMIT {BUDGET}) j", ""  # noqa: S608
-        order = f"{where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count, 'int')}"
+    def in_order(self, walk: Walk, where: str, hit: str | None) -> str:
+        rows = f"FROM {self._table(walk)} j {where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count, 'int')}"
+        keep = f"[1:{self._bind(self.step.keep, 'int')}]"
         # min(uuid) came with version 18; the rows are in order, so the last one will do.
         last = "count(*)::int, (array_agg(w.id))[count(*)]"
         if hit is None:
-            return f"SELECT {last}, array_agg(w.id) FROM (SELECT j.id FROM {table} {order}) w"  # noqa: S608 - see Renderer
+            return f"SELECT {last}, count(*)::int, (array_agg(w.id)){keep} FROM (SELECT j.id {rows}) w"  # noqa: S608 - see Renderer
         return (
-            f"SELECT {last}, array_agg(w.id) FILTER (WHERE w.hit) "  # noqa: S608 - see Renderer
-            f"FROM (SELECT j.id, {hit} AS hit FROM {table} {order}) w"
+            f"SELECT {last}, count(*) FILTER (WHERE w.hit)::int, (array_agg(w.id) FILTER (WHERE w.hit)){keep} "  # noqa: S608
+            f"FROM (SELECT j.id, {hit} AS hit {rows}) w"
         )
 
-    def table(self, walk: Walk) -> str:
-        return f"{self._schema}._jobs{'_archive' if walk.archived else ''} j"
+    def at_once(self, walk: Walk, where: str, hit: str) -> str:
+        count, keep = self._bind(self.step.count, "int"), self._bind(self.step.keep, "int")
+        table = self._table(walk)
+        source = f"{table} j {where} {_ORDER[walk.by]}"
+        if walk.by == "finished":
+            rows = f"SELECT * FROM {table} j {where} AND j.topic = t.topic ORDER BY j.finished_at LIMIT {count}"  # noqa: S608
+            source = f"{self.topics(table)} CROSS JOIN LATERAL ({rows}) j"
+        # No CTE: what doesn't fit into work_mem would be written to disk.
+        return (
+            "SELECT count(*)::int, NULL, count(*) FILTER (WHERE w.hit)::int, "  # noqa: S608
+            f"(array_agg(w.id ORDER BY w.id DESC) FILTER (WHERE w.hit))[1:{keep}] "
+            f"FROM (SELECT j.id, {hit} AS hit FROM {source} LIMIT {count}) w"
+        )
+
+    def _table(self, walk: Walk) -> str:
+        return f"{self._schema}._jobs{'_archive' if walk.archived else ''}"
+
+    def listed(self, topics: list[str]) -> str:
+        return f"unnest({self._bind(topics, 'text[]')}) t (topic)"
 
     def live_key(self) -> list[str]:
         return ["j.key IS NOT NULL", f"j.status IN ({_UNFINISHED})"]
@@ -67,8 +93,11 @@ class PostgresStep(Renderer):
         return f"j.tags @> {self._bind(encode(tags, 'tags'), 'text')}::jsonb"
 
     def member(self, path: list[str], value: str) -> str:
-        # -> with a text never looks into an array, where #> would take digits for an index.
-        steps = "".join(f" -> {self._bind(name, 'text')}" for name in path)
+        if any(name.lstrip("-").isdigit() for name in path):
+            # #> would take it for a place in an array, -> with a text never does.
+            steps = "".join(f" -> {self._bind(name, 'text')}" for name in path)
+        else:
+            steps = f" #> {self._bind(path, 'text[]')}"
         return f"(j.payload{steps})::jsonb = {self._bind(value, 'text')}::jsonb"
 
     def error(self, part: str) -> str:
@@ -77,5 +106,5 @@ class PostgresStep(Renderer):
 
 
 def seen(row: Any) -> Seen:
-    count, last, hits = row
-    return Seen(count, None if last is None else str(last), [str(job_id) for job_id in hits or ()])
+    count, last, hits, ids = row
+    return Seen(count, None if last is None else str(last), hits, [str(job_id) for job_id in ids or ()])

@@ -15,6 +15,7 @@ from typing import Any
 
 import asyncpg
 
+from rowlock.core.ids import first_id
 from rowlock.core.job import MAX_DELAY
 from rowlock.stores.postgres.connections import Target
 from rowlock.stores.reading import PartitionReport, Retention
@@ -53,13 +54,6 @@ async def keep(connection: Any, target: Target, retention: Retention, ahead: int
     return PartitionReport(created=tuple(created), dropped=tuple(dropped))
 
 
-def first_id(day: date) -> str:
-    """The smallest id of that day."""
-    at = datetime(day.year, day.month, day.day, tzinfo=UTC)
-    clock = f"{int(at.timestamp()) * 1000:012x}"
-    return f"{clock[:8]}-{clock[8:]}-0000-0000-000000000000"
-
-
 async def _try(connection: Any, target: Target, act: Any, *arguments: Any) -> bool:
     """In a transaction of its own, if nobody else is at it. False: another time."""
     try:
@@ -77,7 +71,7 @@ async def _make(connection: Any, target: Target, day: date) -> bool:
     part, table, rest = _part(target, day), _table(target), f"{_table(target)}_rest"
     if day in await _existing(connection, target):
         return False
-    span = f"id >= '{first_id(day)}' AND id < '{first_id(day + _DAY)}'"
+    span = f"id >= '{_begin(day)}' AND id < '{_begin(day + _DAY)}'"
     if await connection.fetchval("SELECT pg_relation_size($1::text::regclass)", rest) > MAX_REST:
         return False
     # From here on nothing comes into the DEFAULT part, so that what is moved is all there is.
@@ -90,7 +84,7 @@ async def _make(connection: Any, target: Target, day: date) -> bool:
         f"WITH moved AS (DELETE FROM {rest} WHERE {span} RETURNING *) INSERT INTO {part} SELECT * FROM moved"  # noqa: S608
     )
     await connection.execute(
-        f"ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES FROM ('{first_id(day)}') TO ('{first_id(day + _DAY)}')"
+        f"ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES FROM ('{_begin(day)}') TO ('{_begin(day + _DAY)}')"
     )
     return True
 
@@ -125,6 +119,11 @@ async def _existing(connection: Any, target: Target) -> list[date]:
 async def _now(connection: Any) -> datetime:
     now: datetime = await connection.fetchval("SELECT clock_timestamp()")
     return now.astimezone(UTC)
+
+
+def _begin(day: date) -> str:
+    """The smallest id of that day."""
+    return first_id(datetime(day.year, day.month, day.day, tzinfo=UTC))
 
 
 def _days(first: date, ahead: int) -> list[date]:

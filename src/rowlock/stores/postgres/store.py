@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from rowlock import errors
 from rowlock.core.codec import decode
-from rowlock.core.job import HELD, Event, Job, NewJob, Status
+from rowlock.core.job import HELD, Event, Job, Lane, NewJob, Status
 from rowlock.core.lifecycle import (
     APPLIED,
     CRASH_ERROR,
@@ -77,7 +77,11 @@ class PostgresStore:
         return f"<PostgresStore {self._target.label}, schema {self._target.schema}>"
 
     @property
-    def in_memory(self) -> bool:
+    def any_loop(self) -> bool:
+        return False
+
+    @property
+    def watches_commits(self) -> bool:
         return False
 
     # ── Life of the store ──
@@ -96,18 +100,12 @@ class PostgresStore:
         await self._connections.close()
 
     async def migrate(self) -> list[Migration]:
-        connection = await self._connections.connect()
-        try:
+        async with self._connections.alone() as connection:
             return await migrate.migrate(connection, self._target)
-        finally:
-            await connection.close()
 
     async def pending_migrations(self) -> list[Migration]:
-        connection = await self._connections.connect()
-        try:
+        async with self._connections.alone() as connection:
             return await migrate.pending(connection, self._target)
-        finally:
-            await connection.close()
 
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         return f"BEGIN;\n{migrate.script(migrations, self._target, create_schema=True)}COMMIT;\n"
@@ -193,11 +191,8 @@ class PostgresStore:
         if claim.limit <= 0 or not claim.lanes:
             return NOTHING
         bounds = self._hints.bounds(claim)
-        return self._claimed(claim, bool(bounds), await self._fetch(self._sql.claim, *self._claim_parameters(claim)))
-
-    def _claim_parameters(self, claim: Claim) -> tuple[Any, ...]:
-        lanes = rows.lane_arrays(claim.lanes, self._hints.bounds(claim))
-        return (*lanes, claim.limit, claim.worker, claim.lease, claim.start)
+        found = await self._fetch(self._sql.claim, *_claim_parameters(claim, bounds))
+        return self._claimed(claim, bool(bounds), found)
 
     def _claimed(self, claim: Claim, bounded: bool, found: list[Any]) -> Claimed:
         contended, next_due = found[0][0], found[0][1]
@@ -219,9 +214,9 @@ class PostgresStore:
             found = await self._fetch(self._sql.settle, *parameters)
             claimed = None if claim is None else NOTHING
         else:
-            bounded = bool(self._hints.bounds(claim))
-            found = await self._fetch(self._sql.settle_and_claim, *parameters, *self._claim_parameters(claim))
-            claimed = self._claimed(claim, bounded, found)
+            bounds = self._hints.bounds(claim)
+            found = await self._fetch(self._sql.settle_and_claim, *parameters, *_claim_parameters(claim, bounds))
+            claimed = self._claimed(claim, bool(bounds), found)
         applied = found[0]["applied"]
         if applied is None and len(batch) == len(settlements):
             return Settled([APPLIED] * len(batch), claimed)
@@ -271,7 +266,7 @@ class PostgresStore:
         holds = await self._hold(
             list(last),
             self._sql.progress,
-            [min(max(report.percent, 0.0), 100.0) for report in last.values()],
+            [report.percent for report in last.values()],
             [report.stage for report in last.values()],
             [report.message for report in last.values()],
         )
@@ -474,6 +469,10 @@ class PostgresStore:
             return make_page(found, place, {str(row[0]): rows.job(row) for row in got})
 
         return await self._with_connection(run)
+
+
+def _claim_parameters(claim: Claim, bounds: dict[Lane, rows.Bound]) -> tuple[Any, ...]:
+    return (*rows.lane_arrays(claim.lanes, bounds), claim.limit, claim.worker, claim.lease, claim.start)
 
 
 def _may_settle(settlement: Settlement, row: tuple[Status, int, Any] | None) -> bool:

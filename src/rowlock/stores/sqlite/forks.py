@@ -1,8 +1,8 @@
 """A connection must not cross fork(): used or closed in the child, it damages the file.
 
 Nor may the child open the same file anew. SQLite keeps one list of a process's locks for each file; the child inherits
-that list, but not the locks, and believes that it holds what only its parent holds. So a child keeps the connections
-that it inherited, for ever, and their files stay closed to it.
+that list, but not the locks, and believes that it holds what only its parent holds. So the files that were open stay
+closed to the child.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import sqlite3
 from contextlib import suppress
 
 from rowlock.errors import ForkedStore
+from rowlock.stores.inherited import keep_for_ever
 
 _open: dict[sqlite3.Connection, str | None] = {}  # → the file, None for a database in memory
-_inherited: list[sqlite3.Connection] = []
 _files: set[tuple[int, int]] = set()  # device and inode
 
 
@@ -47,15 +47,9 @@ def _after_fork_in_child() -> None:
             if path is not None:
                 found = os.stat(path)  # noqa: PTH116 - a hook that must stay small
                 _files.add((found.st_dev, found.st_ino))
-    _inherited.extend(_open)
+    for conn in _open:
+        keep_for_ever(conn)
     _open.clear()
-    try:
-        import ctypes
-    except ImportError:  # a Python without it: then they are kept until the child exits
-        return
-    for conn in _inherited:
-        # One reference that nobody gives back: even the end of the interpreter doesn't close it.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(conn))
 
 
 if hasattr(os, "register_at_fork"):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from sqlite3 import Cursor
 
+from rowlock.stores.base import MEMORY
 from rowlock.stores.sqlite.rows import sql
-
-MEMORY = "@memory"  # how the identity of a database in memory ends: no other connection can see that one
 
 
 def identity(cursor: Cursor) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from functools import cache
 from itertools import chain
 from sqlite3 import Connection, Cursor
 from typing import Any
 
+from rowlock.core.ids import STRAY, first_id
 from rowlock.core.job import NewJob, Status
 from rowlock.stores.base import Enqueued
-from rowlock.stores.sqlite.rows import STATUS, Times, json_text, micros, span, sql
+from rowlock.stores.sqlite.rows import STATUS, Times, json_text, micros, moment, span, sql
 
+_HOUR = timedelta(seconds=STRAY)
 _SIZES = (64, 8, 1)  # rows per statement; few sizes, so that the prepared statements stay in Python's cache
 
 
@@ -38,9 +41,12 @@ def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None
     """The ids that were inserted; None if all of them."""
     (before,) = cursor.execute(sql("insert_before")).fetchone()
     inserted = 0
+    low, high = first_id(moment(now), -_HOUR), first_id(moment(now), _HOUR)
     for part in _parts(jobs):
-        plain = all(map(_is_plain, part))
-        values = chain.from_iterable(_plain_row(job, now) if plain else _row(job, now) for job in part)
+        plain = all(low <= job.id < high and _is_plain(job) for job in part)
+        values = chain.from_iterable(
+            _plain_row(job, now) if plain else _row(job, now, not low <= job.id < high) for job in part
+        )
         inserted += cursor.execute(_statement("insert_plain" if plain else "insert", len(part)), tuple(values)).rowcount
     if inserted == len(jobs):
         return None
@@ -88,10 +94,10 @@ def _plain_row(job: NewJob, now: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _row(job: NewJob, now: int) -> tuple[Any, ...]:
+def _row(job: NewJob, now: int, stray: bool) -> tuple[Any, ...]:
     expires_at = None if job.expires_at is None else micros(job.expires_at)
     tags = json_text(job.tags) if job.tags else None
-    return *_plain_row(job, now), expires_at, job.key, job.scope, job.scope_id, job.trace, tags
+    return *_plain_row(job, now), expires_at, job.key, job.scope, job.scope_id, job.trace, tags, int(stray)
 
 
 def _existing(cursor: Cursor, job: NewJob, archived: bool, times: Times) -> Enqueued:

@@ -13,21 +13,32 @@ from rowlock.stores.reading import Filter
 from rowlock.stores.sqlite.rows import json_text, micros
 
 _LIVE: dict[By, str] = {
-    "id": "sqlite_autoindex__jobs_1",
-    "ids": "sqlite_autoindex__jobs_1",
-    "lease": "_jobs_lease",
-    "status": "_jobs_aside",
-    "live_key": "_jobs_live_key",
+    "id": "INDEXED BY sqlite_autoindex__jobs_1",
+    "ids": "INDEXED BY sqlite_autoindex__jobs_1",
+    "stray": "INDEXED BY _jobs_stray",
+    "status": "INDEXED BY _jobs_aside",
+    "scope_id": "INDEXED BY _jobs_scope_id",
+    "table": "NOT INDEXED",
+    "ready": "INDEXED BY _jobs_claim",
+    "due": "INDEXED BY _jobs_due",
+    "lease": "INDEXED BY _jobs_lease",
+    "live_key": "INDEXED BY _jobs_live_key",
 }
 _ARCHIVE: dict[By, str] = {
-    "id": "sqlite_autoindex__jobs_archive_1",
-    "ids": "sqlite_autoindex__jobs_archive_1",
-    "flow_id": "_jobs_archive_flow",
-    "key": "_jobs_archive_key",
-    "scope_id": "_jobs_archive_scope_id",
-    "topic": "_jobs_archive_topic",
-    "scope": "_jobs_archive_scope",
+    "id": "INDEXED BY sqlite_autoindex__jobs_archive_1",
+    "ids": "INDEXED BY sqlite_autoindex__jobs_archive_1",
+    "stray": "INDEXED BY _jobs_archive_stray",
+    "topic": "INDEXED BY _jobs_archive_topic",
+    "key": "INDEXED BY _jobs_archive_key",
+    "scope": "INDEXED BY _jobs_archive_scope",
+    "scope_id": "INDEXED BY _jobs_archive_scope_id",
+    "flow_id": "INDEXED BY _jobs_archive_flow",
+    "finished": "INDEXED BY _jobs_archive_finished",
 }
+
+
+def _table(walk: Walk) -> str:
+    return f"_jobs_archive j {_ARCHIVE[walk.by]}" if walk.archived else f"_jobs j {_LIVE[walk.by]}"
 
 
 class SqliteStep(Renderer):
@@ -35,19 +46,28 @@ class SqliteStep(Renderer):
         self.values.append(value)
         return f"?{len(self.values)}"
 
-    def select(self, table: str, where: str, hit: str | None) -> str:
-        order = f"{where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count)}"
-        if hit is None:
-            return f"SELECT count(*), min(id), json_group_array(id) FROM (SELECT j.id FROM {table} {order})"  # noqa: S608 - see Renderer
+    def in_order(self, walk: Walk, where: str, hit: str | None) -> str:
+        rows = f"FROM {_table(walk)} {where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count)}"
+        hits = "FILTER (WHERE hit)" if hit else ""
         return (
-            "SELECT count(*), min(id), json_group_array(id) FILTER (WHERE hit) "  # noqa: S608 - see Renderer
-            f"FROM (SELECT j.id, {hit} AS hit FROM {table} {order})"
+            f"SELECT count(*), min(id), count(*) {hits}, json_group_array(id) {hits} "  # noqa: S608 - see Renderer
+            f"FROM (SELECT j.id, {hit or 1} AS hit {rows})"
         )
 
-    def table(self, walk: Walk) -> str:
-        if walk.archived:
-            return f"_jobs_archive j INDEXED BY {_ARCHIVE[walk.by]}"
-        return f"_jobs j INDEXED BY {_LIVE[walk.by]}"
+    def at_once(self, walk: Walk, where: str, hit: str) -> str:
+        source = f"{_table(walk)} {where}"
+        if walk.by == "finished":
+            source = f"{self.topics('_jobs_archive')} CROSS JOIN {source} AND j.topic = t.topic"
+        count, keep = self._bind(self.step.count), self._bind(self.step.keep)
+        return (
+            f"WITH seen AS MATERIALIZED (SELECT j.id, {hit} AS hit FROM {source} LIMIT {count}) "  # noqa: S608
+            "SELECT (SELECT count(*) FROM seen), NULL, (SELECT count(*) FROM seen WHERE hit), "
+            "(SELECT json_group_array(id) FROM "
+            f"(SELECT id FROM seen WHERE hit ORDER BY id DESC LIMIT {keep}))"
+        )
+
+    def listed(self, topics: list[str]) -> str:
+        return f"(SELECT value AS topic FROM json_each({self._bind(json_text(topics))})) t"  # noqa: S608 - see Renderer
 
     def live_key(self) -> list[str]:
         return ["j.key IS NOT NULL", "j.finished_at IS NULL"]
@@ -98,8 +118,8 @@ def look(conn: Connection, filter: Filter, step: Step) -> Seen:
     statement = render.render()
     if "_jobs_same_json" in statement:
         conn.create_function("_jobs_same_json", 2, _same_json, deterministic=True)
-    count, last, hits = conn.execute(statement, render.values).fetchone()
-    return Seen(count, last, sorted(decode(hits), reverse=True))
+    count, last, hits, ids = conn.execute(statement, render.values).fetchone()
+    return Seen(count, last, hits, sorted(decode(ids), reverse=True)[: step.keep])
 
 
 def _same_json(one: str | None, other: str) -> bool:

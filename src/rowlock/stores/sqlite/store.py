@@ -101,8 +101,12 @@ class SqliteStore:
         self._inserts: deque[tuple[Sequence[NewJob], bool, asyncio.Future[list[Enqueued]]]] = deque()
 
     @property
-    def in_memory(self) -> bool:
-        return self._path is None
+    def any_loop(self) -> bool:
+        return True
+
+    @property
+    def watches_commits(self) -> bool:
+        return True
 
     # ── Life of the store ──
 

@@ -10,12 +10,10 @@ from sqlite3 import Connection
 from typing import Any, NamedTuple
 
 from rowlock.core.job import Status
-from rowlock.core.lifecycle import CRASH_ERROR, MOVES
+from rowlock.core.lifecycle import CRASH_ERROR, EXPIRED_ERROR, MOVES
 from rowlock.stores.base import Rescued, Retention
 from rowlock.stores.sqlite.counts import count
 from rowlock.stores.sqlite.rows import append_history, entry, json_text, span, sql
-
-EXPIRED_ERROR = "Expired: not started before expires_at"
 
 
 def promote(conn: Connection, now: int, limit: int) -> int:

@@ -21,6 +21,7 @@ CREATE TABLE {schema}._jobs (
     max_retries         integer NOT NULL,
     crashes             integer NOT NULL DEFAULT 0,
     history_dropped     integer NOT NULL DEFAULT 0,
+    stray               boolean NOT NULL DEFAULT false,  -- its id says another time than `created`, by an hour or more
     ready               boolean NOT NULL,  -- pending and due: what the claim index holds
     topic               text NOT NULL,
     status              text NOT NULL,
@@ -56,9 +57,12 @@ CREATE INDEX _jobs_dead ON {schema}._jobs (status, topic, finished_at) WHERE fin
 -- For lists, which have no index of their own for jobs that are on their way: those pay for every index.
 CREATE INDEX _jobs_aside ON {schema}._jobs (status, id)
     WHERE status IN ('waiting', 'blocked', 'failed', 'expired', 'cancelled');
+CREATE INDEX _jobs_scope_id ON {schema}._jobs (scope_id, id) WHERE scope_id IS NOT NULL;
+CREATE INDEX _jobs_stray ON {schema}._jobs (id) WHERE stray;
 CREATE INDEX _jobs_expiry ON {schema}._jobs (expires_at) WHERE expires_at IS NOT NULL AND status = 'pending';
 CREATE INDEX _jobs_cancelling ON {schema}._jobs (cancel_requested_at) WHERE status = 'cancel_requested';
-CREATE UNIQUE INDEX _jobs_live_key ON {schema}._jobs (topic, key) WHERE key IS NOT NULL
+-- The key first: so it also finds jobs by their key alone.
+CREATE UNIQUE INDEX _jobs_live_key ON {schema}._jobs (key, topic) WHERE key IS NOT NULL
     AND status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested');
 
 -- Completed jobs. Append-only, in ranges of id: a UUIDv7 begins with its time, so a range is a span of days.
@@ -81,6 +85,7 @@ CREATE TABLE {schema}._jobs_archive (
     max_retries         integer NOT NULL,
     crashes             integer NOT NULL,
     history_dropped     integer NOT NULL,
+    stray               boolean NOT NULL DEFAULT false,
     topic               text NOT NULL,
     locked_by           text,  -- who completed it
     key                 text,
@@ -100,24 +105,13 @@ CREATE TABLE {schema}._jobs_archive (
     history             jsonb
 ) PARTITION BY RANGE (id);
 CREATE TABLE {schema}._jobs_archive_rest PARTITION OF {schema}._jobs_archive DEFAULT;
-DO $$  -- the first days; `keep_partitions` makes the next ones
-DECLARE
-    today date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
-BEGIN
-    FOR n IN 0..3 LOOP
-        EXECUTE format(
-            'CREATE TABLE {schema}.%I PARTITION OF {schema}._jobs_archive FOR VALUES FROM (%L) TO (%L)',
-            '_jobs_archive_' || to_char(today + n, 'YYYYMMDD'),
-            rpad(lpad(to_hex(extract(epoch FROM today + n)::bigint * 1000), 12, '0'), 32, '0'),
-            rpad(lpad(to_hex(extract(epoch FROM today + n + 1)::bigint * 1000), 12, '0'), 32, '0'));
-    END LOOP;
-END $$;
 CREATE INDEX _jobs_archive_topic ON {schema}._jobs_archive (topic, id);
 CREATE INDEX _jobs_archive_finished ON {schema}._jobs_archive (topic, finished_at);
 -- Only jobs that have these pay for them.
 CREATE INDEX _jobs_archive_key ON {schema}._jobs_archive (key, id) WHERE key IS NOT NULL;
 CREATE INDEX _jobs_archive_scope ON {schema}._jobs_archive (scope, id) WHERE scope IS NOT NULL;
 CREATE INDEX _jobs_archive_scope_id ON {schema}._jobs_archive (scope_id, id) WHERE scope_id IS NOT NULL;
+CREATE INDEX _jobs_archive_stray ON {schema}._jobs_archive (id) WHERE stray;
 CREATE INDEX _jobs_archive_flow ON {schema}._jobs_archive (flow_id, id) WHERE flow_id IS NOT NULL;
 
 -- How jobs have ended, by topic; what is pruned stays counted. The topic '' is all of them together.
@@ -170,16 +164,32 @@ CREATE TABLE {schema}._jobs_meta (
 INSERT INTO {schema}._jobs_meta (name, value) VALUES ('identity', gen_random_uuid()::text);
 
 -- Times inside JSON are integer microseconds: exact, and the same on every store.
-CREATE FUNCTION {schema}._jobs_us(at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+CREATE FUNCTION {schema}._jobs_us(at timestamptz) RETURNS bigint LANGUAGE sql STABLE STRICT PARALLEL SAFE
     AS $$ SELECT (extract(epoch FROM at) * 1000000)::bigint $$;
-CREATE FUNCTION {schema}._jobs_time(us bigint) RETURNS timestamptz LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+CREATE FUNCTION {schema}._jobs_time(us bigint) RETURNS timestamptz LANGUAGE sql STABLE STRICT PARALLEL SAFE
     AS $$ SELECT timestamptz 'epoch' + us * interval '1 microsecond' $$;
+-- The smallest id (UUIDv7) of a millisecond.
+CREATE FUNCTION {schema}._jobs_first_id(at timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    AS $$ SELECT rpad(lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0'), 32, '0')::uuid $$;
 -- The newest 100 entries stay; statements count what goes in history_dropped.
 CREATE FUNCTION {schema}._jobs_append(history jsonb, entry jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT CASE WHEN jsonb_array_length(history) >= 100 THEN history - 0 ELSE coalesce(history, '[]') END
                  || jsonb_build_array(entry) $$;
 CREATE FUNCTION {schema}._jobs_overflow(history jsonb) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT CASE WHEN jsonb_array_length(history) >= 100 THEN 1 ELSE 0 END $$;
+
+DO $$  -- the archive's first days; `keep_partitions` makes the next ones
+DECLARE
+    day timestamp := date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC');
+BEGIN
+    FOR n IN 0..3 LOOP
+        EXECUTE format(
+            'CREATE TABLE {schema}.%I PARTITION OF {schema}._jobs_archive FOR VALUES FROM (%L) TO (%L)',
+            '_jobs_archive_' || to_char(day, 'YYYYMMDD'), {schema}._jobs_first_id(day AT TIME ZONE 'UTC'),
+            {schema}._jobs_first_id((day + interval '1 day') AT TIME ZONE 'UTC'));
+        day := day + interval '1 day';
+    END LOOP;
+END $$;
 
 -- Every job, wherever it is kept.
 CREATE VIEW {schema}._jobs_all AS

@@ -49,5 +49,5 @@ claimed AS (
 claim_summary AS (
     SELECT (SELECT coalesce(sum(n), 0) FROM take) > (SELECT count(*) FROM claimed) AS contended,
            (SELECT greatest(0, extract(epoch FROM run_at - clock_timestamp()))::float8 FROM {schema}._jobs
-            WHERE status = 'pending' AND NOT ready ORDER BY run_at LIMIT 1) AS next_due
+            WHERE status = 'pending' AND NOT ready AND run_at < 'infinity' ORDER BY run_at LIMIT 1) AS next_due
 )

@@ -1,6 +1,10 @@
 -- Insert many in one statement; conflicts (same id, or same live key) are left out and answered by `existing`.
 -- Batches with keys are sorted by them, so that two of them can't wait for each other in a circle.
-WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+WITH clock AS MATERIALIZED (
+    SELECT now, {schema}._jobs_first_id(now - interval '1 hour') AS low,
+           {schema}._jobs_first_id(now + interval '1 hour') AS high
+    FROM (SELECT clock_timestamp() AS now) c
+),
 s AS (
     SELECT s.* FROM unnest(
         $1::uuid[], $2::text[], $3::text[], $4::int[], $5::timestamptz[], $6::float8[], $7::timestamptz[], $8::text[],
@@ -11,12 +15,12 @@ s AS (
 ins AS (
     INSERT INTO {schema}._jobs (
         id, topic, payload, status, priority, run_at, ready, expires_at, key, scope, scope_id, template_version,
-        max_retries, timeout, tags, trace, created, updated)
+        max_retries, timeout, tags, trace, created, updated, stray)
     SELECT s.id, s.topic, s.payload::json, 'pending', s.priority,
            coalesce(s.run_at, now + s.delay * interval '1 second'),
            coalesce(s.run_at <= now, s.delay = 0),
            s.expires_at, s.key, s.scope, s.scope_id, s.template_version, s.max_retries, s.timeout, s.tags::jsonb,
-           s.trace, now, now
+           s.trace, now, now, s.id < low OR s.id >= high
     FROM s, clock
     {order}
     ON CONFLICT DO NOTHING

@@ -1,6 +1,10 @@
 -- `insert` on a caller's connection: everything comes in as ONE text and goes out as one, times as microseconds, so that
 -- any driver will do, with whatever parameter style, adapters, codecs and row factories the caller has set.
-WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+WITH clock AS MATERIALIZED (
+    SELECT now, {schema}._jobs_first_id(now - interval '1 hour') AS low,
+           {schema}._jobs_first_id(now + interval '1 hour') AS high
+    FROM (SELECT clock_timestamp() AS now) c
+),
 s AS (
     -- A field of type json keeps its text, as the column does.
     SELECT * FROM json_to_recordset($1::text::json) AS s (
@@ -11,12 +15,12 @@ s AS (
 ins AS (
     INSERT INTO {schema}._jobs (
         id, topic, payload, status, priority, run_at, ready, expires_at, key, scope, scope_id, template_version,
-        max_retries, timeout, tags, trace, created, updated)
+        max_retries, timeout, tags, trace, created, updated, stray)
     SELECT s.id, s.topic, s.payload, 'pending', s.priority,
            coalesce({schema}._jobs_time(s.run_at), now + s.delay * interval '1 second'),
            coalesce({schema}._jobs_time(s.run_at) <= now, s.delay = 0),
            {schema}._jobs_time(s.expires_at), s.key, s.scope, s.scope_id, s.template_version, s.max_retries, s.timeout,
-           s.tags, s.trace, now, now
+           s.tags, s.trace, now, now, s.id < low OR s.id >= high
     FROM s, clock
     -- Two batches that take keys in the same order can't wait for each other in a circle.
     ORDER BY s.topic, s.key, s.n

@@ -7,6 +7,7 @@ CREATE TABLE _jobs (
     topic               TEXT NOT NULL,
     template_version    INTEGER NOT NULL DEFAULT 0,  -- 0: the topic has no template
     status              TEXT NOT NULL DEFAULT 'pending',
+    stray               INTEGER NOT NULL DEFAULT 0,  -- its id says another time than `created`, by an hour or more
     ready               INTEGER NOT NULL,  -- pending and due: what the claim index holds
     priority            INTEGER NOT NULL,
     version             INTEGER NOT NULL DEFAULT 0,
@@ -63,9 +64,12 @@ CREATE INDEX _jobs_dead ON _jobs (status, topic, finished_at) WHERE finished_at 
 -- For lists, which have no index of their own for jobs that are on their way: those pay for every index.
 CREATE INDEX _jobs_aside ON _jobs (status, id) WHERE status = 'failed' OR status = 'cancelled' OR status = 'expired'
     OR status = 'waiting' OR status = 'blocked';
+CREATE INDEX _jobs_scope_id ON _jobs (scope_id, id) WHERE scope_id IS NOT NULL;
+CREATE INDEX _jobs_stray ON _jobs (id) WHERE stray;
 CREATE INDEX _jobs_expiry ON _jobs (expires_at) WHERE expires_at IS NOT NULL AND status = 'pending';
 CREATE INDEX _jobs_cancelling ON _jobs (cancel_requested_at) WHERE status = 'cancel_requested';
-CREATE UNIQUE INDEX _jobs_live_key ON _jobs (topic, key) WHERE key IS NOT NULL AND finished_at IS NULL;
+-- The key first: so it also finds jobs by their key alone.
+CREATE UNIQUE INDEX _jobs_live_key ON _jobs (key, topic) WHERE key IS NOT NULL AND finished_at IS NULL;
 
 -- Completed jobs, in the order in which they were completed.
 CREATE TABLE _jobs_archive (
@@ -73,6 +77,7 @@ CREATE TABLE _jobs_archive (
     id                  TEXT NOT NULL UNIQUE,
     topic               TEXT NOT NULL,
     template_version    INTEGER NOT NULL,
+    stray               INTEGER NOT NULL DEFAULT 0,
     priority            INTEGER NOT NULL,
     version             INTEGER NOT NULL,
     retries             INTEGER NOT NULL,
@@ -112,6 +117,7 @@ CREATE INDEX _jobs_archive_finished ON _jobs_archive (topic, finished_at);
 CREATE INDEX _jobs_archive_key ON _jobs_archive (key, id) WHERE key IS NOT NULL;
 CREATE INDEX _jobs_archive_scope ON _jobs_archive (scope, id) WHERE scope IS NOT NULL;
 CREATE INDEX _jobs_archive_scope_id ON _jobs_archive (scope_id, id) WHERE scope_id IS NOT NULL;
+CREATE INDEX _jobs_archive_stray ON _jobs_archive (id) WHERE stray;
 CREATE INDEX _jobs_archive_flow ON _jobs_archive (flow_id, id) WHERE flow_id IS NOT NULL;
 
 -- How jobs have ended, by topic; what is pruned stays counted. The topic '' is all of them together. There is one

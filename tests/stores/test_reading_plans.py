@@ -1,0 +1,233 @@
+"""list, stats and prune look at a bounded part of the tables, however large these are and whatever is known of them.
+
+PostgreSQL counts blocks, SQLite steps of its virtual machine, in a crowd that the statistics say nothing of. No plan
+reads a table of jobs from end to end.
+"""
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rowlock.core.job import Status
+from rowlock.core.lifecycle import MOVES
+from rowlock.stores import listing
+from rowlock.stores.base import Retention
+from rowlock.stores.listing import Seen, Step, plan
+from rowlock.stores.postgres.listing import BEGIN, PostgresStep, seen
+from rowlock.stores.postgres.store import PostgresStore
+from rowlock.stores.reading import Filter, TopicRetention, check_place
+from rowlock.stores.sqlite import reading, upkeep
+from rowlock.stores.sqlite.connect import connect_writer
+from rowlock.stores.sqlite.database import Database, microseconds
+from rowlock.stores.sqlite.listing import SqliteStep
+from tests.stores.harness import job
+from tests.stores.test_postgres_plans import FETCHED
+from tests.stores.test_postgres_plans import NOISE as POSTGRES_NOISE
+from tests.stores.test_sqlite_plans import NOISE as SQLITE_NOISE
+
+RECENT = datetime(2026, 1, 1, tzinfo=UTC)
+FILTERS: dict[str, Filter] = {
+    "all": Filter(),
+    "topic": Filter(topics=["bills"]),
+    "topics": Filter(topics=["bills", "mail", "foreign_1"]),
+    "status": Filter(statuses=["failed", "expired"]),
+    "running": Filter(statuses=["processing"]),
+    "waiting": Filter(statuses=["waiting", "blocked"]),
+    "completed": Filter(statuses=["completed"]),
+    "completed of a topic": Filter(statuses=["completed"], topics=["bills"]),
+    "key": Filter(keys=["k1"]),
+    "key of a topic": Filter(keys=["k1"], topics=["mail"]),
+    "scope_id": Filter(scope_id="u1"),
+    "ids": Filter(ids=["0193fb1e-0000-7000-8000-000000000001"]),
+    "created": Filter(created_from=RECENT, created_until=RECENT + timedelta(hours=1)),
+    "created, of a topic": Filter(created_from=RECENT, created_until=RECENT + timedelta(hours=1), topics=["bills"]),
+    "finished": Filter(finished_from=RECENT, finished_until=RECENT + timedelta(hours=1)),
+    "flow": Filter(flow_id="0193fb1e-0000-7000-8000-000000000001", statuses=["completed"]),
+    "tags": Filter(tags=["red"]),
+    "payload": Filter(payload={"a.b": 1}),
+    "error": Filter(error="boom", statuses=["failed"]),
+}
+# Rows that a search may look at in all: a total, a window, and the bound of what an index doesn't decide.
+LARGEST = 2 * listing.BUDGET + 2 * 10_001
+RETENTION = Retention(failed=1e9, topics={"mail": TopicRetention(completed=None, failed=None)})
+
+
+def every_walk() -> list[tuple[str, Filter, listing.Walk]]:
+    return [
+        (f"{name}: {'archive' if walk.archived else 'live'} by {walk.by}", filter, walk)
+        for name, filter in FILTERS.items()
+        for group in plan(filter)
+        for walk in (*group.walks, *group.spare)
+    ]
+
+
+def test_each_kind_of_walk_is_among_them() -> None:
+    seen = {(walk.archived, walk.by) for _, _, walk in every_walk()}
+    assert {by for _, by in seen} == set(listing.By.__args__) - {"scope"}  # type: ignore[attr-defined]
+
+
+# ── SQLite ──
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    path = str(tmp_path / "jobs.db")
+    with closing(connect_writer(path, synchronous="normal", busy_timeout=5.0)) as conn:
+        database = Database(conn, path)
+        database.migrate()
+        yield database
+
+
+def steps(conn: sqlite3.Connection, read: Any) -> int:
+    counted = 0
+
+    def count() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    conn.execute("BEGIN IMMEDIATE")
+    conn.set_progress_handler(count, 1)
+    read()
+    conn.set_progress_handler(None, 1)
+    conn.execute("ROLLBACK")
+    return counted
+
+
+def measure(database: Database) -> dict[str, int]:
+    conn = database.conn
+    place = check_place(20, 0, None)
+    taken = {
+        name: steps(conn, lambda filter=filter: reading.list_jobs(conn, filter, place))
+        for name, filter in FILTERS.items()
+    }
+    taken["stats"] = steps(conn, lambda: reading.stats(conn, None))
+    taken["stats of a topic"] = steps(conn, lambda: reading.stats(conn, "bills"))
+    taken["prune"] = steps(conn, lambda: upkeep.prune(conn, microseconds(), RETENTION, 10))
+    return taken
+
+
+# What may be looked at, in rows: a row costs SQLite about a dozen steps, one with JSON in it or a sort some more.
+ROWS = dict.fromkeys(FILTERS, 30_000) | {
+    "topic": 130_000,  # no index of the table of live jobs has topics in the order of ids: up to BUDGET rows
+    "topics": 150_000,
+    "created, of a topic": 130_000,
+    "status": 15_000,
+    "ids": 50,
+    "waiting": 50,
+    "running": 50,
+    "completed": 11_000,
+    "completed of a topic": 50,
+    "flow": 50,
+    "scope_id": 50,
+    "stats": 310_000,
+    "stats of a topic": 110_000,
+    "prune": 60,
+}
+
+
+@pytest.mark.timeout(300)
+def test_sqlite_looks_at_a_bounded_part(database: Database) -> None:
+    database.conn.execute("ANALYZE")  # the tables are empty: the planner will think so from now on
+    with database.transaction():
+        for statement in SQLITE_NOISE:
+            database.conn.execute(statement)
+    taken = measure(database)
+    assert {name: (count, ROWS[name]) for name, count in taken.items() if count > 15 * ROWS[name] + 500} == {}
+
+
+def test_sqlite_reads_no_table_from_end_to_end(database: Database) -> None:
+    for name, filter, walk in every_walk():
+        for after in (None, "0193fb1e-0000-7000-8000-000000000001"):
+            render = SqliteStep(filter, Step(walk, after, 100, 100))
+            lines = [row[3] for row in database.conn.execute(f"EXPLAIN QUERY PLAN {render.render()}", render.values)]
+            if walk.by != "table":
+                assert not [line for line in lines if line == "SCAN j"], (name, lines)
+            if walk.by not in listing.AT_ONCE | {"ids"}:
+                assert not [line for line in lines if "TEMP B-TREE FOR ORDER BY" in line], (name, lines)
+
+
+# ── PostgreSQL ──
+
+
+@pytest.fixture(params=["enable_seqscan=off", "enable_seqscan=on&jit=on&plan_cache_mode=auto"])
+async def store(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIterator[PostgresStore]:
+    """As the store opens its sessions, and as PgBouncer would have them."""
+    store = PostgresStore(f"{postgres_url}?pool_size=2&{request.param}")
+    await store.migrate()
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def blocks(connection: Any, read: Any) -> int:
+    before: int = await connection.fetchval(FETCHED)
+    await read()
+    after: int = await connection.fetchval(FETCHED)
+    return after - before
+
+
+async def search(connection: Any, filter: Filter) -> None:
+    """As the store does it, on this connection."""
+    steps = listing.find(filter, check_place(20, 0, None))
+    answer: Seen | None = None
+    while True:
+        try:
+            step = next(steps) if answer is None else steps.send(answer)
+        except StopIteration:
+            return
+        render = PostgresStep('"public"', filter, step)
+        answer = seen(await connection.fetchrow(render.render(), *render.values))
+
+
+@pytest.mark.timeout(300)
+async def test_postgres_looks_at_a_bounded_part(store: PostgresStore) -> None:
+    """A row is at most two blocks, one of an index and one of the table; a leap is a few."""
+    sql = store._sql
+    async with store._connections.acquire() as connection:
+        tables = await connection.fetch(
+            "SELECT oid::regclass::text FROM pg_class WHERE relname LIKE '\\_jobs%' AND relkind = 'r'"
+        )
+        for (table,) in tables:
+            await connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+        await connection.execute("ANALYZE")  # the tables are empty: the planner will think so from now on
+        for statement in POSTGRES_NOISE:
+            await connection.execute(statement)
+        taken: dict[str, int] = {}
+        for name, filter in FILTERS.items():
+            await connection.execute(BEGIN)
+            taken[name] = await blocks(connection, lambda filter=filter: search(connection, filter))
+            await connection.execute("ROLLBACK")
+        statuses = sorted(MOVES["prune"].sources)
+        keep = [RETENTION.of(status) for status in statuses]
+        own = [[Status.COMPLETED, Status.FAILED], ["mail", "mail"], [None, None]]
+        verbs: dict[str, tuple[Any, ...]] = {
+            "stats": (sql.stats, 100_001, 1002),
+            "stats of a topic": (sql.stats_of_topic, 100_001, 1002, "bills"),
+            "prune": (sql.prune, 10, statuses, keep, *own),
+        }
+        for name, verb in verbs.items():
+            await connection.execute("BEGIN")
+            taken[name] = await blocks(connection, lambda verb=verb: connection.fetch(*verb))
+            await connection.execute("ROLLBACK")
+    assert {name: (count, ROWS[name]) for name, count in taken.items() if count > 2.2 * ROWS[name] + 300} == {}
+
+
+async def test_postgres_reads_no_table_from_end_to_end(store: PostgresStore) -> None:
+    async with store._connections.acquire() as connection:
+        await connection.execute("ANALYZE")
+        for statement in POSTGRES_NOISE[1:3]:
+            await connection.execute(statement)
+        await store.insert([job() for _ in range(10)])
+        await connection.execute(BEGIN)
+        for name, filter, walk in every_walk():
+            render = PostgresStep('"public"', filter, Step(walk, None, 100, 20))
+            lines = [row[0] for row in await connection.fetch(f"EXPLAIN {render.render()}", *render.values)]
+            scans = [line for line in lines if "Seq Scan on _jobs" in line]
+            assert not scans, (name, lines)
+        await connection.execute("ROLLBACK")
