@@ -1,4 +1,4 @@
-"""The archive's parts on PostgreSQL: made ahead, dropped whole, and never at the cost of a job or of a worker's time."""
+"""The archive's parts on PostgreSQL: made ahead, dropped whole, never at the cost of a job or of a worker's time."""
 
 import asyncio
 import time

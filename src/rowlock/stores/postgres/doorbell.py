@@ -18,17 +18,15 @@ class Doorbell:
         self._channel = connections.target.channel
         self._rang = asyncio.Event()
         self._listener: Any = None
-        self._connecting = asyncio.Lock()
-
-    def ring(self) -> None:
-        """Wake the waiters of this process."""
-        self._rang.set()
+        self._connecting: asyncio.Task[None] | None = None
 
     async def wait(self, timeout: float) -> bool:
         """True if it rang. A listener that can't be had is no error: the caller polls anyway."""
+        deaf = self._listener is None or self._listener.is_closed()
+        if deaf and self._connecting is None:  # connecting may take longer than this wait
+            self._connecting = asyncio.create_task(self._listen())
         try:
             async with asyncio.timeout(timeout):
-                await self._listen()
                 await self._rang.wait()
         except TimeoutError:
             return False
@@ -37,25 +35,28 @@ class Doorbell:
         return True
 
     async def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
         listener, self._listener = self._listener, None
         self._rang.set()
-        if listener is not None and not listener.is_closed():
+        if listener is not None:
             listener.terminate()
 
     async def _listen(self) -> None:
-        if self._listener is not None and not self._listener.is_closed():
-            return
-        async with self._connecting:
-            if self._listener is not None and not self._listener.is_closed():
-                return
-            self._connections.check()
-            try:
-                listener: Any = await self._connections.connect()
-            except errors.StoreUnavailable as error:
-                log.warning("no LISTEN connection, polling only: %s", error)
-                return
+        listener: Any = None
+        try:
+            listener = await self._connections.connect()
             # Whoever waits looks again: rings may have been missed while nobody listened, before now or after a loss.
             listener.add_termination_listener(lambda _connection: self._rang.set())
             await listener.add_listener(self._channel, lambda *_: self._rang.set())
-            self._listener = listener
+            self._listener, listener = listener, None
             self._rang.set()
+        except errors.StoreError as error:
+            log.warning("no LISTEN connection, polling only: %s", error)
+        except Exception:
+            log.warning("no LISTEN connection, polling only", exc_info=True)
+        finally:
+            self._connecting = None
+            if listener is not None:
+                listener.terminate()
