@@ -53,7 +53,7 @@ def load(
             values[name] = _check(name, value, name)
     if "url" not in values:
         raise InvalidInput(
-            "url", "missing", f'give Jobs("sqlite:///jobs.db"), or set {PREFIX}URL, or put url into {FILE}'
+            "url", "missing", f'give Jobs("sqlite:///jobs.db") or --url, or set {PREFIX}URL, or put url into {FILE}'
         )
     return Settings(**values)
 

@@ -39,6 +39,7 @@ from rowlock.stores.base import (
     Retention,
     Settled,
 )
+from rowlock.stores.reading import Ended, Stats, Tally, make_stats
 from tests.stores.rows import Audit, Row, known, plain, timeline
 
 Run = TypeVar("Run", Beat, Progress)
@@ -59,6 +60,7 @@ class Reference:
         self.rows: dict[str, Row] = {}
         self.audit: list[Audit] = []
         self.pauses: dict[str, Pause] = {}
+        self.ended: dict[str, Ended] = {}
 
     def _after(self, seconds: float) -> datetime:
         return self.now + timedelta(seconds=seconds)
@@ -79,7 +81,20 @@ class Reference:
             assert entry["event"] in legal.events
             history = (*history, known(at=self.now, status=after.status, version=after.version) | entry)
         kept = history[-MAX_HISTORY:]
+        self._count(move, row.job, after)
         return self._put(after, ready, kept, row.dropped + len(history) - len(kept))
+
+    def _count(self, move: str, before: Job, after: Job) -> None:
+        """Every end of a job, and what a requeue takes back."""
+        status = before.status if move == "requeue" else after.status
+        if status in LIVE:
+            return
+        for topic in ("", after.topic):
+            ended = self.ended.setdefault(topic, Ended())
+            setattr(ended, status, getattr(ended, status) + (-1 if move == "requeue" else 1))
+            if status is Status.COMPLETED and after.started_at is not None:
+                ended.executions += 1
+                ended.execution_us += (self.now - after.started_at) // timedelta(microseconds=1)
 
     def _put(self, job: Job, ready: bool, history: tuple[dict[str, Any], ...] = (), dropped: int = 0) -> Job:
         events_count = 1 + job.version + len(history) + dropped + (job.status is Status.COMPLETED)
@@ -451,6 +466,10 @@ class Reference:
         return [p for _, p in sorted(self.pauses.items()) if p.until is None or p.until > self.now]
 
     # ── Reading ──
+
+    def stats(self) -> Stats:
+        live = [Tally("", row.job.topic, row.job.status, 1) for row in self.rows.values() if row.job.status in LIVE]
+        return make_stats(None, live, [(topic, structs.astuple(ended)) for topic, ended in self.ended.items()])
 
     def events(self, job_id: str) -> list[Event]:
         row = self.rows.get(job_id)

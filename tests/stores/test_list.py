@@ -249,7 +249,7 @@ async def test_a_window_is_marked_and_the_cursor_goes_on_behind_it(
     store: Harness, filter: Filter, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs that match are rare and old: the first pages are empty, and say so."""
-    matching = {"tags": ("red",)} if filter.tags else {}
+    matching: dict[str, Any] = {"tags": ("red",)} if filter.tags else {}
     other: dict[str, Any] = {} if filter.tags else {"run_at": START + timedelta(days=2)}
     old = [(await store.insert(job(**matching)))[0].id for _ in range(3)]
     [done] = (await store.claim(limit=1)).jobs
@@ -364,7 +364,8 @@ async def test_ranges_of_time_find_every_id(store: Harness, bound: str, monkeypa
         since, until = START + timedelta(seconds=begin), START + timedelta(seconds=begin + 5000)
         for topics in ([], ["t1"], ["t0", "t2", "t9"]):
             for field in ("created", "finished", "run_at"):
-                filter = Filter(topics=topics, **{f"{field}_from": since, f"{field}_until": until})
+                span: dict[str, Any] = {f"{field}_from": since, f"{field}_until": until}
+                filter = Filter(topics=topics, **span)
                 column = "finished_at" if field == "finished" else field
                 expected = [
                     one

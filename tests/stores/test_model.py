@@ -21,6 +21,7 @@ from rowlock.core.job import Job, NewJob, Status, new_job
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Settlement, Snoozed, TimedOut, decide
 from rowlock.core.retry import Delays
 from rowlock.stores.base import DAY, Beat, Claim, Claimed, Edit, Progress, Retention
+from rowlock.stores.reading import Filter
 from tests.stores.conftest import StoreDatabases, opened
 from tests.stores.harness import NOBODY, START, Harness, PostgresHarness, SqliteHarness, lanes
 from tests.stores.reference import Reference
@@ -80,6 +81,9 @@ class Model(RuleBasedStateMachine):
         assert rows == self.reference.rows
         audit = self.now(self.harness.audit())
         assert sorted(map(repr, audit)) == sorted(map(repr, self.reference.audit))
+        assert self.now(self.store.stats()) == self.reference.stats()
+        page = self.now(self.store.list(Filter(), limit=200))
+        assert page.items == [row.job for _, row in sorted(rows.items(), reverse=True)]
         for job_id, row in rows.items():
             if row != before.get(job_id):
                 assert self.now(self.store.events(job_id)) == self.reference.events(job_id)
@@ -232,6 +236,11 @@ class Model(RuleBasedStateMachine):
     @rule(keep=st.sampled_from([None, 0.0, DAY]), dead=st.sampled_from([None, 10.0]))
     def prune(self, keep: float | None, dead: float | None) -> None:
         self.both("prune", Retention(completed=keep, cancelled=keep, failed=dead, expired=dead))
+
+    @rule(limit=st.integers(1, 3))
+    def fold_counts(self, limit: int) -> None:
+        self.now(self.store.fold_counts(limit))
+        self.compare(self.reference.rows)
 
     # ── Operators ──
 

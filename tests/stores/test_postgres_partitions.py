@@ -74,7 +74,8 @@ async def test_migrate_makes_the_first_days(postgres_url: str) -> None:
                 "SELECT pg_get_expr(relpartbound, oid) FROM pg_class "
                 f"WHERE oid = '_jobs_archive_{day:%Y%m%d}'::regclass"
             )
-            assert bound == f"FOR VALUES FROM ('{first_id(day)}') TO ('{first_id(day + timedelta(days=1))}')"
+            begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+            assert bound == f"FOR VALUES FROM ('{first_id(begin)}') TO ('{first_id(begin, timedelta(days=1))}')"
         assert await harness.store.keep_partitions(WEEK) == NOTHING
 
 

@@ -11,7 +11,7 @@ from rowlock.stores.reading import TopicRetention
 from tests.stores.harness import Harness
 
 FOREVER = Retention(completed=None, cancelled=None, failed=None, expired=None)
-ENDED = [Status.COMPLETED, Status.CANCELLED, Status.FAILED, Status.EXPIRED]
+ENDED: list[str] = [Status.COMPLETED, Status.CANCELLED, Status.FAILED, Status.EXPIRED]
 
 
 async def kept(store: Harness) -> set[tuple[str, str]]:
@@ -20,7 +20,7 @@ async def kept(store: Harness) -> set[tuple[str, str]]:
 
 async def fill(store: Harness, *topics: str) -> None:
     for topic in topics:
-        for status in ENDED:
+        for status in map(Status, ENDED):
             await store.in_status(status, topic)
 
 

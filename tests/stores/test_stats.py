@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rowlock.core.job import Status
-from rowlock.core.lifecycle import Completed, Failed, GaveUp, Released
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released
 from rowlock.stores import reading
 from rowlock.stores.base import DAY, Retention
 from rowlock.stores.reading import Stats, TopicStats
@@ -200,7 +200,7 @@ async def test_counting_from_everywhere_at_once(real_store: Harness) -> None:
 
     async def work(store: Any, name: str) -> None:
         while jobs := (await store.claim(claim_by(name, "mail", "bills", limit=7))).jobs:
-            outcomes = [Completed(), Failed("no", final=True), Released()]
+            outcomes: list[Outcome] = [Completed(), Failed("no", final=True), Released()]
             moves = [settlement(one, outcomes[n % 3 if one.version < 3 else 0], ran=0.0) for n, one in enumerate(jobs)]
             await store.settle(moves)
             await store.requeue([one.id for one in jobs[1::6]], by=name)
@@ -219,6 +219,6 @@ async def test_counting_from_everywhere_at_once(real_store: Harness) -> None:
     stats = await real_store.store.stats()
     found = await real_store.fetch("SELECT topic, count(*) FROM _jobs_archive GROUP BY topic")
     dead = await real_store.fetch("SELECT topic, count(*) FROM _jobs WHERE status = 'failed' GROUP BY topic")
-    assert {topic: of.completed for topic, of in stats.topics.items()} == dict(found)  # type: ignore[arg-type]
-    assert {topic: of.failed for topic, of in stats.topics.items() if of.failed} == dict(dead)  # type: ignore[arg-type]
+    assert {topic: of.completed for topic, of in stats.topics.items()} == dict(found)
+    assert {topic: of.failed for topic, of in stats.topics.items() if of.failed} == dict(dead)
     assert stats.completed + stats.failed == 2 * each

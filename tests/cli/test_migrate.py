@@ -1,0 +1,61 @@
+"""`rowlock migrate` as a person types it: output, exit codes, no traceback."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+
+def rowlock(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("ROWLOCK_")} | environ
+    return subprocess.run(
+        [sys.executable, "-m", "rowlock", *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_plan_then_migrate_then_nothing_to_do(tmp_path: Path) -> None:
+    plan = rowlock("migrate", "--url", "sqlite:///jobs.db", "--plan", cwd=tmp_path)
+    assert (plan.returncode, plan.stdout) == (0, "to apply: 0001 jobs\n")
+    assert list(tmp_path.iterdir()) == []  # a plan leaves nothing behind
+    for said in ("applied: 0001 jobs\n", "up to date: nothing to apply\n"):
+        assert rowlock("migrate", cwd=tmp_path, ROWLOCK_URL="sqlite:///jobs.db").stdout == said
+
+
+def test_the_printed_sql_makes_the_same_database(tmp_path: Path) -> None:
+    (tmp_path / "rowlock.toml").write_text('url = "sqlite:///printed.db"\n')
+    script = rowlock("migrate", "--sql", cwd=tmp_path)
+    with closing(sqlite3.connect(tmp_path / "printed.db")) as connection:
+        connection.executescript(script.stdout)
+    assert rowlock("migrate", "--plan", cwd=tmp_path).stdout == "up to date: nothing to apply\n"
+    assert rowlock("migrate", "--sql", cwd=tmp_path).stdout == "-- up to date: nothing to apply\n"
+
+
+def test_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    url = f"{postgres_url}?schema=work"
+    script = rowlock("migrate", "--url", url, "--sql", cwd=tmp_path)
+    assert script.stdout.startswith('BEGIN;\nCREATE SCHEMA IF NOT EXISTS "work";')
+    assert rowlock("migrate", "--url", url, cwd=tmp_path).stdout == "applied: 0001 jobs\n"
+    assert rowlock("migrate", "--url", url, "--plan", cwd=tmp_path).stdout == "up to date: nothing to apply\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["migrate"], 1, "ROWLOCK_URL"),
+        (["migrate", "--url", "foo://x"], 1, "foo:// is not supported"),
+        (["migrate", "--url", "sqlite:///missing/jobs.db"], 1, "create it first"),
+        (["migrate", "--url", "postgresql://ann:s3cret@127.0.0.1:1/shop"], 1, "127.0.0.1:1/shop can't be reached"),
+        (["migrate", "--url", "sqlite://", "--plan", "--sql"], 2, "not both"),
+        (["migrat"], 2, "No such command"),
+    ],
+)
+def test_mistakes_are_told_in_a_line_or_two(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
+    ended = rowlock(*arguments, cwd=tmp_path)
+    assert ended.returncode == code
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "s3cret" not in ended.stderr
