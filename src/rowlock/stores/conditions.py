@@ -54,6 +54,9 @@ class Renderer(ABC):
                 return ["j.ready", *topics]
             case "due":
                 return ["j.status = 'pending'", "NOT j.ready"]
+            case "dead":
+                names = ", ".join(f"'{name}'" for name in walk.value.split())
+                return ["j.finished_at IS NOT NULL", f"j.status IN ({names})", *self._conditions("topics")]
             case "finished":
                 return self._conditions("finished_from", "finished_until")
             case "ids":

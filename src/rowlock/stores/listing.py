@@ -22,9 +22,8 @@ from rowlock.core.ids import STRAY, first_id
 from rowlock.core.job import HELD, Job, Status
 from rowlock.stores.reading import MAX_TOTAL, Filter, Page, Place, make_cursor
 
-# Rows that are looked at in each of the two tables; the walks along its indexes share them.
-WINDOW = 10_000  # for tags, payload and error
-BUDGET = 100_000  # when columns decide that the index doesn't have
+WINDOW = 10_000  # rows that are searched for tags, payload and error; all walks share them
+BUDGET = 100_000  # rows of one table that are looked at when columns decide that the index doesn't have
 WARY = 50_000  # rows that a search in order may take in all, before another is tried
 
 DEAD = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED})
@@ -37,10 +36,10 @@ By = Literal[
     # in the order of ids; the last four are of the archive
     "id", "ids", "stray", "status", "scope_id", "topic", "key", "scope", "flow_id",
     # all at once; finished is of the archive
-    "table", "ready", "due", "lease", "live_key", "finished",
+    "table", "ready", "due", "lease", "live_key", "dead", "finished",
 ]  # fmt: skip
-AT_ONCE: frozenset[By] = frozenset({"table", "ready", "due", "lease", "live_key", "finished"})
-_LARGE: frozenset[By] = frozenset({"table", "ready", "due", "finished"})  # may hold more than a window
+AT_ONCE: frozenset[By] = frozenset({"table", "ready", "due", "lease", "live_key", "dead", "finished"})
+_LARGE: frozenset[By] = frozenset({"table", "ready", "due", "dead", "finished"})  # may hold more than a window
 
 
 class Walk(Struct, frozen=True):
@@ -188,7 +187,7 @@ def _go(walk: Walk, goal: Goal, budget: int | None, *, wary: bool = False) -> Ge
 def _budget(filter: Filter, walk: Walk, walks: int) -> int | None:
     """None: every row that the index gives is a hit, so there is nothing to bound."""
     if filter.is_window:
-        return max(WINDOW // walks, 1000)
+        return max(WINDOW // len(plan(filter)) // walks, 1000)
     return None if is_decided(filter, walk) else max(BUDGET // walks, WINDOW)
 
 
@@ -219,6 +218,7 @@ _IMPLIED: dict[By, tuple[str, ...]] = {
     "ids": ("ids",),
     "ready": ("topics",),
     "live_key": ("topics", "keys"),
+    "dead": ("topics",),
     "finished": ("topics", "finished_from", "finished_until"),
     "flow_id": ("flow_id",),
     "key": ("keys",),
@@ -267,9 +267,12 @@ def _plan_live(filter: Filter, statuses: frozenset[Status]) -> Group:
     if filter.scope_id is not None and not filter.keys:
         return Group([Walk(False, "scope_id", filter.scope_id, statuses=in_order.statuses)])
     walks = _by_status(statuses & ASIDE)
+    if filter.topics and statuses & DEAD:
+        walks = [Walk(False, "dead", " ".join(sorted(statuses & DEAD))), *_by_status(statuses & (ASIDE - DEAD))]
     if filter.keys:
         if living := statuses & UNFINISHED:
-            walks = [Walk(False, "live_key", statuses=_unless_all(living, UNFINISHED)), *_by_status(statuses & DEAD)]
+            walks = [walk for walk in walks if walk.by == "dead" or walk.value in DEAD]
+            walks.append(Walk(False, "live_key", statuses=_unless_all(living, UNFINISHED)))
     elif not in_order.statuses and not filter.topics:
         if low is not None:
             return Group([Walk(False, "id", low=low, high=high), Walk(False, "stray")])

@@ -26,6 +26,7 @@ _ORDER: dict[By, str] = {
     "due": "ORDER BY j.run_at",
     "lease": "ORDER BY j.locked_until",
     "live_key": "ORDER BY j.key",
+    "dead": "",
     "finished": "",
 }
 
@@ -41,7 +42,7 @@ class PostgresStep(Renderer):
 
     def in_order(self, walk: Walk, where: str, hit: str | None) -> str:
         rows = f"FROM {self._table(walk)} j {where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count, 'int')}"
-        keep = f"[1:{self._bind(self.step.keep, 'int')}]"
+        keep = f"[1:{self._bind(self.step.keep, 'int')}]::text[]"  # the driver makes objects of uuids, one by one
         # min(uuid) came with version 18; the rows are in order, so the last one will do.
         last = "count(*)::int, (array_agg(w.id))[count(*)]"
         if hit is None:
@@ -61,7 +62,7 @@ class PostgresStep(Renderer):
         # No CTE: what doesn't fit into work_mem would be written to disk.
         return (
             "SELECT count(*)::int, NULL, count(*) FILTER (WHERE w.hit)::int, "  # noqa: S608
-            f"(array_agg(w.id ORDER BY w.id DESC) FILTER (WHERE w.hit))[1:{keep}] "
+            f"(array_agg(w.id ORDER BY w.id DESC) FILTER (WHERE w.hit))[1:{keep}]::text[] "
             f"FROM (SELECT j.id, {hit} AS hit FROM {source} LIMIT {count}) w"
         )
 
@@ -107,4 +108,4 @@ class PostgresStep(Renderer):
 
 def seen(row: Any) -> Seen:
     count, last, hits, ids = row
-    return Seen(count, None if last is None else str(last), hits, [str(job_id) for job_id in ids or ()])
+    return Seen(count, None if last is None else str(last), hits, ids or [])

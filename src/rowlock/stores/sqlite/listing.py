@@ -23,6 +23,7 @@ _LIVE: dict[By, str] = {
     "due": "INDEXED BY _jobs_due",
     "lease": "INDEXED BY _jobs_lease",
     "live_key": "INDEXED BY _jobs_live_key",
+    "dead": "INDEXED BY _jobs_dead",
 }
 _ARCHIVE: dict[By, str] = {
     "id": "INDEXED BY sqlite_autoindex__jobs_archive_1",
