@@ -108,7 +108,8 @@ def schema_sql(payload: str, archive: str) -> str:
 
 # Loads n due jobs in all lanes without a client's help; a quarter of them has a key.
 LOAD = """
-INSERT INTO _jobs (id, topic, status, ready, priority, run_at, key, scope, scope_id, payload, max_retries, timeout_s, trace)
+INSERT INTO _jobs (id, topic, status, ready, priority, run_at, key, scope, scope_id, payload, max_retries, timeout_s,
+                   trace)
 SELECT (lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::int8), 12, '0') || '7'
           || substr(md5(random()::text), 1, 3) || '8' || substr(md5(random()::text), 1, 15))::uuid,
        (ARRAY{topics})[1 + g % {lanes}], 'pending', true, 100, clock_timestamp(),
@@ -367,7 +368,7 @@ async def insert_thousands(url: str, v: Variant, calls: int = 20, size: int = 10
 
     async def call(i: int) -> None:
         jobs = map(new_job, range(i * size, (i + 1) * size), new_ids(size, v.ids))
-        await run(sql, *map(list, zip(*jobs)))
+        await run(sql, *map(list, zip(*jobs, strict=False)))
 
     for i in range(2):
         await call(i)
@@ -487,7 +488,7 @@ def table(url: str, title: str, unit: str, measure: Measure, variants: list[Vari
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for name, got in results.items():
         rates = [r.rate for r in got]
-        ratio = statistics.median(r.rate / b.rate for r, b in zip(got, base))
+        ratio = statistics.median(r.rate / b.rate for r, b in zip(got, base, strict=True))
         cpus = [r.cpu_us for r in got]
         print(
             f"| {name} | {statistics.median(rates):,.0f} | {min(rates):,.0f}–{max(rates):,.0f} "
