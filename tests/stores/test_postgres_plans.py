@@ -129,3 +129,16 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
     statements = vars(Statements('"a_schema_of_a_rather_long_name_that_someone_might_choose"'))
     assert len(statements) > 20
     assert {name: len(text) for name, text in statements.items() if len(text) >= 15 * 1024} == {}
+
+
+async def test_a_plan_made_for_an_empty_queue_still_joins_a_batch_in_one_pass(store: PostgresStore) -> None:
+    """Most sessions plan when there is nothing to do. 500 × 500 rows in a nested loop then cost a third of the rate."""
+    async with store._connections.acquire() as connection:
+        await connection.execute("ANALYZE")
+        await connection.execute(f"PREPARE settle AS {store._sql.settle}")
+        nothing = ", ".join(["NULL"] * 10)
+        lines = [row[0] for row in await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE settle({nothing})")]
+        await connection.execute("DEALLOCATE settle")
+    begin = next(n for n, line in enumerate(lines) if line.strip() == "CTE archived")
+    join = next(line for line in lines[begin:] if "Join" in line or "Nested Loop" in line)
+    assert "Full Join" in join, lines

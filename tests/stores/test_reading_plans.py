@@ -59,8 +59,6 @@ FILTERS: dict[str, Filter] = {
     "payload": Filter(payload={"a.b": 1}),
     "error": Filter(error="boom", statuses=["failed"]),
 }
-# Rows that a search may look at in all: a total, a window, and the bound of what an index doesn't decide.
-LARGEST = 2 * listing.BUDGET + 2 * 10_001
 RETENTION = Retention(failed=1e9, topics={"mail": TopicRetention(completed=None, failed=None)})
 
 

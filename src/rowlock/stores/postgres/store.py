@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
 
 from msgspec import UNSET
@@ -40,9 +40,10 @@ from rowlock.stores.base import (
 from rowlock.stores.listing import Found, find, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.postgres import listing, migrate, partitions, rows
-from rowlock.stores.postgres.connections import CONFLICTS, Conflict, Connections, parse_target
+from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.hints import LaneHints
+from rowlock.stores.postgres.insert import insert
 from rowlock.stores.postgres.listing import PostgresStep
 from rowlock.stores.postgres.statements import CLAIMED_JOB, Statements
 from rowlock.stores.reading import (
@@ -133,57 +134,12 @@ class PostgresStore:
         async def run(connection: Any) -> list[Enqueued]:
             # All is in one statement, which needs no BEGIN and COMMIT round trips …
             if not repeat and (not keyed or len(jobs) == 1):
-                return await self._insert(connection, jobs, keyed, repeat)
+                return await insert(connection, self._sql, jobs, keyed=keyed, repeat=repeat)
             # … unless it may have to be undone.
             async with connection.transaction(isolation="read_committed"):
-                return await self._insert(connection, jobs, keyed, repeat)
+                return await insert(connection, self._sql, jobs, keyed=keyed, repeat=repeat)
 
         return await self._with_connection(run)
-
-    async def _insert(self, connection: Any, jobs: Sequence[NewJob], keyed: bool, repeat: bool) -> list[Enqueued]:
-        now, fresh = await self._insert_new(connection, list(jobs), keyed, repeat)
-        answers: dict[int, Enqueued] = {}
-        taken: list[int] = []
-        for n, job in enumerate(jobs):
-            if job.id in fresh:
-                fresh.remove(job.id)  # the same id again in this batch is answered by the first
-                run_at = job.run_at or now + timedelta(seconds=job.delay)
-                answers[n] = Enqueued(job.id, False, Status.PENDING, run_at, now)
-            else:
-                taken.append(n)
-        if taken:
-            answers |= await self._existing(connection, jobs, taken)
-        if len(answers) < len(jobs):
-            # Whoever held a key ended between our INSERT and our look. From the beginning: to insert only what is left,
-            # while we hold the keys that we got, would take keys out of order.
-            raise Conflict("a key was taken, and freed at once")
-        return [answers[n] for n in range(len(jobs))]
-
-    async def _insert_new(
-        self, connection: Any, jobs: list[NewJob], keyed: bool, repeat: bool
-    ) -> tuple[datetime, set[str]]:
-        """The ids that are new."""
-        statement = self._sql.insert_keyed if keyed else self._sql.insert
-        now, count, ids = await connection.fetchrow(statement, *rows.insert_arrays(jobs))
-        if ids is None and count == len(jobs):
-            fresh = {job.id for job in jobs}
-        else:
-            fresh = {str(job_id) for job_id in ids or ()}
-        if repeat and fresh:
-            fresh -= {str(row[0]) for row in await connection.fetch(self._sql.insert_undo, list(fresh))}
-        return now, fresh
-
-    async def _existing(self, connection: Any, jobs: Sequence[NewJob], taken: list[int]) -> dict[int, Enqueued]:
-        found = await connection.fetch(
-            self._sql.existing,
-            [jobs[n].id for n in taken],
-            [jobs[n].topic for n in taken],
-            [jobs[n].key for n in taken],
-        )
-        return {
-            taken[n - 1]: Enqueued(str(job_id), True, rows.STATUS[status], run_at, created)
-            for n, job_id, status, run_at, created in found
-        }
 
     # ── Workers ──
 
