@@ -1,9 +1,15 @@
-"""A TCP proxy that stands between a client and a server, and can lose the server's answers."""
+"""A TCP proxy that stands between a client and a server, and can lose what they say to each other."""
 
 import asyncio
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
+
+
+class _Link:
+    """One connection. `frozen`: it stays open on both sides, and nothing gets through any more."""
+
+    frozen = False
 
 
 class Proxy:
@@ -13,6 +19,7 @@ class Proxy:
         self._target = (host, port)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._links: list[_Link] = []
         self.port = 0
         self.swallow = 0
         self.swallowed = 0
@@ -31,6 +38,10 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def freeze_newest(self) -> None:
+        """As when the other host has lost its power."""
+        self._links[-1].frozen = True
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -41,18 +52,24 @@ class Proxy:
         except OSError:
             writer.close()
             return
+        link = _Link()
+        self._links.append(link)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, up_writer, answers=False))
-                group.create_task(self._pump(up_reader, writer, answers=True))
+                group.create_task(self._pump(link, reader, up_writer, answers=False))
+                group.create_task(self._pump(link, up_reader, writer, answers=True))
         except* OSError:
             pass
         finally:
             writer.close()
             up_writer.close()
 
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, answers: bool) -> None:
+    async def _pump(
+        self, link: _Link, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, answers: bool
+    ) -> None:
         while data := await source.read(65536):
+            if link.frozen:
+                continue
             if answers and self.swallow:
                 self.swallow -= 1
                 self.swallowed += 1

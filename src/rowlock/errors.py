@@ -6,7 +6,13 @@
     ├── InvalidState          the job is in a state that doesn't allow this; .status
     ├── KeyTaken              another live job holds this (topic, key); .holder
     ├── IdTaken               the same id was enqueued before, with other content
-    ├── LeaseLost             this run of the job is over: someone else owns it now
+    ├── Final                 raised by a handler: the job has failed, don't retry
+    ├── Snooze                raised by a handler: run the job later; costs no retry
+    ├── Interrupted           this run is to end; ctx.check() raises one of these
+    │   ├── Cancelled         the job was cancelled; a handler may also raise it by itself
+    │   ├── TimeLimit         the run has taken longer than the job's timeout
+    │   ├── LeaseLost         someone else owns the job now; nothing that this run writes is kept
+    │   └── WorkerStopping    the worker is ending; the job runs again elsewhere
     ├── ConnectionRefused     the connection given as conn= can't carry a job; .code and .problem say why
     ├── WrongContext          jobs.sync in an event loop, or the other way round
     └── StoreError            the database said no
@@ -28,6 +34,7 @@ Errors carry data, so that no caller has to parse a message. No message ever hol
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 
@@ -98,7 +105,40 @@ class ConnectionRefused(RowlockError):
         super().__init__(f"conn ({kind}): {problem}")
 
 
-class LeaseLost(RowlockError):
+class Final(RowlockError):
+    """`raise Final("no such customer")`: the job has failed and is not retried."""
+
+
+class Snooze(RowlockError):
+    """`raise Snooze(30)`: run the job again after so many seconds, a timedelta, or at a time. Costs no retry."""
+
+    def __init__(self, until: float | timedelta | datetime) -> None:
+        self.until = until
+        super().__init__(f"snoozed until {until}" if isinstance(until, datetime) else f"snoozed for {until}")
+
+
+class Interrupted(RowlockError):
+    """This run is to end. Let it pass: what the handler does with it decides nothing but how soon."""
+
+
+class Cancelled(Interrupted):
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+        super().__init__("cancelled" if reason is None else f"cancelled: {reason}")
+
+
+class TimeLimit(Interrupted):
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"the run has taken longer than its timeout of {seconds:g} s")
+
+
+class WorkerStopping(Interrupted):
+    def __init__(self) -> None:
+        super().__init__("the worker is stopping; the job runs again elsewhere, and keeps its retries")
+
+
+class LeaseLost(Interrupted):
     def __init__(self, job_id: str, version: int) -> None:
         self.job_id = job_id
         self.version = version

@@ -29,7 +29,7 @@ from rowlock.core.lifecycle import (
     decide,
 )
 from rowlock.core.retry import Delays
-from rowlock.stores.base import Claim, Claimed, Enqueued, Store
+from rowlock.stores.base import MAX_LOG_LINES, Claim, Claimed, Enqueued, Store, WorkerInfo
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.stores.rows import Audit, Row, micros, moment, timeline
@@ -58,6 +58,20 @@ def claim_by(worker: str = "w1", *topics: str, limit: int = 10, lease: float = L
 def settlement(claimed: Job, outcome: Outcome, *, ran: float | None = None) -> Settlement:
     """What a worker would ask for that has just seen the job as `claimed`."""
     return Settlement(claimed.id, claimed.version, decide(claimed, outcome, START, retry=RETRY_IN_10, ran=ran))
+
+
+def info(name: str = "w1", **fields: Any) -> WorkerInfo:
+    """What a worker reports of itself."""
+    usual: dict[str, Any] = {
+        "host": "here",
+        "pid": 4711,
+        "topics": ("mail", "bills"),
+        "concurrency": 10,
+        "running": 0,
+        "lease": LEASE,
+        "rowlock": "1.0",
+    }
+    return WorkerInfo(name=name, **usual | fields)
 
 
 # One of each kind of thing a settlement can do. Snoozes count from START, which no test's clock precedes.
@@ -110,7 +124,7 @@ class Harness(ABC):
         """Back to an empty database at START."""
         self.now = START
         await self._set_clock()
-        for table in ("_jobs", "_jobs_archive", "_jobs_topics", "_jobs_audit", *self.counters):
+        for table in ("_jobs", "_jobs_archive", "_jobs_topics", "_jobs_workers", "_jobs_audit", *self.counters):
             await self.execute(f"DELETE FROM {table}")
 
     @abstractmethod
@@ -131,15 +145,15 @@ class Harness(ABC):
     async def rows(self) -> dict[str, Row]:
         """Everything that is kept of every job, checked for what must hold of any row at any time."""
         kept = await self.fetch(
-            "SELECT id, ready, history, history_dropped FROM _jobs UNION ALL "
-            "SELECT id, false, history, history_dropped FROM _jobs_archive"
+            "SELECT id, ready, history, history_dropped, log, log_dropped FROM _jobs UNION ALL "
+            "SELECT id, false, history, history_dropped, log, log_dropped FROM _jobs_archive"
         )
         jobs = await self.store.get([str(row[0]) for row in kept])
         assert len(jobs) == len(kept)
         rows = {}
-        for raw_id, ready, history, dropped in kept:
-            entries = tuple(json.loads(history)) if isinstance(history, str) else tuple(history or ())
-            rows[str(raw_id)] = row = Row(jobs[str(raw_id)], bool(ready), entries, dropped)
+        for raw_id, ready, history, dropped, log, log_dropped in kept:
+            entries, lines = tuple(json.loads(history or "[]")), tuple(json.loads(log or "[]"))
+            rows[str(raw_id)] = row = Row(jobs[str(raw_id)], bool(ready), entries, dropped, lines, log_dropped)
             check(row)
         return rows
 
@@ -247,6 +261,7 @@ def check(row: Row) -> None:
     assert (job.finished_at is not None) == finished
     assert job.events_count == 1 + job.version + len(row.history) + row.dropped + (job.status is Status.COMPLETED)
     assert [entry["at"] for entry in row.history] == sorted(entry["at"] for entry in row.history)
+    assert len(row.log) == MAX_LOG_LINES if row.log_dropped else len(row.log) <= MAX_LOG_LINES
     for earlier, later in itertools.pairwise(row.history):
         assert earlier["version"] <= later["version"] <= job.version
 

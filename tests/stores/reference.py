@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, structs
 
 from rowlock.core import codec
-from rowlock.core.job import HELD, LIVE, Event, Job, NewJob, Status
+from rowlock.core.job import HELD, LIVE, Event, Job, Log, LogLine, NewJob, Status
 from rowlock.core.lifecycle import (
     APPLIED,
     CRASH_ERROR,
@@ -25,6 +25,7 @@ from rowlock.core.lifecycle import (
     judge,
 )
 from rowlock.stores.base import (
+    MAX_LOG_LINES,
     MIN_RETENTION,
     Beat,
     Changed,
@@ -38,9 +39,10 @@ from rowlock.stores.base import (
     Rescued,
     Retention,
     Settled,
+    WorkerInfo,
 )
 from rowlock.stores.reading import Ended, Stats, Tally, make_stats
-from tests.stores.rows import Audit, Row, known, plain, timeline
+from tests.stores.rows import Audit, Row, known, moment, plain, timeline
 
 Run = TypeVar("Run", Beat, Progress)
 MOVE_OF_EVENT = {  # which move a settlement makes
@@ -61,6 +63,7 @@ class Reference:
         self.audit: list[Audit] = []
         self.pauses: dict[str, Pause] = {}
         self.ended: dict[str, Ended] = {}
+        self.register: dict[str, WorkerInfo] = {}
 
     def _after(self, seconds: float) -> datetime:
         return self.now + timedelta(seconds=seconds)
@@ -82,7 +85,9 @@ class Reference:
             history = (*history, known(at=self.now, status=after.status, version=after.version) | entry)
         kept = history[-MAX_HISTORY:]
         self._count(move, row.job, after)
-        return self._put(after, ready, kept, row.dropped + len(history) - len(kept))
+        return self._put(
+            after, ready, structs.replace(row, history=kept, dropped=row.dropped + len(history) - len(kept))
+        )
 
     def _count(self, move: str, before: Job, after: Job) -> None:
         """Every end of a job, and what a requeue takes back."""
@@ -96,12 +101,14 @@ class Reference:
                 ended.executions += 1
                 ended.execution_us += (self.now - after.started_at) // timedelta(microseconds=1)
 
-    def _put(self, job: Job, ready: bool, history: tuple[dict[str, Any], ...] = (), dropped: int = 0) -> Job:
-        events_count = 1 + job.version + len(history) + dropped + (job.status is Status.COMPLETED)
+    def _put(self, job: Job, ready: bool, kept: Row | None = None) -> Job:
+        """`kept`: what else is kept with it."""
+        row = kept or Row(job, ready)
+        events_count = 1 + job.version + len(row.history) + row.dropped + (job.status is Status.COMPLETED)
         job = structs.replace(job, events_count=events_count)
         assert (job.locked_until is not None) == (job.status in HELD)
         assert not ready or job.status is Status.PENDING
-        self.rows[job.id] = Row(job, ready, history, dropped)
+        self.rows[job.id] = structs.replace(row, job=job, ready=ready)
         return job
 
     # ── Clients ──
@@ -185,13 +192,52 @@ class Reference:
     def progress(self, reports: Sequence[Progress]) -> list[Hold]:
         def nearer(job: Job, report: Progress) -> dict[str, Any]:
             return {
-                "progress": min(max(report.percent, 0.0), 100.0),
+                "progress": job.progress if report.percent is None else min(max(report.percent, 0.0), 100.0),
                 "stage": job.stage if report.stage is None else report.stage,
                 "message": job.message if report.message is None else report.message,
                 "updated": self.now,
             }
 
-        return [self._held("progress", report, nearer) for report in reports]
+        holds = []
+        for report in reports:
+            holds.append(self._held("progress", report, nearer))
+            if holds[-1] is not Hold.LOST:
+                self._say(report)
+        return holds
+
+    def _say(self, report: Progress) -> None:
+        row = self.rows[report.id]
+        lines = row.log + tuple(
+            known(at=self._after(-line.age), version=report.version, level=line.level, text=line.text)
+            for line in report.lines
+        )
+        kept = lines[-MAX_LOG_LINES:]
+        self.rows[report.id] = structs.replace(row, log=kept, log_dropped=row.log_dropped + len(lines) - len(kept))
+
+    def look(self, runs: Sequence[Beat]) -> list[Hold]:
+        holds = []
+        for run in runs:
+            row = self.rows.get(run.id)
+            ours = row is not None and row.job.version == run.version and row.job.status in HELD
+            asked = row is not None and row.job.status is Status.CANCEL_REQUESTED
+            holds.append((Hold.CANCEL if asked else Hold.KEPT) if ours else Hold.LOST)
+        return holds
+
+    def held_by(self, worker: str) -> list[Beat]:
+        held = self._where(lambda job: job.status in HELD and job.locked_by == worker)
+        return [Beat(job.id, job.version, job.started_at is not None) for job in held]
+
+    def report(self, worker: WorkerInfo) -> datetime:
+        before = self.register.get(worker.name)
+        started = self.now if before is None else before.started
+        self.register[worker.name] = structs.replace(worker, started=started, seen=self.now)
+        return self.now
+
+    def retire(self, names: Sequence[str]) -> int:
+        return sum(self.register.pop(name, None) is not None for name in names)
+
+    def workers(self) -> list[WorkerInfo]:
+        return [worker for _, worker in sorted(self.register.items())]
 
     def _held(self, move: str, run: Run, columns: Callable[[Job, Run], dict[str, Any]]) -> Hold:
         row = self.rows.get(run.id)
@@ -254,16 +300,19 @@ class Reference:
             self._change("promote", job, ready=True)
         return len(due)
 
-    def rescue(self, *, by: str, backoff: Sequence[float], workers: Sequence[str] | None = None) -> list[Rescued]:
+    def rescue(
+        self, *, by: str, backoff: Sequence[float], workers: Sequence[str] | None = None, detail: str | None = None
+    ) -> list[Rescued]:
         def gone(job: Job) -> bool:
             if job.locked_until is None:
                 return False
             return job.locked_until < self.now if workers is None else job.locked_by in workers
 
-        return [self._rescue(job, by, backoff) for job in self._where(gone)]
+        how = f", {detail}" if detail else ""
+        return [self._rescue(job, by, backoff, how, named=workers is not None) for job in self._where(gone)]
 
-    def _rescue(self, job: Job, by: str, backoff: Sequence[float]) -> Rescued:
-        error = f"{CRASH_ERROR}: worker {job.locked_by}"
+    def _rescue(self, job: Job, by: str, backoff: Sequence[float], how: str, *, named: bool) -> Rescued:
+        error = f"{CRASH_ERROR}: worker {job.locked_by}{how}"
         delay = 0.0
         columns: dict[str, Any] = {}
         charged = False
@@ -288,7 +337,8 @@ class Reference:
             delay=delay or None,
             error=columns.get("last_error"),
         )
-        columns |= {"locked_by": None, "locked_until": None, "updated": self.now, "crashes": job.crashes + 1}
+        suspect = not named or job.started_at is not None
+        columns |= {"locked_by": None, "locked_until": None, "updated": self.now, "crashes": job.crashes + suspect}
         after = self._change("rescue", job, entry, ready=columns["status"] is Status.PENDING and not delay, **columns)
         return Rescued(job.id, job.topic, job.version, after.status, charged)
 
@@ -474,3 +524,10 @@ class Reference:
     def events(self, job_id: str) -> list[Event]:
         row = self.rows.get(job_id)
         return [] if row is None else sorted(timeline(row), key=lambda event: event.seq)
+
+    def logs(self, job_id: str) -> Log:
+        row = self.rows.get(job_id)
+        if row is None:
+            return Log([])
+        lines = [LogLine(moment(line["at"]), line["version"], line["level"], line["text"]) for line in row.log]
+        return Log(lines, row.log_dropped)

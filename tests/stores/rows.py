@@ -18,6 +18,8 @@ class Row(Struct, frozen=True):
     ready: bool
     history: tuple[dict[str, Any], ...] = ()
     dropped: int = 0
+    log: tuple[dict[str, Any], ...] = ()
+    log_dropped: int = 0
 
 
 class Audit(Struct, frozen=True, kw_only=True):

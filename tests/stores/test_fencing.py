@@ -7,7 +7,7 @@ from msgspec import structs
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, Released
-from rowlock.stores.base import Beat, Hold, Progress
+from rowlock.stores.base import Beat, Hold, NewLine, Progress
 from tests.stores.harness import LEASE, NOBODY, OUTCOMES, START, Harness, settlement
 
 # ── heartbeat ──
@@ -124,7 +124,10 @@ async def _zombie_is_fenced(store: Harness, zombie: Job, answer: Answer = Answer
     theirs = await store.another()
     before = await store.rows()
     assert await theirs.heartbeat([Beat(zombie.id, zombie.version, started=True)], 1000.0) == [Hold.LOST]
-    assert await theirs.progress([Progress(zombie.id, zombie.version, 99.0, "s", "m")]) == [Hold.LOST]
+    said = (NewLine(0.0, "info", "still here"),)
+    assert await theirs.progress([Progress(zombie.id, zombie.version, 99.0, "s", "m", said)]) == [Hold.LOST]
+    assert await theirs.look([Beat(zombie.id, zombie.version)]) == [Hold.LOST]
+    assert Beat(zombie.id, zombie.version, started=True) not in await theirs.held_by("A")
     for outcome in OUTCOMES.values():
         [verdict] = (await theirs.settle([settlement(zombie, outcome, ran=1.0)])).verdicts
         assert verdict.answer is answer

@@ -10,9 +10,9 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from rowlock.stores.base import Beat, Hold, Progress
+from rowlock.stores.base import Beat, Hold, NewLine, Progress
 from tests.stores.conftest import StoreDatabases, opened
-from tests.stores.harness import LEASE, START, Harness, PostgresHarness, ids, job
+from tests.stores.harness import LEASE, START, Harness, PostgresHarness, ids, info, job
 
 pytestmark = pytest.mark.timeout(30)  # whoever waits for the lock waits for ever
 
@@ -52,9 +52,30 @@ async def test_heartbeat_and_progress_say_unseen(store: Harness) -> None:
         assert (await store.store.heartbeat(beats[:2], LEASE)) == [Hold.UNSEEN, Hold.KEPT]
         # What the version alone can tell needs no lock.
         assert (await store.store.heartbeat(beats[2:], LEASE)) == [Hold.LOST]
-        reports = [Progress(one.id, 1, 5.0), Progress(two.id, 1, 5.0)]
+        said = (NewLine(0.0, "info", "hi"),)
+        reports = [Progress(one.id, 1, 5.0, lines=said), Progress(two.id, 1, 5.0, lines=said)]
         assert (await store.store.progress(reports)) == [Hold.UNSEEN, Hold.KEPT]
+        assert [len((await store.store.logs(run.id)).lines) for run in (one, two)] == [0, 1]
     assert (await store.store.heartbeat(beats[:1], LEASE)) == [Hold.KEPT]
+
+
+async def test_look_and_held_by_wait_for_nobody(store: Harness) -> None:
+    claimed = await store.claimed()
+    async with locked(store, claimed.id):
+        assert await store.store.look([Beat(claimed.id, 1), Beat(claimed.id, 2)]) == [Hold.KEPT, Hold.LOST]
+        assert await store.store.held_by("w1") == [Beat(claimed.id, 1, started=True)]
+
+
+async def test_who_is_just_reporting_is_not_retired(store: Harness) -> None:
+    assert isinstance(store, PostgresHarness)
+    for name in ("lives", "dead"):
+        await store.store.report(info(name))
+    connection = await asyncpg.connect(store.url)
+    async with connection.transaction():
+        await connection.execute("UPDATE public._jobs_workers SET running = 1 WHERE name = 'lives'")
+        assert await store.store.retire(["dead", "lives"]) == 1
+    await connection.close()
+    assert [worker.name for worker in await store.store.workers()] == ["lives"]
 
 
 async def test_maintenance_leaves_it_for_the_next_pass(store: Harness) -> None:

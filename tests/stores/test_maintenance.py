@@ -9,6 +9,7 @@ from msgspec import structs
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import CRASH_ERROR, EXPIRED_ERROR, Completed, GaveUp
 from rowlock.stores.base import DAY, Beat, Rescued, Retention
+from rowlock.stores.reports import MAX_DETAIL
 from tests.stores.harness import LEASE, MINUTE, OUTCOMES, START, Harness, job, settlement
 from tests.stores.rows import Row, micros
 
@@ -175,6 +176,41 @@ async def test_rescue_of_dead_workers_does_not_wait_for_leases(store: Harness) -
     assert await store.store.rescue(by="boss", backoff=[1.0], workers=["w1"]) == []
     assert await store.store.rescue(by="boss", backoff=[1.0], workers=[]) == []
     assert len(await store.store.rescue(by="boss", backoff=[1.0])) == 1
+
+
+async def test_only_what_a_named_worker_had_started_is_a_suspect(store: Harness) -> None:
+    """Who names the dead has marked what they had started; nobody knows that of a lease that just ran out."""
+    started, ahead = await store.claimed("dead"), await store.claimed("dead", start=False)
+    asked = await store.claimed("dead")
+    await store.store.cancel([asked.id], by="ann")
+    await store.store.rescue(by="boss", backoff=[1.0], workers=["dead"])
+    assert [(await store.job(one.id)).crashes for one in (started, ahead, asked)] == [1, 0, 1]
+    await store.claim("late", start=False)
+    await store.advance(OVERDUE)
+    assert len(await store.store.rescue(by="boss", backoff=[1.0])) == 2
+    assert [(await store.job(one.id)).crashes for one in (started, ahead)] == [2, 1]
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_how_a_worker_died_stands_in_the_error(store: Harness, named: bool) -> None:
+    claimed, ahead = await store.claimed("w1"), await store.claimed("w1", start=False)
+    await store.advance(OVERDUE)
+    only = ["w1"] if named else None
+    await store.store.rescue(by="boss", backoff=[1.0], workers=only, detail="SIGKILL\0, peak memory 2 GiB")
+    error = f"{ERROR}, SIGKILL\N{REPLACEMENT CHARACTER}, peak memory 2 GiB"
+    assert (await store.job(claimed.id)).last_error == error
+    assert (await store.row(claimed.id)).history[-1]["error"] == error
+    assert (await store.job(ahead.id)).last_error is None
+
+
+async def test_a_long_story_of_a_death_is_cut(store: Harness) -> None:
+    claimed = await store.claimed("w1")
+    await store.store.rescue(by="boss", backoff=[1.0], workers=["w1"], detail=f"begin {'ä' * 100_000} end")
+    error = (await store.job(claimed.id)).last_error
+    assert error is not None
+    assert error.startswith(f"{ERROR}, begin ")
+    assert error.endswith(" end")
+    assert len(error.encode()) <= len(ERROR) + 2 + MAX_DETAIL
 
 
 async def test_rescue_does_at_most_limit_and_the_oldest_first(store: Harness) -> None:

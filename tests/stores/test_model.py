@@ -20,7 +20,7 @@ from msgspec import UNSET
 from rowlock.core.job import Job, NewJob, Status, new_job
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Settlement, Snoozed, TimedOut, decide
 from rowlock.core.retry import Delays
-from rowlock.stores.base import DAY, Beat, Claim, Claimed, Edit, Progress, Retention
+from rowlock.stores.base import DAY, Beat, Claim, Claimed, Edit, NewLine, Progress, Retention, WorkerInfo
 from rowlock.stores.reading import Filter
 from tests.stores.conftest import StoreDatabases, opened
 from tests.stores.harness import NOBODY, START, Harness, PostgresHarness, SqliteHarness, lanes
@@ -55,6 +55,26 @@ claims = st.builds(
     lease=st.sampled_from([5.0, 30.0]),
     start=st.booleans(),
 )
+# Many at once, so that a log overflows within one life.
+said = st.builds(
+    lambda line, count: (line,) * count,
+    st.builds(
+        NewLine, seconds, st.sampled_from(["info", "warning"]), st.sampled_from(["", "so", "so\0 \ud800 \U0001f600"])
+    ),
+    st.sampled_from([0, 0, 1, 2, 70, 201]),
+)
+infos = st.builds(
+    WorkerInfo,
+    name=workers,
+    host=st.sampled_from(["h1", "h2"]),
+    pid=st.integers(1, 3),
+    topics=st.sampled_from([(), ("a",), ("b", "a")]),
+    concurrency=st.integers(1, 3),
+    running=st.integers(0, 3),
+    lease=st.sampled_from([5.0, 30.0]),
+    stopping=st.booleans(),
+    rowlock=st.just("1.0"),
+)
 
 
 class Model(RuleBasedStateMachine):
@@ -87,13 +107,14 @@ class Model(RuleBasedStateMachine):
         for job_id, row in rows.items():
             if row != before.get(job_id):
                 assert self.now(self.store.events(job_id)) == self.reference.events(job_id)
+                assert self.now(self.store.logs(job_id)) == self.reference.logs(job_id)
 
     def both(self, verb: str, *arguments: Any, **options: Any) -> Any:
         """Do it to the store and to the reference; the answers and everything kept must agree."""
         before = dict(self.reference.rows)
         expected = getattr(self.reference, verb)(*arguments, **options)
         actual = self.now(getattr(self.store, verb)(*arguments, **options))
-        if verb in ("rescue", "expire", "cancel_timeout"):
+        if verb in ("rescue", "expire", "cancel_timeout", "held_by"):
             assert sorted(map(repr, actual)) == sorted(map(repr, expected))
         elif isinstance(expected, Claimed):
             self.same_claim(actual, expected)
@@ -178,10 +199,38 @@ class Model(RuleBasedStateMachine):
         self.both("heartbeat", [Beat(job.id, job.version, started) for job in self.chosen(chosen)], lease)
 
     @precondition(lambda self: self.runs)
-    @rule(chosen=some, percent=st.floats(-10, 110), stage=reasons, message=reasons)
-    def progress(self, chosen: list[int], percent: float, stage: str | None, message: str | None) -> None:
-        reports = [Progress(job.id, job.version, percent, stage, message) for job in self.chosen(chosen)]
+    @rule(
+        chosen=some,
+        percent=st.none() | st.floats(-10, 110),
+        stage=reasons,
+        message=reasons,
+        lines=said,
+        more=st.lists(st.builds(dict, percent=st.sampled_from([None, 7.0]), stage=reasons, lines=said), max_size=2),
+    )
+    def progress(self, chosen: list[int], more: list[dict[str, Any]], **first: Any) -> None:
+        runs = self.chosen(chosen)
+        reports = [Progress(job.id, job.version, **first) for job in runs]
+        reports += [Progress(runs[0].id, runs[0].version, **fields) for fields in more]
         self.both("progress", reports)
+
+    @precondition(lambda self: self.runs)
+    @rule(chosen=some)
+    def look(self, chosen: list[int]) -> None:
+        self.both("look", [Beat(job.id, job.version) for job in self.chosen(chosen)])
+
+    @rule(worker=workers)
+    def held_by(self, worker: str) -> None:
+        self.both("held_by", worker)
+
+    @rule(worker=infos)
+    def report(self, worker: WorkerInfo) -> None:
+        self.both("report", worker)
+        self.both("workers")
+
+    @rule(names=st.lists(workers, max_size=2, unique=True))
+    def retire(self, names: list[str]) -> None:
+        self.both("retire", names)
+        self.both("workers")
 
     @precondition(lambda self: self.runs)
     @rule(
@@ -221,9 +270,14 @@ class Model(RuleBasedStateMachine):
     def promote(self) -> None:
         self.both("promote")
 
-    @rule(by=people, backoff=st.sampled_from([(7.0, 60.0), (0.0,)]), only=st.none() | st.lists(workers, max_size=2))
-    def rescue(self, by: str, backoff: tuple[float, ...], only: list[str] | None) -> None:
-        self.both("rescue", by=by, backoff=backoff, workers=only)
+    @rule(
+        by=people,
+        backoff=st.sampled_from([(7.0, 60.0), (0.0,)]),
+        only=st.none() | st.lists(workers, max_size=2),
+        detail=st.sampled_from([None, "killed by SIGKILL"]),
+    )
+    def rescue(self, by: str, backoff: tuple[float, ...], only: list[str] | None, detail: str | None) -> None:
+        self.both("rescue", by=by, backoff=backoff, workers=only, detail=detail)
 
     @rule(by=people)
     def expire(self, by: str) -> None:

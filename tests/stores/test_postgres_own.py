@@ -114,6 +114,7 @@ def test_the_url_names_the_schema_and_keeps_the_rest_for_the_driver() -> None:
         ("pool_size=0", "bad_pool_size"),
         ("pool_size=many", "bad_pool_size"),
         ("connect_timeout=-1", "bad_connect_timeout"),
+        ("listen=maybe", "bad_listen"),
     ],
 )
 def test_bad_options_are_named(query: str, code: str) -> None:

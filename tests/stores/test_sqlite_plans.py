@@ -14,7 +14,7 @@ import pytest
 
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed, Settlement, decide
-from rowlock.stores.base import Beat, Claim, Progress
+from rowlock.stores.base import Beat, Claim, NewLine, Progress
 from rowlock.stores.sqlite import settle, upkeep
 from rowlock.stores.sqlite.claim import claim
 from rowlock.stores.sqlite.connect import connect_writer
@@ -85,13 +85,17 @@ def measure(database: Database) -> dict[str, int]:
     assert len(claimed) == JOBS
     settlements = [_settlement(n, one) for n, one in enumerate(claimed)]
     beats = [Beat(one.id, one.version, True) for one in claimed]
-    reports = [Progress(one.id, one.version, 5.0, "stage", "message") for one in claimed]
+    lines = (NewLine(0.0, "info", "hi"),)
+    reports = [Progress(one.id, one.version, 5.0, "stage", "message", lines) for one in claimed]
     taken["settle"] = steps(conn, lambda now: settle.settle(conn, now, settlements))
     taken["settle and claim"] = steps(conn, lambda now: settle.settle(conn, now, settlements, CLAIM))
     taken["heartbeat"] = steps(conn, lambda now: settle.heartbeat(conn, now, beats, 30.0))
     taken["progress"] = steps(conn, lambda now: settle.progress(conn, now, reports))
-    rescue: dict[str, Any] = {"by": "m1", "backoff": [60.0], "limit": 500, "workers": None}
-    taken["rescue"] = steps(conn, lambda now: upkeep.rescue(conn, now + HOUR, **rescue))
+    taken["look"] = steps(conn, lambda _: settle.look(conn, beats))
+    taken["held_by"] = steps(conn, lambda _: database.held_by(CLAIM.worker))
+    rescue: dict[str, Any] = {"by": "m1", "backoff": [60.0], "limit": 500, "detail": None}
+    taken["rescue"] = steps(conn, lambda now: upkeep.rescue(conn, now + HOUR, workers=None, **rescue))
+    taken["rescue of the dead"] = steps(conn, lambda now: upkeep.rescue(conn, now, workers=[CLAIM.worker], **rescue))
     conn.execute("DELETE FROM _jobs WHERE version > 0 OR topic = 'bills' OR (topic = 'mail' AND ready)")
     return taken
 
@@ -118,6 +122,9 @@ def test_what_a_verb_does_does_not_grow_with_the_tables(database: Database) -> N
         ("claim_next_due", "_jobs_due"),
         ("standing", "sqlite_autoindex__jobs_1"),
         ("rescue_expired", "_jobs_lease"),
+        ("rescue_workers", "_jobs_lease"),
+        ("held_by", "_jobs_lease"),
+        ("logs", "sqlite_autoindex__jobs_1"),
         ("expire_due", "_jobs_expiry"),
         ("cancel_timeout_due", "_jobs_cancelling"),
         ("promote", "_jobs_due"),

@@ -136,6 +136,22 @@ class Event(Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
+class LogLine(Struct, frozen=True):
+    """A line that a handler has logged. `version`: in which run."""
+
+    at: datetime
+    version: int
+    level: str
+    text: str
+
+
+class Log(Struct, frozen=True):
+    """The newest lines, oldest first, and how many older ones were dropped."""
+
+    lines: list[LogLine]
+    dropped: int = 0
+
+
 def new_job(
     job_id: str,
     topic: str,

@@ -169,7 +169,7 @@ def decide(
         try:
             result = None if outcome.result is None else codec.encode(outcome.result, "result")
         except InvalidInput as unfit:
-            outcome = Failed(f"The handler's result can't be stored: {unfit}", final=True)
+            outcome = unfit_result(unfit)
         else:
             return Transition(event="completed", status=COMPLETED, result=result, ran=ran)
     if job.status is CANCEL_REQUESTED:
@@ -182,8 +182,7 @@ def decide(
             try:
                 delay = _wait(outcome.until, now)
             except (TypeError, ValueError, OverflowError):
-                endless = Failed(f"The handler can't snooze until {outcome.until!r:.80}", final=True)
-                return _fail(job, endless, retry, chance, ran)
+                return _fail(job, unfit_snooze(outcome.until), retry, chance, ran)
             return Transition(event="snoozed", status=PENDING, delay=delay, ran=ran)
         case Released():
             reason = codec.clean_text(outcome.reason, MAX_HISTORY_ERROR)
@@ -193,6 +192,14 @@ def decide(
             return Transition(event="cancelled", status=CANCELLED, ran=ran, reason=said)
         case _:
             assert_never(outcome)
+
+
+def unfit_result(problem: InvalidInput) -> Failed:
+    return Failed(f"The handler's result can't be stored: {problem}", final=True)
+
+
+def unfit_snooze(until: object) -> Failed:
+    return Failed(f"The handler can't snooze until {until!r:.80}", final=True)
 
 
 def _fail(job: Job, outcome: Failed | TimedOut, retry: RetryPolicy, chance: float, ran: float | None) -> Transition:

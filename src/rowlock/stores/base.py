@@ -8,15 +8,16 @@ changes nothing and says so. Time is the database's clock: the caller passes del
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
 
 from rowlock.core.codec import clean_text
-from rowlock.core.job import Event, Job, Lane, NewJob, Status
+from rowlock.core.job import Event, Job, Lane, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
 from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import DAY as DAY
@@ -25,6 +26,8 @@ from rowlock.stores.reading import Filter, Page, PartitionReport, Stats
 from rowlock.stores.reading import Retention as Retention
 
 MAX_PROGRESS_TEXT = 2000  # bytes of a stage or message
+MAX_LOG_LINES = 200  # kept with a job, the newest; what is dropped is counted
+MAX_LOG_TEXT = 1000  # bytes of a line
 MEMORY = "@memory"  # how the identity of a database in memory ends: no other connection can see that one
 
 
@@ -79,19 +82,33 @@ class Beat(Struct, frozen=True):
     started: bool = False
 
 
+class NewLine(Struct, frozen=True):
+    """A line of a job's log, said `age` seconds ago."""
+
+    age: float
+    level: str
+    text: str
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "level", clean_text(self.level[:20]))
+        force_setattr(self, "text", clean_text(self.text, MAX_LOG_TEXT))
+
+
 class Progress(Struct, frozen=True):
-    """None leaves stage or message as it is."""
+    """What a run says about itself. None leaves percent, stage or message as it is; lines are added to the log."""
 
     id: str
     version: int
-    percent: float
+    percent: float | None = None
     stage: str | None = None
     message: str | None = None
+    lines: tuple[NewLine, ...] = ()
 
     def __post_init__(self) -> None:
         # Whatever a handler says: one report must not fail the batch that it goes with.
-        percent = self.percent if self.percent == self.percent else 0.0
-        force_setattr(self, "percent", float(min(max(percent, 0.0), 100.0)))
+        if self.percent is not None:
+            percent = self.percent if self.percent == self.percent else 0.0
+            force_setattr(self, "percent", float(min(max(percent, 0.0), 100.0)))
         for name in ("stage", "message"):
             text = getattr(self, name)
             if text is not None:
@@ -149,10 +166,40 @@ class Pause(Struct, frozen=True):
     by: str
 
 
+class WorkerInfo(Struct, frozen=True, kw_only=True):
+    """A worker as the database knows it. `seen` is its last report; None in a report that is about to be made."""
+
+    name: str
+    host: str
+    pid: int
+    topics: tuple[str, ...]
+    concurrency: int
+    running: int
+    lease: float
+    stopping: bool = False
+    rowlock: str  # its version
+    started: datetime | None = None
+    seen: datetime | None = None
+
+
+class Guard(Struct):
+    """The run that a transaction belongs to: it commits only while the run holds its lease (HELD, same version).
+    `completion`: the transaction completes the job as well, by this settlement."""
+
+    id: str
+    version: int
+    completion: Settlement | None = None
+
+
 class Store(Protocol):
     @property
     def any_loop(self) -> bool:
         """May it be used from several event loops? If not, each needs a store of its own."""
+        ...
+
+    @property
+    def is_private(self) -> bool:
+        """Can no other process see it? A database in memory."""
         ...
 
     @property
@@ -217,17 +264,59 @@ class Store(Protocol):
 
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]: ...
 
+    async def look(self, runs: Sequence[Beat]) -> list[Hold]:
+        """How runs stand, without writing anything: KEPT, CANCEL or LOST."""
+        ...
+
+    async def held_by(self, worker: str) -> list[Beat]:
+        """What this worker holds by the record; it may have missed the reply to a claim. `started`: by the mark."""
+        ...
+
+    def transaction(self, guard: Guard, *, longest: float) -> AbstractAsyncContextManager[Any]:
+        """A connection for the application's own writes, in a transaction of its own that commits at the end, after the
+        guard was checked as the last statement before COMMIT; else LeaseLost, and nothing is written. PostgreSQL: an
+        asyncpg connection. SQLite: a sqlite3 connection that holds the write lock for at most `longest` seconds; then
+        it is rolled back, and StoreBusy is raised by whatever is done with it, and at the end."""
+        ...
+
+    def sync_transaction(self, guard: Guard, *, longest: float) -> AbstractContextManager[Any]:
+        """The same for code without an event loop, in the thread that uses it. PostgreSQL: a psycopg connection."""
+        ...
+
+    # ── Workers' register ──
+    async def report(self, worker: WorkerInfo) -> datetime:
+        """Write down that this worker lives. Answers the database's clock."""
+        ...
+
+    async def retire(self, names: Sequence[str]) -> int:
+        """Remove workers from the register; how many."""
+        ...
+
+    async def workers(self) -> list[WorkerInfo]:
+        """The register, by name: those that live, and those that did not say goodbye."""
+        ...
+
     # ── Maintenance: each call does at most `limit`, any number of processes may call at once ──
     async def promote(self, limit: int = 1000) -> int:
         """Make jobs whose run_at has come ready for claiming; how many."""
         ...
 
     async def rescue(
-        self, *, by: str, backoff: Sequence[float], limit: int = 500, workers: Sequence[str] | None = None
+        self,
+        *,
+        by: str,
+        backoff: Sequence[float],
+        limit: int = 500,
+        workers: Sequence[str] | None = None,
+        detail: str | None = None,
     ) -> list[Rescued]:
         """Take back jobs whose lease has expired (`workers`: instead, whatever these dead workers hold).
         Charged if the handler had started: retries+1, pending after backoff[retries] (at once on the first crash), or
-        expired when no retry is left. Not started: pending, not charged. cancel_requested: cancelled."""
+        expired when no retry is left. Not started: pending, not charged. cancel_requested: cancelled.
+
+        `crashes` grows by one: the job is a suspect from now on. With `workers`, only if the handler had started: who
+        names dead workers knows what they had started, and has marked it. `detail` says how they died, for the error.
+        """
         ...
 
     async def expire(self, *, by: str, limit: int = 500) -> list[str]:
@@ -286,6 +375,10 @@ class Store(Protocol):
 
     async def events(self, job_id: str) -> list[Event]:
         """The job's history, oldest first."""
+        ...
+
+    async def logs(self, job_id: str) -> Log:
+        """What its handlers have logged (`ctx.log`), oldest first, over all runs."""
         ...
 
     # ── Wake-up: a hint, never the truth ──

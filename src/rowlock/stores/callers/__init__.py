@@ -10,7 +10,8 @@ from typing import Literal
 
 from rowlock.errors import ConnectionRefused, InvalidInput
 from rowlock.stores.base import MEMORY, Home
-from rowlock.stores.callers.base import AsyncCaller, SyncCaller, refuse_dialect
+from rowlock.stores.callers.base import AsyncCaller, SyncCaller
+from rowlock.stores.callers.refusals import IN_MEMORY, refuse_dialect
 
 __all__ = ["AsyncCaller", "Home", "SyncCaller", "caller_for"]
 
@@ -58,16 +59,14 @@ _ALMOST = {
 
 def caller_for(conn: object, home: Home) -> SyncCaller | AsyncCaller:
     """How to write to `home` on this connection. What can be known without asking the database is refused here, the
-    rest by insert: ConnectionRefused, or InvalidInput if it is no connection at all."""
+    rest when it is used: ConnectionRefused, or InvalidInput if it is no connection at all."""
     names = [(cls.__module__.partition(".")[0], cls.__name__) for cls in type(conn).__mro__]
     for name in names:
         if name in _KINDS:
             module, cls, dialect = _KINDS[name]
             kind = f"{name[0]} {name[1]}"
             if home.identity.endswith(MEMORY):
-                raise ConnectionRefused(
-                    kind, "in_memory", "the jobs are kept in memory, where no other connection can see them: use a file"
-                )
+                raise ConnectionRefused(kind, "in_memory", IN_MEMORY)
             if dialect is not None:
                 refuse_dialect(kind, dialect, home)
             caller = getattr(import_module(f"{__name__}.{module}"), cls)(conn, kind, home)

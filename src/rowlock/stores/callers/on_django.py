@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TypeVar
 
-from rowlock.core.job import NewJob
-from rowlock.stores.base import Enqueued
 from rowlock.stores.callers import postgres
-from rowlock.stores.callers.base import Query, Ring, SyncCaller, autocommit, drive, failed, refuse_dialect
-from rowlock.stores.callers.sqlite import LOCK, explained, insert_on
+from rowlock.stores.callers.base import Ring, SyncCaller
+from rowlock.stores.callers.refusals import autocommit, failed, refuse_dialect
+from rowlock.stores.callers.sqlite import LOCK, carry_on, explained
+from rowlock.stores.callers.work import Work
+from rowlock.stores.steps import Query, drive
+
+T = TypeVar("T")
 
 
 class DjangoCaller(SyncCaller):
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
+    def carry(self, work: Work[T]) -> T:
         refuse_dialect(self.kind, self.conn.vendor, self.home)
         if self.conn.needs_rollback:
             raise failed(self.kind, "Leave the atomic() block first")
         if not self.conn.in_atomic_block and self.conn.get_autocommit():
             using = "" if self.conn.alias == "default" else f"using={self.conn.alias!r}"
             raise autocommit(self.kind, f"Use `with transaction.atomic({using}):`")
-        if not jobs:
-            return []
         self.conn.ensure_connection()
         if self.home.dialect == "postgres":
-            raw = self.conn.connection
-            steps = postgres.insert(self.kind, self.home, raw, jobs, repeat=repeat, notify=notify)
-            return drive(steps, self._run)
+            return drive(postgres.carry(self.kind, self.home, self.conn.connection, work), self._run)
         with explained(self.kind), self.conn.cursor() as cursor:
             cursor.execute(LOCK)  # in manual transaction management it is Django's cursor that begins
         with self.conn.wrap_database_errors:
-            return insert_on(self.conn.connection, self.kind, self.home, jobs, repeat=repeat)
+            return carry_on(self.conn.connection, self.kind, self.home, work)
 
     def on_commit(self, ring: Ring) -> bool:
         if not self.conn.in_atomic_block:

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
-from rowlock.core.job import NewJob
-from rowlock.stores.base import Enqueued
 from rowlock.stores.callers import postgres
-from rowlock.stores.callers.base import AsyncCaller, Query, SyncCaller, autocommit, closed, drive, drive_async, failed
+from rowlock.stores.callers.base import AsyncCaller, SyncCaller
+from rowlock.stores.callers.refusals import autocommit, closed, failed
+from rowlock.stores.callers.work import Work
+from rowlock.stores.steps import Query, drive, drive_async
 
+T = TypeVar("T")
 _IDLE, _INERROR, _UNKNOWN = 0, 3, 4  # libpq's PGTransactionStatusType
 
 
 class PsycopgCaller(SyncCaller):
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
+    def carry(self, work: Work[T]) -> T:
         _check_libpq(self.conn, self.kind, "Use `with conn.transaction():`, or a connection without autocommit")
-        steps = postgres.insert(self.kind, self.home, self.conn, jobs, repeat=repeat, notify=notify)
-        return drive(steps, self._run) if jobs else []
+        return drive(postgres.carry(self.kind, self.home, self.conn, work), self._run)
 
     def _run(self, query: Query) -> str:
-        from psycopg import Cursor
-        from psycopg.rows import tuple_row
-
-        with Cursor(self.conn, row_factory=tuple_row) as cursor:
-            return _first(cursor.execute(query.percent, (query.parameter,)).fetchone())
+        return run_on_psycopg(self.conn, query)
 
 
 class Psycopg2Caller(SyncCaller):
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
+    def carry(self, work: Work[T]) -> T:
         _check_libpq(self.conn, self.kind, "Set conn.autocommit = False")
-        steps = postgres.insert(self.kind, self.home, self.conn, jobs, repeat=repeat, notify=notify)
-        return drive(steps, self._run) if jobs else []
+        return drive(postgres.carry(self.kind, self.home, self.conn, work), self._run)
 
     def _run(self, query: Query) -> str:
         plain = import_module("psycopg2.extensions").cursor
@@ -42,10 +37,9 @@ class Psycopg2Caller(SyncCaller):
 
 
 class AsyncPsycopgCaller(AsyncCaller):
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
+    async def carry(self, work: Work[T]) -> T:
         _check_libpq(self.conn, self.kind, "Use `async with conn.transaction():`, or a connection without autocommit")
-        steps = postgres.insert(self.kind, self.home, self.conn, jobs, repeat=repeat, notify=notify)
-        return await drive_async(steps, self._run) if jobs else []
+        return await drive_async(postgres.carry(self.kind, self.home, self.conn, work), self._run)
 
     async def _run(self, query: Query) -> str:
         from psycopg import AsyncCursor
@@ -57,18 +51,25 @@ class AsyncPsycopgCaller(AsyncCaller):
 
 
 class AsyncpgCaller(AsyncCaller):
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
+    async def carry(self, work: Work[T]) -> T:
         raw = getattr(self.conn, "_con", self.conn)  # a pool hands out proxies, which lose it when it is given back
         if raw is None or raw.is_closed():
             raise closed(self.kind)
         if not raw.is_in_transaction():
             raise autocommit(self.kind, "Use `async with conn.transaction():`")
-        steps = postgres.insert(self.kind, self.home, raw, jobs, repeat=repeat, notify=notify)
-        return await drive_async(steps, self._run) if jobs else []
+        return await drive_async(postgres.carry(self.kind, self.home, raw, work), self._run)
 
     async def _run(self, query: Query) -> str:
         answer: str = await self.conn.fetchval(query.text, query.parameter)
         return answer
+
+
+def run_on_psycopg(conn: Any, query: Query) -> str:
+    from psycopg import Cursor
+    from psycopg.rows import tuple_row
+
+    with Cursor(conn, row_factory=tuple_row) as cursor:
+        return _first(cursor.execute(query.percent, (query.parameter,)).fetchone())
 
 
 def _check_libpq(conn: Any, kind: str, way_out: str) -> None:

@@ -7,82 +7,66 @@ SQLite the lock, which is the first statement, goes that way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, ResourceClosedError
 from sqlalchemy.orm import Session, scoped_session
 
-from rowlock.core.job import NewJob
 from rowlock.errors import ConnectionRefused
-from rowlock.stores.base import Enqueued
 from rowlock.stores.callers import postgres
-from rowlock.stores.callers.base import (
-    AsyncCaller,
-    Query,
-    Ring,
-    SyncCaller,
-    autocommit,
-    closed,
-    drive,
-    failed,
-    refuse_dialect,
-)
+from rowlock.stores.callers.base import AsyncCaller, Ring, SyncCaller
 from rowlock.stores.callers.commits import ring_after_commit
-from rowlock.stores.callers.sqlite import LOCK, explained, insert_on
+from rowlock.stores.callers.refusals import autocommit, closed, failed, refuse_dialect
+from rowlock.stores.callers.sqlite import LOCK, carry_on, explained
+from rowlock.stores.callers.work import Work
+from rowlock.stores.steps import Query, drive
+
+T = TypeVar("T")
 
 # A server-side cursor can only SELECT; the caller may have asked for them on the whole connection.
 _OPTIONS = {"stream_results": False, "yield_per": None, "max_row_buffer": 1}
 
 
 class SqlalchemyCaller(SyncCaller):
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
+    def carry(self, work: Work[T]) -> T:
         with _refused(self.kind):
             conn = _begun(self.conn, self)
-            if not jobs:
-                return []
             if self.home.dialect == "postgres":
-                return _insert_postgres(self, conn, jobs, repeat, notify)
-            return insert_on(_locked(self, conn), self.kind, self.home, jobs, repeat=repeat)
+                return _on_postgres(self, conn, work)
+            return carry_on(_locked(self, conn), self.kind, self.home, work)
 
     def on_commit(self, ring: Ring) -> bool:
         return ring_after_commit(_connection(self.conn), ring)
 
 
 class AsyncSqlalchemyCaller(AsyncCaller):
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
+    async def carry(self, work: Work[T]) -> T:
         with _refused(self.kind):
-            return await self._insert(jobs, repeat, notify)
+            return await self._carry(work)
 
-    async def _insert(self, jobs: Sequence[NewJob], repeat: bool, notify: bool) -> list[Enqueued]:
-        def on_postgres(conn: Session | Connection) -> list[Enqueued]:
-            return _insert_postgres(self, _begun(conn, self), jobs, repeat, notify) if jobs else []
-
+    async def _carry(self, work: Work[T]) -> T:
         target = self.conn() if callable(self.conn) else self.conn  # async_scoped_session
-        answers: list[Enqueued]
+        answer: T
         if self.home.dialect == "postgres":
-            answers = await target.run_sync(on_postgres)
+            answer = await target.run_sync(lambda conn: _on_postgres(self, _begun(conn, self), work))
         else:
             aio = await target.run_sync(lambda conn: _locked(self, _begun(conn, self)))
-            work = partial(insert_on, aio._conn, self.kind, self.home, jobs, repeat=repeat)
-            answers = await aio._execute(work) if jobs else []
-        return answers
+            answer = await aio._execute(partial(carry_on, aio._conn, self.kind, self.home, work))
+        return answer
 
     def on_commit(self, ring: Ring) -> bool:
         target = self.conn() if callable(self.conn) else self.conn
         return ring_after_commit(_connection(getattr(target, "sync_session", None) or target.sync_connection), ring)
 
 
-def _insert_postgres(
-    caller: SyncCaller | AsyncCaller, conn: Connection, jobs: Sequence[NewJob], repeat: bool, notify: bool
-) -> list[Enqueued]:
+def _on_postgres(caller: SyncCaller | AsyncCaller, conn: Connection, work: Work[T]) -> T:
     raw = conn.connection.driver_connection  # only to remember it by
-    steps = postgres.insert(caller.kind, caller.home, raw, jobs, repeat=repeat, notify=notify)
-    return drive(steps, partial(_run, conn))
+    return drive(postgres.carry(caller.kind, caller.home, raw, work), partial(_run, conn))
 
 
 def _run(conn: Connection, query: Query) -> str:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
+from typing import TypeVar
 
-from rowlock.core.job import NewJob
-from rowlock.stores.base import Enqueued
-from rowlock.stores.callers.base import AsyncCaller, SyncCaller, closed
-from rowlock.stores.callers.sqlite import insert_on
+from rowlock.stores.callers.base import AsyncCaller, SyncCaller
+from rowlock.stores.callers.refusals import closed
+from rowlock.stores.callers.sqlite import carry_on
+from rowlock.stores.callers.work import Work
+
+T = TypeVar("T")
 
 
 class SqliteCaller(SyncCaller):
-    def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
-        return insert_on(self.conn, self.kind, self.home, jobs, repeat=repeat) if jobs else []
+    def carry(self, work: Work[T]) -> T:
+        return carry_on(self.conn, self.kind, self.home, work)
 
 
 class AiosqliteCaller(AsyncCaller):
-    async def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
-        if not jobs:
-            return []
+    async def carry(self, work: Work[T]) -> T:
         try:
             raw = self.conn._conn
         except ValueError:  # it has none: closed, or not yet awaited
             raise closed(self.kind) from None
         # In one go on the connection's own thread: nobody's commit comes in between.
-        work = partial(insert_on, raw, self.kind, self.home, jobs, repeat=repeat)
-        answers: list[Enqueued] = await self.conn._execute(work)
-        return answers
+        answer: T = await self.conn._execute(partial(carry_on, raw, self.kind, self.home, work))
+        return answer

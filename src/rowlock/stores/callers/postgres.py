@@ -1,10 +1,11 @@
-"""What is asked of PostgreSQL to insert jobs on a caller's connection. No driver, no await: see base.drive."""
+"""What is asked of PostgreSQL on a caller's connection. No driver, no await: see stores.steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -14,8 +15,11 @@ from rowlock.core.job import NewJob, Status
 from rowlock.errors import ConnectionRefused, StoreBusy
 from rowlock.stores import sql
 from rowlock.stores.base import Enqueued, Home
-from rowlock.stores.callers.base import Query, Steps, another_database, causes, failed, read_only
+from rowlock.stores.callers.refusals import another_database, causes, failed, read_only
+from rowlock.stores.callers.work import Work
+from rowlock.stores.steps import Query, Steps
 
+T = TypeVar("T")
 ATTEMPTS = 8  # at a key that comes and goes
 LARGEST = 16 << 20  # bytes of jobs in one statement; PostgreSQL takes a value of 1 GB at most
 
@@ -95,29 +99,32 @@ class _Texts:
 _texts = cache(_Texts)
 
 
-def insert(
-    kind: str, home: Home, raw: object, jobs: Sequence[NewJob], *, repeat: bool, notify: bool
-) -> Steps[list[Enqueued]]:
+def carry(kind: str, home: Home, raw: object, work: Work[T]) -> Steps[T]:
     """`raw`: the driver's connection, which is asked only once where it leads."""
-    assert home.schema is not None  # noqa: S101 - narrows the type
-    texts = _texts(home.schema)
     try:
         if home not in _known.get(raw, ()):
-            yield from _introduce(kind, home, texts)
+            yield from _introduce(kind, home)
             _known.setdefault(raw, set()).add(home)
-        answers = yield from _insert(texts, jobs, repeat)
-        if notify and not all(answer.existing for answer in answers):
-            yield Query(texts.notify, f"rowlock_{home.schema}")
-        return answers
+        return (yield from work.on_postgres(home))
     except Exception as error:
-        if refusal := _explain(kind, error):
+        if refusal := explain(kind, error):
             raise refusal from error
         raise
 
 
-def _introduce(kind: str, home: Home, texts: _Texts) -> Steps[None]:
+def insert(home: Home, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> Steps[list[Enqueued]]:
+    assert home.schema is not None  # noqa: S101 - narrows the type
+    texts = _texts(home.schema)
+    answers = yield from _insert(texts, jobs, repeat)
+    if notify and not all(answer.existing for answer in answers):
+        yield Query(texts.notify, f"rowlock_{home.schema}")
+    return answers
+
+
+def _introduce(kind: str, home: Home) -> Steps[None]:
     """Is it our database, and may we write? Nothing here can abort the caller's transaction."""
     assert home.schema is not None  # noqa: S101 - narrows the type
+    texts = _texts(home.schema)
     probe = _probe((yield Query(texts.probe, home.schema)))
     where = f"database {probe.database}, schema {home.schema}"
     if not probe.tables:
@@ -223,7 +230,7 @@ def _moment(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
 
 
-def _explain(kind: str, error: Exception) -> ConnectionRefused | None:
+def explain(kind: str, error: Exception) -> ConnectionRefused | None:
     """Errors that say: not on this connection. By the server's code, which every driver hands on in its own way."""
     for cause in causes(error):
         code = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
@@ -231,4 +238,7 @@ def _explain(kind: str, error: Exception) -> ConnectionRefused | None:
             return failed(kind)
         if code == "25006":
             return read_only(kind)
+        if code == "42501":
+            need = "SELECT, INSERT, UPDATE and DELETE on all of rowlock's tables"
+            return ConnectionRefused(kind, "no_permission", f"its role needs {need} for this. PostgreSQL said: {cause}")
     return None

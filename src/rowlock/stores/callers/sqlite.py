@@ -1,32 +1,29 @@
-"""Inserting jobs on a caller's SQLite connection, in the thread that owns it."""
+"""Work on a caller's SQLite connection, in the thread that owns it."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
-from rowlock.core.job import NewJob
 from rowlock.errors import ConnectionRefused
-from rowlock.stores.base import Enqueued, Home
-from rowlock.stores.callers.base import another_database, autocommit, causes, closed, read_only
-from rowlock.stores.sqlite.database import microseconds
+from rowlock.stores.base import Home
+from rowlock.stores.callers.refusals import another_database, autocommit, causes, closed, read_only
+from rowlock.stores.callers.work import Work
 from rowlock.stores.sqlite.failures import primary_code
 from rowlock.stores.sqlite.identity import identity
-from rowlock.stores.sqlite.insert import insert
 from rowlock.stores.sqlite.rows import sql
 
+T = TypeVar("T")
 LOCK = sql("lock_on_conn")
 _BEGIN = "Execute BEGIN first, or use a connection with another isolation_level"
 
 
-def insert_on(
-    conn: sqlite3.Connection, kind: str, home: Home, jobs: Sequence[NewJob], *, repeat: bool
-) -> list[Enqueued]:
-    """All or nothing. The caller's transaction is begun as sqlite3 does it for any other write."""
-    with explained(kind), _plain_text(conn):
+def carry_on(conn: sqlite3.Connection, kind: str, home: Home, work: Work[T]) -> T:
+    """All or nothing, under the write lock. The caller's transaction begins as for any other write."""
+    with explained(kind), _plain(conn):
         cursor = conn.cursor()
-        cursor.row_factory = None
         checked = False
         if not conn.in_transaction:
             if conn.isolation_level is None or getattr(conn, "autocommit", None) is True:
@@ -40,7 +37,7 @@ def insert_on(
         if not checked:
             _check_home(cursor, kind, home)
         with _savepoint(cursor):
-            return insert(conn, microseconds(), jobs, repeat=repeat)
+            return work.on_sqlite(conn)
 
 
 def _check_home(cursor: sqlite3.Cursor, kind: str, home: Home) -> None:
@@ -64,13 +61,14 @@ def _savepoint(cursor: sqlite3.Cursor) -> Iterator[None]:
 
 
 @contextmanager
-def _plain_text(conn: sqlite3.Connection) -> Iterator[None]:
-    theirs = conn.text_factory
-    conn.text_factory = str
+def _plain(conn: sqlite3.Connection) -> Iterator[None]:
+    """Without the caller's factories."""
+    text_factory, row_factory = conn.text_factory, conn.row_factory
+    conn.text_factory, conn.row_factory = str, None
     try:
         yield
     finally:
-        conn.text_factory = theirs
+        conn.text_factory, conn.row_factory = text_factory, row_factory
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -41,6 +42,7 @@ class Target(Struct, frozen=True):
     connect_timeout: float
     command_timeout: float
     statement_cache_size: int
+    listen: bool
     settings: frozenset[str]  # names of the server settings in the URL
 
     def __repr__(self) -> str:
@@ -53,6 +55,13 @@ class Target(Struct, frozen=True):
     @property
     def channel(self) -> str:
         return f"rowlock_{self.schema}"
+
+    @property
+    def waiting_key(self) -> int:
+        """Of the advisory lock that whoever waits for work holds. 64 bits that an application's own locks won't meet;
+        PostgreSQL keeps those of different databases apart."""
+        digest = hashlib.sha256(f"rowlock waits on {self.channel}".encode()).digest()
+        return int.from_bytes(digest[:8], signed=True)
 
 
 def parse_target(url: str) -> Target:
@@ -76,13 +85,14 @@ def parse_target(url: str) -> Target:
     connect_timeout = _number(query, "connect_timeout", 10, 0.1, 3600)
     command_timeout = _number(query, "command_timeout", 60, 0.1, 86_400)
     statement_cache_size = int(_number(query, "statement_cache_size", 100, 0, 10_000))
+    listen = _switch(query, "listen", default=True)
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(query, quote_via=quote), ""))
     host = unquote(query.get("host", host))
     label = (
         f"PostgreSQL at {host}:{query.get('port', port)}/{unquote(parts.path.lstrip('/')) or query.get('database', '')}"
     )
     return Target(
-        dsn, schema, label, pool_size, connect_timeout, command_timeout, statement_cache_size, frozenset(query)
+        dsn, schema, label, pool_size, connect_timeout, command_timeout, statement_cache_size, listen, frozenset(query)
     )
 
 
@@ -97,6 +107,13 @@ def _number(query: dict[str, str], name: str, default: float, low: float, high: 
     if not low <= value <= high:
         raise errors.InvalidInput("url", f"bad_{name}", f"{name} must be {low:g} to {high:g}, not {text!r}")
     return value
+
+
+def _switch(query: dict[str, str], name: str, *, default: bool) -> bool:
+    text = query.pop(name, "on" if default else "off")
+    if text not in ("on", "off"):
+        raise errors.InvalidInput("url", f"bad_{name}", f"{name} must be on or off, not {text!r}")
+    return text == "on"
 
 
 class Connections:
@@ -120,6 +137,13 @@ class Connections:
         """A connection of one's own, without settings: through PgBouncer too."""
         with self._connecting():
             return await asyncpg.connect(self.target.dsn, **{**self._options(0, {}), "command_timeout": None})
+
+    async def connect_plain(self, connection_class: Any) -> Any:
+        """A connection of one's own with the server's settings, for statements that are not ours."""
+        options = self._options(self._session["statement_cache_size"], {})  # 0 behind a PgBouncer
+        options |= {"command_timeout": None, "connection_class": connection_class}
+        with self._connecting():
+            return await asyncpg.connect(self.target.dsn, **options)
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[Any]:
@@ -147,7 +171,7 @@ class Connections:
 
     async def close(self) -> None:
         self._opened = False
-        if os.getpid() != self._pid:
+        if self.forked:
             keep_for_ever(self._idle)
             self._idle = []
         while self._idle:
@@ -155,8 +179,17 @@ class Connections:
             with suppress(TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await self._idle.pop().close(timeout=5)
 
+    @property
+    def opened(self) -> bool:
+        return self._opened
+
+    @property
+    def forked(self) -> bool:
+        """Are we in a child of the process that opened them?"""
+        return os.getpid() != self._pid
+
     def check(self) -> None:
-        if os.getpid() != self._pid:
+        if self.forked:
             keep_for_ever(self._idle)
             raise errors.ForkedStore(
                 f"{self.target.label} was opened before fork(): its connections belong to the parent process. "
@@ -242,6 +275,7 @@ class Connections:
         except (
             OSError,
             asyncpg.InterfaceError,
+            asyncpg.InternalClientError,  # the driver lost count: seen when the server was killed between two messages
             asyncpg.PostgresConnectionError,
             asyncpg.OperatorInterventionError,
         ) as error:

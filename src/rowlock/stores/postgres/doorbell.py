@@ -1,62 +1,196 @@
-"""LISTEN on a connection of its own: a hint that there may be work. Polling is the truth."""
+"""LISTEN on a connection of its own: a hint that there may be work. Polling is the truth.
+
+A NOTIFY takes a lock that is global to the server when it commits, so a ring is sent only if someone is idle. Who waits
+holds an advisory lock, shared, on its LISTEN connection; who rings notifies only if it can't have that lock for itself
+(sql/ring.sql). Whenever the lock is taken, whoever waits looks for work once more: what was enqueued before the lock
+rang for nobody.
+
+A connection may also be deaf without knowing: a socket whose other end is gone, or a pooler that has passed us on to
+another server connection. So a waiter asks now and then whether it still listens.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+import random
+import secrets
+from typing import Any, NoReturn
 
-from rowlock import errors
+from msgspec import Struct
+
+from rowlock.stores.inherited import keep_for_ever
 from rowlock.stores.postgres.connections import Connections
 
 log = logging.getLogger("rowlock")
 
+_LONGEST_PAUSE = 30.0  # seconds between tries to connect
+
+
+class Rhythm(Struct, frozen=True):
+    """Seconds."""
+
+    check: float = 10.0  # between two looks whether we still listen
+    patience: float = 5.0  # for an answer; a socket that is half open gives none
+    linger: float = 1.0  # so long after a wait we count as idle, and are rung for
+    rarely: float = 300.0  # between tries where LISTEN doesn't work
+
+
+USUAL = Rhythm()
+
 
 class Doorbell:
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, rhythm: Rhythm = USUAL) -> None:
         self._connections = connections
-        self._channel = connections.target.channel
+        self._rhythm = rhythm
         self._rang = asyncio.Event()
-        self._listener: Any = None
-        self._connecting: asyncio.Task[None] | None = None
+        self._stir = asyncio.Event()  # the keeper has something to look at
+        self._waiting = 0
+        self._left = 0.0  # when the last wait ended
+        self._locked = False  # others know that we are idle
+        self._keeper: asyncio.Task[None] | None = None
 
     async def wait(self, timeout: float) -> bool:
         """True if it rang. A listener that can't be had is no error: the caller polls anyway."""
-        deaf = self._listener is None or self._listener.is_closed()
-        if deaf and self._connecting is None:  # connecting may take longer than this wait
-            self._connecting = asyncio.create_task(self._listen())
+        if self._keeper is None and self._connections.target.listen:
+            self._keeper = asyncio.create_task(self._keep())  # connecting may take longer than this wait
+        self._waiting += 1
+        self._stir.set()
         try:
             async with asyncio.timeout(timeout):
                 await self._rang.wait()
         except TimeoutError:
             return False
+        finally:
+            self._waiting -= 1
+            self._left = _now()
         self._rang.clear()
         self._connections.check()  # closed while we waited
         return True
 
     async def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
-        listener, self._listener = self._listener, None
-        self._rang.set()
-        if listener is not None:
-            listener.terminate()
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None and self._connections.forked:
+            keep_for_ever(keeper)
+        elif keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+        self._rang.set()  # last: whoever waits finds the store closed
 
-    async def _listen(self) -> None:
-        listener: Any = None
+    async def _keep(self) -> None:
+        """Listen while someone waits, and heal what breaks, until cancelled."""
+        failures = deaf = 0
+        while True:
+            while not self._waiting:
+                await self._stirred(None)
+            since = _now()
+            trouble = await self._listen()
+            lasted = _now() - since
+            failures = 1 if lasted >= self._rhythm.check else failures + 1
+            deaf = 0 if lasted >= self._rhythm.rarely else deaf
+            deaf += isinstance(trouble, _Deaf)
+            self._tell(trouble, failures, deaf)
+            await asyncio.sleep(self._rhythm.rarely if deaf >= 2 else _pause(failures))
+
+    def _tell(self, trouble: Exception, failures: int, deaf: int) -> None:
+        """Once, not at each try."""
+        label = self._connections.target.label
+        if isinstance(trouble, _Deaf):
+            if deaf == 2:
+                log.warning("%s: LISTEN doesn't work, polling only: is it a pooler in transaction mode?", label)
+        elif failures == 1:
+            what = str(trouble) or type(trouble).__name__
+            log.warning("%s: no LISTEN connection, polling until there is one: %s", label, what)
+
+    async def _listen(self) -> Exception:
+        """Until that fails. Answers why, whatever it is: if the keeper ended, nobody would ever listen again."""
+        connection: Any = None
         try:
-            listener = await self._connections.connect()
-            # Whoever waits looks again: rings may have been missed while nobody listened, before now or after a loss.
-            listener.add_termination_listener(lambda _connection: self._rang.set())
-            await listener.add_listener(self._channel, lambda *_: self._rang.set())
-            self._listener, listener = listener, None
-            self._rang.set()
-        except errors.StoreError as error:
-            log.warning("no LISTEN connection, polling only: %s", error)
-        except Exception:
-            log.warning("no LISTEN connection, polling only", exc_info=True)
+            connection = await self._connections.connect()
+            connection.add_termination_listener(lambda _connection: self._stir.set())
+            session = _Session(connection, self._connections.target.channel, self._connections.target.waiting_key)
+            async with asyncio.timeout(self._rhythm.patience):
+                await session.listen(self._rang)
+            await self._attend(session)
+        except Exception as error:
+            return error
         finally:
-            self._connecting = None
-            if listener is not None:
-                listener.terminate()
+            self._locked = False
+            if connection is not None:
+                connection.terminate()
+
+    async def _attend(self, session: _Session) -> NoReturn:
+        """Hold the lock while someone waits."""
+        checked = _now()
+        while not session.lost:
+            idle = self._waiting > 0 or _now() - self._left < self._rhythm.linger
+            async with asyncio.timeout(self._rhythm.patience):
+                if (idle and not self._locked) or _now() - checked >= self._rhythm.check:
+                    await session.check()
+                    checked = _now()
+                if idle and not self._locked:
+                    await session.lock()
+                    self._rang.set()
+                elif self._locked and not idle:
+                    await session.unlock()
+            self._locked = idle
+            await self._stirred(min(self._rhythm.linger, self._rhythm.check) if idle else None)
+        raise ConnectionError("the connection was closed")
+
+    async def _stirred(self, timeout: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._stir.wait()
+        except TimeoutError:
+            return
+        self._stir.clear()
+
+
+class _Deaf(Exception):
+    """The server answers, but we don't listen there."""
+
+
+class _Session:
+    """What we say on the LISTEN connection: text only, each in one message, so that a pooler can't tear it apart."""
+
+    def __init__(self, connection: Any, channel: str, key: int) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._key = key
+        # A pooler leaves LISTENs of earlier clients behind on its connections: the channel alone proves nothing.
+        self._mark = secrets.token_hex(8)
+
+    @property
+    def lost(self) -> bool:
+        return bool(self._connection.is_closed())
+
+    async def listen(self, rang: asyncio.Event) -> None:
+        await self._connection.add_listener(self._channel, lambda *_: rang.set())
+        await self._connection.execute(
+            f"LISTEN \"{self._channel}\"; SELECT set_config('rowlock.listener', '{self._mark}', false)"
+        )
+
+    async def check(self) -> None:
+        ours = await self._connection.execute(
+            f"SELECT WHERE current_setting('rowlock.listener', true) = '{self._mark}' "
+            f"AND '{self._channel}' IN (SELECT pg_listening_channels())"
+        )
+        if ours != "SELECT 1":
+            raise _Deaf
+
+    async def lock(self) -> None:
+        await self._connection.execute(f"SELECT pg_advisory_lock_shared({self._key})")
+
+    async def unlock(self) -> None:
+        await self._connection.execute(f"SELECT pg_advisory_unlock_shared({self._key})")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _pause(failures: int) -> float:
+    """At once after the first loss; then later and later, and not all workers at the same moment."""
+    if failures < 2:
+        return 0.0
+    return min(2.0 ** min(failures - 2, 10), _LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

@@ -5,11 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from rowlock.core.codec import decode, encode
 from rowlock.core.job import Event, Job, Lane, NewJob, Status
 from rowlock.core.lifecycle import Settlement
+from rowlock.stores.base import NewLine, WorkerInfo
+from rowlock.stores.times import span
 
 STATUS = {status.value: status for status in Status}
+
+_encode = msgspec.json.Encoder().encode
 
 # In the order of Job's fields, of a row called j.
 COLUMNS = """j.id, j.topic, j.template_version, j.payload, j.status, j.priority, j.run_at, j.expires_at, j.key, j.scope,
@@ -109,6 +115,30 @@ def lane_arrays(lanes: tuple[Lane, ...], bounds: dict[Lane, Bound]) -> tuple[lis
 
 def tags_text(tags: tuple[str, ...]) -> str | None:
     return encode(list(tags), "tags") if tags else None
+
+
+def lines_text(lines: tuple[NewLine, ...]) -> str | None:
+    """Of any length: they are cut where they are kept."""
+    return _encode([(span(line.age), line.level, line.text) for line in lines]).decode() if lines else None
+
+
+def worker_values(worker: WorkerInfo) -> tuple[Any, ...]:
+    return (
+        worker.name,
+        worker.host,
+        worker.pid,
+        list(worker.topics),
+        worker.concurrency,
+        worker.running,
+        worker.lease,
+        worker.stopping,
+        worker.rowlock,
+    )
+
+
+def worker(row: Any) -> WorkerInfo:
+    known = dict(row)
+    return WorkerInfo(**known | {"topics": tuple(known["topics"])})
 
 
 def entry_text(settlement: Settlement) -> str:

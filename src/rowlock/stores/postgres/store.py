@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ from msgspec import UNSET
 
 from rowlock import errors
 from rowlock.core.codec import decode
-from rowlock.core.job import HELD, Event, Job, Lane, NewJob, Status
+from rowlock.core.job import HELD, Event, Job, Lane, Log, NewJob, Status
 from rowlock.core.lifecycle import (
     APPLIED,
     CRASH_ERROR,
@@ -23,12 +24,14 @@ from rowlock.core.lifecycle import (
     judge,
 )
 from rowlock.stores.base import (
+    MAX_LOG_LINES,
     Beat,
     Changed,
     Claim,
     Claimed,
     Edit,
     Enqueued,
+    Guard,
     Hold,
     Home,
     Pause,
@@ -36,6 +39,7 @@ from rowlock.stores.base import (
     Rescued,
     Retention,
     Settled,
+    WorkerInfo,
 )
 from rowlock.stores.listing import Found, find, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
@@ -46,6 +50,8 @@ from rowlock.stores.postgres.hints import LaneHints
 from rowlock.stores.postgres.insert import insert
 from rowlock.stores.postgres.listing import PostgresStep
 from rowlock.stores.postgres.statements import CLAIMED_JOB, Statements
+from rowlock.stores.postgres.sync_transactions import sync_transaction
+from rowlock.stores.postgres.transactions import Transactions
 from rowlock.stores.reading import (
     BOUND,
     MAX_TOPICS,
@@ -58,6 +64,7 @@ from rowlock.stores.reading import (
     check_place,
     make_stats,
 )
+from rowlock.stores.reports import death, merge, read_log
 
 T = TypeVar("T")
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
@@ -72,6 +79,7 @@ class PostgresStore:
         self._sql = Statements(self._target.quoted_schema)
         self._connections = Connections(self._target)
         self._doorbell = Doorbell(self._connections)
+        self._transactions = Transactions(self._connections)
         self._hints = LaneHints()
 
     def __repr__(self) -> str:
@@ -79,6 +87,10 @@ class PostgresStore:
 
     @property
     def any_loop(self) -> bool:
+        return False
+
+    @property
+    def is_private(self) -> bool:
         return False
 
     @property
@@ -97,7 +109,8 @@ class PostgresStore:
             raise
 
     async def close(self) -> None:
-        await self._doorbell.close()
+        await self._transactions.close()
+        await self._doorbell.close()  # wakes who waits, and they must find the connections closed
         await self._connections.close()
 
     async def migrate(self) -> list[Migration]:
@@ -218,16 +231,27 @@ class PostgresStore:
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
         if not reports:
             return []
-        last = {(report.id, report.version): report for report in reports}  # of several of one run, the last one counts
+        merged = merge(reports)
         holds = await self._hold(
-            list(last),
+            list(merged),
             self._sql.progress,
-            [report.percent for report in last.values()],
-            [report.stage for report in last.values()],
-            [report.message for report in last.values()],
+            [report.percent for report in merged.values()],
+            [report.stage for report in merged.values()],
+            [report.message for report in merged.values()],
+            [rows.lines_text(report.lines) for report in merged.values()],
+            MAX_LOG_LINES,
         )
-        answers = dict(zip(last, holds, strict=True))
+        answers = dict(zip(merged, holds, strict=True))
         return [answers[report.id, report.version] for report in reports]
+
+    async def look(self, runs: Sequence[Beat]) -> list[Hold]:
+        found = await self._fetch(self._sql.look, [run.id for run in runs]) if runs else []
+        seen = {str(job_id): (status, version, True) for job_id, status, version in found}
+        return [_hold(run.version, seen.get(run.id), None) for run in runs]
+
+    async def held_by(self, worker: str) -> list[Beat]:
+        found = await self._fetch(self._sql.held_by, worker)
+        return [Beat(str(job_id), version, started) for job_id, version, started in found]
 
     async def _hold(self, asked: list[tuple[str, int]], statement: str, *parameters: Any) -> list[Hold]:
         ids, versions = [job_id for job_id, _ in asked], [version for _, version in asked]
@@ -237,6 +261,28 @@ class PostgresStore:
         elsewhere = await self._standing(unseen) if unseen else {}
         return [_hold(version, seen.get(job_id), elsewhere.get(job_id)) for job_id, version in asked]
 
+    # ── Workers' register ──
+
+    async def report(self, worker: WorkerInfo) -> datetime:
+        [(seen,)] = await self._fetch(self._sql.report, *rows.worker_values(worker))
+        at: datetime = seen
+        return at
+
+    async def retire(self, names: Sequence[str]) -> int:
+        gone = list(names)
+        return _count(await self._with_connection(lambda connection: connection.execute(self._sql.retire, gone)))
+
+    async def workers(self) -> list[WorkerInfo]:
+        return [rows.worker(row) for row in await self._fetch(self._sql.workers)]
+
+    # ── Transactions of the application's own: no lock is held before the fence, so `longest` is nothing to fear ──
+
+    def transaction(self, guard: Guard, *, longest: float) -> AbstractAsyncContextManager[Any]:
+        return self._transactions.begin(guard)
+
+    def sync_transaction(self, guard: Guard, *, longest: float) -> AbstractContextManager[Any]:
+        return sync_transaction(self._target, guard)
+
     # ── Maintenance ──
 
     async def promote(self, limit: int = 1000) -> int:
@@ -244,9 +290,15 @@ class PostgresStore:
         return _count(await self._with_connection(lambda connection: connection.execute(self._sql.promote, limit)))
 
     async def rescue(
-        self, *, by: str, backoff: Sequence[float], limit: int = 500, workers: Sequence[str] | None = None
+        self,
+        *,
+        by: str,
+        backoff: Sequence[float],
+        limit: int = 500,
+        workers: Sequence[str] | None = None,
+        detail: str | None = None,
     ) -> list[Rescued]:
-        parameters: list[Any] = [by, list(backoff), CRASH_ERROR, limit]
+        parameters: list[Any] = [by, list(backoff), CRASH_ERROR, limit, death(detail)]
         if workers is None:
             found = await self._fetch(self._sql.rescue, *parameters)
         else:
@@ -363,10 +415,14 @@ class PostgresStore:
     async def events(self, job_id: str) -> list[Event]:
         return [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
 
+    async def logs(self, job_id: str) -> Log:
+        found = await self._fetch(self._sql.logs, job_id)
+        return read_log(*found[0]) if found else Log([])
+
     # ── Wake-up ──
 
     async def ring(self) -> None:
-        await self._fetch("SELECT pg_notify($1, '')", self._target.channel)
+        await self._fetch(self._sql.ring, self._target.channel, self._target.waiting_key)
 
     async def wait_for_work(self, timeout: float) -> bool:
         self._connections.check()

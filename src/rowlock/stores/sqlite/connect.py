@@ -40,9 +40,11 @@ def connect_memory() -> sqlite3.Connection:
     return conn
 
 
-def connect_writer(path: str, *, synchronous: Synchronous, busy_timeout: float) -> sqlite3.Connection:
-    """The one connection that writes; makes the file if it is missing. WAL stays on in the file for everyone."""
-    conn = _connect(path, "rwc", _WRITER_PATIENCE)
+def connect_writer(
+    path: str, *, synchronous: Synchronous, busy_timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
+    """A connection that writes; makes the file if it is missing. WAL stays on in the file for everyone."""
+    conn = _connect(path, "rwc", _WRITER_PATIENCE, factory)
     try:
         _switch_to_wal(conn, path, busy_timeout)
         with translated(path):
@@ -56,7 +58,7 @@ def connect_writer(path: str, *, synchronous: Synchronous, busy_timeout: float) 
 
 
 def connect_reader(path: str, *, busy_timeout: float) -> sqlite3.Connection:
-    conn = _connect(path, "rw", int(busy_timeout * 1000))
+    conn = _connect(path, "rw", int(busy_timeout * 1000), sqlite3.Connection)
     with translated(path):
         for pragma in (*_PRAGMAS, "PRAGMA query_only = on"):
             conn.execute(pragma).fetchall()
@@ -69,12 +71,12 @@ def disconnect(conn: sqlite3.Connection) -> None:
     forks.forget(conn)
 
 
-def _connect(path: str, mode: str, patience: int) -> sqlite3.Connection:
+def _connect(path: str, mode: str, patience: int, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
     check_version()
     forks.refuse_inherited(path)
     with translated(path):
         uri = f"file:{quote(path)}?mode={mode}"
-        conn = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        conn = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, factory=factory)
         forks.keep(conn, path)
         conn.execute(f"PRAGMA busy_timeout = {patience}").fetchall()
     return conn

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 
-from rowlock.core.job import Event, Job, NewJob
+from rowlock.core.job import Event, Job, Log, NewJob
 from rowlock.core.lifecycle import Settlement
 from rowlock.errors import StoreBusy, StoreError
 from rowlock.stores import base
 from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import Filter, Page, Place, Stats
-from rowlock.stores.sqlite import migrate, operators, reading, rows, settle, upkeep
+from rowlock.stores.reports import read_log
+from rowlock.stores.sqlite import migrate, operators, reading, register, rows, settle, upkeep
 from rowlock.stores.sqlite.claim import claim as claim_
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
+from rowlock.stores.sqlite.fence import fence
 from rowlock.stores.sqlite.identity import identity as identity_
 from rowlock.stores.sqlite.insert import insert as insert_
 from rowlock.stores.sqlite.operators import Order
@@ -54,7 +56,7 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[int]:
         """All or nothing. Answers the time, read once the write lock is held: a wait for it ages nothing."""
-        self._begin()
+        self.begin()
         try:
             with translated(self.where):
                 yield self._clock()
@@ -64,7 +66,8 @@ class Database:
             self._rollback()
             raise
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """With the write lock, however long that takes; StoreBusy after the busy timeout."""
         if self.conn.in_transaction:  # a ROLLBACK failed
             self._rollback()
         since = None
@@ -82,6 +85,13 @@ class Database:
                 time.sleep(_PAUSE)
             else:
                 return
+
+    def commit(self, guard: base.Guard) -> None:
+        """End a transaction of the application's: fence and COMMIT, or LeaseLost."""
+        with translated(self.where):
+            fence(self.conn, self._clock(), guard)
+        with translated(self.where, committing=True):
+            self.conn.execute("COMMIT")
 
     def _rollback(self) -> None:
         if self.conn.in_transaction:
@@ -138,6 +148,30 @@ class Database:
         with self.transaction() as now:
             return settle.progress(self.conn, now, reports)
 
+    def look(self, runs: Sequence[base.Beat]) -> list[base.Hold]:
+        with translated(self.where):
+            return settle.look(self.conn, runs)
+
+    def held_by(self, worker: str) -> list[base.Beat]:
+        with translated(self.where):
+            found = self.conn.execute(rows.sql("held_by"), (worker,)).fetchall()
+        return [base.Beat(job_id, version, bool(started)) for job_id, version, started in found]
+
+    # ── Workers' register ──
+
+    def report(self, worker: base.WorkerInfo) -> datetime:
+        with self.transaction() as now:
+            register.report(self.conn, now, worker)
+        return rows.moment(now)
+
+    def retire(self, names: Sequence[str]) -> int:
+        with self.transaction():
+            return register.retire(self.conn, names)
+
+    def workers(self) -> list[base.WorkerInfo]:
+        with translated(self.where):
+            return register.workers(self.conn)
+
     # ── Maintenance ──
 
     def promote(self, limit: int = 1000) -> int:
@@ -145,10 +179,16 @@ class Database:
             return upkeep.promote(self.conn, now, limit)
 
     def rescue(
-        self, *, by: str, backoff: Sequence[float], limit: int = 500, workers: Sequence[str] | None = None
+        self,
+        *,
+        by: str,
+        backoff: Sequence[float],
+        limit: int = 500,
+        workers: Sequence[str] | None = None,
+        detail: str | None = None,
     ) -> list[base.Rescued]:
         with self.transaction() as now:
-            return upkeep.rescue(self.conn, now, by=by, backoff=backoff, limit=limit, workers=workers)
+            return upkeep.rescue(self.conn, now, by=by, backoff=backoff, limit=limit, workers=workers, detail=detail)
 
     def expire(self, *, by: str, limit: int = 500) -> list[str]:
         with self.transaction() as now:
@@ -205,6 +245,11 @@ class Database:
     def events(self, job_id: str) -> list[Event]:
         with translated(self.where):
             return [rows.event(row) for row in self.conn.execute(rows.sql("events"), (job_id,)).fetchall()]
+
+    def logs(self, job_id: str) -> Log:
+        with translated(self.where):
+            found = self.conn.execute(rows.sql("logs"), {"id": job_id}).fetchone()
+        return Log([]) if found is None else read_log(*found)
 
     # ── Wake-up ──
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from sqlite3 import Connection
 from typing import Any
 
@@ -13,11 +13,11 @@ from rowlock.core.codec import decode
 from rowlock.core.job import Event, Job, Status
 from rowlock.core.lifecycle import MAX_HISTORY
 from rowlock.stores import sql as files
+from rowlock.stores.times import micros as micros
+from rowlock.stores.times import moment as moment
+from rowlock.stores.times import span as span
 
 STATUS: dict[str, Status] = {status.value: status for status in Status}
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -29,19 +29,6 @@ def sql(name: str) -> str:
 def json_text(value: Any) -> str:
     """For values that rowlock made itself; what callers made goes through core.codec."""
     return _encode(value).decode()
-
-
-def micros(at: datetime) -> int:
-    return (at - _EPOCH) // _MICROSECOND
-
-
-def moment(at: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=at)
-
-
-def span(seconds: float) -> int:
-    """Seconds as microseconds, rounded just as datetime does it."""
-    return timedelta(seconds=seconds) // _MICROSECOND if seconds else 0
 
 
 class Times(dict[int | None, Any]):

@@ -1,4 +1,4 @@
-"""settle, heartbeat and progress: a worker's writes. Guards are judged under the write lock, so they hold."""
+"""settle, heartbeat, progress and look. Guards are judged under the write lock, so they hold."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rowlock.core.codec import decode
 from rowlock.core.job import HELD, Status
 from rowlock.core.lifecycle import APPLIED, Settlement, Standing, Transition, Verdict, ended_by, judge
-from rowlock.stores.base import Beat, Claim, Hold, Progress, Settled
+from rowlock.stores.base import MAX_LOG_LINES, Beat, Claim, Hold, NewLine, Progress, Settled
+from rowlock.stores.reports import merge
 from rowlock.stores.sqlite.claim import claim as claim_next
 from rowlock.stores.sqlite.counts import Ended, count
 from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, span, sql
+
+_lines = msgspec.json.Decoder(list[msgspec.Raw]).decode  # old lines are moved as they are
 
 
 class _Held(NamedTuple):
@@ -125,19 +130,33 @@ def heartbeat(conn: Connection, now: int, beats: Sequence[Beat], lease: float) -
 
 def progress(conn: Connection, now: int, reports: Sequence[Progress]) -> list[Hold]:
     rows = _standing(conn, reports)
-    changes = [
-        {
-            "n": rows[report.id].n,
-            "percent": min(max(report.percent, 0.0), 100.0),
-            "stage": report.stage,
-            "message": report.message,
-            "now": now,
-        }
-        for report in reports
-        if _holds(rows, report)
-    ]
-    conn.executemany(sql("progress"), changes)
+    kept = [(rows[report.id].n, report) for report in merge(reports).values() if _holds(rows, report)]
+    conn.executemany(
+        sql("progress"),
+        [{"n": n, "percent": r.percent, "stage": r.stage, "message": r.message, "now": now} for n, r in kept],
+    )
+    if said := {n: report for n, report in kept if report.lines}:
+        _append_lines(conn, now, said)
     return [_hold(rows, report) for report in reports]
+
+
+def _append_lines(conn: Connection, now: int, said: dict[int, Progress]) -> None:
+    changes = []
+    for n, log in conn.execute(sql("progress_log"), (json_text(list(said)),)).fetchall():
+        report = said[n]
+        lines = [*(_lines(log) if log else ()), *(_line(now, report.version, line) for line in report.lines)]
+        newest = lines[-MAX_LOG_LINES:]
+        changes.append({"n": n, "log": json_text(newest), "dropped": len(lines) - len(newest)})
+    conn.executemany(sql("progress_lines"), changes)
+
+
+def _line(now: int, version: int, line: NewLine) -> dict[str, Any]:
+    return {"at": now - span(line.age), "version": version, "level": line.level, "text": line.text}
+
+
+def look(conn: Connection, runs: Sequence[Beat]) -> list[Hold]:
+    rows = _standing(conn, runs)
+    return [_hold(rows, run) for run in runs]
 
 
 def _holds(rows: dict[str, _Held], run: Beat | Progress) -> bool:

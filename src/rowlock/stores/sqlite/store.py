@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,9 +15,9 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from rowlock.core.job import Event, Job, NewJob
+from rowlock.core.job import Event, Job, Log, NewJob
 from rowlock.core.lifecycle import Settlement
-from rowlock.errors import StoreClosed, StoreError
+from rowlock.errors import ConnectionRefused, StoreClosed, StoreError
 from rowlock.stores.base import (
     Beat,
     Changed,
@@ -23,6 +25,7 @@ from rowlock.stores.base import (
     Claimed,
     Edit,
     Enqueued,
+    Guard,
     Hold,
     Home,
     Pause,
@@ -30,12 +33,15 @@ from rowlock.stores.base import (
     Rescued,
     Retention,
     Settled,
+    WorkerInfo,
 )
+from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.reading import Filter, Page, PartitionReport, Stats, check_place
-from rowlock.stores.sqlite import connect, forks
+from rowlock.stores.sqlite import connect, forks, transactions
 from rowlock.stores.sqlite.database import Database, microseconds
 from rowlock.stores.sqlite.doorbell import Doorbell, Watcher
+from rowlock.stores.sqlite.fenced import FencedConnection
 from rowlock.stores.sqlite.migrate import known, script
 from rowlock.stores.sqlite.threads import Answer, Worker, deliver
 
@@ -103,6 +109,13 @@ class SqliteStore:
     @property
     def any_loop(self) -> bool:
         return True
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self._where}>"
+
+    @property
+    def is_private(self) -> bool:
+        return self._path is None
 
     @property
     def watches_commits(self) -> bool:
@@ -187,15 +200,50 @@ class SqliteStore:
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
         return await self._write(lambda db: db.progress(reports))
 
+    async def look(self, runs: Sequence[Beat]) -> list[Hold]:
+        return await self._use().reader.call(lambda db: db.look(runs))
+
+    async def held_by(self, worker: str) -> list[Beat]:
+        return await self._use().reader.call(lambda db: db.held_by(worker))
+
+    # ── Workers' register ──
+
+    async def report(self, worker: WorkerInfo) -> datetime:
+        return await self._write(lambda db: db.report(worker))
+
+    async def retire(self, names: Sequence[str]) -> int:
+        return await self._write(lambda db: db.retire(names))
+
+    async def workers(self) -> list[WorkerInfo]:
+        return await self._use().reader.call(Database.workers)
+
+    # ── Transactions of the application's own ──
+
+    def transaction(self, guard: Guard, *, longest: float) -> AbstractAsyncContextManager[FencedConnection]:
+        self._refuse_memory()
+        return transactions.transaction(self._open_fenced, guard, longest)
+
+    def sync_transaction(self, guard: Guard, *, longest: float) -> AbstractContextManager[FencedConnection]:
+        self._refuse_memory()
+        return transactions.sync_transaction(self._open_fenced, guard, longest)
+
     # ── Maintenance ──
 
     async def promote(self, limit: int = 1000) -> int:
         return await self._write(lambda db: db.promote(limit))
 
     async def rescue(
-        self, *, by: str, backoff: Sequence[float], limit: int = 500, workers: Sequence[str] | None = None
+        self,
+        *,
+        by: str,
+        backoff: Sequence[float],
+        limit: int = 500,
+        workers: Sequence[str] | None = None,
+        detail: str | None = None,
     ) -> list[Rescued]:
-        return await self._write(lambda db: db.rescue(by=by, backoff=backoff, limit=limit, workers=workers))
+        return await self._write(
+            lambda db: db.rescue(by=by, backoff=backoff, limit=limit, workers=workers, detail=detail)
+        )
 
     async def expire(self, *, by: str, limit: int = 500) -> list[str]:
         return await self._write(lambda db: db.expire(by=by, limit=limit))
@@ -242,6 +290,9 @@ class SqliteStore:
 
     async def events(self, job_id: str) -> list[Event]:
         return await self._use().reader.call(lambda db: db.events(job_id))
+
+    async def logs(self, job_id: str) -> Log:
+        return await self._use().reader.call(lambda db: db.logs(job_id))
 
     # ── Wake-up ──
 
@@ -317,11 +368,11 @@ class SqliteStore:
             worker.submit_stop()
             raise
 
-    def _open_writer(self) -> Database:
+    def _open_writer(self, factory: type[sqlite3.Connection] = sqlite3.Connection) -> Database:
         assert self._path is not None  # noqa: S101 - narrows the type
         if not connect.check_path(self._path, force_network_fs=self._force_network_fs):
             require_none(list(known()), self._where)  # no file is made for nothing
-        database = self._writing()
+        database = self._writing(factory)
         try:
             require_none(database.pending_migrations(), self._where)
         except BaseException:
@@ -334,9 +385,19 @@ class SqliteStore:
         conn = connect.connect_reader(self._path, busy_timeout=self._busy_timeout)
         return Database(conn, self._where, clock=self._clock)
 
-    def _writing(self) -> Database:
+    def _open_fenced(self) -> Database:
+        self._check_process()
+        return self._open_writer(FencedConnection) if self._opened is None else self._writing(FencedConnection)
+
+    def _refuse_memory(self) -> None:
+        if self._path is None:
+            raise ConnectionRefused("sqlite3 Connection", "in_memory", IN_MEMORY)
+
+    def _writing(self, factory: type[sqlite3.Connection] = sqlite3.Connection) -> Database:
         assert self._path is not None  # noqa: S101 - narrows the type
-        conn = connect.connect_writer(self._path, synchronous=self._synchronous, busy_timeout=self._busy_timeout)
+        conn = connect.connect_writer(
+            self._path, synchronous=self._synchronous, busy_timeout=self._busy_timeout, factory=factory
+        )
         return Database(conn, self._where, clock=self._clock, busy_timeout=self._busy_timeout)
 
     def _migrate_file(self) -> list[Migration]:

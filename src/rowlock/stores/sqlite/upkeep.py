@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import CRASH_ERROR, EXPIRED_ERROR, MOVES
 from rowlock.stores.base import Rescued, Retention
+from rowlock.stores.reports import death
 from rowlock.stores.sqlite.counts import count
 from rowlock.stores.sqlite.rows import append_history, entry, json_text, span, sql
 
@@ -35,7 +36,14 @@ class _Lost(NamedTuple):
 
 
 def rescue(
-    conn: Connection, now: int, *, by: str, backoff: Sequence[float], limit: int, workers: Sequence[str] | None
+    conn: Connection,
+    now: int,
+    *,
+    by: str,
+    backoff: Sequence[float],
+    limit: int,
+    workers: Sequence[str] | None,
+    detail: str | None,
 ) -> list[Rescued]:
     if workers is None:
         found = conn.execute(sql("rescue_expired"), {"now": now, "limit": max(limit, 0)})
@@ -43,7 +51,8 @@ def rescue(
         found = conn.execute(sql("rescue_workers"), {"workers": json_text(list(workers)), "limit": max(limit, 0)})
     rescued, changes, entries = [], [], []
     for row in map(_Lost._make, found.fetchall()):
-        change, delay = _rescue(row, now, backoff)
+        change, delay = _rescue(row, now, backoff, death(detail))
+        change["crashed"] = workers is None or row.started_at is not None
         status = change["status"]
         run = {"worker": row.locked_by, "claimed_at": row.claimed_at, "started_at": row.started_at}
         note = entry(now, "rescued", status, row.version, by=by, **run, delay=delay or None, error=change["error"])
@@ -56,13 +65,13 @@ def rescue(
     return rescued
 
 
-def _rescue(row: _Lost, now: int, backoff: Sequence[float]) -> tuple[dict[str, Any], float]:
+def _rescue(row: _Lost, now: int, backoff: Sequence[float], how: str) -> tuple[dict[str, Any], float]:
     """What becomes of the job, and how long it has to wait."""
     status, delay, charged, error, run_at = Status.PENDING, 0.0, False, None, None
     if row.status == "cancel_requested":
         status = Status.CANCELLED
     elif row.started_at is not None:
-        error = f"{CRASH_ERROR}: worker {row.locked_by}"
+        error = f"{CRASH_ERROR}: worker {row.locked_by}{how}"
         if row.retries >= row.max_retries:
             status = Status.EXPIRED
         else:

@@ -21,6 +21,7 @@ CREATE TABLE {schema}._jobs (
     max_retries         integer NOT NULL,
     crashes             integer NOT NULL DEFAULT 0,
     history_dropped     integer NOT NULL DEFAULT 0,
+    log_dropped         integer NOT NULL DEFAULT 0,
     stray               boolean NOT NULL DEFAULT false,  -- its id says another time than `created`, by an hour or more
     ready               boolean NOT NULL,  -- pending and due: what the claim index holds
     topic               text NOT NULL,
@@ -42,6 +43,7 @@ CREATE TABLE {schema}._jobs (
     result              json,
     last_error          text,
     history             jsonb,
+    log                 jsonb,  -- no index may ever hold it: then a progress report is a HOT update
     CONSTRAINT _jobs_status CHECK (status IN
         ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested', 'failed', 'expired', 'cancelled')),
     CONSTRAINT _jobs_ready CHECK (NOT ready OR status = 'pending'),
@@ -85,6 +87,7 @@ CREATE TABLE {schema}._jobs_archive (
     max_retries         integer NOT NULL,
     crashes             integer NOT NULL,
     history_dropped     integer NOT NULL,
+    log_dropped         integer NOT NULL DEFAULT 0,
     stray               boolean NOT NULL DEFAULT false,
     topic               text NOT NULL,
     locked_by           text,  -- who completed it
@@ -102,7 +105,8 @@ CREATE TABLE {schema}._jobs_archive (
     payload             json NOT NULL,
     result              json,
     last_error          text,
-    history             jsonb
+    history             jsonb,
+    log                 jsonb
 ) PARTITION BY RANGE (id);
 CREATE TABLE {schema}._jobs_archive_rest PARTITION OF {schema}._jobs_archive DEFAULT;
 CREATE INDEX _jobs_archive_topic ON {schema}._jobs_archive (topic, id);
@@ -143,6 +147,21 @@ CREATE TABLE {schema}._jobs_topics (
     paused_reason text,
     paused_by     text
 );
+
+-- A row per worker, written by that worker alone, every few seconds: room on the page for its next versions.
+CREATE TABLE {schema}._jobs_workers (
+    name        text COLLATE "C" PRIMARY KEY,
+    host        text NOT NULL,
+    pid         integer NOT NULL,
+    topics      text[] NOT NULL,
+    concurrency integer NOT NULL,
+    running     integer NOT NULL,
+    lease       double precision NOT NULL,
+    stopping    boolean NOT NULL,
+    rowlock     text NOT NULL,  -- its version
+    started     timestamptz NOT NULL,
+    seen        timestamptz NOT NULL
+) WITH (fillfactor = 25, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE {schema}._jobs_audit (
     id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

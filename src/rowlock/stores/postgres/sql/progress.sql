@@ -1,6 +1,8 @@
+-- What is NULL stays as it is. `lines` is [[age in microseconds, level, text], …]; the newest $7 lines are kept.
 WITH s AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::int[], $3::float8[], $4::text[], $5::text[])
-        AS s (id, run, progress, stage, message)
+    SELECT id, run, progress, stage, message, lines::jsonb AS lines
+    FROM unnest($1::uuid[], $2::int[], $3::float8[], $4::text[], $5::text[], $6::text[])
+        AS s (id, run, progress, stage, message, lines)
     ORDER BY id
 ),
 held AS MATERIALIZED (
@@ -9,12 +11,26 @@ held AS MATERIALIZED (
     ) h
 ),
 ok AS MATERIALIZED (
-    SELECT * FROM held WHERE version = run AND status IN ('processing', 'cancel_requested')
+    SELECT *, clock_timestamp() AS now FROM held
+    WHERE version = run AND status IN ('processing', 'cancel_requested')
 ),
 reported AS (
     UPDATE {schema}._jobs j SET
-        progress = ok.progress, stage = coalesce(ok.stage, j.stage), message = coalesce(ok.message, j.message),
-        updated = clock_timestamp()
+        progress = coalesce(ok.progress, j.progress), stage = coalesce(ok.stage, j.stage),
+        message = coalesce(ok.message, j.message), updated = ok.now,
+        log_dropped = j.log_dropped + greatest(  -- of 0 and NULL the greatest is 0
+            0, coalesce(jsonb_array_length(j.log), 0) + jsonb_array_length(ok.lines) - $7::int),
+        log = CASE WHEN ok.lines IS NULL THEN j.log ELSE (
+            SELECT jsonb_agg(line ORDER BY new, n) FROM (
+                SELECT false AS new, n, line FROM jsonb_array_elements(j.log) WITH ORDINALITY AS old (line, n)
+                UNION ALL
+                SELECT true, n, jsonb_build_object(
+                    'at', {schema}._jobs_us(ok.now) - (said->>0)::bigint, 'version', j.version, 'level', said->1,
+                    'text', said->2)
+                FROM jsonb_array_elements(ok.lines) WITH ORDINALITY AS fresh (said, n)
+                ORDER BY new DESC, n DESC
+                LIMIT $7::int
+            ) newest) END
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok)) AND j.id = ok.id
     RETURNING j.id

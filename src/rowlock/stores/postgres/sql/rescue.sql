@@ -1,5 +1,5 @@
 -- ONE statement: a rescue that first looks and then writes by id breaks even a fenced settle.
--- What a crash costs is decided by core: $2 is its backoff table, $3 its error text.
+-- What a crash costs is decided by core: $2 is its backoff table, $3 its error text; $5 says how the worker died.
 WITH picked AS MATERIALIZED (
     SELECT j.id, j.ctid AS tid, j.status AS was, j.started_at IS NOT NULL AS started, j.locked_by AS worker,
            j.retries < j.max_retries AS may_retry,
@@ -17,7 +17,7 @@ decided AS MATERIALIZED (
            CASE WHEN was = 'cancel_requested' THEN 'cancelled' WHEN started AND NOT may_retry THEN 'expired'
                 ELSE 'pending' END AS goal,
            was = 'processing' AND started AND may_retry AS charged,
-           CASE WHEN was = 'processing' AND started THEN $3::text || ': worker ' || worker END AS error
+           CASE WHEN was = 'processing' AND started THEN $3::text || ': worker ' || worker || $5::text END AS error
     FROM picked
 ),
 rescued AS (
@@ -27,7 +27,7 @@ rescued AS (
         run_at = CASE WHEN d.charged AND d.backoff IS NOT NULL THEN d.now + d.backoff * interval '1 second'
                       ELSE j.run_at END,
         retries = j.retries + d.charged::int,
-        crashes = j.crashes + 1,
+        crashes = j.crashes + {crashes},
         last_error = coalesce(d.error, j.last_error),
         finished_at = CASE WHEN d.goal <> 'pending' THEN d.now END,
         locked_by = NULL, locked_until = NULL, updated = d.now,

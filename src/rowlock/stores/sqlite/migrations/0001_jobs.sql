@@ -36,6 +36,7 @@ CREATE TABLE _jobs (
     stage               TEXT,
     trace               TEXT,
     history_dropped     INTEGER NOT NULL DEFAULT 0,
+    log_dropped         INTEGER NOT NULL DEFAULT 0,
     tags                TEXT,
     message             TEXT,
     cancel_reason       TEXT,
@@ -43,6 +44,7 @@ CREATE TABLE _jobs (
     result              TEXT,
     last_error          TEXT,
     history             TEXT,
+    log                 TEXT,
     -- Not IN: for a list of more than two, SQLite builds a temporary index each time a statement runs, which tripled
     -- the cost of an insert.
     CONSTRAINT _jobs_status CHECK (status = 'pending' OR status = 'processing' OR status = 'failed'
@@ -103,13 +105,15 @@ CREATE TABLE _jobs_archive (
     stage               TEXT,
     trace               TEXT,
     history_dropped     INTEGER NOT NULL,
+    log_dropped         INTEGER NOT NULL DEFAULT 0,
     tags                TEXT,
     message             TEXT,
     cancel_reason       TEXT,
     payload             TEXT NOT NULL,
     result              TEXT,
     last_error          TEXT,
-    history             TEXT
+    history             TEXT,
+    log                 TEXT
 );
 CREATE INDEX _jobs_archive_topic ON _jobs_archive (topic, id);
 CREATE INDEX _jobs_archive_finished ON _jobs_archive (topic, finished_at);
@@ -140,6 +144,21 @@ CREATE TABLE _jobs_topics (
     paused_by     TEXT
 );
 CREATE INDEX _jobs_topics_paused ON _jobs_topics (topic) WHERE paused_at IS NOT NULL;
+
+-- A row per worker, written by that worker alone.
+CREATE TABLE _jobs_workers (
+    name        TEXT PRIMARY KEY,
+    host        TEXT NOT NULL,
+    pid         INTEGER NOT NULL,
+    topics      TEXT NOT NULL,
+    concurrency INTEGER NOT NULL,
+    running     INTEGER NOT NULL,
+    lease       REAL NOT NULL,
+    stopping    INTEGER NOT NULL,
+    rowlock     TEXT NOT NULL,  -- its version
+    started     INTEGER NOT NULL,
+    seen        INTEGER NOT NULL
+);
 
 CREATE TABLE _jobs_audit (
     id     INTEGER PRIMARY KEY,

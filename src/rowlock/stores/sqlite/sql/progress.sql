@@ -1,3 +1,4 @@
 UPDATE _jobs
-SET progress = :percent, stage = coalesce(:stage, stage), message = coalesce(:message, message), updated = :now
+SET progress = coalesce(:percent, progress), stage = coalesce(:stage, stage), message = coalesce(:message, message),
+    updated = :now
 WHERE n = :n

@@ -1,5 +1,5 @@
 UPDATE _jobs
 SET status = :status, ready = :ready, run_at = coalesce(:run_at, run_at), retries = retries + :charged,
-    crashes = crashes + 1, last_error = coalesce(:error, last_error), finished_at = :finished_at,
+    crashes = crashes + :crashed, last_error = coalesce(:error, last_error), finished_at = :finished_at,
     locked_by = NULL, locked_until = NULL, updated = :now
 WHERE n = :n

@@ -1,0 +1,3 @@
+SELECT log, log_dropped FROM {schema}._jobs WHERE id = $1::uuid
+UNION ALL
+SELECT log, log_dropped FROM {schema}._jobs_archive WHERE id = $1::uuid

@@ -1,0 +1,103 @@
+"""Transactions of the application's own that belong to a run, on psycopg: for code without an event loop. Each has a
+connection of its own, so any thread may begin one, also on a store that was never opened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from rowlock import errors
+from rowlock.stores.base import Guard
+from rowlock.stores.postgres.connections import Target
+from rowlock.stores.postgres.ending import MARK, last_statements
+from rowlock.stores.steps import drive
+
+_KIND = "psycopg Connection"
+
+
+@contextmanager
+def sync_transaction(target: Target, guard: Guard) -> Iterator[Any]:
+    with closing(_connect(target)) as connection:
+        # The driver's own block, in which it refuses commit() and rollback() by itself.
+        transaction = connection.transaction()
+        with _lost(connection, target, errors.StoreUnavailable, "at the BEGIN"):
+            transaction.__enter__()
+            connection.execute(MARK)
+        try:
+            yield connection
+            with _lost(connection, target, errors.StoreUnavailable, "before the COMMIT, so nothing was written"):
+                _check(connection, target, guard)
+        except BaseException as error:
+            transaction.__exit__(type(error), error, error.__traceback__)
+            raise
+        with _lost(connection, target, errors.OutcomeUnknown, "at the COMMIT, which may have been carried out or not"):
+            transaction.__exit__(None, None, None)
+
+
+def _check(connection: Any, target: Target, guard: Guard) -> None:
+    from rowlock.stores.callers.on_postgres import run_on_psycopg
+
+    drive(last_statements(_KIND, target.schema, guard), lambda query: run_on_psycopg(connection, query))
+
+
+def _connect(target: Target) -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise errors.StoreError(
+            "a transaction in a sync handler needs psycopg: pip install 'psycopg[binary]'. Or use a connection of your "
+            "own and ctx.sync.fence(conn)"
+        ) from error
+    dsn, settings = _libpq(target.dsn, {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()})
+    try:
+        connection = psycopg.connect(
+            dsn,
+            options=settings or None,
+            connect_timeout=math.ceil(target.connect_timeout),
+            application_name="rowlock",
+            prepare_threshold=5 if target.statement_cache_size else None,  # a pooler may not know prepared statements
+        )
+    except psycopg.Error as error:
+        raise errors.StoreUnavailable(f"{target.label} can't be reached: {error}") from error
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    return connection
+
+
+def _libpq(dsn: str, known: set[str]) -> tuple[str, str]:
+    """Our URL as libpq reads it: server settings are options there, and the query doesn't win over the rest."""
+    parts = urlsplit(dsn)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if "database" in query:
+        query.setdefault("dbname", query.pop("database"))
+    said = {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": parts.username,
+        "password": parts.password,
+        "dbname": parts.path.strip("/"),
+    }
+    own = {name: value for name, value in query.items() if name in known and not said.get(name)}
+    settings = [f"-c {name}={_escaped(value)}" for name, value in query.items() if name not in known]
+    if "options" in own:
+        settings.insert(0, own.pop("options"))
+    return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(own, quote_via=quote), "")), " ".join(settings)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+
+@contextmanager
+def _lost(connection: Any, target: Target, error: type[errors.StoreUnavailable], when: str) -> Iterator[None]:
+    """A connection that breaks is rowlock's to explain; everything else the server says is the application's."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as cause:
+        if connection.closed:
+            raise error(f"{target.label} hung up {when}: {cause}") from cause
+        raise

@@ -1,0 +1,149 @@
+"""Transactions of the application's own that belong to a run, on asyncpg: BEGIN, its statements, the fence, COMMIT."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import asyncpg
+
+from rowlock import errors
+from rowlock.stores.base import Guard
+from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.postgres.connections import Connections
+from rowlock.stores.postgres.ending import MARK, last_statements
+from rowlock.stores.steps import Query, drive_async
+
+MOST_IDLE = 10  # connections kept; there are as many as handlers ask for at once
+KEEP = 60.0  # seconds that an idle one is kept
+_KIND = "asyncpg Connection"
+_PATIENCE = 5.0  # seconds to clean up a connection before hanging up
+# Goodbyes of the server: the connection is about to be closed, though it may not know yet.
+_GOODBYE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+)
+_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class _Connection(asyncpg.Connection):
+    """Knows whether the application has changed what no reset brings back."""
+
+    altered = False
+
+    async def set_type_codec(self, *arguments: Any, **options: Any) -> None:
+        self.altered = True
+        await super().set_type_codec(*arguments, **options)
+
+    async def set_builtin_type_codec(self, *arguments: Any, **options: Any) -> None:
+        self.altered = True
+        await super().set_builtin_type_codec(*arguments, **options)
+
+
+class Transactions:
+    """Their connections are not those of claim and settle, which must never wait for a handler, and have the server's
+    own settings: ours would give the application's statements strange plans."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._idle: dict[Any, asyncio.TimerHandle] = {}  # the one used last is taken first
+
+    @asynccontextmanager
+    async def begin(self, guard: Guard) -> AsyncIterator[Any]:
+        connection, transaction = await self._begun()
+        sound = False
+        try:
+            yield connection
+            with self._lost(connection, errors.StoreUnavailable, "before the COMMIT, so nothing was written"):
+                await self._check(connection, guard)
+            with self._lost(connection, errors.OutcomeUnknown, "at the COMMIT, which may have been carried out or not"):
+                async with asyncio.timeout(self._connections.target.command_timeout):
+                    await transaction.commit()
+            sound = await self._clean(connection, transaction)
+        except (Exception, asyncio.CancelledError):
+            sound = await self._clean(connection, transaction)
+            raise
+        finally:
+            self._give_back(connection, sound)
+
+    async def close(self) -> None:
+        if self._connections.forked:
+            keep_for_ever(list(self._idle))
+            self._idle = {}
+        while self._idle:
+            connection, timer = self._idle.popitem()
+            timer.cancel()
+            with suppress(*_FAILURES):  # it is gone already, which is what we want
+                await connection.close(timeout=_PATIENCE)
+
+    async def _begun(self) -> tuple[Any, Any]:
+        if self._connections.forked:
+            keep_for_ever(list(self._idle))
+        self._connections.check()
+        while self._idle:
+            connection, timer = self._idle.popitem()
+            timer.cancel()
+            with suppress(*_FAILURES):  # it had been cut off while it was idle
+                return connection, await self._begin(connection)
+        connection = await self._connections.connect_plain(_Connection)
+        with self._lost(connection, errors.StoreUnavailable, "at the BEGIN"):
+            return connection, await self._begin(connection)
+
+    async def _begin(self, connection: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._connections.target.connect_timeout):
+                # The driver's own transaction, so that the application's `conn.transaction()` is a savepoint in it.
+                transaction = connection.transaction(isolation="read_committed")
+                await transaction.start()
+                await connection.execute(MARK)
+        except BaseException:
+            connection.terminate()
+            raise
+        return transaction
+
+    async def _check(self, connection: Any, guard: Guard) -> None:
+        async def run(query: Query) -> str:
+            answer: str = await connection.fetchval(query.text, query.parameter)
+            return answer
+
+        async with asyncio.timeout(self._connections.target.command_timeout):
+            await drive_async(last_statements(_KIND, self._connections.target.schema, guard), run)
+
+    async def _clean(self, connection: Any, transaction: Any) -> bool:
+        """Roll back what is open, and forget what the application has set in the session. False: hang up."""
+        with suppress(*_FAILURES):
+            async with asyncio.timeout(_PATIENCE):
+                if not connection.is_closed():
+                    if connection.is_in_transaction():
+                        await transaction.rollback()
+                    await connection.reset()
+                    return True
+        return False
+
+    def _give_back(self, connection: Any, sound: bool) -> None:
+        if sound and not connection.altered and self._connections.opened and len(self._idle) < MOST_IDLE:
+            self._idle[connection] = asyncio.get_running_loop().call_later(KEEP, self._expire, connection)
+        else:
+            connection.terminate()
+
+    def _expire(self, connection: Any) -> None:
+        del self._idle[connection]
+        connection.terminate()
+
+    @contextmanager
+    def _lost(self, connection: Any, error: type[errors.StoreUnavailable], when: str) -> Iterator[None]:
+        """A connection that breaks is rowlock's to explain; everything else the server says is the application's."""
+        label = self._connections.target.label
+        try:
+            yield
+        except TimeoutError as cause:
+            connection.terminate()
+            raise error(f"{label} gave no answer {when}") from cause
+        except _FAILURES as cause:
+            if connection.is_closed() or isinstance(cause, (OSError, *_GOODBYE)):
+                raise error(f"{label} hung up {when}: {str(cause) or type(cause).__name__}") from cause
+            raise

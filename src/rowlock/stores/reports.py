@@ -1,0 +1,45 @@
+"""What workers say, made ready for any store: progress, log lines, how another worker died."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rowlock.core.codec import clean_text, decode
+from rowlock.core.job import Log, LogLine
+from rowlock.stores.base import Progress
+from rowlock.stores.times import moment
+
+MAX_DETAIL = 2000  # bytes; it goes into the history too
+
+
+def merge(reports: Sequence[Progress]) -> dict[tuple[str, int], Progress]:
+    """One report per run: the last word on each field, and all lines."""
+    merged: dict[tuple[str, int], Progress] = {}
+    for report in reports:
+        run = report.id, report.version
+        earlier = merged.get(run)
+        merged[run] = report if earlier is None else _add(earlier, report)
+    return merged
+
+
+def _add(earlier: Progress, later: Progress) -> Progress:
+    return Progress(
+        later.id,
+        later.version,
+        earlier.percent if later.percent is None else later.percent,
+        earlier.stage if later.stage is None else later.stage,
+        earlier.message if later.message is None else later.message,
+        earlier.lines + later.lines,
+    )
+
+
+def read_log(text: str | None, dropped: int) -> Log:
+    """The log as it is kept with a job: [{at, version, level, text}, …]."""
+    kept = decode(text) if text else []
+    lines = [LogLine(moment(line["at"]), line["version"], line["level"], line["text"]) for line in kept]
+    return Log(lines, dropped)
+
+
+def death(detail: str | None) -> str:
+    """What follows the worker's name in the error of a job that it was running."""
+    return f", {clean_text(detail, MAX_DETAIL)}" if detail else ""

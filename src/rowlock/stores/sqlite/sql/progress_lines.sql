@@ -1,0 +1,1 @@
+UPDATE _jobs SET log = :log, log_dropped = log_dropped + :dropped WHERE n = :n

@@ -1,0 +1,2 @@
+SELECT name, host, pid, topics, concurrency, running, lease, stopping, rowlock, started, seen
+FROM _jobs_workers ORDER BY name

@@ -1,0 +1,85 @@
+"""Transactions of the application's own that belong to a run: BEGIN IMMEDIATE, its statements, the fence, COMMIT."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from rowlock.stores.base import Guard
+from rowlock.stores.sqlite.database import Database
+from rowlock.stores.sqlite.fenced import FencedConnection
+from rowlock.stores.sqlite.threads import Worker
+
+Connect = Callable[[], Database]  # on a FencedConnection
+
+
+class _Transaction:
+    """Its methods may wait for the write lock, or for the disk."""
+
+    def __init__(self, connect: Connect, guard: Guard, longest: float) -> None:
+        self._connect = connect
+        self._guard = guard
+        self._longest = longest
+        self._database: Database | None = None
+        self._unwanted = False
+
+    def begin(self) -> FencedConnection:
+        self._database = self._connect()
+        self._database.hurry = self._unwanted
+        self._database.begin()
+        conn = _fenced(self._database)
+        conn.watch(self._longest)
+        return conn
+
+    def commit(self) -> None:
+        assert self._database is not None  # noqa: S101 - narrows the type
+        database = self._database
+        _fenced(database).finish(lambda: database.commit(self._guard))
+
+    def hurry(self) -> None:
+        """Nobody waits for it any more."""
+        self._unwanted = True
+        if self._database is not None:
+            self._database.hurry = True
+
+    def end(self) -> None:
+        if self._database is not None:
+            _fenced(self._database).end()
+
+
+def _fenced(database: Database) -> FencedConnection:
+    conn = database.conn
+    assert isinstance(conn, FencedConnection)  # noqa: S101 - narrows the type
+    return conn
+
+
+@contextmanager
+def sync_transaction(connect: Connect, guard: Guard, longest: float) -> Iterator[FencedConnection]:
+    transaction = _Transaction(connect, guard, longest)
+    try:
+        conn = transaction.begin()
+        with conn.explained():
+            yield conn
+        transaction.commit()
+    finally:
+        transaction.end()
+
+
+@asynccontextmanager
+async def transaction(connect: Connect, guard: Guard, longest: float) -> AsyncIterator[FencedConnection]:
+    """On a thread of its own: in a pool, those that wait for the lock would keep its holder from committing."""
+    transaction = _Transaction(connect, guard, longest)
+    worker = Worker("rowlock-sqlite-transaction")
+    try:
+        conn = await worker.call(transaction.begin)
+        with conn.explained():
+            yield conn
+        await worker.call(transaction.commit)
+    except (Exception, asyncio.CancelledError):
+        transaction.hurry()
+        await worker.call(transaction.end)  # the lock is free when the exception arrives
+        raise
+    finally:
+        worker.submit(transaction.end)  # also if that was cancelled
+        worker.submit_stop()

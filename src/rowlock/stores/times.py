@@ -1,0 +1,21 @@
+"""Times as integer microseconds since the epoch: exact, and the same on every store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def micros(at: datetime) -> int:
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def moment(at: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=at)
+
+
+def span(seconds: float) -> int:
+    """Seconds as microseconds, rounded just as datetime does it."""
+    return timedelta(seconds=seconds) // _MICROSECOND if seconds else 0

@@ -1,0 +1,146 @@
+"""What handlers log is kept with the job, over all its runs, wherever the job goes."""
+
+from datetime import timedelta
+
+import pytest
+
+from rowlock.core.job import Log, LogLine, Status
+from rowlock.core.lifecycle import Completed, Failed, Released
+from rowlock.stores.base import DAY, MAX_LOG_LINES, MAX_LOG_TEXT, Hold, NewLine, Progress, Retention
+from tests.stores.harness import LEASE, NOBODY, START, Harness, settlement
+
+
+def lines(*texts: str, age: float = 0.0) -> tuple[NewLine, ...]:
+    return tuple(NewLine(age, "info", text) for text in texts)
+
+
+async def texts(store: Harness, job_id: str) -> list[str]:
+    return [line.text for line in (await store.store.logs(job_id)).lines]
+
+
+async def test_a_line_knows_its_run_and_when_it_was_said(store: Harness) -> None:
+    claimed = await store.claimed()
+    now = await store.advance(10)
+    said = (NewLine(2.5, "warning", "slow"), NewLine(0.000001, "info", "done"))
+    assert await store.store.progress([Progress(claimed.id, 1, lines=said)]) == [Hold.KEPT]
+    assert await store.store.logs(claimed.id) == Log(
+        [
+            LogLine(now - timedelta(seconds=2.5), 1, "warning", "slow"),
+            LogLine(now - timedelta(microseconds=1), 1, "info", "done"),
+        ]
+    )
+
+
+async def test_a_line_leaves_the_progress_as_it_is(store: Harness) -> None:
+    claimed = await store.claimed()
+    await store.store.progress([Progress(claimed.id, 1, 30.0, "stage", "message")])
+    before = await store.job(claimed.id)
+    await store.store.progress([Progress(claimed.id, 1, lines=lines("hi"))])
+    assert await store.job(claimed.id) == before
+    await store.store.progress([Progress(claimed.id, 1, message="other")])
+    after = await store.job(claimed.id)
+    assert (after.progress, after.stage, after.message) == (30.0, "stage", "other")
+    assert await texts(store, claimed.id) == ["hi"]
+
+
+async def test_several_reports_of_one_run_in_one_call(store: Harness) -> None:
+    """The last word on each field counts, whichever report says it; no line is lost; neighbours get their own."""
+    run, neighbour = await store.claimed(), await store.claimed()
+    reports = [
+        Progress(run.id, 1, 10.0, "first", lines=lines("a")),
+        Progress(neighbour.id, 1, 5.0, lines=lines("n")),
+        Progress(run.id, 1, None, "second", "m", lines("b", "c")),
+        Progress(run.id, 2, 99.0, "z", "z", lines("zombie")),
+        Progress(run.id, 1, 20.0),
+        Progress(run.id, 1, lines=lines("d")),
+    ]
+    kept, lost = Hold.KEPT, Hold.LOST
+    assert await store.store.progress(reports) == [kept, kept, kept, lost, kept, kept]
+    after = await store.job(run.id)
+    assert (after.progress, after.stage, after.message) == (20.0, "second", "m")
+    assert await texts(store, run.id) == ["a", "b", "c", "d"]
+    assert await texts(store, neighbour.id) == ["n"]
+
+
+async def test_the_newest_lines_stay_and_the_others_are_counted(store: Harness) -> None:
+    claimed = await store.claimed()
+    words = [str(n) for n in range(2 * MAX_LOG_LINES + 7)]
+    most, rest = words[: MAX_LOG_LINES - 1], words[MAX_LOG_LINES - 1 :]
+    await store.store.progress([Progress(claimed.id, 1, lines=lines(*most))])
+    assert (await store.store.logs(claimed.id)).dropped == 0
+    for part in (rest[:1], rest[1:2], rest[2:]):  # full; one over; more at once than there is room for
+        await store.store.progress([Progress(claimed.id, 1, lines=lines(*part))])
+    log = await store.store.logs(claimed.id)
+    assert [line.text for line in log.lines] == words[-MAX_LOG_LINES:]
+    assert log.dropped == len(words) - MAX_LOG_LINES
+
+
+@pytest.mark.parametrize("count", [3 * MAX_LOG_LINES, 10 * MAX_LOG_LINES])
+async def test_a_flood_of_long_lines_in_one_report(store: Harness, count: int) -> None:
+    claimed = await store.claimed()
+    flood = lines(*(f"{n} {'x' * MAX_LOG_TEXT}" for n in range(count)))
+    assert await store.store.progress([Progress(claimed.id, 1, 50.0, lines=flood)]) == [Hold.KEPT]
+    log = await store.store.logs(claimed.id)
+    assert log.dropped == count - MAX_LOG_LINES
+    assert [line.text.split()[0] for line in log.lines] == [str(n) for n in range(count - MAX_LOG_LINES, count)]
+    assert all(len(line.text.encode()) <= MAX_LOG_TEXT for line in log.lines)
+
+
+async def test_text_that_no_database_takes_is_cleaned(store: Harness) -> None:
+    claimed = await store.claimed()
+    awkward = 'quote " \\ \n\t NUL \0 surrogate \ud800 emoji \N{PILE OF POO} null [] {}'
+    await store.store.progress([Progress(claimed.id, 1, lines=lines(awkward, ""))])
+    clean = awkward.replace("\0", "\N{REPLACEMENT CHARACTER}").replace("\ud800", "?")
+    assert await texts(store, claimed.id) == [clean, ""]
+
+
+async def test_the_log_goes_through_all_runs_and_into_the_archive(store: Harness) -> None:
+    first = await store.claimed()
+    await store.store.progress([Progress(first.id, 1, lines=lines("one"))])
+    await store.store.settle([settlement(first, Failed("never", final=True))])
+    await store.store.requeue([first.id], by="ann")
+    [second] = (await store.claim()).jobs
+    await store.store.progress([Progress(first.id, 2, lines=lines("two"))])
+    await store.advance(LEASE + 1)
+    await store.store.rescue(by="m1", backoff=[1.0])
+    [third] = (await store.claim()).jobs
+    await store.store.progress([Progress(first.id, 3, lines=lines(*["three"] * MAX_LOG_LINES))])
+    before = await store.store.logs(first.id)
+    assert {line.version for line in before.lines} == {3}
+    assert before.dropped == 2
+    await store.store.settle([settlement(third, Completed())])
+    assert (await store.job(first.id)).status is Status.COMPLETED
+    assert await store.store.logs(first.id) == before
+    assert second.version == 2
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED])
+@pytest.mark.parametrize("how", ["delete", "prune"])
+async def test_the_log_goes_with_its_job(store: Harness, status: Status, how: str) -> None:
+    claimed = await store.claimed()
+    await store.store.progress([Progress(claimed.id, 1, lines=lines("hi"))])
+    outcome = Completed() if status is Status.COMPLETED else Failed("never", final=True)
+    await store.store.settle([settlement(claimed, outcome)])
+    assert await texts(store, claimed.id) == ["hi"]
+    if how == "delete":
+        await store.store.delete([claimed.id], by="ann")
+    else:
+        await store.advance(2 * DAY)
+        assert await store.store.prune(Retention(completed=DAY, failed=DAY)) == 1
+    assert await store.store.logs(claimed.id) == Log([])
+
+
+async def test_a_run_that_is_over_can_log_nothing(store: Harness) -> None:
+    claimed = await store.claimed()
+    await store.store.progress([Progress(claimed.id, 1, lines=lines("mine"))])
+    await store.store.settle([settlement(claimed, Released())])
+    await store.claim("w2")
+    before = await store.rows()
+    assert await store.store.progress([Progress(claimed.id, 1, lines=lines("late"))]) == [Hold.LOST]
+    assert await store.rows() == before
+
+
+async def test_a_job_without_a_log_and_no_job(store: Harness) -> None:
+    assert await store.store.logs(await store.add()) == Log([])
+    assert await store.store.logs(NOBODY) == Log([])
+    assert (await store.store.now()) == START

@@ -1,0 +1,297 @@
+"""PostgreSQL's doorbell: rung only for who waits, and a listener that has gone deaf is noticed and healed."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from rowlock.stores.postgres.doorbell import Doorbell, Rhythm
+from rowlock.stores.postgres.store import PostgresStore
+from tests.proxy import Proxy
+from tests.servers import PostgresServer
+from tests.stores.conftest import StoreDatabases
+
+CHANNEL = "rowlock_public"
+QUICK = Rhythm(check=0.05, patience=0.5, linger=0.05, rarely=3600.0)
+
+
+@pytest.fixture
+async def url(store_databases: StoreDatabases) -> AsyncIterator[str]:
+    async with store_databases.fresh() as url:
+        yield url
+
+
+@asynccontextmanager
+async def opened(url: str, rhythm: Rhythm = QUICK) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url)
+    store._doorbell = Doorbell(store._connections, rhythm)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def idle(store: PostgresStore) -> AsyncIterator["asyncio.Task[bool]"]:
+    """A wait of which others know, and that nothing has ended yet."""
+    while await store.wait_for_work(0.05) or not store._doorbell._locked:
+        pass
+    waiting = asyncio.create_task(store.wait_for_work(60.0))
+    await asyncio.sleep(0)
+    try:
+        yield waiting
+    finally:
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+class Onlooker:
+    """A connection of one's own that sees who waits, and hears every notification."""
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        self._connection = connection
+        self._heard: list[str] = []
+
+    async def waiters(self) -> set[int]:
+        found = await self._connection.fetch(
+            "SELECT pid FROM pg_locks JOIN pg_database d ON d.oid = database "
+            "WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted AND datname = current_database()"
+        )
+        return {row["pid"] for row in found}
+
+    async def sees(self, wanted: Callable[[set[int]], bool]) -> set[int]:
+        async with asyncio.timeout(20):
+            while not wanted(waiters := await self.waiters()):
+                pass  # each look is a round trip
+        return waiters
+
+    async def listen(self) -> None:
+        for channel in (CHANNEL, "onlooker"):
+            await self._connection.add_listener(channel, lambda *heard: self._heard.append(str(heard[2])))
+
+    async def heard(self) -> list[str]:
+        """Rings so far: notifications come in the order of their commits, so none can come after our own."""
+        await self._connection.execute("NOTIFY onlooker")
+        async with asyncio.timeout(20):
+            while "onlooker" not in self._heard:
+                await self._connection.execute("")
+        heard, self._heard = self._heard, []
+        return heard[: heard.index("onlooker")]
+
+    async def execute(self, statement: str, *values: Any) -> None:
+        await self._connection.execute(statement, *values)
+
+
+@pytest.fixture
+async def onlooker(url: str) -> AsyncIterator[Onlooker]:
+    connection = await asyncpg.connect(url)
+    yield Onlooker(connection)
+    await connection.close()
+
+
+async def rung(waiting: "asyncio.Task[bool]") -> bool:
+    async with asyncio.timeout(20):
+        return await waiting
+
+
+# ── Who is rung for ──
+
+
+async def test_nobody_is_notified_while_nobody_waits(url: str, onlooker: Onlooker) -> None:
+    await onlooker.listen()
+    async with opened(url) as busy, opened(url) as other:
+        for _ in range(3):
+            await busy.ring()
+        assert await onlooker.heard() == []
+        async with idle(other) as waiting:
+            await busy.ring()
+            assert await rung(waiting)
+        assert await onlooker.heard() == [CHANNEL]
+
+
+async def test_one_ring_is_for_all_who_wait(url: str) -> None:
+    async with opened(url) as one, opened(url) as two, opened(url) as other, idle(one) as first, idle(two) as second:
+        await other.ring()
+        assert await rung(first)
+        assert await rung(second)
+
+
+async def test_who_is_busy_is_not_rung_for_and_looks_again_when_idle(url: str, onlooker: Onlooker) -> None:
+    await onlooker.listen()
+    async with opened(url) as store, opened(url) as other:
+        async with idle(store) as waiting:
+            assert len(await onlooker.waiters()) == 1
+            await other.ring()
+            assert await rung(waiting)
+        await onlooker.sees(lambda waiters: not waiters)
+        await onlooker.heard()
+        await other.ring()
+        assert await onlooker.heard() == []
+        # Nobody has heard that ring, so the next wait ends as soon as others can know of it: look once more.
+        assert await rung(asyncio.create_task(store.wait_for_work(60.0)))
+
+
+async def test_waits_that_follow_each_other_are_one(url: str, onlooker: Onlooker) -> None:
+    async with opened(url, Rhythm(linger=60.0)) as store:
+        async with idle(store):
+            [pid] = await onlooker.waiters()
+        for _ in range(5):
+            assert not await store.wait_for_work(0.01)
+            assert await onlooker.waiters() == {pid}
+
+
+async def test_an_application_has_its_own_advisory_locks(url: str, onlooker: Onlooker) -> None:
+    async with opened(url) as store, idle(store):
+        for key in (0, 1, 42, 2**31):
+            await onlooker.execute("SELECT pg_advisory_lock($1)", key)
+        assert len(await onlooker.waiters()) == 1
+
+
+# ── Who has gone deaf ──
+
+
+async def test_a_listener_that_was_terminated_is_replaced(url: str, onlooker: Onlooker) -> None:
+    async with opened(url) as store, opened(url) as other:
+        async with idle(store) as waiting:
+            [old] = await onlooker.waiters()
+            await onlooker.execute("SELECT pg_terminate_backend($1)", old)
+            assert await rung(waiting)  # rings may have been missed
+            assert old not in await onlooker.sees(lambda waiters: waiters not in ({old}, set()))
+        async with idle(store) as waiting:
+            await other.ring()
+            assert await rung(waiting)
+
+
+async def test_a_socket_that_is_half_open_is_replaced(url: str, postgres: PostgresServer, onlooker: Onlooker) -> None:
+    async with Proxy(postgres.host, postgres.port) as proxy, opened(url) as other:
+        through = url.replace(f":{urlsplit(url).port}/", f":{proxy.port}/")
+        async with opened(through) as store:
+            async with idle(store) as waiting:
+                proxy.freeze_newest()  # the LISTEN connection was the last one
+                assert await rung(waiting)
+            async with idle(store) as waiting:
+                await other.ring()
+                assert await rung(waiting)
+
+
+async def test_a_server_that_was_away(caplog: pytest.LogCaptureFixture) -> None:
+    with PostgresServer() as server:
+        await PostgresStore(server.url()).migrate()
+        async with opened(server.url()) as store, opened(server.url()) as other:
+            async with idle(store) as waiting:
+                server.stop()
+                await asyncio.sleep(0.1)  # some tries fail
+                server.start()
+                assert await rung(waiting)
+            async with idle(store) as waiting:
+                await other.ring()
+                assert await rung(waiting)
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
+class Pooler:
+    """Stands for a pooler in transaction mode: each message goes to another of its two server connections."""
+
+    def __init__(self, *servers: "asyncpg.Connection[asyncpg.Record]") -> None:
+        self._servers = servers
+        self._messages = 0
+        self.clients = 0
+        self.fair = True  # False: it has got tired, and everything goes to the same one
+
+    async def connect(self) -> "Pooler":
+        self.clients += 1
+        return self
+
+    async def execute(self, text: str) -> str:
+        self._messages += self.fair
+        return await self._servers[self._messages % 2].execute(text)
+
+    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None:
+        await self._servers[self._messages % 2].add_listener(channel, callback)
+
+    def add_termination_listener(self, callback: Callable[..., None]) -> None:
+        pass
+
+    def is_closed(self) -> bool:
+        return False
+
+    def terminate(self) -> None:
+        pass
+
+
+@pytest.fixture
+async def pooler(url: str) -> AsyncIterator[Pooler]:
+    servers = [await asyncpg.connect(url) for _ in range(2)]
+    yield Pooler(*servers)
+    for server in servers:
+        server.terminate()
+
+
+async def test_behind_a_pooler_it_polls_and_says_so_once(
+    url: str, pooler: Pooler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(url) as store:
+        monkeypatch.setattr(store._connections, "connect", pooler.connect)
+        while not caplog.records:
+            assert not await store.wait_for_work(0.01)
+        for _ in range(20):
+            assert not await store.wait_for_work(0.01)
+        assert pooler.clients == 2
+    [said] = caplog.records
+    assert "pooler" in said.getMessage()
+
+
+async def test_behind_a_pooler_it_tries_again_now_and_then(
+    url: str, pooler: Pooler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(url, Rhythm(check=0.01, linger=0.01, rarely=0.05)) as store:
+        monkeypatch.setattr(store._connections, "connect", pooler.connect)
+        while pooler.clients < 6:  # by now all of its connections listen, for clients that are long gone
+            assert not await store.wait_for_work(0.01)
+        assert len(caplog.records) == 1
+        pooler.fair = False
+        assert await rung(asyncio.create_task(store.wait_for_work(60.0)))
+
+
+# ── Without it ──
+
+
+async def test_without_listen_a_wait_is_a_sleep(url: str, onlooker: Onlooker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await onlooker.listen()
+    async with opened(f"{url}?listen=off") as store:
+        monkeypatch.setattr(store._connections, "connect", None)  # called by none
+        waiting = asyncio.create_task(store.wait_for_work(0.05))
+        await asyncio.sleep(0)
+        await store.ring()
+        assert not await waiting
+        assert await onlooker.waiters() == set()
+        assert await onlooker.heard() == []
+
+
+async def test_closing_lets_go_at_once_and_twice_does_no_harm(url: str, onlooker: Onlooker) -> None:
+    async with opened(url) as store, idle(store):
+        assert len(await onlooker.waiters()) == 1
+        await store.close()
+        await onlooker.sees(lambda waiters: not waiters)
+
+
+async def test_a_child_may_close_what_it_inherited(url: str, onlooker: Onlooker) -> None:
+    async with opened(url) as store, idle(store):
+        child = os.fork()
+        if not child:  # no pytest, no event loop of the parent's here
+            signal.alarm(20)
+            try:
+                asyncio.run(store.close())
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222 - the child has no loop to wait for
+        assert len(await onlooker.waiters()) == 1

@@ -1,0 +1,134 @@
+"""The workers' register: report, retire, workers. And what a worker holds by the record: held_by, look."""
+
+import asyncio
+
+import pytest
+from msgspec import structs
+
+from rowlock.core.job import HELD, Status
+from rowlock.core.lifecycle import Completed, Released
+from rowlock.stores.base import Beat, Hold, Store
+from tests.stores.harness import LEASE, NOBODY, START, Harness, info, settlement
+
+# ── report, retire, workers ──
+
+
+async def test_a_first_report_is_the_start(store: Harness) -> None:
+    worker = info()
+    assert await store.store.report(worker) == START
+    assert await store.store.workers() == [structs.replace(worker, started=START, seen=START)]
+
+
+async def test_a_later_report_says_all_anew_but_the_start(store: Harness) -> None:
+    await store.store.report(info())
+    now = await store.advance(5)
+    later = info(host="there", pid=1, topics=(), concurrency=2, running=1, lease=7.5, stopping=True, rowlock="1.1")
+    assert await store.store.report(later) == now
+    assert await store.store.workers() == [structs.replace(later, started=START, seen=now)]
+
+
+async def test_what_a_report_claims_about_time_is_not_believed(store: Harness) -> None:
+    now = await store.advance(5)
+    await store.store.report(info(started=START, seen=START))
+    [worker] = await store.store.workers()
+    assert (worker.started, worker.seen) == (now, now)
+
+
+async def test_workers_are_listed_by_name(store: Harness) -> None:
+    names = ["b", "a", "C", "ä", "a-2"]
+    for name in names:
+        await store.store.report(info(name))
+    assert [worker.name for worker in await store.store.workers()] == sorted(names)
+
+
+async def test_who_retires_is_gone_and_begins_anew(store: Harness) -> None:
+    for name in ("w1", "w2", "w3"):
+        await store.store.report(info(name))
+    assert await store.store.retire(["w1", "w3", "nobody"]) == 2
+    assert [worker.name for worker in await store.store.workers()] == ["w2"]
+    assert await store.store.retire(["w1", "w3"]) == 0
+    assert await store.store.retire([]) == 0
+    now = await store.advance(1)
+    await store.store.report(info())
+    assert (await store.store.workers())[0].started == now
+
+
+async def test_the_register_is_no_part_of_any_jobs_story(store: Harness) -> None:
+    claimed = await store.claimed()
+    before = await store.rows()
+    await store.store.report(info())
+    await store.store.retire(["w1"])
+    assert await store.rows() == before
+    assert await store.audit() == []
+    assert claimed.locked_by == "w1"
+
+
+async def test_many_report_while_others_retire_the_dead(real_store: Harness) -> None:
+    stores = [await real_store.another() for _ in range(3)]
+    dead = [f"dead {n}" for n in range(20)]
+    for name in dead:
+        await real_store.store.report(info(name))
+
+    async def live(store: Store, name: str) -> None:
+        seen = [await store.report(info(name, running=n)) for n in range(10)]
+        assert seen == sorted(seen)
+
+    retired = await asyncio.gather(
+        *(store.retire(dead if n % 2 else dead[::-1]) for n, store in enumerate(stores)),
+        *(live(store, f"lives {n}") for n, store in enumerate(stores)),
+    )
+    assert sum(count or 0 for count in retired) == len(dead)
+    assert [(worker.name, worker.running) for worker in await real_store.store.workers()] == [
+        (f"lives {n}", 9) for n in range(3)
+    ]
+
+
+# ── look ──
+
+
+@pytest.mark.parametrize("status", Status)
+async def test_look_in_every_status(store: Harness, status: Status) -> None:
+    job = await store.in_status(status)
+    before = await store.rows()
+    expected = {Status.PROCESSING: Hold.KEPT, Status.CANCEL_REQUESTED: Hold.CANCEL}.get(status, Hold.LOST)
+    runs = [Beat(job.id, job.version), Beat(job.id, job.version + 1), Beat(job.id, job.version - 1)]
+    assert await store.store.look(runs) == [expected, Hold.LOST, Hold.LOST]
+    assert await store.rows() == before
+
+
+async def test_look_answers_in_order_and_writes_nothing(store: Harness) -> None:
+    kept, asked, back = [await store.claimed(f"w{n}") for n in range(3)]
+    await store.store.cancel([asked.id], by="ann")
+    await store.store.settle([settlement(back, Released())])
+    before = await store.rows()
+    await store.advance(LEASE + 1)  # a lease that nobody has taken is still ours
+    runs = [Beat(NOBODY, 1), Beat(asked.id, 1), Beat(back.id, 1), Beat(kept.id, 1, started=True), Beat(kept.id, 1)]
+    lost, keep, cancel = Hold.LOST, Hold.KEPT, Hold.CANCEL
+    assert await store.store.look(runs) == [lost, cancel, lost, keep, keep]
+    assert await store.rows() == before
+    assert await store.store.look([]) == []
+
+
+# ── held_by ──
+
+
+@pytest.mark.parametrize("status", Status)
+async def test_held_by_in_every_status(store: Harness, status: Status) -> None:
+    job = await store.in_status(status)
+    expected = [Beat(job.id, 1, started=True)] if status in HELD else []
+    assert await store.store.held_by("w1") == expected
+
+
+async def test_held_by_names_the_runs_of_this_worker_alone(store: Harness) -> None:
+    started, ahead, again = await store.claimed(), await store.claimed(start=False), await store.claimed()
+    await store.claimed("w2")
+    await store.store.settle([settlement(again, Released())])
+    await store.claim("w1")
+    done = await store.claimed(topic="other")
+    await store.store.settle([settlement(done, Completed())])
+    held = await store.store.held_by("w1")
+    assert set(held) == {Beat(started.id, 1, True), Beat(ahead.id, 1, False), Beat(again.id, 2, True)}
+    assert len(held) == 3
+    assert await store.store.held_by("w") == []
+    await store.store.heartbeat([Beat(ahead.id, 1, started=True)], LEASE)
+    assert Beat(ahead.id, 1, True) in await store.store.held_by("w1")
