@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+import rowlock
+
 HEAVY = {
     "sqlite3",
     "asyncpg",
@@ -22,3 +26,10 @@ def test_importing_loads_no_driver_and_no_framework() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "rowlock" in loaded
     assert HEAVY & set(loaded) == set()
+
+
+def test_every_public_name_is_there_when_it_is_asked_for() -> None:
+    assert {name for name in rowlock.__all__ if getattr(rowlock, name, None) is None} <= {"INJECTED"}
+    assert set(rowlock.__all__) <= set(dir(rowlock))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        rowlock.nothing  # noqa: B018 - asking is the test

@@ -26,8 +26,9 @@ from msgspec import UNSET, UnsetType
 
 from rowlock.client.enqueue import Draftable
 from rowlock.client.portal import drive, refuse_in_loop
-from rowlock.core.job import Event, Job
-from rowlock.stores.base import Enqueued, Pause
+from rowlock.client.why import Why
+from rowlock.core.job import Event, Job, Log
+from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.tasks import EnqueueOptions
 
@@ -51,8 +52,10 @@ class SyncJobs:
         self._run(self._jobs.open)
 
     def close(self) -> None:
-        """Let go of all connections. Safe to call twice."""
+        """Stop working, and let go of all connections. Safe to call twice."""
         refuse_in_loop()
+        if self._jobs._worker is not None:
+            self.stop()
         self._jobs._stores.close_from_sync()
 
     def _run(self, verb: Callable[[], Coroutine[Any, Any, T]], conn: Any = None) -> T:

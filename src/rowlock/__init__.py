@@ -1,34 +1,45 @@
 """rowlock: a job system that lives in the database you already have.
 
-Importing it loads no database driver and no web framework; `open_store` imports the one that a URL asks for.
+A name is imported when it is first asked for: the command line and the supervisor of workers need but a few of them.
+No database driver is loaded before a URL asks for it.
 """
 
-from rowlock.core.ids import IdMaker
-from rowlock.core.job import Event, Job, Lane, NewJob, Status, new_job
-from rowlock.core.lifecycle import (
-    Completed,
-    Failed,
-    GaveUp,
-    Outcome,
-    Released,
-    Settlement,
-    Snoozed,
-    TimedOut,
-    Transition,
-    decide,
-)
-from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, RetryPolicy
-from rowlock.jobs import Jobs
-from rowlock.stores import open_store
-from rowlock.stores.base import Enqueued
-from rowlock.stores.reading import Filter, Page, Stats
-from rowlock.tasks import Draft, Task
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rowlock.client.why import Why
+    from rowlock.context import Context
+    from rowlock.core.ids import IdMaker
+    from rowlock.core.job import Event, Job, Lane, Log, LogLine, NewJob, Status, new_job
+    from rowlock.core.lifecycle import (
+        Completed,
+        Failed,
+        GaveUp,
+        Outcome,
+        Released,
+        Settlement,
+        Snoozed,
+        TimedOut,
+        Transition,
+        decide,
+    )
+    from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, RetryPolicy
+    from rowlock.errors import Cancelled, Final, Interrupted, LeaseLost, Snooze, TimeLimit, WorkerStopping
+    from rowlock.jobs import Jobs
+    from rowlock.stores import open_store
+    from rowlock.stores.base import Enqueued, WorkerInfo
+    from rowlock.stores.reading import Filter, Page, Stats
+    from rowlock.tasks import INJECTED, Draft, Task
 
 __version__ = "0.1.0"
 
 __all__ = [
     "FINAL",
+    "INJECTED",
+    "Cancelled",
     "Completed",
+    "Context",
     "Delays",
     "Draft",
     "Enqueued",
@@ -36,11 +47,16 @@ __all__ = [
     "Exponential",
     "Failed",
     "Filter",
+    "Final",
     "GaveUp",
     "IdMaker",
+    "Interrupted",
     "Job",
     "Jobs",
     "Lane",
+    "LeaseLost",
+    "Log",
+    "LogLine",
     "NewJob",
     "Outcome",
     "Page",
@@ -48,13 +64,45 @@ __all__ = [
     "Released",
     "RetryPolicy",
     "Settlement",
+    "Snooze",
     "Snoozed",
     "Stats",
     "Status",
     "Task",
+    "TimeLimit",
     "TimedOut",
     "Transition",
+    "Why",
+    "WorkerInfo",
+    "WorkerStopping",
     "decide",
     "new_job",
     "open_store",
 ]
+
+_HOMES = {
+    "rowlock.client.why": "Why",
+    "rowlock.context": "Context",
+    "rowlock.core.ids": "IdMaker",
+    "rowlock.core.job": "Event Job Lane Log LogLine NewJob Status new_job",
+    "rowlock.core.lifecycle": "Completed Failed GaveUp Outcome Released Settlement Snoozed TimedOut Transition decide",
+    "rowlock.core.retry": "FINAL Delays Exponential Quadratic RetryPolicy",
+    "rowlock.errors": "Cancelled Final Interrupted LeaseLost Snooze TimeLimit WorkerStopping",
+    "rowlock.jobs": "Jobs",
+    "rowlock.stores": "open_store",
+    "rowlock.stores.base": "Enqueued WorkerInfo",
+    "rowlock.stores.reading": "Filter Page Stats",
+    "rowlock.tasks": "INJECTED Draft Task",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -24,14 +24,20 @@ FILE = "rowlock.toml"
 
 class Settings(Struct, frozen=True):
     """`migrate` None: yes on SQLite, which is the application's own; no elsewhere, where `rowlock migrate` does it.
-    `by` names this application in the audit."""
+    `by` names this application in the audit. The rest is the worker's: see rowlock.runtime.settings."""
 
     url: str
     migrate: bool | None = None
     by: str = "python"
+    concurrency: int = 10
+    lease: float = 30.0
+    poll: float = 1.0
+    grace: float = 25.0
 
 
-_KINDS: dict[str, type] = {"url": str, "migrate": bool, "by": str}
+_KINDS: dict[str, type] = {
+    "url": str, "migrate": bool, "by": str, "concurrency": int, "lease": float, "poll": float, "grace": float,
+}  # fmt: skip
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -81,16 +87,27 @@ def _from_file(path: str | os.PathLike[str] | None) -> dict[str, Any]:
 
 
 def _parse(name: str, text: str, where: str) -> Any:
-    if _KINDS[name] is not bool:
+    kind = _KINDS[name]
+    if kind is bool:
+        try:
+            return _WORDS[text.strip().lower()]
+        except KeyError:
+            raise InvalidInput(where, "not_a_bool", f"must be one of {', '.join(_WORDS)}, not {text!r:.40}") from None
+    if kind is str:
         return _check(name, text, where)
     try:
-        return _WORDS[text.strip().lower()]
-    except KeyError:
-        raise InvalidInput(where, "not_a_bool", f"must be one of {', '.join(_WORDS)}, not {text!r:.40}") from None
+        return kind(text)
+    except ValueError:
+        what = "whole number" if kind is int else "number"
+        raise InvalidInput(where, "not_a_number", f"must be a {what}, not {text!r:.40}") from None
 
 
 def _check(name: str, value: Any, where: str) -> Any:
     kind = _KINDS[name]
-    if not isinstance(value, kind) or value == "":  # not shown: it may hold a password
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if (
+        not isinstance(value, kind) or value == "" or (kind is int and isinstance(value, bool))
+    ):  # not shown: it may hold a password
         raise InvalidInput(where, "bad_setting", f"must be a non-empty {kind.__name__}, not {type(value).__name__}")
     return check_text(value, where, max_chars=MAX_TEXT) if name == "by" else value

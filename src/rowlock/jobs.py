@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from msgspec import UNSET, UnsetType
 
 from rowlock import config
-from rowlock.client.connections import Stores
+from rowlock.client.connections import Handle, Stores
 from rowlock.client.enqueue import Draftable, draft, draft_of, refuse_other_content, safe_insert
+from rowlock.client.host import ContextHost
 from rowlock.client.middleware import Around, EnqueueMiddleware, check_middleware
 from rowlock.client.portal import running_loop
+from rowlock.client.why import Why, explain
+from rowlock.context import Context
 from rowlock.core import codec
 from rowlock.core.ids import IdMaker, check_id
 from rowlock.core.job import (
@@ -27,6 +31,7 @@ from rowlock.core.job import (
     MAX_TEXT,
     Event,
     Job,
+    Log,
     NewJob,
     Status,
     check_delay,
@@ -40,19 +45,43 @@ from rowlock.core.lifecycle import MOVES
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreBusy, StoreError, WrongContext
 from rowlock.stores import open_store
-from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store
+from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store, WorkerInfo
 from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.sync import SyncJobs
 from rowlock.tasks import Draft, EnqueueOptions, JobOptions, Policy, Task
 
+if TYPE_CHECKING:  # who only enqueues doesn't load the worker
+    from rowlock.runtime.board import Board
+    from rowlock.runtime.handlers import RunMiddleware
+    from rowlock.runtime.worker import Replace, Worker
+
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=EnqueueMiddleware)
+MR = TypeVar("MR", bound="RunMiddleware")
 Answers = list[Enqueued]  # `list` is a verb below
 
 _PATIENCE_IN_TRANSACTION = 5.0  # seconds to open the database while a caller's transaction may lock it
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job that is waited for
+
+_all: weakref.WeakSet[Jobs] = weakref.WeakSet()
+
+
+def all_jobs() -> list[Jobs]:
+    """Every Jobs object of this process: where a child process looks for its handler."""
+    return list(_all)
+
+
+class TaskMaker(Protocol):
+    """`@jobs.task(…)`. A Context or Job that comes first is filled in by the worker, not by who enqueues."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
 class Jobs:
@@ -83,8 +112,11 @@ class Jobs:
         self._ids = IdMaker(time.time_ns, os.urandom)
         self._tasks: dict[str, Task[..., Any]] = {}
         self._middleware: list[EnqueueMiddleware] = []
+        self._run_middleware: list[RunMiddleware] = []
         self._own_home: Home | None = None
+        self._worker: Worker | None = None
         self.sync = SyncJobs(self)
+        _all.add(self)
 
     def __repr__(self) -> str:
         return f"<Jobs {self._stores.first!r}>"
@@ -105,10 +137,17 @@ class Jobs:
         await self._stores.handle()
 
     async def close(self) -> None:
-        """Let go of all connections. Safe to call twice."""
+        """Stop working, and let go of all connections. Safe to call twice."""
+        await self.stop()
         await self._stores.close()
 
     # ── Tasks ──
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(self, function: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
 
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
@@ -123,7 +162,9 @@ class Jobs:
         timeout: float | timedelta = ...,
         priority: int | str = ...,
         retry: RetryPolicy = ...,
-    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+        process: bool = ...,
+        memory: float | None = ...,
+    ) -> TaskMaker: ...
 
     def task(self, topic: Any = None, /, **policy: Any) -> Any:
         """Make a function a task: its name (or the given topic) is the topic, its arguments are the payload.
@@ -132,6 +173,9 @@ class Jobs:
         async def send_mail(to: str, subject: str) -> None: ...
 
         await send_mail.enqueue(to="ada@example.org", subject="hello")
+
+        Async functions run in the worker's event loop, others in threads; with `process=True` in a child process, which
+        is killed when it takes too long or more than `memory` MiB, and whose death harms nobody else.
         """
         if callable(topic):
             return self.register(_name(topic), topic)
@@ -146,15 +190,30 @@ class Jobs:
         timeout: float | timedelta = DEFAULT_TIMEOUT,
         priority: int | str = DEFAULT_PRIORITY,
         retry: RetryPolicy = DEFAULT_RETRY,
+        process: bool = False,
+        memory: float | None = None,
     ) -> Task[P, R]:
         """`@jobs.task` without the decorator."""
-        policy = Policy(max_retries=max_retries, timeout=timeout, priority=priority, retry=retry)
+        policy = Policy(
+            max_retries=max_retries, timeout=timeout, priority=priority, retry=retry, process=process, memory=memory
+        )
+        self._check_process(policy)
         task = Task(self, topic, handler, policy)
         _checked(Draft(topic, {}, policy.defaults()), "", None)  # a bad policy is an error here, not at the first job
         if topic in self._tasks:
             raise InvalidInput("topic", "registered_twice", f"{topic!r} has a handler already: {self._tasks[topic]!r}")
         self._tasks[topic] = task
         return task
+
+    def _check_process(self, policy: Policy) -> None:
+        memory: object = policy.memory
+        if memory is not None:
+            if not policy.process:
+                raise InvalidInput("memory", "not_here", "is a limit for child processes: give process=True as well")
+            if isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0:
+                raise InvalidInput("memory", "out_of_range", f"must be MiB, more than 0, not {memory!r:.40}")
+        if policy.process and self._stores.first.is_private:
+            raise InvalidInput("process", "in_memory", "a child process can't see a database in memory: use a file")
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
@@ -165,6 +224,90 @@ class Jobs:
         check_middleware(middleware)
         self._middleware.append(middleware)
         return middleware
+
+    def on_run(self, middleware: MR) -> MR:
+        """Register a function (or generator function) of the Context that stands around every run of a handler. What it
+        does before `yield` happens before the handler, in the same thread or task; `yield` answers the handler's
+        result, or raises what it raised. To raise something else is to replace it."""
+        check_middleware(middleware)
+        self._run_middleware.append(middleware)
+        return middleware
+
+    @property
+    def run_middleware(self) -> Sequence[RunMiddleware]:
+        return tuple(self._run_middleware)
+
+    def context_host(self) -> ContextHost:
+        """What a Context of one of these jobs needs of us."""
+        return ContextHost(self, self._stores, self._home)
+
+    # ── Work ──
+
+    async def start(
+        self,
+        *,
+        concurrency: int | None = None,
+        topics: Sequence[str] | None = None,
+        lease: float | None = None,
+        poll: float | None = None,
+        grace: float | None = None,
+        listen: bool = True,
+    ) -> None:
+        """Run jobs in this event loop, `concurrency` at once, until `stop`. Returns when it is connected and working.
+
+        `topics`: only these; else all that have a handler. `lease`: seconds after which others may take the jobs of a
+        worker that went silent. `poll`: seconds between looks for work. `grace`: seconds that `stop` waits for running
+        jobs. To run a worker as a program of its own, use `rowlock worker module:jobs`.
+        """
+        if self._worker is not None:
+            raise WrongContext("these Jobs are working already: call stop() first")
+        given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "poll": poll, "grace": grace}
+        worker = self.make_worker(topics=topics, listen=listen, **{k: v for k, v in given.items() if v is not None})
+        self._worker = worker
+        try:
+            await worker.start()
+        except BaseException:
+            self._worker = None
+            raise
+
+    async def stop(self, *, grace: float | None = None) -> None:
+        """Claim nothing more, let running jobs finish within the grace, give back the rest at no cost. Safe to call
+        twice."""
+        worker = self._worker
+        if worker is None:
+            return
+        if worker.loop is not asyncio.get_running_loop():
+            raise WrongContext("stop() belongs to the event loop in which start() was called")
+        await worker.stop(grace)
+        self._worker = None
+
+    def make_worker(
+        self,
+        *,
+        topics: Sequence[str] | None = None,
+        app: str | None = None,
+        board: Board | None = None,
+        replace: Replace | None = None,
+        **settings: Any,
+    ) -> Worker:
+        """A worker that has not begun; `settings` are those of WorkerSettings."""
+        from rowlock import __version__
+        from rowlock.runtime.settings import WorkerSettings
+        from rowlock.runtime.worker import Worker
+
+        own = {name: getattr(self.settings, name) for name in ("concurrency", "lease", "poll", "grace")}
+        only = None if topics is None else tuple(check_topic(topic) for topic in topics)
+        return Worker(
+            WorkerSettings(**{**own, **settings}, topics=only),
+            self._tasks,
+            self.run_middleware,
+            self.context_host(),
+            self._stores,
+            version=__version__,
+            app=app,
+            board=board,
+            replace=replace,
+        )
 
     # ── Enqueue ──
 
@@ -216,8 +359,14 @@ class Jobs:
         else:
             answers = await safe_insert(handle.store)(jobs, repeat=named)
         if any(not answer.existing for answer in answers):
-            handle.bell.ring()
+            self._announce(handle)
         return answers
+
+    def _announce(self, handle: Handle) -> None:
+        """There is work: for our own worker without a detour, and for others."""
+        if self._worker is not None:
+            self._worker.nudge()
+        handle.bell.ring()
 
     async def _insert_on(self, conn: Any, jobs: Sequence[NewJob], named: bool, notify: bool) -> Answers:
         caller = caller_for(conn, await self._home())
@@ -250,7 +399,7 @@ class Jobs:
         """After a caller's commit, from whatever thread made it."""
 
         async def ring() -> None:
-            (await self._stores.handle()).bell.ring()
+            self._announce(await self._stores.handle())
 
         with suppress(StoreError):
             self._stores.portal.submit(ring)
@@ -282,6 +431,22 @@ class Jobs:
         job = await self.get(job_id)
         return await (await self._store()).events(job.id)
 
+    async def logs(self, job_id: str) -> Log:
+        """What the job's handlers have said by `ctx.log`, oldest first."""
+        job = await self.get(job_id)
+        return await (await self._store()).logs(job.id)
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        """The workers that have reported to this database, by name; also those that went without a word (`seen`)."""
+        return await (await self._store()).workers()
+
+    async def why(self, job_id: str) -> Why:
+        """Why is it not running? Or why did it end, or who has it."""
+        job = await self.get(job_id)
+        store = await self._store()
+        pauses = {pause.topic: pause for pause in await store.paused()}
+        return explain(job, await store.now(), pauses.get(job.topic), await store.workers())
+
     async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
         """The job once it has ended (completed, failed, expired or cancelled); TimeoutError if that takes too long."""
         job = await self.get(job_id)  # whatever the timeout: it may have ended already
@@ -312,7 +477,7 @@ class Jobs:
         if change.holder is not None:
             raise KeyTaken(wanted, (await self.get(wanted)).key or "", change.holder)
         _demand("requeue", change)
-        handle.bell.ring()
+        self._announce(handle)
         return await self.get(wanted)
 
     async def update(
@@ -349,7 +514,7 @@ class Jobs:
         handle = await self._stores.handle()
         [change] = await handle.store.update([wanted], edit, by=self._actor(by), reason=_reason(reason))
         _demand("update", change)
-        handle.bell.ring()
+        self._announce(handle)
         return await self.get(wanted)
 
     async def delete(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> None:
@@ -371,7 +536,7 @@ class Jobs:
         """Start jobs of a topic again. False if it was not paused."""
         handle = await self._stores.handle()
         resumed = await handle.store.resume(check_topic(topic), by=self._actor(by), reason=_reason(reason))
-        handle.bell.ring()
+        self._announce(handle)
         return resumed
 
     async def paused(self) -> Sequence[Pause]:

@@ -14,8 +14,9 @@ from msgspec import UNSET, UnsetType
 
 from rowlock.client.enqueue import Draftable
 from rowlock.client.portal import drive, refuse_in_loop
-from rowlock.core.job import Event, Job
-from rowlock.stores.base import Enqueued, Pause
+from rowlock.client.why import Why
+from rowlock.core.job import Event, Job, Log
+from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.tasks import EnqueueOptions
 
@@ -39,8 +40,10 @@ class SyncJobs:
         self._run(self._jobs.open)
 
     def close(self) -> None:
-        """Let go of all connections. Safe to call twice."""
+        """Stop working, and let go of all connections. Safe to call twice."""
         refuse_in_loop()
+        if self._jobs._worker is not None:
+            self.stop()
         self._jobs._stores.close_from_sync()
 
     def _run(self, verb: Callable[[], Coroutine[Any, Any, T]], conn: Any = None) -> T:
@@ -51,6 +54,33 @@ class SyncJobs:
         if self._jobs._own_home is None:
             run(self._jobs._home)  # known from here on: the verb need not wait for anything
         return drive(verb())
+
+    def start(
+        self,
+        *,
+        concurrency: int | None = None,
+        topics: Sequence[str] | None = None,
+        lease: float | None = None,
+        poll: float | None = None,
+        grace: float | None = None,
+        listen: bool = True,
+    ) -> None:
+        """Run jobs in this event loop, `concurrency` at once, until `stop`. Returns when it is connected and working.
+
+        `topics`: only these; else all that have a handler. `lease`: seconds after which others may take the jobs of a
+        worker that went silent. `poll`: seconds between looks for work. `grace`: seconds that `stop` waits for running
+        jobs. To run a worker as a program of its own, use `rowlock worker module:jobs`.
+        """
+        return self._run(
+            lambda: self._jobs.start(
+                concurrency=concurrency, topics=topics, lease=lease, poll=poll, grace=grace, listen=listen
+            )
+        )
+
+    def stop(self, *, grace: float | None = None) -> None:
+        """Claim nothing more, let running jobs finish within the grace, give back the rest at no cost. Safe to call
+        twice."""
+        return self._run(lambda: self._jobs.stop(grace=grace))
 
     def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
@@ -86,6 +116,18 @@ class SyncJobs:
     def events(self, job_id: str) -> Sequence[Event]:
         """The job's history, oldest first."""
         return self._run(lambda: self._jobs.events(job_id))
+
+    def logs(self, job_id: str) -> Log:
+        """What the job's handlers have said by `ctx.log`, oldest first."""
+        return self._run(lambda: self._jobs.logs(job_id))
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        """The workers that have reported to this database, by name; also those that went without a word (`seen`)."""
+        return self._run(lambda: self._jobs.workers())
+
+    def why(self, job_id: str) -> Why:
+        """Why is it not running? Or why did it end, or who has it."""
+        return self._run(lambda: self._jobs.why(job_id))
 
     def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
         """The job once it has ended (completed, failed, expired or cancelled); TimeoutError if that takes too long."""

@@ -11,7 +11,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -21,8 +21,17 @@ from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.errors import InvalidInput
 from rowlock.stores.base import Enqueued
 
+if TYPE_CHECKING:
+    from rowlock.context import Context
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+INJECTED: Any = None
+"""Default of an injected parameter that doesn't come first, so that type checkers don't ask callers for it:
+`def embed(file_id: str, ctx: Context = INJECTED)`."""
+
+Kind = Literal["async", "thread", "process"]
 
 
 class JobOptions(TypedDict, total=False):
@@ -65,6 +74,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     timeout: float | timedelta = DEFAULT_TIMEOUT
     priority: int | str = DEFAULT_PRIORITY
     retry: RetryPolicy = DEFAULT_RETRY
+    process: bool = False  # run in a child process
+    memory: float | None = None  # MiB that the child process may use; None: half of the machine's
 
     def defaults(self) -> JobOptions:
         return {"max_retries": self.max_retries, "timeout": self.timeout, "priority": self.priority}
@@ -95,6 +106,8 @@ class Task(Generic[P, R]):
         self.function = function
         self.policy = policy
         self.arguments = Arguments(function)
+        self.is_async = _is_async(function)
+        self.kind: Kind = "process" if policy.process else "async" if self.is_async else "thread"
         self._jobs = jobs
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", topic)
@@ -221,6 +234,13 @@ class Arguments:
             values |= {name: value for name, value in payload.items() if name not in values}
         return values
 
+    def call(self, payload: Mapping[str, Any], job: Job, context: Context) -> dict[str, Any]:
+        """All keyword arguments of a run: those of the payload, and those that are injected."""
+        values = self.values(payload)
+        for name, hint in self.injected.items():
+            values[name] = job if hint is Job or Job in typing.get_args(hint) else context
+        return values
+
     def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
         target = function if inspect.isroutine(function) else type(function).__call__
         try:
@@ -232,7 +252,13 @@ class Arguments:
 
 
 def _is_injected(hint: Any) -> bool:
-    return hint is Job or Job in typing.get_args(hint)
+    from rowlock.context import Context  # it needs this module
+
+    return any(kind is hint or kind in typing.get_args(hint) for kind in (Job, Context))
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__
 
 
 def _usable(hint: Any) -> Any:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from rowlock.core.job import NewJob
-from rowlock.stores.base import Enqueued, Home, Store
+from rowlock.stores.base import Enqueued, Guard, Home, Store
 from rowlock.stores.callers import AsyncCaller, SyncCaller, caller_for
 
 
@@ -79,12 +79,21 @@ class Kind(ABC):
     async def insert(self, *jobs: NewJob, repeat: bool = False, notify: bool = False) -> list[Enqueued]:
         return await insert(self.caller(), jobs, repeat=repeat, notify=notify)
 
+    async def fence(self, guard: Guard) -> None:
+        await fence(self.caller(), guard)
+
 
 async def insert(
     caller: SyncCaller | AsyncCaller, jobs: Sequence[NewJob], *, repeat: bool = False, notify: bool = False
 ) -> list[Enqueued]:
     answer = caller.insert(jobs, repeat=repeat, notify=notify)
     return await answer if isawaitable(answer) else answer
+
+
+async def fence(caller: SyncCaller | AsyncCaller, guard: Guard) -> None:
+    answer = caller.fence(guard)
+    if isawaitable(answer):
+        await answer
 
 
 @asynccontextmanager

@@ -81,3 +81,14 @@ def test_no_message_about_a_url_holds_its_password(url: str) -> None:
         Jobs(url)
     assert "secret" not in str(refused.value)
     assert "hunter" not in str(refused.value)
+
+
+def test_the_worker_s_settings_are_numbers() -> None:
+    environ = {"ROWLOCK_CONCURRENCY": "4", "ROWLOCK_LEASE": "12.5", "ROWLOCK_POLL": "2", "ROWLOCK_GRACE": "0"}
+    settings = load({"url": "sqlite://"}, environ=environ)
+    assert (settings.concurrency, settings.lease, settings.poll, settings.grace) == (4, 12.5, 2.0, 0.0)
+    assert load({"url": "sqlite://", "lease": 20}, environ=environ).lease == 20.0
+    for name, text in {"CONCURRENCY": "2.5", "LEASE": "long"}.items():
+        with pytest.raises(errors.InvalidInput, match="number") as refused:
+            load({"url": "sqlite://"}, environ={f"ROWLOCK_{name}": text})
+        assert refused.value.field == f"ROWLOCK_{name}"

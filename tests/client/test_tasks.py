@@ -200,3 +200,18 @@ def test_types_that_only_the_checker_knows(jobs: Jobs, tmp_path: Path) -> None:
     exec("from __future__ import annotations\ndef f(x: Missing) -> None: ...", namespace)
     with pytest.raises(errors.InvalidInput, match="import the types of its arguments at run time"):
         jobs.register("f", namespace["f"])
+
+
+def test_limits_of_child_processes_are_checked() -> None:
+    jobs = Jobs("sqlite:///jobs.db")
+    with pytest.raises(errors.InvalidInput, match="process=True as well"):
+        jobs.register("a", print_it, memory=100)
+    for memory in (0, -5, float("nan"), True, "much"):
+        with pytest.raises(errors.InvalidInput, match="memory: must be MiB"):
+            jobs.register("a", print_it, process=True, memory=memory)  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidInput, match="use a file"):
+        Jobs("sqlite://").register("a", print_it, process=True)
+    assert jobs.register("a", print_it, process=True, memory=100).kind == "process"
+
+
+def print_it() -> None: ...

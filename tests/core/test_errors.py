@@ -9,7 +9,9 @@ import pytest
 
 from rowlock import errors
 from rowlock.errors import (
+    Cancelled,
     ConnectionRefused,
+    Final,
     IdTaken,
     InvalidInput,
     InvalidState,
@@ -18,8 +20,11 @@ from rowlock.errors import (
     LeaseLost,
     OutcomeUnknown,
     RowlockError,
+    Snooze,
     StoreError,
     StoreUnavailable,
+    TimeLimit,
+    WorkerStopping,
 )
 
 WITH_DATA: list[RowlockError] = [
@@ -30,6 +35,12 @@ WITH_DATA: list[RowlockError] = [
     KeyTaken("id-1", "k", "id-2"),
     IdTaken("id-1", "payload"),
     LeaseLost("id-1", 7),
+    Final("no such customer"),
+    Snooze(30),
+    Cancelled("withdrawn"),
+    Cancelled(),
+    TimeLimit(60.0),
+    WorkerStopping(),
     ConnectionRefused("sqlite3.Connection", "closed", "is closed"),
 ]
 PLAIN = [

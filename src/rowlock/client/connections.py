@@ -102,7 +102,7 @@ class Stores:
     async def close(self) -> None:
         """Close what belongs to this loop, to the portal, and to all. Stores of other loops refuse further use."""
         self._closed = True
-        await self._close_here()
+        await self.close_here()
         await asyncio.to_thread(self._close_portal)
 
     def close_from_sync(self) -> None:
@@ -116,14 +116,15 @@ class Stores:
             self.portal.close()
 
     async def _close_shared(self) -> None:
-        await self._close_here()
+        await self.close_here()
         opening, self._shared_open = self._shared_open, None
         if opening is not None:
             await asyncio.wait([opening])
             await self.first.close()
             self.first = self._make()
 
-    async def _close_here(self) -> None:
+    async def close_here(self) -> None:
+        """Close what belongs to this loop alone."""
         opening = self._handles.pop(asyncio.get_running_loop(), None)
         if opening is None:
             return

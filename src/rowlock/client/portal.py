@@ -16,7 +16,8 @@ T = TypeVar("T")
 class Portal:
     """Started by its first call. A daemon: it never keeps the process from ending."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "rowlock") -> None:
+        self._name = name
         self._lock = threading.Lock()
         self.loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -44,7 +45,7 @@ class Portal:
                 raise StoreClosed("these Jobs have been closed")
             if self.loop is None:
                 self.loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._work, args=(self.loop,), name="rowlock", daemon=True)
+                self._thread = threading.Thread(target=self._work, args=(self.loop,), name=self._name, daemon=True)
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(make(), self.loop)
 

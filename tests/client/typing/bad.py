@@ -1,6 +1,6 @@
 """What both checkers must refuse: every line marked `refused`, and no other."""
 
-from rowlock import Jobs
+from rowlock import Context, Jobs
 
 jobs = Jobs("sqlite://")
 
@@ -14,7 +14,15 @@ def double(n: int) -> int:
     return 2 * n
 
 
+@jobs.task
+def with_context(ctx: Context, n: int) -> int:
+    return n
+
+
 async def main() -> None:
+    await with_context.enqueue("one")  # refused
+    await with_context.enqueue(m=1)  # refused
+    await with_context.enqueue()  # refused
     await send_mail.enqueue()  # refused
     await send_mail.enqueue(5)  # refused
     await send_mail.enqueue("a", subjct="b")  # refused

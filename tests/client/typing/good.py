@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import assert_type
 
-from rowlock import Enqueued, Job, Jobs, Page
+from rowlock import INJECTED, Context, Enqueued, Job, Jobs, Page
 
 jobs = Jobs("sqlite://")
 
@@ -21,7 +21,35 @@ def double(n: int) -> int:
 def explicit() -> None: ...
 
 
+@jobs.task
+def with_context(ctx: Context, n: int) -> int:
+    ctx.progress(50, stage="half")
+    return n
+
+
+@jobs.task(process=True, memory=512)
+def with_context_and_options(ctx: Context, n: int) -> int:
+    return n
+
+
+@jobs.task(timeout=5)
+async def with_job(job: Job, n: int = 1) -> str:
+    return job.id
+
+
+@jobs.task
+async def with_context_last(n: int, ctx: Context = INJECTED) -> None:
+    async with ctx.transaction():
+        ctx.complete(n)
+
+
 async def main() -> None:
+    assert_type(await with_context.enqueue(1), Enqueued)
+    assert_type(await with_context_and_options.enqueue(n=1), Enqueued)
+    assert_type(await with_job.enqueue(), Enqueued)
+    assert_type(await with_context_last.enqueue(3), Enqueued)
+    await jobs.start(concurrency=3)
+    await jobs.stop()
     assert_type(await send_mail.enqueue("a@b.c"), Enqueued)
     assert_type(await send_mail.enqueue(to="a@b.c", subject="hello"), Enqueued)
     assert_type(await send_mail.using(key="k", delay=5, run_at=datetime.now(UTC)).enqueue("x"), Enqueued)

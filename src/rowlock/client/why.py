@@ -1,0 +1,233 @@
+"""Why is this job not running? The computed answer, from what the database knows: no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import assert_never
+
+from msgspec import Struct
+
+from rowlock.core.job import Job, Status
+from rowlock.stores.base import Pause, WorkerInfo
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+class Why(Struct, frozen=True):
+    """`code` is stable, for programs; `answer` is one sentence; `details` say what else there is to know.
+
+    Codes: due_later, backoff, expiring, paused, no_worker, busy, in_line (pending); blocked; waiting; running, claimed,
+    lease_expired (processing); cancel_requested; completed, failed, expired, cancelled.
+    """
+
+    code: str
+    answer: str
+    details: list[str]
+
+
+def explain(job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo]) -> Why:
+    """`now` is the database's clock, `pause` the pause of the job's topic if there is one, `workers` the register."""
+    match job.status:
+        case Status.PENDING:
+            return _pending(job, now, pause, workers)
+        case Status.PROCESSING:
+            return _processing(job, now, workers)
+        case Status.CANCEL_REQUESTED:
+            return _cancel_requested(job, now, workers)
+        case Status.BLOCKED:
+            return Why("blocked", "It waits for other jobs to finish first.", [])
+        case Status.WAITING:
+            return Why("waiting", "It waits for a signal, a timer or an external step, and holds no slot.", [])
+        case Status.COMPLETED | Status.FAILED | Status.EXPIRED | Status.CANCELLED:
+            return _ended(job, now)
+        case never:
+            assert_never(never)
+
+
+def is_live(worker: WorkerInfo, now: datetime) -> bool:
+    """Does it work, as far as the register knows? It was seen within its own lease, and is not about to stop."""
+    return not worker.stopping and not _is_silent(worker, now)
+
+
+def spell_seconds(seconds: float) -> str:
+    """A length of time in two units at most: 850 ms, 12 s, 3 min 20 s, 2 d 4 h."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    left = round(seconds)
+    first = next(n for n, (size, _) in enumerate(_UNITS) if left >= size)
+    words = []
+    for size, unit in _UNITS[first : first + 2]:
+        whole, left = divmod(left, size)
+        if whole:
+            words.append(f"{whole} {unit}")
+    return " ".join(words)
+
+
+def spell_time(at: datetime) -> str:
+    """RFC 3339 in UTC, to the second."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# ── Pending ──
+
+
+def _pending(job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo]) -> Why:
+    """Each hindrance is an answer; the first one stands in the way now, the rest come after it."""
+    hindrances = [
+        *_of_time(job, now),
+        *_of_pause(pause, now),
+        *_of_workers(job.topic, now, workers),
+    ]
+    code, answer = hindrances[0]
+    # In line behind others is what every job comes to: no news for one that can't start anyway.
+    also = [f"Also: {text}" for other, text in hindrances[1:] if other not in ("in_line", "busy")]
+    return Why(code, answer, [*also, *_past(job)])
+
+
+def _of_time(job: Job, now: datetime) -> list[tuple[str, str]]:
+    if job.expires_at is not None and job.expires_at <= now:
+        return [("expiring", f"It was not started before {_when(job.expires_at, now)}, and is about to expire.")]
+    if job.run_at <= now:
+        return []
+    if job.retries and job.last_error:
+        retry = f"retry {job.retries} of {job.max_retries}"
+        return [("backoff", f"Its last run failed; {retry} is due at {_when(job.run_at, now)}.")]
+    return [("due_later", f"It is not due before {_when(job.run_at, now)}.")]
+
+
+def _of_pause(pause: Pause | None, now: datetime) -> list[tuple[str, str]]:
+    if pause is None or (pause.until is not None and pause.until <= now):
+        return []
+    until = f" until {_when(pause.until, now)}" if pause.until else ""
+    reason = f": {pause.reason}" if pause.reason else ""
+    return [("paused", f"Topic {pause.topic} was paused by {pause.by} at {_when(pause.at, now)}{until}{reason}.")]
+
+
+def _of_workers(topic: str, now: datetime, workers: Sequence[WorkerInfo]) -> list[tuple[str, str]]:
+    knowing = [worker for worker in workers if topic in worker.topics]
+    able = [worker for worker in knowing if is_live(worker, now)]
+    if not able:
+        return [("no_worker", _no_worker(topic, now, workers, knowing))]
+    slots = sum(worker.concurrency for worker in able)
+    free = sum(max(worker.concurrency - worker.running, 0) for worker in able)
+    who = f"{_count(len(able), 'live worker')} {'knows' if len(able) == 1 else 'know'} {topic}"
+    if free:
+        return [("in_line", f"It waits in line: {who}, with {free} of {_count(slots, 'slot')} free.")]
+    busy = f"all {slots} slots are busy" if slots != 1 else "its one slot is busy"
+    return [("busy", f"It waits in line: {who}, and {busy}.")]
+
+
+def _no_worker(topic: str, now: datetime, workers: Sequence[WorkerInfo], knowing: Sequence[WorkerInfo]) -> str:
+    if knowing:
+        return f"No live worker knows {topic}: {'; '.join(_absence(worker, now) for worker in knowing[:5])}."
+    live = [worker for worker in workers if is_live(worker, now)]
+    if not live:
+        return "No worker is running: start one with `rowlock worker module:jobs`."
+    known = sorted({name for worker in live for name in worker.topics})
+    listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+    return f"No live worker knows {topic}; those that live run {listed or 'no topic at all'}."
+
+
+def _past(job: Job) -> list[str]:
+    details = []
+    if job.retries:
+        details.append(f"It has used {job.retries} of {_count(job.max_retries, 'retry', 'retries')}.")
+    if job.crashes:
+        details.append(f"{_count(job.crashes, 'worker')} died or vanished while holding it, so it is run alone.")
+    if job.last_error:
+        details.append(f"Its last error: {last_line(job.last_error)}")
+    return details
+
+
+# ── Held by a worker ──
+
+
+def _processing(job: Job, now: datetime, workers: Sequence[WorkerInfo]) -> Why:
+    details = _holder(job, now, workers)
+    if job.locked_until is not None and job.locked_until <= now:
+        lease = f"the lease of {job.locked_by} ran out at {_when(job.locked_until, now)}"
+        if not any(is_live(worker, now) for worker in workers):
+            details.append("No live worker is there to take it back: start one.")
+        return Why("lease_expired", f"Its worker seems to be gone: {lease}; another will take it back.", details)
+    if job.started_at is None:
+        since = f" since {_when(job.claimed_at, now)}" if job.claimed_at else ""
+        return Why("claimed", f"Worker {job.locked_by} holds it{since} and has not started it yet.", details)
+    ran = (now - job.started_at).total_seconds()
+    if ran > job.timeout:
+        details.append(f"It is past its timeout of {spell_seconds(job.timeout)}.")
+    return Why("running", f"It is running on {job.locked_by} since {_when(job.started_at, now)}.", details)
+
+
+def _cancel_requested(job: Job, now: datetime, workers: Sequence[WorkerInfo]) -> Why:
+    asked = f" at {_when(job.cancel_requested_at, now)}" if job.cancel_requested_at else ""
+    reason = f" ({job.cancel_reason})" if job.cancel_reason else ""
+    return Why(
+        "cancel_requested",
+        f"A cancel was requested{asked}{reason}; worker {job.locked_by} has to acknowledge it, or the grace runs out.",
+        _holder(job, now, workers),
+    )
+
+
+def _holder(job: Job, now: datetime, workers: Sequence[WorkerInfo]) -> list[str]:
+    details = []
+    if job.locked_until is not None and job.locked_until > now:
+        details.append(f"The lease of {job.locked_by} holds until {_when(job.locked_until, now)}, and is renewed.")
+    if job.progress or job.stage or job.message:
+        words = [f"{job.progress:g} %", job.stage, job.message]
+        details.append(f"Its progress: {', '.join(word for word in words if word)}.")
+    worker = next((one for one in workers if one.name == job.locked_by), None)
+    if worker is None:
+        details.append(f"Worker {job.locked_by} is not in the register of workers.")
+    elif not is_live(worker, now):
+        details.append(f"Worker {_absence(worker, now)}.")
+    return details
+
+
+# ── Ended ──
+
+
+def _ended(job: Job, now: datetime) -> Why:
+    at = f" at {_when(job.finished_at, now)}" if job.finished_at else ""
+    details = []
+    match job.status:
+        case Status.COMPLETED:
+            answer = f"It has completed{at}."
+        case Status.CANCELLED:
+            answer = f"It was cancelled{at}{f': {job.cancel_reason}' if job.cancel_reason else ''}."
+        case _:
+            answer = f"It has {job.status}{at}."
+    if job.status is not Status.COMPLETED:
+        details = [*_past(job), f"To run it again: rowlock jobs requeue {job.id}"]
+    return Why(job.status.value, answer, details)
+
+
+# ── Words ──
+
+
+def last_line(error: str) -> str:
+    """What a traceback ends with: the exception itself."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _is_silent(worker: WorkerInfo, now: datetime) -> bool:
+    return worker.seen is None or (now - worker.seen).total_seconds() > worker.lease
+
+
+def _absence(worker: WorkerInfo, now: datetime) -> str:
+    if worker.seen is None:
+        return f"{worker.name} was never seen"
+    if _is_silent(worker, now):
+        return f"{worker.name} was last seen at {_when(worker.seen, now)}"
+    return f"{worker.name} is stopping"
+
+
+def _when(at: datetime, now: datetime) -> str:
+    seconds = (at - now).total_seconds()
+    distance = f"in {spell_seconds(seconds)}" if seconds > 0 else f"{spell_seconds(-seconds)} ago"
+    return f"{spell_time(at)} ({distance})"
+
+
+def _count(number: int, word: str, words: str | None = None) -> str:
+    return f"{number} {word if number == 1 else words or word + 's'}"

@@ -1,0 +1,82 @@
+"""What a worker is doing, in memory that outlives it: its supervisor reads there which jobs had started when it died.
+
+A start mark in the database for every job would cost a write each. This costs a microsecond, and is as good for as long
+as the supervisor lives; if the machine dies with it, the suspects' own rules apply (see Run.needs_mark).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+import time
+from uuid import UUID
+
+_HEADER = struct.Struct("=dII")  # when the claim loop last turned; running handlers; leaked ones
+_START = 64
+_ID = struct.Struct("=16s")
+_VERSION = struct.Struct("=q")
+_SIZE = _ID.size + _VERSION.size
+
+
+class Board:
+    def __init__(self, memory: mmap.mmap | bytearray) -> None:
+        self._memory = memory
+        self._free = list(range((len(memory) - _START) // _SIZE))
+
+    @classmethod
+    def private(cls, slots: int) -> Board:
+        return cls(bytearray(_START + slots * _SIZE))
+
+    @classmethod
+    def shared(cls, slots: int) -> tuple[Board, int]:
+        """And the file descriptor by which a child process finds it."""
+        with tempfile.TemporaryFile() as file:
+            size = _START + slots * _SIZE
+            file.truncate(size)
+            memory = mmap.mmap(file.fileno(), size)
+            return cls(memory), os.dup(file.fileno())
+
+    @classmethod
+    def inherited(cls, descriptor: int) -> Board:
+        try:
+            return cls(mmap.mmap(descriptor, 0))
+        finally:
+            os.close(descriptor)
+
+    # ── The worker writes ──
+
+    def put(self, job_id: str, version: int) -> int:
+        """A handler starts. The version comes last: without it an entry doesn't count."""
+        slot = self._free.pop()
+        at = _START + slot * _SIZE
+        _ID.pack_into(self._memory, at, UUID(job_id).bytes)
+        _VERSION.pack_into(self._memory, at + _ID.size, version)
+        return slot
+
+    def clear(self, slot: int) -> None:
+        _VERSION.pack_into(self._memory, _START + slot * _SIZE + _ID.size, 0)
+        self._free.append(slot)
+
+    def tick(self, running: int, leaked: int) -> None:
+        """The claim loop has turned."""
+        _HEADER.pack_into(self._memory, 0, time.monotonic(), running, leaked)
+
+    # ── Anyone reads ──
+
+    @property
+    def ticked(self) -> float:
+        """When the claim loop last turned, by time.monotonic(), which is the same for all processes; 0: never."""
+        at: float = _HEADER.unpack_from(self._memory, 0)[0]
+        return at
+
+    def running(self) -> list[tuple[str, int]]:
+        """(id, version) of the jobs whose handlers had started and not ended."""
+        found = []
+        for at in range(_START, len(self._memory) - _SIZE + 1, _SIZE):
+            (version,) = _VERSION.unpack_from(self._memory, at + _ID.size)
+            if version:
+                (raw,) = _ID.unpack_from(self._memory, at)
+                found.append((str(UUID(bytes=raw)), version))
+        return found

@@ -1,0 +1,303 @@
+"""What runs in a child process: `python -m rowlock.runtime.child SOCKET STACK PARENT`.
+
+Handlers run in the main thread, one at a time. A second thread hears of interruptions and of the worker's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from queue import SimpleQueue
+
+from rowlock.context import Context, Interruption
+from rowlock.core import codec
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Snoozed, unfit_result, unfit_snooze
+from rowlock.errors import InvalidInput
+from rowlock.runtime import lookup
+from rowlock.runtime.handlers import call_async, call_sync, outcome_of
+from rowlock.runtime.wire import (
+    ORPHANED,
+    Answer,
+    Committed,
+    FromChild,
+    Inbox,
+    Interrupt,
+    Later,
+    Line,
+    Looks,
+    Missing,
+    Raised,
+    Returned,
+    Said,
+    Setup,
+    Start,
+    Stopped,
+    Taken,
+    ToChild,
+    frame,
+)
+
+PAUSE = 0.05  # seconds between two reports of progress
+FAREWELL = 3.0  # seconds for what the application does when its process ends
+MAX_LINE = 64 << 10  # bytes of a log line
+_PR_SET_PDEATHSIG = 1
+_OOM_SCORE = 500  # of 1000: when memory is short, the kernel takes a child before the worker
+
+
+class Voice:
+    """Sends to the worker, from any thread."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._turn = threading.Lock()
+        self._pid = os.getpid()
+
+    def say(self, message: FromChild) -> None:
+        if os.getpid() != self._pid:
+            os._exit(0)  # a fork of the handler's that came back from it: only one of the two may speak
+        data = frame(message)
+        with self._turn:
+            try:
+                self._sock.sendall(data)
+            except OSError:
+                os._exit(ORPHANED)
+
+
+class Reports:
+    """Progress, as often as the handler likes to tell it, but not more often than anyone would read it."""
+
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+        self._turn = threading.Lock()
+        self._next = Said(0)
+        self._news = threading.Event()
+        threading.Thread(target=self._tell, name="rowlock-reports", daemon=True).start()
+
+    def begin(self, number: int) -> None:
+        with self._turn:
+            self._next = Said(number)
+
+    def add(self, said: Said) -> None:
+        with self._turn:
+            last = self._next
+            if said.number != last.number:
+                return  # of a thread that an earlier handler left behind
+            self._next = Said(
+                said.number,
+                last.percent if said.percent is None else said.percent,
+                last.stage if said.stage is None else said.stage,
+                last.message if said.message is None else said.message,
+                last.beat or said.beat,
+            )
+        self._news.set()
+
+    def flush(self) -> None:
+        with self._turn:  # held while sending, so that nothing is told after the end of its run
+            said, self._next = self._next, Said(self._next.number)
+            if said != self._next:
+                self._voice.say(said)
+
+    def _tell(self) -> None:
+        while self._news.wait():
+            self._news.clear()
+            self.flush()
+            time.sleep(PAUSE)
+
+
+class ChildLink:
+    """Implements rowlock.context.Link over the socket."""
+
+    def __init__(self, voice: Voice, reports: Reports, start: Start) -> None:
+        self.interruption: Interruption | None = None
+        self.began = start.began
+        self.lease = start.lease
+        self._number = start.number
+        self._voice = voice
+        self._reports = reports
+        self._looks = False
+        self._completed = False
+
+    @property
+    def looks(self) -> bool:
+        return self._looks
+
+    @looks.setter
+    def looks(self, value: bool) -> None:
+        if value and not self._looks:
+            self._looks = True
+            self._voice.say(Looks(self._number))
+
+    @property
+    def completed(self) -> bool:
+        return self._completed
+
+    @completed.setter
+    def completed(self, value: bool) -> None:
+        if value and not self._completed:  # told at once: the next line of the handler may be its last
+            self._completed = True
+            self._voice.say(Committed(self._number))
+
+    def report(self, percent: float | None, stage: str | None, message: str | None) -> None:
+        bounded = None if percent is None else float(min(max(percent, 0), 100))  # an int may be beyond any float
+        self._reports.add(Said(self._number, bounded, _text(stage), _text(message)))
+
+    def log(self, level: str, text: str) -> None:
+        self._voice.say(Line(self._number, _text(level) or "", codec.clean_text(text, MAX_LINE)))
+
+    def beat(self) -> None:
+        self._reports.add(Said(self._number, beat=True))
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else codec.clean_text(str(value), MAX_LINE)
+
+
+class Child:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._voice = Voice(sock)
+        self._reports = Reports(self._voice)
+        self._work: SimpleQueue[tuple[Start, ChildLink] | None] = SimpleQueue()
+        self._setup = Setup([], [])
+        self._busy = False
+        self._link: ChildLink | None = None
+        self._runner: asyncio.Runner | None = None
+
+    def serve(self) -> None:
+        """Until the worker closes the socket."""
+        threading.Thread(target=self._listen, name="rowlock-worker-link", daemon=True).start()
+        while (work := self._work.get()) is not None:
+            start, link = work
+            self._voice.say(Taken())
+            self._reports.begin(start.number)
+            answer = self._run(start, link)
+            del work, start, link  # or what the handler left there would live until the next job
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):  # the handler may have closed or replaced it
+                    stream.flush()
+            self._reports.flush()
+            self._busy = False
+            self._voice.say(answer)
+        if self._runner is not None:
+            self._runner.close()
+
+    def _listen(self) -> None:
+        inbox: Inbox[ToChild] = Inbox(ToChild)
+        try:
+            while data := self._sock.recv(1 << 16):
+                for message in inbox.feed(data):
+                    self._hear(message)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._busy:
+            os._exit(ORPHANED)  # the worker is gone, and so is the job's lease: someone else may have it already
+        self._work.put(None)
+        time.sleep(FAREWELL)
+        os._exit(ORPHANED)
+
+    def _hear(self, message: ToChild) -> None:
+        match message:
+            case Setup():
+                self._setup = message
+                sys.path[:] = map(os.fsdecode, message.path)
+                sys.argv[:] = map(os.fsdecode, message.argv)
+            case Start():
+                self._busy = True
+                self._link = ChildLink(self._voice, self._reports, message)
+                self._work.put((message, self._link))
+            case Interrupt():
+                if self._link is not None:
+                    self._link.interruption = message.why
+
+    def _run(self, start: Start, link: ChildLink) -> Answer:
+        try:
+            owner, task = lookup.find(self._setup, start)
+        except lookup.NotFound as error:
+            return Missing(codec.clean_text(str(error)))
+        try:
+            context = Context(start.job, link, owner.context_host())
+            fresh = contextvars.copy_context()  # what one run sets, the next one doesn't see
+            if task.is_async:
+                self._runner = self._runner or asyncio.Runner()
+                outcome = self._runner.run(call_async(task, context, owner.run_middleware), context=fresh)
+            else:
+                outcome = fresh.run(call_sync, task, context, owner.run_middleware)
+        except BaseException as error:  # CancelledError, if the handler cancelled itself; KeyboardInterrupt
+            outcome = outcome_of(error)
+        return answer_of(outcome)
+
+
+def answer_of(outcome: Outcome) -> Answer:
+    """The outcome in a form that can travel, whatever is in it."""
+    try:
+        match outcome:
+            case Completed(result):
+                return Returned(None if result is None else codec.encode(result, "result"))
+            case Snoozed(until):
+                return _later(until)
+            case GaveUp(reason):
+                return Stopped(_text(reason))
+            case Failed():
+                return Raised(codec.clean_text(outcome.error), outcome.final)
+            case _:
+                raise TypeError(f"no handler can bring about {outcome!r:.80}")
+    except InvalidInput as unfit:
+        return answer_of(unfit_result(unfit))
+    except BaseException as error:  # an object of the handler's that doesn't want to be looked at
+        return answer_of(outcome_of(error))
+
+
+def _later(until: float | timedelta | datetime) -> Answer:
+    try:
+        if isinstance(until, datetime):
+            return Later((until if until.tzinfo else until.replace(tzinfo=UTC)).astimezone(UTC))
+        return Later(until.total_seconds() if isinstance(until, timedelta) else float(until))
+    except (TypeError, ValueError, OverflowError):
+        return answer_of(unfit_snooze(until))
+
+
+def _die_with(parent: int) -> None:
+    """Also when the worker is killed, and this process is busy in code that never lets another thread run."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it was gone before we asked
+        os._exit(ORPHANED)
+
+
+def _go_first_when_memory_is_short() -> None:
+    score = Path("/proc/self/oom_score_adj")
+    with suppress(OSError, ValueError):
+        score.write_text(str(max(int(score.read_text()), _OOM_SCORE)))
+
+
+def main(sock_fd: int, stack_fd: int, parent: int) -> None:
+    _die_with(parent)
+    for fd in (sock_fd, stack_fd):
+        os.set_inheritable(fd, False)
+    faulthandler.enable(file=stack_fd, all_threads=False)
+    # Ctrl-C reaches the whole group, and systemd's SIGTERM every process of the service; both are for the worker, which
+    # decides what becomes of the job. Not SIG_IGN: programs that a handler starts would inherit that.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    _go_first_when_memory_is_short()
+    with socket.socket(fileno=sock_fd) as sock:
+        Child(sock).serve()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

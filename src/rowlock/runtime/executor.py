@@ -1,0 +1,184 @@
+"""Start handlers and see to it that each comes to an end: by itself, when told to, or by force.
+
+Every run ends in exactly one call of `done`, with its outcome, whatever the handler does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from rowlock.context import Context, Host, Interruption
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, TimedOut
+from rowlock.runtime.handlers import RunMiddleware, call_async, call_sync
+from rowlock.runtime.processes import Processes, refusal
+from rowlock.runtime.run import Run
+from rowlock.runtime.settings import WorkerSettings
+from rowlock.runtime.threads import Threads
+from rowlock.tasks import Kind
+
+log = logging.getLogger("rowlock")
+
+_MANNERS = 1.0  # seconds in which a cancelled async handler may show that it looks at ctx by itself
+_UNWIND = 0.25  # seconds for cleaning up when the worker has no more time
+
+
+class Executor:
+    """Belongs to an event loop. `begins` is called in it right before a handler is, and `done` once per run: what came
+    of it, None if nobody wants to know. `found`: a handler that could not be stopped has ended after all."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        host: Host,
+        middleware: Sequence[RunMiddleware],
+        begins: Callable[[Run], None],
+        done: Callable[[Run, Outcome | None], None],
+        found: Callable[[], None],
+        *,
+        app: str | None = None,
+    ) -> None:
+        self._settings = settings
+        self._host = host
+        self._middleware = middleware
+        self._begins = begins
+        self._done = done
+        self._app = app
+        self._found = found
+        self._threads = Threads(found)
+        self._processes = Processes(app=app, recycle_jobs=settings.recycle_jobs, recycle_mib=settings.recycle_mib)
+        self._stubborn = 0  # async handlers that went on after they were cancelled
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def leaked(self) -> int:
+        """Handlers that still run although nobody waits for them: they can't be stopped."""
+        return self._threads.leaked + self._stubborn
+
+    def start(self, run: Run) -> None:
+        run.began = time.monotonic()
+        run.kind = self._kind(run)
+        run.fiber = self._loop.create_task(self._execute(run))
+        run.timer = self._loop.call_later(run.job.timeout, self.interrupt, run, Interruption.TIMED_OUT)
+
+    def _kind(self, run: Run) -> Kind:
+        """A suspect runs in a child process, whatever its kind: if it kills, it kills nobody else."""
+        if run.is_suspect and run.task.kind != "process" and refusal(run.task, self._app) is None:
+            return "process"
+        return run.task.kind
+
+    async def _execute(self, run: Run) -> None:
+        outcome: Outcome | None = None
+        self._begins(run)
+        try:
+            match run.kind:
+                case "async":
+                    outcome = await call_async(run.task, self._context(run), self._middleware)
+                case "thread":
+                    context = self._context(run)
+                    outcome = await self._threads.run(lambda: call_sync(run.task, context, self._middleware))
+                case "process":
+                    outcome = await self._processes.run(run.job, run.task, run)
+        except asyncio.CancelledError:
+            pass  # by force; `interruption` says why
+        except Exception as error:  # ours, not the handler's: it must not cost us the slot
+            log.exception("running %r failed", run)
+            outcome = Failed(f"rowlock could not run the handler: {error!r}")
+        self._conclude(run, outcome)
+
+    def _context(self, run: Run) -> Context:
+        return Context(run.job, run, self._host)
+
+    # ── The end ──
+
+    def interrupt(self, run: Run, why: Interruption) -> None:
+        """Tell the handler that it is to end, and make sure that it does."""
+        if run.interrupt(why):
+            self.enforce(run)
+
+    def enforce(self, run: Run) -> None:
+        """After run.interrupt(), which any thread may have called."""
+        if run.concluded or not run.began:
+            return
+        run.announce()
+        match run.interruption:
+            case Interruption.CANCELLED:
+                self._later(run, self._settings.cancel_grace, self._force)
+                if run.kind == "async" and not run.looks:
+                    # It may never ask; asyncio's own way reaches it at its next await.
+                    self._later(run, min(_MANNERS, self._settings.cancel_grace), self._cancel_if_blind)
+            case Interruption.TIMED_OUT | Interruption.LOST if run.kind == "async":
+                self._force(run)
+            case Interruption.TIMED_OUT | Interruption.LOST:
+                self._later(run, self._settings.notice, self._force)
+            case Interruption.STOPPING | None:
+                pass
+
+    def end(self, run: Run) -> None:
+        """There is no more time, whatever it was told before."""
+        if run.began and not run.concluded:
+            run.interrupt(Interruption.STOPPING)
+            run.announce()
+            self._force(run, _UNWIND)
+
+    def _cancel_if_blind(self, run: Run) -> None:
+        if not run.looks:
+            self._force(run)
+
+    def _force(self, run: Run, patience: float | None = None) -> None:
+        """CancelledError in an async handler, SIGKILL for a process; a thread is left behind."""
+        if run.concluded or run.fiber is None:
+            return
+        run.fiber.cancel()
+        self._later(run, self._settings.notice if patience is None else patience, self._abandon)
+
+    def _abandon(self, run: Run) -> None:
+        """An async handler that goes on after CancelledError: settle without it."""
+        if run.concluded:
+            return
+        assert run.fiber is not None  # noqa: S101 - narrows the type
+        log.error("%r goes on after it was cancelled: it is left behind", run)
+        self._stubborn += 1
+        run.fiber.add_done_callback(self._gone)
+        self._conclude(run, None)
+
+    def _gone(self, fiber: asyncio.Task[None]) -> None:
+        self._stubborn -= 1
+        self._found()
+
+    def _later(self, run: Run, seconds: float, then: Callable[[Run], None]) -> None:
+        self._loop.call_later(seconds, then, run)
+
+    def _conclude(self, run: Run, outcome: Outcome | None) -> None:
+        if run.concluded:
+            return
+        run.concluded = True
+        run.ran = time.monotonic() - run.began
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.completed or run.interruption is Interruption.LOST:
+            self._done(run, None)
+        else:
+            self._done(run, _meaning(run, outcome))
+
+    async def close(self) -> None:
+        """Kill what can be killed; threads are left behind."""
+        await self._processes.close()
+        self._threads.close()
+
+
+def _meaning(run: Run, outcome: Outcome | None) -> Outcome:
+    """What a handler answers once it has been told to end is what it was told, unless it had finished its work."""
+    if isinstance(outcome, Completed):
+        return outcome
+    match run.interruption:
+        case Interruption.TIMED_OUT:
+            return TimedOut(run.job.timeout)
+        case Interruption.CANCELLED:
+            return outcome if isinstance(outcome, Failed | GaveUp) else GaveUp()
+        case Interruption.STOPPING:
+            return Released()
+        case _:
+            return Released("interrupted") if outcome is None else outcome

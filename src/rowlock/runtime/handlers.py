@@ -1,0 +1,152 @@
+"""Call a handler, whatever it does, and say what came of it. The same in the event loop, in threads and in children."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rowlock.context import Context
+from rowlock.core import codec
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Snoozed
+from rowlock.errors import Cancelled, Final, InvalidInput, Snooze
+from rowlock.tasks import Task
+
+RunMiddleware = Callable[[Context], Generator[None, Any, None] | None]
+
+MAX_ERROR = 64 << 10  # bytes of a traceback that are kept
+_OURS = str(Path(__file__).parent)  # frames of the runtime say nothing about the handler's mistake
+
+
+def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMiddleware]) -> Outcome:
+    """In the thread it was called from. Never raises, not even for sys.exit()."""
+    around = Around(middleware, context)
+    try:
+        try:
+            values = around.enter(task)
+            result = task.function(**values)
+            if inspect.isawaitable(result):
+                result.close() if inspect.iscoroutine(result) else None
+                raise Final(f"{task.topic} returned a coroutine without being one: declare it with `async def`")
+        except BaseException as error:
+            around.failed(error)
+            raise
+        around.returned(result)
+    except BaseException as error:
+        return outcome_of(error)
+    return Completed(result)
+
+
+async def call_async(task: Task[..., Any], context: Context, middleware: Sequence[RunMiddleware]) -> Outcome:
+    """Raises nothing but CancelledError, and that only if this task was cancelled, and KeyboardInterrupt."""
+    around = Around(middleware, context)
+    try:
+        try:
+            values = around.enter(task)
+            result = await task.function(**values)
+        except BaseException as error:
+            around.failed(error)
+            raise
+        around.returned(result)
+    except KeyboardInterrupt:
+        raise
+    except asyncio.CancelledError as error:
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            raise
+        return outcome_of(error)  # something that the handler awaited was cancelled, not the handler
+    except BaseException as error:
+        return outcome_of(error)
+    return Completed(result)
+
+
+class Around:
+    """Runs the middleware around one run; the last registered stands nearest to the handler."""
+
+    def __init__(self, middleware: Sequence[RunMiddleware], context: Context) -> None:
+        self._middleware = middleware
+        self._context = context
+        self._begun: list[Generator[None, Any, None]] = []
+
+    def enter(self, task: Task[..., Any]) -> dict[str, Any]:
+        """The handler's arguments. They are checked first: no middleware sees a run that can't be."""
+        job = self._context.job
+        try:
+            values = task.arguments.call(job.payload, job, self._context)
+        except InvalidInput as error:
+            raise BadPayload(f"{task.topic} can't be called with this payload: {error}") from None
+        for function in self._middleware:
+            running = function(self._context)
+            if running is not None:
+                next(running, None)
+                self._begun.append(running)
+        return values
+
+    def returned(self, result: Any) -> None:
+        """May raise: then the run has failed."""
+        while self._begun:
+            running = self._begun.pop()
+            try:
+                running.send(result)
+                running.close()
+            except StopIteration:
+                pass
+            except BaseException as error:
+                self.failed(error)
+                raise
+
+    def failed(self, error: BaseException) -> None:
+        """Each may raise another error in its place, but not make it disappear."""
+        while self._begun:
+            running = self._begun.pop()
+            try:
+                running.throw(error)
+                running.close()
+            except StopIteration:
+                pass
+            except BaseException as raised:
+                if raised is not error:
+                    self.failed(raised)
+                    raise
+
+
+class BadPayload(Exception):
+    """Retried, not final: a worker with newer code may know what to do with it."""
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    match error:
+        case Snooze():
+            return Snoozed(error.until)
+        case Cancelled():
+            return GaveUp(error.reason)
+        case BadPayload():
+            return Failed(str(error), error)
+        case _:
+            return Failed(error_text(error), error, final=isinstance(error, Final))
+
+
+def error_text(error: BaseException) -> str:
+    """The traceback, without the frames of this package's runtime. Whatever the exception does when it is looked at."""
+    try:
+        report = traceback.TracebackException.from_exception(error)
+        _drop_our_frames(report)
+        text = "".join(report.format()).rstrip("\n")
+    except BaseException as problem:
+        text = f"{type(error).__qualname__} (its traceback can't be shown: {type(problem).__qualname__})"
+    return codec.clean_text(text, MAX_ERROR)
+
+
+def _drop_our_frames(report: traceback.TracebackException) -> None:
+    seen: set[int] = set()
+    todo: list[traceback.TracebackException | None] = [report]
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_OURS)]
+        todo += [one.__cause__, one.__context__, *(one.exceptions or ())]

@@ -1,0 +1,257 @@
+"""Keeper: what must go on while a handler blocks the event loop, in a thread with a loop and a connection of its own.
+
+It renews leases, looks whether jobs were cancelled or lost, writes down what handlers say, reports that the worker
+lives, and does the maintenance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rowlock.client.connections import Stores
+from rowlock.client.portal import Portal
+from rowlock.context import Interruption
+from rowlock.core.lifecycle import Released, Settlement, TimedOut, Transition, decide
+from rowlock.errors import StoreError
+from rowlock.runtime.maintenance import Maintenance
+from rowlock.runtime.patience import Patience
+from rowlock.runtime.reports import write_reports
+from rowlock.runtime.run import Run
+from rowlock.runtime.trust import Trust
+from rowlock.stores.base import Beat, Hold, Store, WorkerInfo
+
+if TYPE_CHECKING:
+    from rowlock.runtime.worker import Worker
+
+log = logging.getLogger("rowlock")
+
+_GOODBYE = 0.3  # seconds for taking our name off the register; others do it in the end
+_PAUSE = 0.2  # seconds between writes of what handlers say
+_MARK_AFTER = 0.25  # seconds after which a job that was claimed ahead and started gets its start mark
+
+
+class Keeper:
+    def __init__(self, worker: Worker, stores: Stores) -> None:
+        self._worker = worker
+        self._stores = stores
+        self._settings = worker.settings
+        self._thread = Portal(f"rowlock-keeper-{os.getpid()}")
+        self._trust = Trust(self._settings.beat)
+        self._talking: set[Run] = set()  # have said something
+        self._reported = 0.0
+        self._asked = 0.0  # when the worker's loop was asked to turn
+        self._complained = False
+
+    async def start(self) -> None:
+        """Connect and report, or say what is wrong."""
+        try:
+            await asyncio.wrap_future(self._thread.submit(self._begin))
+        except BaseException:
+            await asyncio.to_thread(self._thread.close)
+            raise
+
+    async def stop(self) -> None:
+        await asyncio.wrap_future(self._thread.submit(self._end))
+        await asyncio.to_thread(self._thread.close)
+
+    def said(self, run: Run) -> None:
+        """From any thread: there is something to collect."""
+        loop = self._thread.loop
+        with suppress(RuntimeError):  # ended
+            if loop is not None:
+                loop.call_soon_threadsafe(self._note, run)
+
+    # ── In the thread ──
+
+    async def _begin(self) -> None:
+        self._store: Store = (await self._stores.handle()).store
+        self._rang = asyncio.Event()
+        await self._report()
+        maintenance = Maintenance(self._store, self._settings, self._worker.name, self._trust, self._worker.nudge)
+        self._loops = [
+            asyncio.create_task(self._repeat(self._renew, self._settings.look)),
+            asyncio.create_task(self._repeat(self._watch_loop, self._settings.look)),
+            asyncio.create_task(self._repeat(self._collect, None)),
+            asyncio.create_task(self._repeat(maintenance.run_once, self._settings.maintenance)),
+        ]
+
+    async def _end(self) -> None:
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE):
+                await self._store.retire([self._worker.name])
+        await self._stores.close_here()
+
+    async def _repeat(self, once: Callable[[], Awaitable[None]], pause: float | None) -> None:
+        """For ever; a failure is said once, and the pause grows. `pause` None: it waits by itself."""
+        patience = Patience(f"{once.__qualname__} of {self._worker.name}", min(2.0, self._settings.beat / 2))
+        while True:
+            try:
+                await once()
+                patience.worked()
+                wait = pause or 0.0
+            except StoreError as error:
+                self._trust.broken()
+                wait = patience.failed(error)
+            except Exception as error:
+                log.exception("%s: unexpected", once.__qualname__)
+                wait = max(1.0, patience.failed(error))
+            await asyncio.sleep(wait)
+
+    async def _report(self) -> None:
+        worker = self._worker
+        info = WorkerInfo(
+            name=worker.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            topics=tuple(sorted(worker.tasks)),
+            concurrency=self._settings.concurrency,
+            running=worker.running,
+            lease=self._settings.lease,
+            stopping=worker.stopping,
+            rowlock=worker.version,
+        )
+        asked = time.monotonic()
+        clock = await self._store.report(info)
+        self._reported = time.monotonic()
+        self._trust.contact(asked, self._reported, clock)
+        worker.clock_offset = clock - datetime.now(UTC)
+
+    # ── Leases ──
+
+    async def _renew(self) -> None:
+        """Renew what is due, look at the rest. A run that is past its timeout and grace is not renewed: alive but
+        wedged is not alive."""
+        now = time.monotonic()
+        beats, looks = [], []
+        for run in self._held():
+            if run.overdue > self._settings.grace:
+                continue
+            late_mark = run.began and not run.marked and now - run.began > _MARK_AFTER
+            if late_mark or run.hasty or now - run.renewed >= self._settings.beat - self._settings.look:
+                beats.append(run)
+            elif now - run.renewed >= self._settings.look and not run.concluded:
+                looks.append(run)
+        if beats:
+            await self._beat(beats)
+        if looks:
+            holds = await self._store.look([Beat(run.job.id, run.job.version) for run in looks])
+            self._tell(looks, holds)
+        if now - self._reported >= self._settings.beat:
+            await self._report()
+        if any(not run.began and not run.concluded for run in self._held()):
+            paused = {pause.topic for pause in await self._store.paused()}
+            self._in_worker(lambda: self._worker.give_back(paused))
+
+    async def _beat(self, runs: list[Run]) -> None:
+        sent = time.monotonic()
+        beats = [Beat(run.job.id, run.job.version, bool(run.began)) for run in runs]
+        for run in runs:
+            run.hasty = False
+        holds = await self._store.heartbeat(beats, self._settings.lease)
+        for run, beat, hold in zip(runs, beats, holds, strict=True):
+            if hold in (Hold.KEPT, Hold.CANCEL):
+                run.renewed = sent
+                run.marked = run.marked or beat.started
+        self._tell(runs, holds)
+
+    def _held(self) -> list[Run]:
+        while True:
+            try:
+                return list(self._worker.runs.values())
+            except RuntimeError:  # it changed while we looked
+                continue
+
+    def _tell(self, runs: list[Run], holds: list[Hold]) -> None:
+        for run, hold in zip(runs, holds, strict=True):
+            match hold:
+                case Hold.LOST if not run.concluded:
+                    self._interrupt(run, Interruption.LOST)
+                case Hold.CANCEL if not run.concluded:
+                    self._interrupt(run, Interruption.CANCELLED)
+                case _:
+                    pass
+
+    def _interrupt(self, run: Run, why: Interruption) -> None:
+        if run.interrupt(why):  # at once: a handler that blocks the loop may still ask
+            log.info("%r: %s", run, "lease lost" if why is Interruption.LOST else "cancel requested")
+            self._in_worker(lambda: self._worker.interrupted(run))
+
+    def _in_worker(self, function: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # its loop has been closed
+            self._worker.loop.call_soon_threadsafe(function)
+
+    # ── What handlers say ──
+
+    def _note(self, run: Run) -> None:
+        self._talking.add(run)
+        self._rang.set()
+
+    async def _collect(self) -> None:
+        await self._rang.wait()
+        self._rang.clear()
+        runs, self._talking = self._talking, set()
+        try:
+            if hasty := [run for run in runs if run.hasty]:
+                await self._beat(hasty)
+            answers = await write_reports(self._store, runs)
+        except StoreError:
+            for run in runs:
+                self._note(run)
+            raise
+        for run, hold in answers.items():
+            if hold is Hold.UNSEEN:  # someone had the row locked: next time
+                self._note(run)
+        self._tell(list(answers), list(answers.values()))
+        await asyncio.sleep(_PAUSE)
+
+    # ── When the worker's loop is stuck ──
+
+    async def _watch_loop(self) -> None:
+        """A handler blocks the loop and is past its timeout and grace: nothing but a new process helps. Asks nothing of
+        the database before that: one that is away must not make the loop look stuck."""
+        now = time.monotonic()
+        if self._worker.last_turn >= self._asked:
+            self._asked = now
+            self._in_worker(self._worker.turned)
+        stuck = now - self._asked
+        wedged = [run for run in self._held() if run.overdue > self._settings.grace]
+        if not wedged or stuck < max(1.0, 4 * self._settings.look):
+            self._complained = False
+            return
+        if not self._complained:
+            self._complained = True
+            log.error("worker %s: its event loop has been blocked for %.0f s by %r", self._worker.name, stuck, wedged)
+        if self._worker.replace is not None:
+            await self.evacuate()
+            self._worker.replace(at_once=True)
+
+    async def evacuate(self) -> None:
+        """Settle everything from here, because the worker's loop can't: this process is about to end."""
+        held = [run for run in self._held() if not run.completed and run.interruption is not Interruption.LOST]
+        settlements = [Settlement(run.job.id, run.job.version, self._last_word(run)) for run in held]
+        if settlements:
+            await self._store.settle(settlements)
+        await self._store.retire([self._worker.name])
+
+    def _last_word(self, run: Run) -> Transition:
+        if run.outcome is not None:
+            outcome = run.outcome
+        else:
+            outcome = TimedOut(run.job.timeout) if run.overdue > 0 else Released("the worker is stuck")
+        ran = time.monotonic() - run.began if run.began and run.ran is None else run.ran
+        return decide(run.job, outcome, datetime.now(UTC), retry=run.task.policy.retry, ran=ran)
+
+    def evacuate_from(self, seconds: float) -> None:
+        """From any thread, within so many seconds."""
+        self._thread.submit(self.evacuate).result(seconds)

@@ -1,0 +1,123 @@
+"""Upkeep: what nobody in particular does. Any number of workers may do it at once; each pass is bounded."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from rowlock.core.retry import DEFAULT_RETRY, backoff_table
+from rowlock.errors import AccessDenied
+from rowlock.runtime.settings import WorkerSettings
+from rowlock.runtime.trust import Trust
+from rowlock.stores.base import Store
+from rowlock.stores.reading import Retention
+
+log = logging.getLogger("rowlock")
+
+_BATCHES = 10  # of one duty in one pass
+_HOUSEKEEPING = 60.0  # seconds between prunings
+_PARTITIONS = 600.0  # seconds between looks at the archive's parts
+_GONE = timedelta(hours=1)  # after which a worker that was not seen is taken off the register
+
+
+class Maintenance:
+    """`found_work`: called when there are jobs to claim that were not there before."""
+
+    def __init__(
+        self, store: Store, settings: WorkerSettings, by: str, trust: Trust, found_work: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._by = by
+        self._trust = trust
+        self._found_work = found_work
+        self._backoff = backoff_table(DEFAULT_RETRY)
+        self._retention = Retention()
+        self._next_housekeeping = time.monotonic() + random.uniform(0, _HOUSEKEEPING)  # noqa: S311 - spreads a fleet
+        self._next_partitions = 0.0
+        self._may_partition = True
+
+    async def run_once(self) -> None:
+        if await self._may_rescue():
+            await self._all(self._rescue)
+        await self._all(self._promote)
+        await self._all(self._cancel_timeout)
+        await self._all(self._expire)
+        await self._all(self._fold_counts)
+        now = time.monotonic()
+        if now >= self._next_housekeeping:
+            self._next_housekeeping = now + _HOUSEKEEPING
+            await self._all(self._prune)
+            await self._strike_the_gone()
+        if now >= self._next_partitions and self._may_partition:
+            self._next_partitions = now + _PARTITIONS
+            await self._keep_partitions()
+
+    async def _all(self, duty: Callable[[], Awaitable[bool]]) -> None:
+        """Until there is nothing left of it, or it has had its share of the pass."""
+        for _ in range(_BATCHES):
+            if not await duty():
+                return
+
+    # ── Each answers whether there may be more ──
+
+    async def _may_rescue(self) -> bool:
+        others = [worker.lease / 3 for worker in await self._store.workers() if worker.name != self._by]
+        asked = time.monotonic()
+        clock = await self._store.now()
+        self._trust.contact(asked, time.monotonic(), clock)
+        return self._trust.may_rescue(asked, max(others, default=0.0))
+
+    async def _rescue(self) -> bool:
+        rescued = await self._store.rescue(by=self._by, backoff=self._backoff, limit=500)
+        for one in rescued:
+            log.warning(
+                "rescued job %s (%s): its worker went silent in run %d; now %s",
+                one.id,
+                one.topic,
+                one.version,
+                one.status,
+            )
+        if rescued:
+            self._found_work()
+        return len(rescued) == 500
+
+    async def _promote(self) -> bool:
+        promoted = await self._store.promote(1000)
+        if promoted:
+            self._found_work()
+        return promoted == 1000
+
+    async def _cancel_timeout(self) -> bool:
+        ended = await self._store.cancel_timeout(by=self._by, grace=self._settings.cancel_grace, limit=500)
+        for job_id in ended:
+            log.warning("job %s did not stop within %g s of its cancel: cancelled", job_id, self._settings.cancel_grace)
+        return len(ended) == 500
+
+    async def _expire(self) -> bool:
+        return len(await self._store.expire(by=self._by, limit=500)) == 500
+
+    async def _fold_counts(self) -> bool:
+        return await self._store.fold_counts() >= 10_000
+
+    async def _prune(self) -> bool:
+        return await self._store.prune(self._retention, 1000) >= 1000
+
+    # ── Now and then ──
+
+    async def _strike_the_gone(self) -> None:
+        now = await self._store.now()
+        workers = await self._store.workers()
+        gone = [worker.name for worker in workers if worker.seen is not None and now - worker.seen > _GONE]
+        if gone:
+            await self._store.retire(gone)
+
+    async def _keep_partitions(self) -> None:
+        try:
+            await self._store.keep_partitions(self._retention)
+        except AccessDenied as error:  # only the tables' owner may: say it once, the default part takes everything
+            self._may_partition = False
+            log.warning("the archive's daily parts can't be kept: %s", error)

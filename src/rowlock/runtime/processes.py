@@ -1,0 +1,222 @@
+"""Handlers in child processes: killed when they must end, limited in memory, and free to crash.
+
+A child is a fresh interpreter, never a fork: threads and connections of the worker stay the worker's. It imports the
+application, runs one job at a time, and is used again. See child.py for its side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from functools import cached_property
+from typing import Any
+
+from rowlock.core import codec
+from rowlock.core.job import Job
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Snoozed
+from rowlock.runtime import lookup, memory
+from rowlock.runtime.process import Conversation, Process, ProcessLink
+from rowlock.runtime.wire import Answer, Later, Missing, Raised, Returned, Setup, Start, Stopped
+from rowlock.tasks import Task
+
+_TRIES = 3  # children that may die before they have taken the job
+_IDLE = 60.0  # seconds until a child that isn't needed goes
+_PATIENCE = 10.0  # seconds to wait for a child that must go; only the kernel can keep it longer
+_GOODBYE = 0.5  # seconds that idle children have for what the application does at the end, when the worker closes
+
+
+def refusal(task: Task[..., Any], app: str | None) -> str | None:
+    """Why this task can't run in a child process; None: it can."""
+    module, qualname = lookup.name_of(task.function)
+    where = f"{task.topic} ({module}.{qualname}) can't run in a child process"
+    if sys.platform == "win32":
+        return f"{where}: process=True is not supported on Windows"
+    if not sys.executable or getattr(sys, "frozen", False):
+        return f"{where}: there is no Python interpreter to start"
+    if app is not None:
+        return None  # importing it makes the same tasks again, wherever their functions come from
+    if "<lambda>" in qualname or "<locals>" in qualname:
+        return f"{where}: a child can't import what is made inside a function; move it to the top level of a module"
+    if module == lookup.MAIN and lookup.started_as() == (None, None):
+        return f"{where}: a child can't import an interactive session or a package's __main__; move it to a module"
+    return None
+
+
+class Processes:
+    """As many children as there are jobs at once; who asks bounds that. Belongs to an event loop.
+
+    `app`: what a child imports to find its tasks, "module:attribute"; None: the modules of their functions. A child is
+    replaced after `recycle_jobs` jobs, or when it holds more than `recycle_mib` MiB after one.
+    """
+
+    def __init__(self, *, app: str | None = None, recycle_jobs: int = 1000, recycle_mib: float = 1024.0) -> None:
+        lookup.refuse_while_loading()
+        self._app = app
+        self._recycle_jobs = recycle_jobs
+        self._recycle_mib = recycle_mib
+        self._idle: list[Process] = []  # the one that was used last comes first, so that the others may age
+        self._busy: set[Process] = set()
+        self._burials: dict[Process, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def run(self, job: Job, task: Task[..., Any], link: ProcessLink) -> Outcome:
+        """Never raises but CancelledError, and then the child has been killed."""
+        limit = self._half_of_memory if task.policy.memory is None else task.policy.memory
+        start = Start(0, job, *lookup.name_of(task.function), lookup.url_of(task._jobs), link.began, link.lease)
+        how = "was not needed any more"
+        tries = 0
+        while tries < _TRIES and not self._closed:
+            process = self._rested()
+            if process is None:
+                tries += 1
+                process = Process(self._lost)
+            try:
+                talk = await self._talk(process, start, link, limit)
+            except OSError as error:
+                return Failed(f"A child process can't be started: {error}")
+            if talk.answer is not None:
+                self._keep(process, talk)
+                return _outcome(talk.answer)
+            await self._bury(process)
+            if talk.taken:
+                return Failed(_obituary(process, talk))
+            how = _end_of(process)
+        return Failed(f"A child process can't be started: the last of {_TRIES} {how}. Its stderr may say more")
+
+    async def close(self) -> None:
+        """Kill what runs, let the others go, and reap all."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for process in self._busy:
+            process.kill("the worker was closed")
+        for process in (*self._idle, *self._busy):
+            self._begin_burial(process)
+        self._idle.clear()
+        if self._burials:
+            await asyncio.wait(self._burials.values(), timeout=_GOODBYE)
+        for process in (*self._burials,):
+            process.kill("the worker was closed")
+            await self._bury(process)
+
+    async def _talk(self, process: Process, start: Start, link: ProcessLink, limit: float) -> Conversation:
+        self._busy.add(process)
+        try:
+            if not process.jobs:
+                await process.start(self._setup())
+            return await process.run(start, link, limit)
+        except BaseException:
+            if process.started:
+                process.kill("the run was cancelled")
+                await self._bury(process)
+            raise
+        finally:
+            self._busy.discard(process)
+
+    def _setup(self) -> Setup:
+        path, name = lookup.started_as()
+        return Setup(
+            [os.fsencode(place) for place in sys.path],
+            [os.fsencode(word) for word in sys.argv],
+            self._app,
+            None if path is None else os.fsencode(path),
+            name,
+        )
+
+    @cached_property
+    def _half_of_memory(self) -> float:
+        return memory.available() / 2
+
+    # ── Between jobs ──
+
+    def _rested(self) -> Process | None:
+        """One that waits for work, if there is one."""
+        while self._idle:
+            process = self._idle.pop()
+            if not process.is_dead():
+                return process
+            self._begin_burial(process)
+        return None
+
+    def _keep(self, process: Process, talk: Conversation) -> None:
+        spent = process.jobs >= self._recycle_jobs or process.used > self._recycle_mib
+        if spent or self._closed or process.is_lost or isinstance(talk.answer, Missing):
+            self._begin_burial(process)
+            return
+        process.idle_since = time.monotonic()
+        self._idle.append(process)
+        if self._timer is None:
+            self._set_timer(_IDLE)
+
+    def _set_timer(self, delay: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay, self._send_home)
+
+    def _send_home(self) -> None:
+        """Those that nobody needed for a while. They stand in the order in which they became idle."""
+        self._timer = None
+        now = time.monotonic()
+        while self._idle and now - self._idle[0].idle_since >= _IDLE:
+            self._begin_burial(self._idle.pop(0))
+        if self._idle:
+            self._set_timer(self._idle[0].idle_since + _IDLE - now)
+
+    # ── The end ──
+
+    def _lost(self, process: Process) -> None:
+        """It died while it was idle. Nobody needs to know."""
+        if process in self._idle:
+            self._idle.remove(process)
+            self._begin_burial(process)
+
+    def _begin_burial(self, process: Process) -> asyncio.Task[None]:
+        """Nobody waits for it, and a child that may go has time to say goodbye."""
+        process.dismiss()
+        if process not in self._burials:
+            self._burials[process] = asyncio.get_running_loop().create_task(self._burial(process))
+        return self._burials[process]
+
+    async def _burial(self, process: Process) -> None:
+        try:
+            await process.reap()
+        finally:
+            del self._burials[process]
+
+    async def _bury(self, process: Process) -> None:
+        await asyncio.wait({self._begin_burial(process)}, timeout=_PATIENCE)
+
+
+def _outcome(answer: Answer) -> Outcome:
+    match answer:
+        case Returned(result):
+            return Completed(None if result is None else codec.decode(result))
+        case Raised(error, final):
+            return Failed(error, final=final)
+        case Later(until):
+            return Snoozed(until)
+        case Stopped(reason):
+            return GaveUp(reason)
+        case Missing(error):
+            return Failed(error)
+
+
+def _end_of(process: Process) -> str:
+    if process.reason is not None:
+        return f"was killed: {process.reason}"
+    return "does not die" if process.death is None else process.death.how
+
+
+def _obituary(process: Process, talk: Conversation) -> str:
+    """What a person needs to know about a child that died with a job in its hands."""
+    death = process.death
+    peak = (death and death.peak) or talk.peak
+    text = f"The child process that ran the job {_end_of(process)}. It ran for {talk.ran:.3g} s"
+    text += f"; its peak memory was {peak:.0f} MiB." if peak else "."
+    if death and death.code == -signal.SIGKILL and process.reason is None:
+        text += " rowlock did not do that. It may have been the kernel, out of memory: see its log (dmesg)."
+    if death and death.stack:
+        text += f"\n\n{death.stack}"
+    return codec.clean_text(text)

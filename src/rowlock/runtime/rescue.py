@@ -1,0 +1,86 @@
+"""Take back the jobs of a worker process that is known to be dead. Started by the supervisor, ends when it is done.
+
+What the dead one had started gets its start mark first, so that only those jobs are charged; then all that it held is
+rescued in one go. If the supervisor killed it because it had to end, nothing is charged: its jobs are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+import msgspec
+
+from rowlock.core.job import Status
+from rowlock.core.lifecycle import Settlement, Transition
+from rowlock.core.retry import DEFAULT_RETRY, backoff_table
+from rowlock.errors import StoreError
+from rowlock.runtime.patience import Patience
+from rowlock.runtime.supervisor import Rescue
+from rowlock.stores import open_store
+from rowlock.stores.base import Beat, Rescued, Store
+
+log = logging.getLogger("rowlock")
+
+_BATCH = 500
+_TRIES = 10  # then the leases run out, and any worker's maintenance does it
+
+
+async def rescue(order: Rescue) -> tuple[int, int]:
+    """How many jobs it held, and how many of them were charged."""
+    store = open_store(order.url)
+    await store.open()
+    try:
+        given_back = await _give_back(store, order) if order.blameless else 0
+        rescued = await _rescue(store, order)
+        await store.retire([order.worker])
+        if given_back or rescued:
+            await store.ring()
+        return given_back + len(rescued), sum(one.charged for one in rescued)
+    finally:
+        await store.close()
+
+
+async def _give_back(store: Store, order: Rescue) -> int:
+    to = Transition(event="released", status=Status.PENDING, delay=None, reason=f"shutdown: {order.detail}")
+    held = await store.held_by(order.worker)
+    for at in range(0, len(held), _BATCH):
+        await store.settle([Settlement(beat.id, beat.version, to) for beat in held[at : at + _BATCH]])
+    return len(held)
+
+
+async def _rescue(store: Store, order: Rescue) -> list[Rescued]:
+    """All that is left. Of what was given back, that is what someone wanted cancelled."""
+    if not order.blameless:
+        await store.heartbeat([Beat(job_id, version, started=True) for job_id, version in order.started], 0.0)
+    rescued: list[Rescued] = []
+    while True:
+        batch = await store.rescue(
+            by=f"supervisor of {order.worker}",
+            backoff=backoff_table(DEFAULT_RETRY),
+            limit=_BATCH,
+            workers=[order.worker],
+            detail=order.detail,
+        )
+        rescued += batch
+        if len(batch) < _BATCH:
+            return rescued
+
+
+async def main() -> None:
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Rescue)
+    patience = Patience(f"rescue of {order.worker}", 2.0)
+    for _ in range(_TRIES):
+        try:
+            held, charged = await rescue(order)
+        except StoreError as error:
+            await asyncio.sleep(patience.failed(error))
+        else:
+            log.warning("took back %d jobs of worker %s, %d of them are charged", held, order.worker, charged)
+            return
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    asyncio.run(main())

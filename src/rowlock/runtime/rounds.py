@@ -1,0 +1,286 @@
+"""Rounds: the worker's traffic with the database. A round is one round trip: it settles what has finished and claims
+what there is room for. While rounds are under way the next batch gathers by itself, so a lone job is settled at once
+and ten thousand are settled in hundreds.
+
+One coroutine (`_coordinate`) decides when there is to be a round; when there is nothing to do it waits to be woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from rowlock.core.job import Lane, Status
+from rowlock.core.lifecycle import Answer, Failed, Released, Settlement, Transition, Verdict
+from rowlock.errors import OutcomeUnknown, StoreError
+from rowlock.runtime.patience import Patience
+from rowlock.runtime.reports import write_reports
+from rowlock.runtime.run import Run
+from rowlock.stores.base import Beat, Claim, Claimed, Hold, Store
+
+if TYPE_CHECKING:
+    from rowlock.runtime.worker import Worker
+
+log = logging.getLogger("rowlock")
+
+_ROUNDS = 2  # under way at once: the database works on one while we work on the other
+_BATCH = 500  # settlements in a round
+_PROMOTED = 1000  # jobs made ready in one statement
+_LAST_WORDS = 2.0  # seconds to wait for the keeper, who is writing what a handler said
+
+Settling = tuple[Run, Transition]
+
+
+class Rounds:
+    """Belongs to the worker's event loop."""
+
+    def __init__(self, worker: Worker, store: Store) -> None:
+        self._worker = worker
+        self._settings = worker.settings
+        self._store = store
+        self._lanes = tuple(Lane(topic) for topic in sorted(worker.tasks))
+        self._patience = Patience(f"worker {worker.name}", min(5.0, self._settings.beat / 2))
+        self._finished: deque[Settling] = deque()
+        self._asked = 0  # jobs that claims under way may bring
+        self._hungry = True  # there may be work
+        self.claim_lost = False  # a claim's reply was lost: it may have brought us jobs that we don't know of
+        self.under_way = 0
+        self._resting = False  # after a failure
+        self._signal = asyncio.Event()
+        self._bell: asyncio.Task[None] | None = None
+        self._due: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._spawn(self._coordinate())
+
+    async def stop(self) -> None:
+        """Whatever is not settled stays so."""
+        if self._due is not None:
+            self._due.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def settle(self, run: Run, to: Transition) -> None:
+        """With the next round."""
+        self._finished.append((run, to))
+        self._signal.set()
+
+    def wake(self) -> None:
+        """There may be work."""
+        self._hungry = True
+        self._signal.set()
+
+    def turn(self) -> None:
+        """Something has changed: think again."""
+        self._signal.set()
+
+    # ── What next? ──
+
+    async def _coordinate(self) -> None:
+        while True:
+            self._signal.clear()
+            self._worker.tick()
+            if self._wants_round():
+                self._spawn(self._round())
+                await asyncio.sleep(0)  # let it take its batch
+                continue
+            if not self._hungry and self._room() > 0 and self._bell is None:
+                self._bell = self._spawn(self._wait_for_work())
+            await self._signal.wait()
+
+    def _wants_round(self) -> bool:
+        if self._resting or self.under_way >= _ROUNDS:
+            return False
+        if self._finished:
+            return True
+        # After a lost claim the next round looks for it, alone; one beside it could claim nothing, and would spin.
+        return self._hungry and self._room() > 0 and not (self.claim_lost and self.under_way)
+
+    def _room(self) -> int:
+        """How many jobs may be claimed now."""
+        return self._worker.room() - self._asked
+
+    async def _wait_for_work(self) -> None:
+        """Until the bell rings, or it is time to look anyway: polling is the truth."""
+        pause = self._settings.poll * random.uniform(0.8, 1.0)  # noqa: S311 - spreads workers, no secret
+        try:
+            await (self._store.wait_for_work(pause) if self._settings.listen else asyncio.sleep(pause))
+        except StoreError as error:
+            await asyncio.sleep(self._patience.failed(error))
+        finally:
+            self._bell = None
+            self.wake()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ── Rounds ──
+
+    async def _round(self) -> None:
+        looks_back = self.claim_lost and not self.under_way  # alone: a claim under way would look like a lost one
+        batch = [] if looks_back else [self._finished.popleft() for _ in range(min(_BATCH, len(self._finished)))]
+        claim = self._next_claim()
+        self._asked += claim.limit if claim else 0
+        self.under_way += 1
+        sent = time.monotonic()
+        try:
+            if looks_back:
+                await self._find_lost_claims()
+            claimed = await self._settle(batch, claim)
+            self._patience.worked()
+            if claimed is not None and claim is not None:
+                await self._take(claimed, claim, sent)
+        except StoreError as error:
+            self._rest(error)
+        except Exception as error:
+            log.exception("worker %s: a round failed", self._worker.name)
+            self._rest(error)
+        finally:
+            if claim is not None:
+                self._asked -= claim.limit
+            self.under_way -= 1
+            self._worker.look_around()
+
+    def _next_claim(self) -> Claim | None:
+        room = self._room()
+        if room <= 0 or not self._hungry or self.claim_lost:
+            return None
+        self._hungry = False  # from here on: who rings while the claim is under way makes it true again
+        # If all of them start at once, the claim itself is the start mark.
+        starts = room <= self._worker.free()
+        return Claim(self._worker.name, self._lanes, room, self._settings.lease, starts)
+
+    async def _settle(self, batch: list[Settling], claim: Claim | None) -> Claimed | None:
+        settlements = [Settlement(run.job.id, run.job.version, to) for run, to in batch]
+        try:
+            if not batch:
+                return None if claim is None else await self._store.claim(claim)
+            await self._write_last_words(run for run, _ in batch)
+            settled = await self._store.settle(settlements, claim)
+        except BaseException as error:
+            if claim is not None and not (isinstance(error, StoreError) and not isinstance(error, OutcomeUnknown)):
+                self.claim_lost = True
+            if type(error) is StoreError and batch:
+                self._suspect_settlement(batch, error)
+            else:
+                self._finished.extendleft(reversed(batch))
+            raise
+        for (run, to), verdict in zip(batch, settled.verdicts, strict=True):
+            self._judged(run, to, verdict)
+        return settled.claimed
+
+    async def _write_last_words(self, runs: Iterable[Run]) -> None:
+        """What handlers said just before they ended: after the settle it would be refused."""
+        talked = [run for run in runs if run.has_said]
+        for run in talked:
+            if (writing := run.writing) is not None:
+                await asyncio.wait([asyncio.wrap_future(writing)], timeout=_LAST_WORDS)
+        for _ in range(5):
+            if not talked:
+                return
+            answers = await write_reports(self._store, talked)
+            talked = [run for run, hold in answers.items() if hold is Hold.UNSEEN]  # someone had the row locked
+
+    def _suspect_settlement(self, batch: list[Settling], error: StoreError) -> None:
+        """The database refuses something in the batch, for good. One by one, so that only the guilty one suffers."""
+        if len(batch) > 1:
+            for one in batch:
+                self._spawn(self._settle_alone(one))
+        else:
+            [(run, to)] = batch
+            log.error("%r can't be settled as %s: %s", run, to.status, error)
+            if isinstance(run.outcome, Failed) and run.outcome.final:
+                self._worker.forget(run)  # not even that: its lease runs out, and a rescue decides
+            else:
+                self._worker.conclude(run, Failed(f"The outcome could not be stored: {error}", final=True))
+
+    async def _settle_alone(self, one: Settling) -> None:
+        with suppress(StoreError):
+            await self._settle([one], None)
+        self._signal.set()
+
+    def _judged(self, run: Run, to: Transition, verdict: Verdict) -> None:
+        match verdict.answer:
+            case Answer.CHANGED if verdict.status is not None and run.outcome is not None:
+                run.job = replace(run.job, status=verdict.status)  # a cancel came in between: decide again
+                self._worker.conclude(run, run.outcome)
+            case Answer.LOST:
+                log.warning("%r is not ours any more: what came of it (%s) is dropped", run, to.event)
+                self._worker.forget(run)
+            case _:
+                self._worker.forget(run)
+
+    async def _take(self, claimed: Claimed, claim: Claim, sent: float) -> None:
+        if claimed.contended or len(claimed.jobs) == claim.limit:
+            self._hungry = True
+        self._promote_in(claimed.next_due)
+        runs = [self._worker.hold(job, marked=claim.start, sent=sent) for job in claimed.jobs]
+        if to_mark := [run for run in runs if run.needs_mark]:
+            await self._mark(to_mark)
+        self._worker.admit([run for run in runs if not run.concluded])
+
+    async def _mark(self, runs: list[Run]) -> None:
+        """Nobody starts these before the database knows that they start: their crash must be charged."""
+        try:
+            beats = [Beat(run.job.id, run.job.version, started=True) for run in runs]
+            holds = await self._store.heartbeat(beats, self._settings.lease)
+        except StoreError:
+            holds = [Hold.UNSEEN] * len(runs)
+        for run, hold in zip(runs, holds, strict=True):
+            if hold in (Hold.KEPT, Hold.CANCEL):
+                run.marked = True
+            elif hold is Hold.LOST:
+                self._worker.forget(run)
+            else:
+                self._worker.conclude(run, Released("no start mark"))
+
+    async def _find_lost_claims(self) -> None:
+        """Give back what a claim brought whose reply never came, rather than let it wait for its lease to run out."""
+        held = await self._store.held_by(self._worker.name)
+        self.claim_lost = False
+        unknown = [beat for beat in held if (beat.id, beat.version) not in self._worker.runs]
+        if unknown:
+            log.warning("worker %s gives back %d jobs of a claim whose reply was lost", self._worker.name, len(unknown))
+            back = Transition(
+                event="released", status=Status.PENDING, delay=None, reason="the reply to the claim was lost"
+            )
+            await self._store.settle([Settlement(beat.id, beat.version, back) for beat in unknown])
+
+    def _rest(self, error: Exception) -> None:
+        self._resting = True
+        self._hungry = True
+        self._worker.loop.call_later(self._patience.failed(error), self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._signal.set()
+
+    # ── Promotion: a job whose time has come must be made ready by someone ──
+
+    def _promote_in(self, seconds: float | None) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if seconds is not None and seconds < 3600:
+            self._due = self._worker.loop.call_later(seconds, lambda: self._spawn(self._promote()))
+
+    async def _promote(self) -> None:
+        try:
+            while await self._store.promote(_PROMOTED) == _PROMOTED and not self._worker.stopping:
+                self.wake()
+        except StoreError as error:
+            log.debug("promote: %s; maintenance will do it", error)
+        self.wake()

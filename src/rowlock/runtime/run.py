@@ -1,0 +1,193 @@
+"""Run: one job in this worker's hands, from the claim to the settled outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from msgspec.structs import replace
+
+from rowlock.context import Interruption
+from rowlock.core.job import Job, Status
+from rowlock.core.lifecycle import Outcome
+from rowlock.stores.base import MAX_LOG_LINES, NewLine, Progress
+from rowlock.tasks import Kind, Task
+
+_saying = threading.Lock()  # handlers report from their threads while the keeper collects; short and rare
+
+
+class Run:
+    """Implements rowlock.context.Link. The event loop owns it; `interruption` and what was said are for any thread."""
+
+    __slots__ = (
+        "_lines",
+        "_percent",
+        "_said",
+        "_stage",
+        "_text",
+        "_told",
+        "_watcher",
+        "began",
+        "claimed",
+        "completed",
+        "concluded",
+        "fiber",
+        "hasty",
+        "interruption",
+        "job",
+        "kind",
+        "lease",
+        "looks",
+        "marked",
+        "outcome",
+        "ran",
+        "renewed",
+        "slot",
+        "task",
+        "timer",
+        "writing",
+    )
+
+    def __init__(self, job: Job, task: Task[..., Any], *, lease: float, claimed: float, marked: bool) -> None:
+        self.job = job
+        self.task = task
+        self.kind: Kind = task.kind  # how it is run: a suspect as "process", whatever its task says
+        self.lease = lease
+        self.claimed = claimed  # when the claim was sent, by time.monotonic()
+        self.renewed = claimed  # … and the last renewal
+        self.marked = marked  # the database knows that the handler has started
+        self.hasty = False  # the handler asked for a heartbeat
+        self.began = 0.0  # 0: not started
+        self.ran: float | None = None
+        self.interruption: Interruption | None = None
+        self.looks = False
+        self.completed = False
+        self.concluded = False  # what came of it is known; the handler may still run, if it couldn't be stopped
+        self.outcome: Outcome | None = None
+        self.fiber: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.slot: int | None = None  # on the board
+        self.writing: Future[None] | None = None  # what it said is on its way to the database
+        self._watcher: Callable[[Interruption], None] | None = None
+        self._said: Callable[[Run], None] | None = None
+        self._told = False
+        self._percent: float | None = None
+        self._stage: str | None = None
+        self._text: str | None = None
+        self._lines: list[tuple[float, str, str]] = []
+
+    def __repr__(self) -> str:
+        return f"<run {self.job.version} of {self.job.topic} {self.job.id}>"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.job.id, self.job.version
+
+    @property
+    def is_suspect(self) -> bool:
+        """It was there when a worker died, and may be why."""
+        return self.job.crashes > 0
+
+    @property
+    def needs_mark(self) -> bool:
+        """The next crash must not go unnoticed: it may be a poison pill, or has no retry left to lose."""
+        return not self.marked and (self.is_suspect or self.job.retries >= self.job.max_retries)
+
+    @property
+    def overdue(self) -> float:
+        """Seconds past its timeout; negative before that, and for what doesn't run."""
+        if not self.began or self.concluded:
+            return -1.0
+        return time.monotonic() - self.began - self.job.timeout
+
+    # ── Interruption ──
+
+    def interrupt(self, why: Interruption) -> bool:
+        """From any thread. False if it was to end anyway."""
+        if self.interruption is Interruption.LOST or (self.interruption is not None and why is not Interruption.LOST):
+            return False
+        self.interruption = why
+        if why is Interruption.CANCELLED:
+            self.job = replace(self.job, status=Status.CANCEL_REQUESTED)
+        return True
+
+    def announce(self) -> None:
+        """In the event loop, after `interrupt`."""
+        if self._watcher is not None and self.interruption is not None:
+            self._watcher(self.interruption)
+
+    def watch(self, callback: Callable[[Interruption], None]) -> None:
+        self._watcher = callback
+        self.announce()
+
+    # ── What the handler says ──
+
+    def listen(self, said: Callable[[Run], None]) -> None:
+        """Call `said` when there is something to `collect`, once until then."""
+        self._said = said
+
+    def report(self, percent: float | None, stage: str | None, message: str | None) -> None:
+        with _saying:
+            self._percent = self._percent if percent is None else percent
+            self._stage = self._stage if stage is None else stage
+            self._text = self._text if message is None else message
+        self._tell()
+
+    def log(self, level: str, text: str) -> None:
+        with _saying:
+            self._lines.append((time.monotonic(), level, text[: 1 << 16]))
+            del self._lines[: -2 * MAX_LOG_LINES]  # who logs faster than it can be written loses the oldest
+        self._tell()
+
+    def beat(self) -> None:
+        self.hasty = True
+        self._tell()
+
+    def _tell(self) -> None:
+        if not self._told and self._said is not None:
+            self._told = True
+            self._said(self)
+
+    @property
+    def has_said(self) -> bool:
+        """Is there something that is not written yet?"""
+        said = self._percent is not None or self._stage is not None or self._text is not None
+        return said or bool(self._lines) or self.writing is not None
+
+    def collect(self) -> Progress | None:
+        """What was said since the last time, to be followed by `written`. One at a time."""
+        with _saying:
+            self._told = False
+            if self.writing is not None:
+                return None
+            said = (self._percent, self._stage, self._text)
+            lines, self._lines = self._lines, []
+            self._percent = self._stage = self._text = None
+            if not lines and said == (None, None, None):
+                return None
+            self.writing = Future()
+        now = time.monotonic()
+        aged = tuple(NewLine(max(0.0, now - at), level, text) for at, level, text in lines)
+        return Progress(self.job.id, self.job.version, *said, aged)
+
+    def written(self, report: Progress, *, kept: bool) -> None:
+        """Or not: then it stays, under what was said since."""
+        now = time.monotonic()
+        writing = self.writing
+        with _saying:
+            self.writing = None
+            if not kept:
+                self._put_back(report, now)
+        if writing is not None:
+            writing.set_result(None)
+
+    def _put_back(self, report: Progress, now: float) -> None:
+        self._percent = report.percent if self._percent is None else self._percent
+        self._stage = report.stage if self._stage is None else self._stage
+        self._text = report.message if self._text is None else self._text
+        self._lines[:0] = [(now - line.age, line.level, line.text) for line in report.lines]
+        del self._lines[: -2 * MAX_LOG_LINES]

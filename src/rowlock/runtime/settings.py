@@ -1,0 +1,61 @@
+"""How a worker works. Checked when it is made, so that a wrong value is an error before anything is claimed."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rowlock.errors import InvalidInput
+
+
+class WorkerSettings(Struct, frozen=True, kw_only=True):
+    """`lease`: seconds until others may take a job from a worker that went silent. It is renewed every third of that.
+    `poll`: seconds between looks for work when nobody rings. `grace`: seconds that running jobs get when the worker
+    stops. `cancel_grace`: seconds that a cancelled job gets to stop by itself. `notice`: seconds between the end of a
+    job's timeout and the end of patience. `topics`: None is all that have a handler."""
+
+    concurrency: int = 10
+    topics: tuple[str, ...] | None = None
+    lease: float = 30.0
+    poll: float = 1.0
+    grace: float = 25.0
+    cancel_grace: float = 30.0
+    notice: float = 5.0
+    maintenance: float = 5.0  # seconds between passes
+    listen: bool = True  # to be woken; else it only polls
+    ahead: float = 0.1  # seconds of work that may be claimed ahead
+    recycle_jobs: int = 1000  # a child process is replaced after so many jobs …
+    recycle_mib: float = 1024.0  # … or when it has grown beyond this
+
+    def __post_init__(self) -> None:
+        for name, low, high in _BOUNDS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                raise InvalidInput(name, "out_of_range", f"must be {low:g} to {high:g}, not {value!r:.40}")
+        if not isinstance(self.concurrency, int):
+            raise InvalidInput("concurrency", "not_an_integer", f"must be a whole number, not {self.concurrency!r:.40}")
+        if self.topics is not None and not self.topics:
+            raise InvalidInput("topics", "empty", "must name at least one topic, or be left out for all")
+
+    @property
+    def beat(self) -> float:
+        """Seconds between renewals: two may fail before the lease is in danger."""
+        return self.lease / 3
+
+    @property
+    def look(self) -> float:
+        """Seconds between looks at running jobs: a cancel or a lost lease is noticed within a second."""
+        return min(self.poll, 1.0) / 2
+
+
+_BOUNDS = (
+    ("concurrency", 1, 10_000),
+    ("lease", 0.5, 86_400),
+    ("poll", 0.01, 3600),
+    ("grace", 0, 86_400),
+    ("cancel_grace", 0, 86_400),
+    ("notice", 0, 86_400),
+    ("maintenance", 0.05, 3600),
+    ("ahead", 0, 60),
+    ("recycle_jobs", 1, 1_000_000_000),
+    ("recycle_mib", 1, 1 << 30),
+)

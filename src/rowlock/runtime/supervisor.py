@@ -1,0 +1,279 @@
+"""Supervisor: starts worker processes, replaces those that die, and sees to it that their jobs don't wait for a lease.
+
+It is thin on purpose: no application, no database, no event loop, nothing that a job could break. What needs the
+database after a death is done by a short-lived process (rescue.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from rowlock.runtime.board import Board
+from rowlock.runtime.health import Health
+
+log = logging.getLogger("rowlock")
+
+REFUSED = 78  # a child's exit code: it can't start, and has said why; another try won't help
+MISUSED = 64  # … because it was called in a wrong way
+REPLACE = 75  # … it asks to be replaced
+STOP = b"s"  # said to a child
+
+_LONGEST_DELAY = 30.0
+_STEADY = 60.0  # seconds after which a child is taken for sound
+_LATE = 0.9  # seconds that a child gets beyond the grace
+_NO_ROOM = 5.0  # seconds between tries to start a process that the system has no room for
+_RESCUE = 10.0  # seconds that rescues get when everything ends
+
+
+class Ready(Struct, frozen=True):
+    """What a child says when it works. The URL is for rescues; it may hold a password, and is shown to nobody."""
+
+    name: str
+    url: str
+
+
+class Rescue(Struct, frozen=True):
+    """For rescue.py, on its stdin. `blameless`: we killed it because it had to end, and no job is charged."""
+
+    url: str
+    worker: str
+    started: list[tuple[str, int]]
+    detail: str
+    blameless: bool
+
+
+class Child:
+    """A worker process, and what joins us: a pipe by which it hears `STOP` (or our end), one by which it says `Ready`,
+    and the board on which it writes what it runs."""
+
+    def __init__(self, command: Callable[[int, int, int, bool], Sequence[str]], slots: int, restarted: bool) -> None:
+        self.board, board = Board.shared(slots)
+        hears, self._control = os.pipe()
+        self.status, says = os.pipe()
+        try:
+            self.process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                command(hears, says, board, restarted), pass_fds=(hears, says, board)
+            )
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            for descriptor in (hears, says, board):
+                os.close(descriptor)
+        self.began = time.monotonic()
+        self.ready: Ready | None = None
+        self.killed = False  # by us
+        self._said = b""
+
+    def read_status(self) -> None:
+        self._said += os.read(self.status, 65_536)
+        if self.ready is None and self._said.endswith(b"\n"):
+            self.ready = msgspec.json.decode(self._said, type=Ready)
+
+    def tell_to_stop(self) -> None:
+        with suppress(BrokenPipeError):  # it is gone already
+            os.write(self._control, STOP)
+
+    def kill(self) -> None:
+        self.killed = True
+        self.process.kill()
+
+    def reap(self) -> str | None:
+        """How it ended, for people; None: it lives."""
+        pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+        if not pid:
+            return None
+        self.process.returncode = code = os.waitstatus_to_exitcode(status)
+        self._close()
+        peak = usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"{how}, peak memory {peak:.0f} MiB"
+
+    def _close(self) -> None:
+        for descriptor in (self._control, self.status):
+            os.close(descriptor)
+
+
+class Supervisor:
+    """`command`: what starts a child that gets (control, status, board) as file descriptors, and whether others have
+    worked before it: then what keeps it from working is expected to pass."""
+
+    def __init__(
+        self,
+        command: Callable[[int, int, int, bool], Sequence[str]],
+        *,
+        processes: int,
+        slots: int,
+        grace: float,
+        health: Health | None = None,
+    ) -> None:
+        self._command = command
+        self._processes = processes
+        self._slots = slots
+        self._grace = grace
+        self._health = health
+        self._children: list[Child] = []
+        self._rescues: list[subprocess.Popen[bytes]] = []
+        self._starts: list[float] = []  # when to start the next ones
+        self._failures = 0
+        self._proven = False  # one of them has worked
+        self._signals = 0
+        self._deadline: float | None = None  # when those that are told to stop must be gone
+        self._exit_code = 0
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Until a signal ends it. The exit code."""
+        wakes, self._alarm = socket.socketpair()
+        for end in (wakes, self._alarm):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._alarm.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes us
+        self._selector.register(wakes, selectors.EVENT_READ)
+        self._start()  # one first: if it can't start, the others needn't try
+        try:
+            while self._children or self._starts:
+                self._wait(wakes)
+                self._reap()
+                self._start_due()
+                self._enforce()
+                if self._health is not None:
+                    self._health.update([child.board.ticked for child in self._children], self._processes)
+        finally:
+            for child in self._children:
+                child.kill()
+            self._finish_rescues()
+            if self._health is not None:
+                self._health.close()
+        return self._exit_code
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            log.info("%s: stopping, running jobs get %g s", signal.Signals(number).name, self._grace)
+            self._stop()
+        else:  # at once
+            for child in self._children:
+                child.kill()
+
+    def _stop(self) -> None:
+        self._deadline = time.monotonic() + self._grace + _LATE
+        self._starts.clear()
+        for child in self._children:
+            child.tell_to_stop()
+
+    def _wait(self, wakes: socket.socket) -> None:
+        for key, _ in self._selector.select(timeout=self._next_event()):
+            if key.fileobj is wakes:
+                wakes.recv(4096)
+            else:
+                self._hear(key.data)
+
+    def _next_event(self) -> float:
+        times = [*self._starts, *([] if self._deadline is None else [self._deadline])]
+        soon = min((at - time.monotonic() for at in times), default=60.0)
+        return max(0.0, min(soon, 60.0 if self._health is None else 1.0))
+
+    def _hear(self, child: Child) -> None:
+        child.read_status()
+        self._selector.unregister(child.status)
+        self._proven = self._proven or child.ready is not None
+        if child.ready is not None and self._deadline is None:
+            missing = self._processes - len(self._children) - len(self._starts)
+            self._starts += [0.0] * missing
+
+    # ── Births ──
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        due = [at for at in self._starts if at <= now]
+        self._starts = [at for at in self._starts if at > now]
+        for _ in due:
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            child = Child(self._command, self._slots, self._proven)
+        except OSError as error:  # no memory, no process left, …: those that run go on
+            if not self._proven:
+                raise
+            log.error("a process can't be started: %s; trying again%s", error, _in(_NO_ROOM))
+            self._starts.append(time.monotonic() + _NO_ROOM)
+            return
+        self._children.append(child)
+        self._selector.register(child.status, selectors.EVENT_READ, child)
+
+    # ── Deaths ──
+
+    def _reap(self) -> None:
+        for child in list(self._children):
+            if (how := child.reap()) is not None:
+                self._children.remove(child)
+                self._bury(child, how)
+        self._rescues = [rescue for rescue in self._rescues if rescue.poll() is None]
+
+    def _bury(self, child: Child, how: str) -> None:
+        code = child.process.returncode
+        if child.status in self._selector.get_map():
+            self._selector.unregister(child.status)
+        if code in (REFUSED, MISUSED) and not self._proven and self._deadline is None:
+            self._exit_code = 1 if code == REFUSED else 2
+            self._stop()
+            return
+        if child.ready is not None and code not in (0, REPLACE):
+            self._rescue(child, child.ready, how)
+        if self._deadline is not None:
+            return
+        lived = time.monotonic() - child.began
+        self._failures = 0 if lived >= _STEADY or code == REPLACE else self._failures + 1
+        delay = 0.0 if self._failures <= 1 else min(_LONGEST_DELAY, 0.5 * 2.0 ** (self._failures - 2))
+        level = logging.INFO if code == REPLACE else logging.ERROR
+        who = child.ready.name if child.ready else f"process {child.process.pid}"
+        log.log(level, "worker %s ended after %.0f s: %s; starting another%s", who, lived, how, _in(delay))
+        self._starts.append(time.monotonic() + delay)
+
+    def _rescue(self, child: Child, dead: Ready, how: str) -> None:
+        order = msgspec.json.encode(Rescue(dead.url, dead.name, child.board.running(), how, child.killed))
+        try:
+            rescue = subprocess.Popen([sys.executable, "-m", "rowlock.runtime.rescue"], stdin=subprocess.PIPE)
+        except OSError as error:
+            log.error("the jobs of worker %s wait for their leases to run out: %s", dead.name, error)
+            return
+        assert rescue.stdin is not None  # noqa: S101 - narrows the type
+        with suppress(BrokenPipeError):  # it has said why
+            rescue.stdin.write(order)
+            rescue.stdin.close()
+        self._rescues.append(rescue)
+
+    def _enforce(self) -> None:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            for child in self._children:
+                log.error("process %d did not stop in time: killed", child.process.pid)
+                child.kill()
+            self._deadline = float("inf")
+
+    def _finish_rescues(self) -> None:
+        end = time.monotonic() + _RESCUE
+        for rescue in self._rescues:
+            try:
+                rescue.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                rescue.kill()
+
+
+def _in(delay: float) -> str:
+    return f" in {delay:g} s" if delay else ""

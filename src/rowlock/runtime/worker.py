@@ -1,0 +1,289 @@
+"""Worker: fills its slots with jobs, until it is told to stop.
+
+Rounds talk to the database, the executor runs handlers, the keeper does what must go on while a handler blocks the
+event loop. Everything here belongs to that loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from rowlock.client.connections import Stores
+from rowlock.context import Host, Interruption
+from rowlock.core.job import Job
+from rowlock.core.lifecycle import Outcome, Released, decide
+from rowlock.errors import InvalidInput
+from rowlock.runtime.board import Board
+from rowlock.runtime.executor import Executor
+from rowlock.runtime.handlers import RunMiddleware
+from rowlock.runtime.keeper import Keeper
+from rowlock.runtime.rounds import Rounds
+from rowlock.runtime.run import Run
+from rowlock.runtime.settings import WorkerSettings
+from rowlock.tasks import Task
+
+log = logging.getLogger("rowlock")
+
+_MOST_AHEAD = 500  # jobs claimed ahead, however short they are
+_STALE = 1.0  # seconds after which a job that was claimed ahead and not started is given back
+_PARTING = 0.6  # seconds for the last settlements, after the grace
+
+
+class Replace(Protocol):
+    def __call__(self, *, at_once: bool) -> None:
+        """`at_once`: the event loop is stuck, and everything has been settled."""
+
+
+class Worker:
+    """`app`: how a child process finds the tasks, "module:attribute"; None: by the modules of their functions.
+    `replace`: asks for a new process in place of this one, because too many handlers can't be stopped."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        tasks: Mapping[str, Task[..., Any]],
+        middleware: Sequence[RunMiddleware],
+        host: Host,
+        stores: Stores,
+        *,
+        version: str,
+        app: str | None = None,
+        board: Board | None = None,
+        replace: Replace | None = None,
+    ) -> None:
+        self.settings = settings
+        self.name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.tasks = _chosen(tasks, settings.topics)
+        self.runs: dict[tuple[str, int], Run] = {}  # all that we hold, also what has finished and is not settled yet
+        self.board = board or Board.private(settings.concurrency)
+        self.stopping = False
+        self.replace = replace
+        self.version = version
+        self.clock_offset = timedelta()  # what the database's clock is ahead of ours
+        self.last_turn = time.monotonic()  # of the event loop
+        self._middleware = middleware
+        self._host = host
+        self._stores = stores
+        self._app = app
+        self._ahead: list[tuple[int, datetime, str, int, Run]] = []  # a heap: highest priority first
+        self._running = 0
+        self._mean: float | None = None  # seconds that a handler runs
+        self._quiet = asyncio.Event()  # stopping, and nothing runs any more
+        self._ending: asyncio.Task[None] | None = None
+        self._complained = False
+
+    # ── Life ──
+
+    async def start(self) -> None:
+        """Connect, or say what is wrong; then work."""
+        self.loop = asyncio.get_running_loop()
+        self.rounds = Rounds(self, (await self._stores.handle()).store)
+        self._executor = Executor(
+            self.settings, self._host, self._middleware, self._begins, self._done, self._fill, app=self._app
+        )
+        self._keeper = Keeper(self, self._stores)
+        await self._keeper.start()
+        self.rounds.start()
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Claim nothing more, let what runs finish within the grace, give back the rest. Costs no job a retry."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._stop(grace))
+        await asyncio.shield(self._ending)
+
+    async def _stop(self, grace: float | None) -> None:
+        deadline = time.monotonic() + (self.settings.grace if grace is None else grace)
+        self.stopping = True
+        self._give_back([run for *_, run in self._ahead], "shutdown")
+        self.look_around()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._at(deadline)):
+                await self._quiet.wait()
+        for run in list(self.runs.values()):
+            self._executor.end(run)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._at(max(deadline, time.monotonic()) + _PARTING)):
+                await self._quiet.wait()
+        await self.rounds.stop()
+        if self.runs:
+            log.warning("worker %s leaves %d jobs to be rescued: the database is away", self.name, len(self.runs))
+        try:
+            await self._executor.close()
+        finally:
+            await self._keeper.stop()
+
+    def evacuate(self, seconds: float) -> None:
+        """From another thread, because the event loop is stuck: settle everything, before this process ends."""
+        self._keeper.evacuate_from(seconds)
+
+    def _at(self, monotonic: float) -> float:
+        return self.loop.time() + monotonic - time.monotonic()
+
+    @property
+    def running(self) -> int:
+        return self._running
+
+    @property
+    def leaked(self) -> int:
+        return self._executor.leaked
+
+    def nudge(self) -> None:
+        """From any thread: there may be work."""
+        with suppress(RuntimeError):  # the loop has been closed
+            self.loop.call_soon_threadsafe(self.rounds.wake)
+
+    def tick(self) -> None:
+        """The claim loop turns."""
+        self.board.tick(self._running, self.leaked)
+
+    # ── Slots ──
+
+    def room(self) -> int:
+        """How many jobs we may hold beyond those that we have."""
+        return 0 if self.stopping else self.free() + self._lookahead()
+
+    def free(self) -> int:
+        """Slots for which there is no job."""
+        return self._slots() - self._running - len(self._ahead)
+
+    def _slots(self) -> int:
+        return max(0, self.settings.concurrency - self.leaked)
+
+    def _lookahead(self) -> int:
+        """Jobs worth a tenth of a second by what was measured, so that slots don't wait for round trips; none if jobs
+        take longer than that."""
+        if self._mean is None or self._mean >= self.settings.ahead:
+            return 0
+        return min(_MOST_AHEAD, int(self.settings.ahead * self.settings.concurrency / max(self._mean, 1e-6)))
+
+    def hold(self, job: Job, *, marked: bool, sent: float) -> Run:
+        """It is ours from now on. `sent`: when the claim was; `marked`: the claim was the start mark as well."""
+        run = Run(job, self.tasks[job.topic], lease=self.settings.lease, claimed=sent, marked=marked)
+        run.listen(self._keeper.said)
+        self.runs[run.key] = run
+        return run
+
+    def admit(self, runs: list[Run]) -> None:
+        """They may start."""
+        for run in runs:
+            heapq.heappush(self._ahead, (-run.job.priority, run.job.run_at, *run.key, run))
+        if self.stopping:  # we asked for them before we knew
+            self._give_back(runs, "shutdown")
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._ahead and self._running < self._slots():
+            *_, run = heapq.heappop(self._ahead)
+            if run.concluded or run.interruption is not None:
+                continue
+            self._running += 1
+            self._executor.start(run)
+        self.rounds.turn()
+
+    def _begins(self, run: Run) -> None:
+        """Not when it got its slot: if a neighbour kills this process before its turn comes, it has done nothing."""
+        run.slot = self.board.put(run.job.id, run.job.version)
+
+    def _done(self, run: Run, outcome: Outcome | None) -> None:
+        """A handler has ended, or was left behind."""
+        self._running -= 1
+        if run.slot is not None:
+            self.board.clear(run.slot)
+        assert run.ran is not None  # noqa: S101 - narrows the type
+        self._mean = run.ran if self._mean is None else 0.9 * self._mean + 0.1 * run.ran
+        if outcome is None:
+            self.forget(run)
+        else:
+            self.conclude(run, outcome)
+        self._check_leaks()
+        self._fill()
+
+    def conclude(self, run: Run, outcome: Outcome) -> None:
+        """What it means for the job; to be settled with the next round."""
+        run.concluded = True
+        run.outcome = outcome
+        now = datetime.now(UTC) + self.clock_offset
+        to = decide(run.job, outcome, now, retry=run.task.policy.retry, chance=random.random(), ran=run.ran)  # noqa: S311 - jitter
+        if to.error is not None:
+            log.warning("%r %s: %s", run, to.event, to.error.rstrip().rpartition("\n")[2][:300])
+        else:
+            log.debug("%r %s", run, to.event)
+        self.rounds.settle(run, to)
+
+    def forget(self, run: Run) -> None:
+        run.concluded = True
+        self.runs.pop(run.key, None)
+        self.look_around()
+
+    def look_around(self) -> None:
+        """Something has ended."""
+        self.rounds.turn()
+        if self.stopping and not self.runs and not self.rounds.under_way:
+            self._quiet.set()
+
+    def _check_leaks(self) -> None:
+        leaked = self.leaked
+        if self._complained or self.stopping or not leaked or 2 * leaked < self.settings.concurrency:
+            return
+        self._complained = True
+        log.error("worker %s: %d handlers can't be stopped and keep their slots", self.name, leaked)
+        if self.replace is not None:
+            self.replace(at_once=False)
+
+    # ── Called by the keeper, in our loop ──
+
+    def turned(self) -> None:
+        """Now and then, so that the coordinator turns too, and shows that it does."""
+        self.last_turn = time.monotonic()
+        self.rounds.turn()
+
+    def interrupted(self, run: Run) -> None:
+        """run.interrupt() has been called."""
+        if run.began:
+            self._executor.enforce(run)
+        elif not run.concluded:  # claimed ahead
+            self._drop_ahead([run])
+            if run.interruption is Interruption.LOST:
+                self.forget(run)
+            else:
+                self.conclude(run, Released("cancelled before it started"))
+
+    def give_back(self, paused: set[str]) -> None:
+        """What was claimed ahead and waits for too long, or whose topic has been paused."""
+        now = time.monotonic()
+        waiting = [run for *_, run in self._ahead]
+        self._give_back([run for run in waiting if run.job.topic in paused], "paused")
+        self._give_back([run for run in waiting if now - run.claimed > _STALE and run.job.topic not in paused], "late")
+
+    def _give_back(self, runs: list[Run], reason: str) -> None:
+        if runs:
+            self._drop_ahead(runs)
+            for run in runs:
+                self.conclude(run, Released(reason))
+
+    def _drop_ahead(self, runs: list[Run]) -> None:
+        gone = {id(run) for run in runs}
+        self._ahead = [entry for entry in self._ahead if id(entry[-1]) not in gone]
+        heapq.heapify(self._ahead)
+
+
+def _chosen(tasks: Mapping[str, Task[..., Any]], topics: tuple[str, ...] | None) -> dict[str, Task[..., Any]]:
+    if topics is None:
+        if not tasks:
+            raise InvalidInput("tasks", "none", "there is nothing to run: register a handler with @jobs.task")
+        return dict(tasks)
+    if unknown := sorted(set(topics) - set(tasks)):
+        known = ", ".join(sorted(tasks)) or "none"
+        raise InvalidInput("topics", "unknown", f"no handler for {', '.join(unknown)}; there are handlers for: {known}")
+    return {topic: tasks[topic] for topic in topics}

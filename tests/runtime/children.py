@@ -1,0 +1,133 @@
+"""Jobs that a store has claimed, run in child processes by a pool that is checked for leftovers."""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rowlock import Jobs, Outcome
+from rowlock.context import Interruption
+from rowlock.core.job import Job
+from rowlock.runtime.processes import Processes
+from tests.guard import processes, running
+from tests.stores.harness import SqliteHarness
+
+
+class Wire:
+    """A ProcessLink that remembers."""
+
+    def __init__(self) -> None:
+        self.interruption: Interruption | None = None
+        self.looks = False
+        self.completed = False
+        self.began = time.monotonic()
+        self.lease = 30.0
+        self.reports: list[tuple[float | None, str | None, str | None]] = []
+        self.lines: list[tuple[str, str]] = []
+        self.beats = 0
+        self._watcher: Callable[[Interruption], None] | None = None
+
+    def report(self, percent: float | None, stage: str | None, message: str | None) -> None:
+        self.reports.append((percent, stage, message))
+
+    def log(self, level: str, text: str) -> None:
+        self.lines.append((level, text))
+
+    def beat(self) -> None:
+        self.beats += 1
+
+    def watch(self, callback: Callable[[Interruption], None]) -> None:
+        self._watcher = callback
+        if self.interruption is not None:
+            callback(self.interruption)
+
+    def interrupt(self, why: Interruption) -> None:
+        self.interruption = why
+        if self._watcher is not None:
+            self._watcher(why)
+
+
+class Runner:
+    """Runs jobs of one application in child processes."""
+
+    def __init__(self, jobs: Jobs, harness: SqliteHarness, pool: Processes) -> None:
+        self.jobs = jobs
+        self.pool = pool
+        self._harness = harness
+
+    async def claimed(self, topic: str, payload: dict[str, Any]) -> Job:
+        return await self._harness.claimed(topic=topic, payload=payload)
+
+    async def run(self, topic: str, *, link: Wire | None = None, **payload: Any) -> Outcome:
+        job = await self.claimed(topic, payload)
+        return await self.pool.run(job, self.jobs.tasks[topic], link or Wire())
+
+    def begin(self, topic: str, *, link: Wire | None = None, **payload: Any) -> "asyncio.Task[Outcome]":
+        return asyncio.create_task(self.run(topic, link=link, **payload))
+
+
+@asynccontextmanager
+async def children(jobs: Jobs, **options: Any) -> AsyncIterator[Runner]:
+    """At the end there is no child, no thread and no file that was not there before."""
+    harness = SqliteHarness(None, virtual=False)
+    await harness.open()
+    try:
+        with nothing_left_behind():
+            pool = Processes(**options)
+            try:
+                yield Runner(jobs, harness, pool)
+            finally:
+                await pool.close()
+                await asyncio.sleep(0)  # sockets close in the loop's next round
+    finally:
+        await harness.close()
+
+
+@contextmanager
+def nothing_left_behind() -> Iterator[None]:
+    before = _possessions()
+    yield
+    assert _possessions() == before
+
+
+def _possessions() -> tuple[set[int], set[str], set[str]]:
+    own = {pid for pid, parent, _ in processes() if parent == os.getpid()}  # zombies too
+    return (
+        own,
+        {name for thread in threading.enumerate() if not (name := thread.name).startswith("asyncio_")},
+        _open_files(),
+    )
+
+
+def _open_files() -> set[str]:
+    folder = Path("/proc/self/fd")
+    if sys.platform != "linux":
+        folder = Path("/dev/fd")
+    return {f"{link.name} {link.readlink()}" for link in list(folder.iterdir()) if link.is_symlink() and link.exists()}
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110 - what happens in other processes has no event; pytest bounds it
+        await asyncio.sleep(0.01)
+
+
+async def pid_in(file: Path) -> int:
+    """The pid that a handler writes there when it has begun."""
+    found = ""
+
+    def look() -> str:
+        nonlocal found
+        found = file.read_text() if file.exists() else ""
+        return found
+
+    await eventually(look)
+    return int(found)
+
+
+async def gone(*pids: int) -> None:
+    await eventually(lambda: not running(set(pids)))

@@ -1,0 +1,154 @@
+"""kill -9: of everything, of a worker process, of the supervisor; and jobs that kill."""
+
+import os
+import signal
+
+import pytest
+
+from rowlock import Status
+from tests.runtime.system.fleet import SHORT, Fleet, WorkerProcess
+
+pytestmark = pytest.mark.timeout(180)
+
+LONG_LEASE = ("--lease", "10m", "--poll", "200ms", "--grace", "2s")  # what is rescued before is not rescued by time
+
+
+async def test_the_jobs_of_a_machine_that_died_run_elsewhere(fleet: Fleet) -> None:
+    """Supervisor and children at once: nobody is left who could tell, so the leases run out."""
+    worker = await fleet.start(*SHORT, "--concurrency", "2", processes=2)
+    ids = await fleet.enqueue_many(4, "nap", {"seconds": 60.0})
+    await fleet.begun(*ids)
+    survivor = await fleet.start()
+    mine = await fleet.enqueue("nap", {"seconds": 9.0})  # the others have no slot for it
+    await fleet.begun(mine)
+    for pid in [worker.pid, *worker.children()]:
+        os.kill(pid, signal.SIGKILL)
+    await fleet.begun(*ids, version=2)
+    for one in ids:
+        job = await fleet.jobs.get(one)
+        assert (job.version, job.retries, job.crashes) == (2, 1, 1)
+        assert "Task timed out (worker crashed?)" in (job.last_error or "")
+    [unharmed] = await fleet.ended(mine)
+    assert (unharmed.status, unharmed.version) == (Status.COMPLETED, 1), survivor.output
+
+
+async def test_a_dead_process_is_replaced_and_its_jobs_do_not_wait_for_their_lease(fleet: Fleet) -> None:
+    worker = await fleet.start(*LONG_LEASE, "--concurrency", "3")
+    [victim] = await fleet.working(worker)
+    ids = await fleet.enqueue_many(3, "short", {"seconds": 3.0})
+    waiting = await fleet.enqueue_many(3, "short", {"seconds": 0.0})
+    await fleet.begun(*ids)
+    [info] = await fleet.jobs.workers()
+    os.kill(victim, signal.SIGKILL)
+    await fleet.working(worker, without={victim})
+    jobs = await fleet.ended(*ids)
+    assert {(job.status, job.version, job.retries, job.crashes) for job in jobs} == {(Status.COMPLETED, 2, 1, 1)}
+    for job in jobs:
+        [rescued] = [event for event in await fleet.jobs.events(job.id) if event.event == "rescued"]
+        assert rescued.by == f"supervisor of {info.name}"
+        assert info.name in rescued.data["error"]
+        assert "killed by SIGKILL" in rescued.data["error"]
+    others = await fleet.ended(*waiting)
+    assert {(job.status, job.version, job.retries) for job in others} == {(Status.COMPLETED, 1, 0)}
+    assert info.name not in {worker.name for worker in await fleet.jobs.workers()}  # it has been taken off
+
+
+async def test_a_process_that_cannot_be_replaced_for_a_while_is_replaced_later(sqlite_fleet: Fleet) -> None:
+    """In the middle of a deploy, say: those that work go on, and the new one gets there in the end."""
+    fleet = sqlite_fleet
+    worker = await fleet.start(*LONG_LEASE, processes=2)
+    victim, other = await fleet.working(worker, 2)
+    source = (fleet.folder / "app.py").read_text()
+    (fleet.folder / "app.py").write_text("raise RuntimeError('half written')\n")
+    os.kill(victim, signal.SIGKILL)
+    await fleet.until(lambda: worker.output.count("half written") >= 2, what="two tries to fail")
+    (fleet.folder / "app.py").write_text(source)
+    await fleet.working(worker, without={victim, other})
+    assert other in worker.children()
+
+
+async def test_children_of_a_dead_supervisor_stop_politely(fleet: Fleet) -> None:
+    worker = await fleet.start(*LONG_LEASE, processes=2)
+    ids = [await fleet.enqueue(topic, {"seconds": 60.0}) for topic in ("nap", "doze", "toil")]
+    await fleet.begun(*ids)
+    worker.signal(signal.SIGKILL)
+    await fleet.nobody_left()
+    for one in ids:
+        job = await fleet.jobs.get(one)
+        assert (job.status, job.retries, job.locked_by) == (Status.PENDING, 0, None)
+        assert (await fleet.events(one))[-1] == "released"
+    assert await fleet.jobs.workers() == []
+
+
+async def steady(fleet: Fleet, worker: WorkerProcess) -> None:
+    assert worker.process.poll() is None
+    probe = await fleet.enqueue("quick")
+    [job] = await fleet.ended(probe)
+    assert job.status is Status.COMPLETED
+
+
+@pytest.mark.parametrize(("how", "sign"), [("kill", "killed by SIGKILL"), ("exit", "exit code 7")])
+async def test_a_job_that_kills_its_process_ends_alone(fleet: Fleet, how: str, sign: str) -> None:
+    """The first time it takes its neighbours with it; then it is a suspect, and runs where it can harm nobody."""
+    before = await fleet.enqueue_many(250, "quick")
+    guilty = await fleet.enqueue("poison", {"how": how}, max_retries=1)
+    after = await fleet.enqueue_many(250, "quick")
+    worker = await fleet.start(*LONG_LEASE)
+    await fleet.drained()
+    dead = await fleet.jobs.get(guilty)
+    assert dead.status is Status.FAILED
+    assert (dead.retries, dead.version) == (1, 2)
+    assert sign in (dead.last_error or "")
+    [first, second] = fleet.runs_of(guilty)
+    assert first.pid != second.pid
+    await check_innocent(fleet, before | after)
+    await steady(fleet, worker)
+
+
+async def test_a_job_that_kills_its_process_and_has_no_retry_left_expires(fleet: Fleet) -> None:
+    before = await fleet.enqueue_many(250, "quick")
+    guilty = await fleet.enqueue("poison", {"how": "kill"}, max_retries=0)
+    after = await fleet.enqueue_many(250, "quick")
+    worker = await fleet.start(*LONG_LEASE)
+    await fleet.drained()
+    dead = await fleet.jobs.get(guilty)
+    assert (dead.status, dead.version) == (Status.EXPIRED, 1)
+    assert "killed by SIGKILL" in (dead.last_error or "")
+    await check_innocent(fleet, before | after)
+    await steady(fleet, worker)
+
+
+async def check_innocent(fleet: Fleet, ids: set[str]) -> None:
+    """All are done; charged are only those whose handler had begun when the process died."""
+    rows = await fleet.fetch("SELECT id, retries, crashes FROM _jobs_archive")
+    done = {str(one): (retries, crashes) for one, retries, crashes in rows}
+    assert ids <= set(done)
+    began = {one.id for one in fleet.noted() if one.version == 1}
+    charged = {one for one in ids if done[one] != (0, 0)}
+    assert charged <= began
+    assert len(charged) < 10  # slots
+
+
+async def test_a_worker_whose_lease_ran_out_while_it_was_frozen_is_told_and_refused(fleet: Fleet) -> None:
+    frozen = await fleet.start()
+    thread = await fleet.enqueue("watchful", {"seconds": 12.0})
+    task = await fleet.enqueue("nap", {"seconds": 12.0})
+    await fleet.begun(thread, task)
+    pids = [frozen.pid, *frozen.children()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    await fleet.start(*SHORT)
+    await fleet.begun(thread, task, version=2)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    await fleet.until(
+        lambda: fleet.runs_of(thread, "lost") and fleet.runs_of(task, "cancelled"), what="the frozen one to be told"
+    )
+    assert [one.version for one in fleet.runs_of(thread, "lost")] == [1]
+    assert [one.version for one in fleet.runs_of(task, "cancelled")] == [1]
+    jobs = await fleet.ended(thread, task)
+    assert [job.status for job in jobs] == [Status.COMPLETED] * 2
+    for job in jobs:
+        assert job.result["run"] == job.version == 2
+        assert job.result["pid"] not in pids
+        assert (await fleet.events(job.id)).count("completed") == 1

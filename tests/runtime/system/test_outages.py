@@ -1,0 +1,133 @@
+"""The database goes away and comes back: workers carry on by themselves, and nobody's jobs are robbed."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from rowlock import Jobs, Status
+from rowlock.errors import StoreError
+from rowlock.stores.postgres.store import PostgresStore
+from tests.runtime.system.fleet import SHORT, Fleet, opened
+from tests.servers import PostgresServer
+
+pytestmark = pytest.mark.timeout(180)
+
+LEASE = 2.0
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[PostgresServer]:
+    """A server that keeps its promises, to be killed."""
+    with PostgresServer(durable=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def mortal_fleet(mortal: PostgresServer, tmp_path: Path) -> AsyncIterator[Fleet]:
+    name = f"outage_{tmp_path.name}".replace("-", "_").lower()[:60]
+    await mortal.execute(f'CREATE DATABASE "{name}"')
+    await PostgresStore(mortal.url(name)).migrate()
+    async with opened(mortal.url(name), tmp_path) as fleet:
+        yield fleet
+
+
+async def enqueue_for_ever(jobs: Jobs, acknowledged: set[str]) -> None:
+    while True:
+        try:
+            answers = await jobs.enqueue_many([("short", {"seconds": 0.01})] * 20)
+        except StoreError:
+            await asyncio.sleep(0.05)
+        else:
+            acknowledged |= {one.id for one in answers}
+
+
+async def more_run(fleet: Fleet) -> None:
+    before = len(fleet.noted())
+    await fleet.until(lambda: len(fleet.noted()) > before + 100, what="some jobs to run")
+
+
+async def test_a_server_that_is_killed_under_load_again_and_again(mortal: PostgresServer, mortal_fleet: Fleet) -> None:
+    fleet = mortal_fleet
+    worker = await fleet.start(*SHORT, processes=2)
+    pids = await fleet.working(worker, 2)
+    acknowledged: set[str] = set()
+    producer = asyncio.create_task(enqueue_for_ever(fleet.jobs, acknowledged))
+    for _ in range(3):
+        await more_run(fleet)
+        await asyncio.to_thread(mortal.kill9)
+        await asyncio.to_thread(mortal.start)
+    done = len(acknowledged)
+    await fleet.until(lambda: len(acknowledged) > done, what="enqueues to work again")
+    producer.cancel()
+    await asyncio.wait([producer])
+    await fleet.drained()
+    assert worker.children() == pids
+    archived = {str(one) for (one,) in await fleet.fetch("SELECT id FROM _jobs_archive")}
+    assert acknowledged <= archived
+    assert await fleet.fetch("SELECT id, status, last_error FROM _jobs") == []
+    assert acknowledged <= set(fleet.executions())
+    charged = await fleet.fetch("SELECT id FROM _jobs_archive WHERE retries > 0 OR crashes > 0")
+    assert charged == []  # no worker died
+    assert await worker.stopped() == 0
+
+
+async def test_running_jobs_outlast_a_database_that_is_away_for_longer_than_their_lease(
+    mortal: PostgresServer, mortal_fleet: Fleet
+) -> None:
+    """Every lease has run out when it comes back, and every worker could rescue: each must let the others renew."""
+    fleet = mortal_fleet
+    workers = [await fleet.start(*SHORT, "--concurrency", "4", processes=2) for _ in range(2)]
+    pids = [await fleet.working(worker, 2) for worker in workers]
+    ids = [
+        await fleet.enqueue(topic, {"seconds": seconds})
+        for topic in ("nap", "doze", "toil", "watchful")
+        for seconds in (LEASE, 2 * LEASE, 7 * LEASE)  # two end while the database is away
+    ]
+    await fleet.begun(*ids)
+    await asyncio.to_thread(mortal.kill9)
+    away = time.monotonic()
+    await fleet.until(lambda: time.monotonic() - away > 2.5 * LEASE, what="every lease to run out")
+    await asyncio.to_thread(mortal.start)
+    jobs = await fleet.ended(*ids)
+    assert {(job.status, job.version, job.retries) for job in jobs} == {(Status.COMPLETED, 1, 0)}
+    assert max(fleet.executions().values()) == 1
+    assert [worker.children() for worker in workers] == pids
+
+
+async def test_a_worker_is_stopped_while_the_database_is_away(mortal: PostgresServer, mortal_fleet: Fleet) -> None:
+    """It ends in time although nothing can be given back; the leases run out, and another one takes over."""
+    fleet = mortal_fleet
+    worker = await fleet.start()
+    ids = [await fleet.enqueue(topic, {"seconds": 60.0}) for topic in ("nap", "doze", "toil")]
+    await fleet.begun(*ids)
+    await asyncio.to_thread(mortal.kill9)
+    asked = time.monotonic()
+    code = await worker.stopped()
+    took = time.monotonic() - asked
+    await asyncio.to_thread(mortal.start)
+    assert code == 0, worker.output
+    assert took < 2.0 + 1.0 + 2.0, worker.output  # grace, promise, slack
+    await fleet.start()
+    await fleet.begun(*ids, version=2)
+
+
+async def test_a_process_that_dies_while_the_database_is_away_is_replaced_when_it_is_back(
+    mortal: PostgresServer, mortal_fleet: Fleet
+) -> None:
+    fleet = mortal_fleet
+    worker = await fleet.start()
+    [victim] = await fleet.working(worker)
+    job = await fleet.enqueue("short", {"seconds": 1.0})
+    await fleet.begun(job)
+    await asyncio.to_thread(mortal.kill9)
+    os.kill(victim, signal.SIGKILL)
+    await fleet.until(lambda: "trying again" in worker.output, what="the next one to find nobody there")
+    await asyncio.to_thread(mortal.start)
+    await fleet.working(worker, without={victim})
+    [ended] = await fleet.ended(job)
+    assert ended.status is Status.COMPLETED

@@ -1,0 +1,116 @@
+"""SIGTERM: nothing is lost, nothing is charged, and it ends in time."""
+
+import signal
+import time
+
+import pytest
+
+from rowlock import Status
+from tests.runtime.system.fleet import Fleet
+
+pytestmark = pytest.mark.timeout(120)
+
+GRACE = 2.0
+PROMISE = GRACE + 1.0
+SLACK = 2.0  # interpreters that end on a busy machine
+LONG = {"seconds": 60.0}
+
+
+async def check_given_back(fleet: Fleet, *ids: str) -> None:
+    for one in ids:
+        job = await fleet.jobs.get(one)
+        assert (job.status, job.retries, job.locked_by, job.locked_until) == (Status.PENDING, 0, None, None)
+        assert job.crashes == 0
+        assert (await fleet.events(one))[-1] == "released"
+    assert await fleet.jobs.workers() == []
+
+
+async def test_long_jobs_of_every_kind_are_given_back_within_the_grace(fleet: Fleet) -> None:
+    worker = await fleet.start()
+    ids = [await fleet.enqueue(topic, LONG) for topic in ("nap", "doze", "watchful", "toil")]
+    await fleet.begun(*ids)
+    asked = time.monotonic()
+    assert await worker.stopped() == 0, worker.output
+    assert time.monotonic() - asked < PROMISE + SLACK
+    await check_given_back(fleet, *ids)
+    await fleet.nobody_left()
+
+
+async def test_a_blocked_event_loop_does_not_keep_the_worker_from_stopping(fleet: Fleet) -> None:
+    """The jobs are given back by the keeper, whose thread goes on."""
+    worker = await fleet.start()
+    napping = await fleet.enqueue("nap", LONG)
+    await fleet.begun(napping)
+    blocking = await fleet.enqueue("block", LONG)
+    await fleet.begun(blocking)
+    asked = time.monotonic()
+    assert await worker.stopped() == 0, worker.output
+    assert time.monotonic() - asked < PROMISE + SLACK
+    await check_given_back(fleet, napping, blocking)
+
+
+async def test_a_process_that_does_not_obey_is_killed_and_its_jobs_are_given_back(fleet: Fleet) -> None:
+    worker = await fleet.start("--lease", "10m", "--poll", "200ms", "--grace", "2s")
+    napping = await fleet.enqueue("nap", LONG)
+    await fleet.begun(napping)
+    seizing = await fleet.enqueue("seize", {"seconds": 60})
+    await fleet.begun(seizing)
+    await worker.stopped()
+    assert "did not stop in time" in worker.output
+    await check_given_back(fleet, napping, seizing)
+
+
+async def test_a_worker_that_is_stopped_while_it_starts_ends(fleet: Fleet) -> None:
+    worker = fleet.launch("--processes", "3")
+    await fleet.until(worker.children, what="the first process")
+    assert await worker.stopped() == 0, worker.output
+    await fleet.nobody_left()
+
+
+async def test_jobs_that_finish_within_the_grace_complete(fleet: Fleet) -> None:
+    worker = await fleet.start("--lease", "2s", "--poll", "200ms", "--grace", "30s")
+    ids = [await fleet.enqueue(topic, {"seconds": 1.5}) for topic in ("nap", "doze", "toil")]
+    await fleet.begun(*ids)
+    late = await fleet.enqueue("nap", LONG, delay=1.0)
+    assert await worker.stopped() == 0
+    assert [job.status for job in await fleet.ended(*ids)] == [Status.COMPLETED] * 3
+    assert (await fleet.jobs.get(late)).version == 0
+    assert await fleet.jobs.workers() == []
+
+
+async def test_a_second_signal_ends_it_at_once(fleet: Fleet) -> None:
+    """And what ran is taken back by the supervisor, which knows that nobody runs it any more."""
+    worker = await fleet.start("--lease", "60s", "--poll", "200ms", "--grace", "600s")
+    ids = [await fleet.enqueue(topic, LONG) for topic in ("nap", "toil")]
+    await fleet.begun(*ids)
+    worker.signal(signal.SIGTERM)
+    await fleet.until(lambda: "stopping" in worker.output, what="the first signal to be heard")
+    worker.signal(signal.SIGINT)
+    await worker.ended()
+    await fleet.nobody_left()
+    await check_given_back(fleet, *ids)
+
+
+async def test_several_processes_all_stop(fleet: Fleet) -> None:
+    worker = await fleet.start("--concurrency", "2", "--poll", "200ms", "--grace", "1s", processes=3)
+    ids = await fleet.enqueue_many(6, "nap", LONG)
+    await fleet.begun(*ids)
+    assert len({one.pid for one in fleet.noted()}) == 3
+    asked = time.monotonic()
+    assert await worker.stopped() == 0
+    assert time.monotonic() - asked < 1.0 + 1.0 + SLACK
+    await check_given_back(fleet, *ids)
+
+
+async def test_a_worker_that_is_stopped_under_load_leaves_no_lease(fleet: Fleet) -> None:
+    """Claims, settles and releases are under way at that moment; what was given back runs elsewhere, uncharged."""
+    ids = await fleet.enqueue_many(3000, "quick")
+    worker = await fleet.start("--lease", "60s", "--poll", "200ms", "--grace", "5s", processes=2)
+    await fleet.until(lambda: len(fleet.noted()) > 50, what="some jobs to run")
+    assert await worker.stopped() == 0
+    held = await fleet.fetch("SELECT count(*) FROM _jobs WHERE locked_by IS NOT NULL OR status = 'processing'")
+    assert held == [(0,)], worker.output
+    await fleet.start("--lease", "60s", "--poll", "200ms", processes=1)
+    await fleet.drained()
+    rows = await fleet.fetch("SELECT id, retries, crashes FROM _jobs_archive")
+    assert {(str(one), retries, crashes) for one, retries, crashes in rows} == {(one, 0, 0) for one in ids}

@@ -1,0 +1,90 @@
+"""A worker that can't start says why, in a line or two, and ends."""
+
+import re
+
+import pytest
+
+from tests.runtime.system.fleet import Fleet
+from tests.servers import _free_port
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def refusal(fleet: Fleet, *options: str, app: str = "app:jobs", **env: str) -> str:
+    """What it said. Two processes are asked for: no second one may try what the first could not."""
+    worker = fleet.launch("--processes", "2", *options, app=app, **env)
+    assert await worker.ended() in (1, 2)
+    await fleet.nobody_left()
+    return worker.output
+
+
+def check_brief(said: str) -> None:
+    lines = said.strip().splitlines()
+    assert 1 <= len(lines) <= 2, said
+    assert lines[0].startswith("rowlock: "), said
+    assert "Traceback" not in said
+
+
+APPS = {
+    "fine": "from rowlock import Jobs\njobs = Jobs()\n@jobs.task\nasync def quick() -> None: ...\n",
+    "raises": "import json\njson.loads('{')\n",
+    "exits": "import sys\nsys.exit(3)\n",
+    "empty": "from rowlock import Jobs\njobs = Jobs()\n",
+    "other": "jobs = 7\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("app", "options", "says"),
+    [
+        ("nosuch:jobs", (), "no module nosuch"),
+        ("fine:nosuch", (), "fine:jobs"),
+        ("other:jobs", (), "int"),
+        ("raises:jobs", (), r"raises\.py:2"),
+        ("exits:jobs", (), r"exits\.py:2"),
+        ("empty:jobs", (), "nothing to run"),
+        ("fine:jobs", ("--topics", "quick,nosuch"), "no handler for nosuch"),
+    ],
+)
+async def test_an_application_that_cannot_be_run(
+    sqlite_fleet: Fleet, app: str, options: tuple[str, ...], says: str
+) -> None:
+    for name, source in APPS.items():
+        (sqlite_fleet.folder / f"{name}.py").write_text(source)
+    said = await refusal(sqlite_fleet, *options, app=app)
+    check_brief(said)
+    assert re.search(says, said), said
+
+
+async def test_a_traceback_is_shown_to_who_asks_for_it(sqlite_fleet: Fleet) -> None:
+    (sqlite_fleet.folder / "raises.py").write_text(APPS["raises"])
+    said = await refusal(sqlite_fleet, app="raises:jobs", ROWLOCK_TRACEBACK="1")
+    assert "Traceback" in said
+    assert "JSONDecodeError" in said
+
+
+async def test_a_server_that_is_not_there(sqlite_fleet: Fleet) -> None:
+    port = _free_port()
+    said = await refusal(sqlite_fleet, ROWLOCK_URL=f"postgresql://ada:secret@127.0.0.1:{port}/shop")
+    check_brief(said)
+    assert f"127.0.0.1:{port}" in said
+    assert "secret" not in said
+
+
+async def test_a_database_without_tables(sqlite_fleet: Fleet, postgres_url: str) -> None:
+    said = await refusal(sqlite_fleet, ROWLOCK_URL=postgres_url)
+    check_brief(said)
+    assert "rowlock migrate" in said
+
+
+async def test_a_wrong_setting_in_the_environment(sqlite_fleet: Fleet) -> None:
+    said = await refusal(sqlite_fleet, ROWLOCK_LEASE="soon")
+    check_brief(said)
+    assert "ROWLOCK_LEASE" in said
+
+
+async def test_an_option_out_of_range(sqlite_fleet: Fleet) -> None:
+    said = await refusal(sqlite_fleet, "--lease", "1ms")
+    assert "lease" in said
+    assert "0.5" in said
+    assert "Traceback" not in said

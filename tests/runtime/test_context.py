@@ -1,0 +1,334 @@
+"""What a handler can do beside its work: fenced transactions above all."""
+
+import asyncio
+import sqlite3
+import threading
+from typing import Any
+
+import asyncpg
+import pytest
+
+from rowlock.context import Context
+from rowlock.core.job import Job, Lane, Status
+from rowlock.errors import InvalidInput, LeaseLost, StoreBusy, WrongContext
+from rowlock.jobs import Jobs
+from rowlock.stores import open_store
+from rowlock.stores.base import Claim
+from tests.runtime.waiting import ended, status_of, until_true
+
+
+@pytest.fixture
+async def orders(jobs: Jobs, url: str) -> "Orders":
+    """A table of the application's own."""
+    orders = Orders(url)
+    await orders.create()
+    return orders
+
+
+class Orders:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    async def create(self) -> None:
+        if self.url.startswith("sqlite"):
+            with self.sqlite() as conn:
+                conn.execute("CREATE TABLE orders (n INTEGER)")
+            conn.close()
+        else:
+            conn_ = await asyncpg.connect(self.url)
+            await conn_.execute("CREATE TABLE orders (n INTEGER)")
+            await conn_.close()
+
+    def sqlite(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.url.removeprefix("sqlite:///"))
+
+    async def all(self) -> list[int]:
+        if self.url.startswith("sqlite"):
+            conn = self.sqlite()
+            found = [n for (n,) in conn.execute("SELECT n FROM orders ORDER BY n")]
+            conn.close()
+            return found
+        other = await asyncpg.connect(self.url)
+        found = [row[0] for row in await other.fetch("SELECT n FROM orders ORDER BY n")]
+        await other.close()
+        return found
+
+
+async def add(conn: Any, n: int) -> None:
+    """On whichever connection an async handler was given."""
+    if isinstance(conn, sqlite3.Connection):
+        conn.execute("INSERT INTO orders VALUES (?)", (n,))
+    else:
+        await conn.execute("INSERT INTO orders VALUES ($1)", n)
+
+
+def add_sync(conn: Any, n: int) -> None:
+    conn.execute(f"INSERT INTO orders VALUES ({n})")
+
+
+async def steal(url: str, job_id: str, worker: str, topic: str = "work") -> None:
+    """Another worker has the job now."""
+    store = open_store(url)
+    await store.open()
+    await store.rescue(by="test", backoff=[0.0], workers=[worker])
+    claimed = await store.claim(Claim("someone else", (Lane(topic),), 1, 600.0))
+    assert [job.id for job in claimed.jobs] == [job_id]
+    await store.close()
+
+
+# ── Transactions ──
+
+
+async def test_a_transaction_commits_with_the_run(jobs: Jobs, orders: Orders) -> None:
+    @jobs.task
+    async def asynchronous(ctx: Context) -> None:
+        async with ctx.transaction() as conn:
+            await add(conn, 1)
+
+    @jobs.task
+    def synchronous(ctx: Context) -> None:
+        with ctx.transaction() as conn:
+            add_sync(conn, 2)
+
+    await jobs.start()
+    for task in (asynchronous, synchronous):
+        assert (await ended(jobs, (await task.enqueue()).id)).status is Status.COMPLETED
+    assert await orders.all() == [1, 2]
+
+
+async def test_an_error_in_it_takes_everything_back(jobs: Jobs, orders: Orders) -> None:
+    @jobs.task(max_retries=0)
+    async def broken(ctx: Context) -> None:
+        async with ctx.transaction() as conn:
+            await add(conn, 1)
+            raise ValueError("on second thoughts")
+
+    await jobs.start()
+    job = await ended(jobs, (await broken.enqueue()).id)
+    assert "on second thoughts" in (job.last_error or "")
+    assert await orders.all() == []
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_zombie_can_not_commit(
+    jobs: Jobs, orders: Orders, url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease was lost while it worked; nobody has told it yet."""
+    opened, stolen = threading.Event(), threading.Event()
+    outcome: list[BaseException] = []
+
+    async def asynchronous(ctx: Context) -> None:
+        # On SQLite the transaction holds the write lock, so the theft comes first.
+        opened.set()
+        await until_true(stolen.is_set)
+        try:
+            async with ctx.transaction() as conn:
+                await add(conn, 1)
+        except LeaseLost as error:
+            outcome.append(error)
+            raise
+
+    def synchronous(ctx: Context) -> None:
+        opened.set()
+        stolen.wait(60)
+        try:
+            with ctx.transaction() as conn:
+                add_sync(conn, 1)
+        except LeaseLost as error:
+            outcome.append(error)
+            raise
+
+    jobs.register("work", asynchronous if kind == "async" else synchronous)
+    await jobs.start(lease=600)
+    worker = jobs._worker
+    assert worker is not None
+    made = await jobs.enqueue("work")
+    await until_true(opened.is_set)
+    monkeypatch.setattr(worker._keeper, "_tell", lambda *_: None)  # nobody tells the zombie
+    worker.stopping = True  # so that it doesn't claim the job again
+    await steal(url, made.id, worker.name)
+    stolen.set()
+    await until_true(lambda: bool(outcome))
+    assert isinstance(outcome[0], LeaseLost)
+    assert await orders.all() == []
+    assert (await jobs.get(made.id)).locked_by == "someone else"
+
+
+async def test_a_transaction_that_also_completes_the_job(jobs: Jobs, orders: Orders) -> None:
+    @jobs.task
+    async def once(ctx: Context) -> str:
+        async with ctx.transaction() as conn:
+            await add(conn, 1)
+            ctx.complete({"order": 1})
+        return "ignored"
+
+    @jobs.task
+    def once_in_a_thread(ctx: Context) -> str:
+        with ctx.transaction() as conn:
+            add_sync(conn, 2)
+            ctx.complete({"order": 2})
+        raise RuntimeError("too late to fail")
+
+    await jobs.start()
+    for n, topic in enumerate((once.topic, once_in_a_thread.topic), 1):
+        job = await ended(jobs, (await jobs.enqueue(topic)).id)
+        assert (job.status, job.result, job.version) == (Status.COMPLETED, {"order": n}, 1)
+        events = [event.event for event in await jobs.events(job.id)]
+        assert events == ["enqueued", "claimed", "completed"]
+    assert await orders.all() == [1, 2]
+
+
+async def test_complete_belongs_into_a_transaction(jobs: Jobs, orders: Orders) -> None:
+    @jobs.task(max_retries=0)
+    async def outside(ctx: Context) -> None:
+        ctx.complete(1)
+
+    @jobs.task(max_retries=0)
+    async def unfit(ctx: Context) -> None:
+        async with ctx.transaction() as conn:
+            await add(conn, 1)
+            ctx.complete(object())
+
+    await jobs.start()
+    job = await ended(jobs, (await outside.enqueue()).id)
+    assert WrongContext.__name__ in (job.last_error or "")
+    job = await ended(jobs, (await unfit.enqueue()).id)
+    assert InvalidInput.__name__ in (job.last_error or "")
+    assert await orders.all() == []
+
+
+async def test_a_long_transaction_does_not_cost_the_worker_its_other_leases(jobs: Jobs, orders: Orders) -> None:
+    gate = asyncio.Event()
+
+    @jobs.task(max_retries=0)
+    async def slow(ctx: Context) -> None:
+        async with ctx.transaction() as conn:
+            await add(conn, 1)
+            await gate.wait()
+
+    @jobs.task
+    async def other(ctx: Context) -> str:
+        await gate.wait()
+        ctx.check()
+        return "still mine"
+
+    jobs._worker = worker = jobs.make_worker(lease=1.5, poll=0.2, maintenance=0.1)
+    await worker.start()
+    second = await other.enqueue()
+    await status_of(jobs, second.id, Status.PROCESSING)
+    first = await slow.enqueue()
+    await asyncio.sleep(4.0)  # several leases, during which it is the worker's task to keep them
+    gate.set()
+    job = await ended(jobs, second.id)
+    assert (job.result, job.version) == ("still mine", 1)
+    job = await ended(jobs, first.id)
+    if orders.url.startswith("sqlite"):  # there it held the write lock, and was rolled back in time
+        assert StoreBusy.__name__ in (job.last_error or "")
+        assert await orders.all() == []
+    else:
+        assert (job.status, await orders.all()) == (Status.COMPLETED, [1])
+
+
+async def test_a_fence_on_a_connection_of_ones_own(jobs: Jobs, orders: Orders) -> None:
+    @jobs.task
+    async def on_asyncpg(ctx: Context) -> None:
+        conn = await asyncpg.connect(orders.url)
+        async with conn.transaction():
+            await add(conn, 1)
+            await ctx.fence(conn)
+        await conn.close()
+
+    @jobs.task
+    def on_sqlite3(ctx: Context) -> None:
+        conn = orders.sqlite()
+        with conn:
+            add_sync(conn, 1)
+            ctx.sync.fence(conn)
+        conn.close()
+
+    await jobs.start()
+    task = on_sqlite3 if orders.url.startswith("sqlite") else on_asyncpg
+    job = await ended(jobs, (await task.enqueue()).id)
+    assert job.status is Status.COMPLETED, job.last_error
+    assert await orders.all() == [1]
+
+
+async def test_the_wrong_way_round_says_what_to_use(jobs: Jobs) -> None:
+    @jobs.task(max_retries=0)
+    async def blocking(ctx: Context) -> None:
+        with ctx.transaction():
+            pass
+
+    @jobs.task(max_retries=0)
+    async def blocking_fence(ctx: Context) -> None:
+        ctx.sync.fence(None)
+
+    await jobs.start()
+    job = await ended(jobs, (await blocking.enqueue()).id)
+    assert "async with ctx.transaction()" in (job.last_error or "")
+    job = await ended(jobs, (await blocking_fence.enqueue()).id)
+    assert "await ctx.fence(conn)" in (job.last_error or "")
+
+
+# ── Children ──
+
+
+async def test_children_inherit_whose_they_are(jobs: Jobs) -> None:
+    @jobs.task
+    async def parent(ctx: Context) -> list[str]:
+        first = await ctx.enqueue("child", {"n": 1})
+        second = await ctx.enqueue("child", {"n": 2}, scope_id="another")
+        return [first.id, second.id]
+
+    @jobs.task
+    def parent_in_a_thread(ctx: Context) -> list[str]:
+        return [ctx.sync.enqueue("child", {"n": 3}).id]
+
+    @jobs.task
+    async def child(n: int) -> int:
+        return n
+
+    await jobs.start()
+    found: list[Job] = []
+    for task in (parent, parent_in_a_thread):
+        made = await task.using(scope="account", scope_id="7", trace="00-a-b-01").enqueue()
+        found += [await ended(jobs, job_id) for job_id in (await ended(jobs, made.id)).result]
+    assert [(job.result, job.scope, job.scope_id, job.trace) for job in found] == [
+        (1, "account", "7", "00-a-b-01"),
+        (2, "account", "another", "00-a-b-01"),
+        (3, "account", "7", "00-a-b-01"),
+    ]
+
+
+async def test_a_child_in_the_transaction_goes_with_it(jobs: Jobs, orders: Orders) -> None:
+    @jobs.task(max_retries=0)
+    def parent(ctx: Context, fail: bool) -> None:
+        conn = orders.sqlite() if orders.url.startswith("sqlite") else None
+        if conn is None:
+            with ctx.transaction() as mine:
+                ctx.sync.enqueue("child", conn=mine)
+                if fail:
+                    raise ValueError("no")
+            return
+        with conn:
+            ctx.sync.enqueue("child", conn=conn)
+            if fail:
+                raise ValueError("no")
+        conn.close()
+
+    await jobs.start()
+    await ended(jobs, (await parent.enqueue(fail=True)).id)
+    assert (await jobs.stats("child")).pending == 0
+    job = await ended(jobs, (await parent.enqueue(fail=False)).id)
+    assert job.status is Status.COMPLETED, job.last_error
+    assert (await jobs.stats("child")).pending == 1
+
+
+async def test_progress_refuses_what_is_no_number(jobs: Jobs) -> None:
+    @jobs.task(max_retries=0)
+    async def wrong(ctx: Context) -> None:
+        ctx.progress("half")  # type: ignore[arg-type]
+
+    await jobs.start()
+    job = await ended(jobs, (await wrong.enqueue()).id)
+    assert "percent: must be a number" in (job.last_error or "")

@@ -1,0 +1,249 @@
+"""Leases are kept while a handler blocks the event loop, and lost ones are noticed."""
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from rowlock.context import Context
+from rowlock.core.job import Lane, Status
+from rowlock.core.retry import Delays
+from rowlock.errors import LeaseLost
+from rowlock.jobs import Jobs
+from rowlock.stores import open_store
+from rowlock.stores.base import Claim, Store
+from tests.runtime.waiting import ended, status_of, until, until_true
+
+BACKOFF = [0.0]
+
+
+async def other_store(url: str) -> Store:
+    """As another process would see the database."""
+    store = open_store(url)
+    await store.open()
+    return store
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease(jobs: Jobs, url: str) -> None:
+    @jobs.task
+    async def blocking() -> str:
+        time.sleep(3.0)  # noqa: ASYNC251 - several leases long
+        return "done"
+
+    store = await other_store(url)
+    await jobs.start(lease=0.9, poll=0.2)
+    made = await blocking.enqueue()
+    await asyncio.to_thread(_rescue_while_running, url, made.id)
+    job = await ended(jobs, made.id)
+    assert (job.status, job.result, job.version) == (Status.COMPLETED, "done", 1)
+    await store.close()
+
+
+def _rescue_while_running(url: str, job_id: str) -> None:
+    """In a thread with a loop of its own, because the other one is blocked: try to rescue all the time."""
+
+    async def rescue() -> None:
+        store = await other_store(url)
+        while (await store.get([job_id]))[job_id].status is not Status.COMPLETED:
+            assert await store.rescue(by="test", backoff=BACKOFF) == []
+            await asyncio.sleep(0.02)
+        await store.close()
+
+    asyncio.run(rescue())
+
+
+async def test_past_its_timeout_and_grace_a_blocking_handler_loses_its_lease(jobs: Jobs, url: str) -> None:
+    @jobs.task(timeout=0.2, max_retries=1, retry=Delays((600.0,)))
+    async def wedged() -> None:
+        time.sleep(4.0)  # noqa: ASYNC251 - alive, but wedged
+
+    await jobs.start(lease=0.6, poll=0.2, grace=0.3)
+    made = await wedged.enqueue()
+    rescued = await asyncio.to_thread(_rescue_until_taken, url)
+    assert rescued == [made.id]
+    job = await jobs.get(made.id)
+    assert (job.retries, job.crashes) == (1, 1)
+    assert "Task timed out (worker crashed?)" in (job.last_error or "")
+
+
+def _rescue_until_taken(url: str) -> list[str]:
+    async def rescue() -> list[str]:
+        store = await other_store(url)
+        try:
+            rescued = await until(lambda: store.rescue(by="test", backoff=BACKOFF))
+            return [one.id for one in rescued]
+        finally:
+            await store.close()
+
+    return asyncio.run(rescue())
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_run_that_lost_its_lease_is_told_and_changes_nothing(jobs: Jobs, url: str, kind: str) -> None:
+    told: list[str] = []
+
+    async def looping(ctx: Context) -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            told.append("CancelledError")
+            raise
+
+    def spinning(ctx: Context) -> None:
+        try:
+            while True:
+                ctx.check()
+                time.sleep(0.01)
+        except LeaseLost:
+            told.append("LeaseLost")
+            raise
+
+    jobs.register("work", looping if kind == "async" else spinning)
+    await jobs.start()
+    made = await jobs.enqueue("work")
+    job = await status_of(jobs, made.id, Status.PROCESSING)
+    assert job.locked_by is not None
+    store = await other_store(url)
+    await store.rescue(by="test", backoff=BACKOFF, workers=[job.locked_by])
+    # Someone else has it before our worker could take it again.
+    await store.claim(Claim("someone else", (Lane("work"),), 1, 600.0))
+    await until_true(lambda: bool(told))
+    assert told == ["CancelledError" if kind == "async" else "LeaseLost"]
+    worker = jobs._worker
+    assert worker is not None
+    await until_true(lambda: (made.id, 1) not in worker.runs)
+    now = await jobs.get(made.id)
+    assert now.version >= 2
+    assert now.status is Status.PROCESSING
+    await store.close()
+
+
+async def test_progress_is_written_a_few_times_a_second(jobs: Jobs) -> None:
+    gate = asyncio.Event()
+
+    @jobs.task
+    async def chatty(ctx: Context) -> None:
+        for n in range(10_000):
+            ctx.progress(n / 100, stage="counting", message=f"number {n}")
+            if n % 500 == 0:
+                await asyncio.sleep(0.05)
+        await gate.wait()
+
+    await jobs.start()
+    worker = jobs._worker
+    assert worker is not None
+    store = worker._keeper._store
+    writes, write = [], store.progress
+
+    async def counting(reports: list[object]) -> object:
+        writes.append(reports)
+        return await write(reports)  # type: ignore[arg-type]
+
+    store.progress = counting  # type: ignore[method-assign, assignment]
+    made = await chatty.enqueue()
+
+    async def last_one() -> bool:
+        job = await jobs.get(made.id)
+        return (job.progress, job.stage, job.message) == (99.99, "counting", "number 9999")
+
+    await until(last_one)
+    assert 1 <= len(writes) < 20  # of ten thousand
+    gate.set()
+    assert (await ended(jobs, made.id)).progress == 100
+
+
+async def test_what_a_handler_says_last_is_kept(jobs: Jobs) -> None:
+    @jobs.task(max_retries=1, retry=Delays((0.0,)))
+    def brief(ctx: Context) -> None:
+        ctx.progress(40, stage="looking")
+        ctx.log(f"attempt {ctx.job.attempts}")
+        ctx.log("no such file", level="error")
+        raise FileNotFoundError("x")
+
+    await jobs.start()
+    made = await jobs.enqueue("brief", max_retries=1)
+    job = await ended(jobs, made.id)
+    assert (job.status, job.progress, job.stage) == (Status.FAILED, 40, "looking")
+    log = await jobs.logs(made.id)
+    assert [(line.version, line.level, line.text) for line in log.lines] == [
+        (1, "info", "attempt 1"), (1, "error", "no such file"),
+        (2, "info", "attempt 2"), (2, "error", "no such file"),
+    ]  # fmt: skip
+
+
+async def test_the_log_is_bounded(jobs: Jobs) -> None:
+    @jobs.task
+    def verbose(ctx: Context) -> None:
+        for n in range(1000):
+            ctx.log(f"{n}: " + "x" * 5000)
+
+    await jobs.start()
+    made = await jobs.enqueue("verbose")
+    await ended(jobs, made.id)
+    log = await jobs.logs(made.id)
+    assert len(log.lines) == 200
+    assert log.lines[-1].text.startswith("999: ")
+    assert max(len(line.text) for line in log.lines) <= 1000
+
+
+async def test_a_heartbeat_that_is_asked_for_comes_at_once(jobs: Jobs) -> None:
+    gate = asyncio.Event()
+
+    @jobs.task
+    async def careful(ctx: Context) -> None:
+        ctx.heartbeat()
+        await gate.wait()
+
+    await jobs.start(lease=600)
+    made = await jobs.enqueue("careful")
+    first = await status_of(jobs, made.id, Status.PROCESSING)
+
+    async def renewed() -> bool:
+        job = await jobs.get(made.id)
+        assert job.locked_until is not None
+        assert first.claimed_at is not None
+        return (job.locked_until - first.claimed_at).total_seconds() > 600.0
+
+    await until(renewed)
+    gate.set()
+
+
+async def test_workers_report_themselves(jobs: Jobs) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    await jobs.start(concurrency=3, lease=0.9)
+    [first] = await jobs.workers()
+    assert (first.topics, first.concurrency, first.lease, first.stopping) == (("work",), 3, 0.9, False)
+
+    async def again() -> bool:
+        [now] = await jobs.workers()
+        assert now.seen is not None
+        assert first.seen is not None
+        return now.seen > first.seen
+
+    await until(again)
+    await jobs.stop()
+    assert list(await jobs.workers()) == []
+
+
+async def test_the_dead_are_rescued_but_not_before_the_living_had_time_to_renew(
+    jobs: Jobs, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task
+    async def work() -> str:
+        return "rescued"
+
+    made = await jobs.enqueue("work")
+    store = await other_store(url)
+    await store.claim(Claim("a dead worker", (Lane("work"),), 1, 0.05))
+    caplog.set_level(logging.WARNING, "rowlock")
+    jobs._worker = worker = jobs.make_worker(lease=1.5, poll=0.1, maintenance=0.05)
+    began = time.monotonic()
+    await worker.start()
+    job = await ended(jobs, made.id)
+    assert time.monotonic() - began >= 0.5  # a beat of heartbeats first
+    assert (job.status, job.version, job.retries, job.crashes) == (Status.COMPLETED, 2, 1, 1)
+    assert "a dead worker" in (job.last_error or "")
+    await store.close()

@@ -1,0 +1,331 @@
+"""Child processes that die, are killed, can't start, or lose their worker."""
+
+import asyncio
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rowlock import Completed, Failed
+from rowlock.runtime import process
+from tests.guard import processes, running
+from tests.runtime.apps import deeds
+from tests.runtime.children import Runner, Wire, children, eventually, gone, pid_in
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="child processes are not supported there")
+
+
+@pytest.fixture
+async def runner() -> AsyncIterator[Runner]:
+    async with children(deeds.jobs) as runner:
+        yield runner
+
+
+def retried(outcome: object) -> str:
+    """The error of a failure that isn't final."""
+    assert isinstance(outcome, Failed), outcome
+    assert not outcome.final
+    return outcome.error
+
+
+# ── With a job in its hands ──
+
+
+async def test_a_child_that_exits_fails_its_job_with_the_exit_code(runner: Runner) -> None:
+    error = retried(await runner.run("exit_at_once", code=3))
+    assert "ended with exit code 3. It ran for " in error
+    assert isinstance(await runner.run("add", a=1, b=1), Completed)
+
+
+async def test_a_crash_brings_the_signal_the_memory_and_the_stack(runner: Runner) -> None:
+    error = retried(await runner.run("crash"))
+    assert "was killed by SIGSEGV (signal 11)" in error
+    assert "MiB" in error
+    assert "deeds.py" in error
+    assert "in crash" in error
+    assert "rowlock/runtime" not in error
+
+
+async def test_a_child_that_someone_kills_is_said_to_be_out_of_memory_perhaps(runner: Runner, tmp_path: Path) -> None:
+    task = runner.begin("work_on", file=str(tmp_path / "pid"))
+    os.kill(await pid_in(tmp_path / "pid"), signal.SIGKILL)
+    error = retried(await task)
+    assert "was killed by SIGKILL (signal 9)" in error
+    assert "rowlock did not do that" in error
+
+
+async def test_a_signal_without_a_name_is_told_by_number(runner: Runner, tmp_path: Path) -> None:
+    task = runner.begin("work_on", file=str(tmp_path / "pid"))
+    os.kill(await pid_in(tmp_path / "pid"), 40)
+    assert "signal 40" in retried(await task)
+
+
+async def test_a_handler_that_takes_too_much_memory_is_killed(runner: Runner) -> None:
+    error = retried(await runner.run("eat"))
+    assert "more than its limit of 128 MiB (memory= of the task)" in error
+    assert "dmesg" not in error
+
+
+async def test_what_was_committed_before_the_end_is_known(runner: Runner) -> None:
+    link = Wire()
+    retried(await runner.run("commit_and_die", link=link))
+    assert link.completed
+
+
+async def test_a_death_is_noticed_although_a_child_of_the_child_holds_its_socket(
+    runner: Runner, tmp_path: Path
+) -> None:
+    assert "exit code 4" in retried(await runner.run("leave_a_child_that_holds_all", file=str(tmp_path / "pid")))
+    await gone(await pid_in(tmp_path / "pid"))
+
+
+async def test_only_one_of_two_copies_of_a_handler_answers(runner: Runner) -> None:
+    child = await runner.run("plain")
+    assert await runner.run("come_back_twice") == child
+
+
+async def test_a_child_that_closed_its_socket_fails_its_job(runner: Runner) -> None:
+    assert "had lost its connection to the worker" in retried(await runner.run("close_the_socket"))
+
+
+async def test_a_child_that_may_go_and_does_not_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "FAREWELL", 0.1)
+    async with children(deeds.jobs, recycle_jobs=1) as runner:
+        outcome = await runner.run("stay")
+        assert isinstance(outcome, Completed)
+        await gone(outcome.result)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the handler looks for the socket in /proc")
+async def test_a_child_that_talks_nonsense_is_killed(runner: Runner) -> None:
+    assert "written into the socket" in retried(await runner.run("write_into_the_socket"))
+
+
+# ── Before it has one ──
+
+
+@pytest.fixture
+def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that can be imported as `application`."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "application", raising=False)
+    yield tmp_path / "application.py"
+    sys.modules.pop("application", None)
+
+
+APPLICATION = """
+from rowlock import Jobs
+
+jobs = Jobs("sqlite://")
+
+@jobs.task(process=True)
+def work() -> str:
+    return "done"
+"""
+
+
+def change(application: Path, source: str) -> None:
+    application.write_text(source)
+
+
+def load(application: Path, source: str, name: str = "jobs") -> Any:
+    change(application, source)
+    return getattr(importlib.import_module("application"), name)
+
+
+@pytest.mark.parametrize(
+    ("now", "error"),
+    [
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("def broken(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("", "registers no such task"),
+        (APPLICATION.replace("def work", "def other"), "application.work"),
+    ],
+)
+async def test_a_handler_that_cant_be_imported_fails_its_job(application: Path, now: str, error: str) -> None:
+    async with children(load(application, APPLICATION)) as runner:
+        change(application, now)
+        said = retried(await runner.run("work"))
+        assert error in said
+        assert "the handler of work (application.work)" in said
+        change(application, APPLICATION)
+        assert await runner.run("work") == Completed("done")
+
+
+async def test_of_several_jobs_with_the_same_handler_it_is_run_for_the_right_one(application: Path) -> None:
+    several = """
+from rowlock import Jobs
+from rowlock.context import Context
+
+def work(ctx: Context) -> str:
+    return ctx._host._jobs.settings.url
+
+every = [Jobs(f"sqlite:///nowhere/{n}.db") for n in range(5)]
+for jobs in every:
+    jobs.register("work", work, process=True)
+"""
+    for jobs in load(application, several, "every"):
+        async with children(jobs) as runner:
+            assert await runner.run("work") == Completed(jobs.settings.url)
+
+
+async def test_an_application_that_ends_the_child_when_it_is_imported_fails_the_job(application: Path) -> None:
+    async with children(load(application, APPLICATION)) as runner:
+        change(application, "import os; os._exit(9)")
+        assert "ended with exit code 9" in retried(await runner.run("work"))
+
+
+async def test_an_app_without_the_attribute_fails_the_job(application: Path) -> None:
+    async with children(load(application, APPLICATION), app="application:other.jobs") as runner:
+        assert "has no attribute 'other'" in retried(await runner.run("work"))
+
+
+async def test_an_interpreter_that_is_not_there_fails_the_job(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert "can't be started: [Errno 2]" in retried(await runner.run("add", a=1, b=1))
+
+
+async def test_an_interpreter_that_ends_at_once_fails_the_job(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert "can't be started: the last of 3 ended with exit code 1" in retried(await runner.run("add", a=1, b=1))
+
+
+async def test_an_interpreter_that_never_answers_fails_the_job(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nsleep 600\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(silent))
+    monkeypatch.setattr(process, "START_TIMEOUT", 0.2)
+    assert "it did not start within 0.2 s" in retried(await runner.run("echo", text="x" * (1 << 19)))
+
+
+async def test_cancelling_while_a_child_starts_leaves_none(runner: Runner) -> None:
+    for rounds in range(10):
+        job = await runner.claimed("add", {"a": 1, "b": 1})
+        task = asyncio.create_task(runner.pool.run(job, deeds.add, Wire()))
+        await asyncio.sleep(rounds / 1000)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await eventually(lambda: not _children())
+
+
+def _children() -> set[int]:
+    return {pid for pid, parent, _ in processes() if parent == os.getpid()}
+
+
+# ── Programs ──
+
+PROGRAM = """
+import asyncio, ctypes, os, sys
+from pathlib import Path
+from typing import Any
+from rowlock import Jobs
+from rowlock.runtime.processes import refusal
+from tests.runtime.children import children
+
+jobs = Jobs("sqlite://")
+
+@jobs.task(process=True)
+def who(file: str) -> str:
+    Path(file).write_text(str(os.getpid()))
+    return __name__
+
+@jobs.task(process=True)
+def forever(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    ctypes.PyDLL(None).sleep(600)  # no other thread of this process runs any more, so that only the kernel can end it
+
+async def main(topic: str, file: str) -> None:
+    assert refusal(jobs.tasks[topic], None) is None
+    async with children(jobs) as runner:
+        print(await runner.run(topic, file=file))
+"""
+GUARD = """
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def start(*argv: object, cwd: Path) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        [sys.executable, *map(str, argv)],
+        cwd=cwd,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+@pytest.mark.parametrize("argv", [["program.py"], ["-m", "program"], ["-m", "package.program"]])
+def test_a_handler_may_stand_in_the_program_itself(tmp_path: Path, argv: list[str]) -> None:
+    (tmp_path / "package").mkdir()
+    for file in (tmp_path / "program.py", tmp_path / "package/program.py"):
+        file.write_text(PROGRAM + GUARD)
+    with start(*argv, "who", tmp_path / "pid", cwd=tmp_path) as program:
+        output, _ = program.communicate(timeout=60)
+    assert "Completed(result='__mp_main__')" in output
+
+
+def test_a_handler_may_be_registered_by_the_program(tmp_path: Path) -> None:
+    (tmp_path / "handlers.py").write_text("def imported(file: str) -> str:\n    return __name__\n")
+    registered = "\nimport handlers\njobs.register('imported', handlers.imported, process=True)\n"
+    (tmp_path / "program.py").write_text(PROGRAM + registered + GUARD)
+    with start("program.py", "imported", tmp_path / "pid", cwd=tmp_path) as program:
+        output, _ = program.communicate(timeout=60)
+    assert "Completed(result='handlers')" in output
+
+
+def test_a_program_that_starts_whenever_it_is_loaded_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM + "asyncio.run(main(*sys.argv[1:]))\n")
+    with start("program.py", "who", tmp_path / "pid", cwd=tmp_path) as program:
+        output, _ = program.communicate(timeout=60)
+    assert "let it do so under" in output
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child must be able to see that its socket was closed")
+@pytest.mark.parametrize("signalled", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_worker_that_is_killed_leaves_no_child(tmp_path: Path, signalled: signal.Signals) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM + GUARD)
+    with start("program.py", "forever", tmp_path / "pid", cwd=tmp_path) as program:
+        child = await pid_in(tmp_path / "pid")
+        assert running({child})
+        program.send_signal(signalled)
+        await gone(child)
+
+
+async def test_a_child_without_a_worker_ends_also_where_the_kernel_does_not_help(
+    runner: Runner, tmp_path: Path
+) -> None:
+    task = runner.begin("work_on", file=str(tmp_path / "pid"))
+    pid = await pid_in(tmp_path / "pid")
+    [busy] = runner.pool._busy
+    assert busy._transport is not None
+    busy._transport.abort()  # all that a child sees of its worker's end
+    assert "had lost its connection to the worker" in retried(await task)
+    assert not running({pid})
+
+
+def test_interpreter_options_are_those_of_the_worker(tmp_path: Path) -> None:
+    told = textwrap.dedent("""
+        @jobs.task(process=True)
+        def options(file: str) -> list:
+            return [sys.flags.optimize, sys.flags.utf8_mode, sys.warnoptions]
+    """)
+    (tmp_path / "program.py").write_text(PROGRAM + told + GUARD)
+    argv = ("-O", "-X", "utf8", "-W", "ignore", "program.py", "options", "x")
+    with start(*argv, cwd=tmp_path) as program:
+        output, _ = program.communicate(timeout=60)
+    assert "Completed(result=[1, 1, ['ignore']])" in output

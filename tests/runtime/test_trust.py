@@ -1,0 +1,81 @@
+"""Who may rescue others' jobs, and when."""
+
+from datetime import UTC, datetime, timedelta
+
+from rowlock.runtime.trust import Trust
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def clock(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def steady(trust: Trust, start: float, end: float, step: float = 5.0) -> None:
+    at = start
+    while at <= end:
+        trust.contact(at, at, clock(at))
+        at += step
+
+
+def test_nobody_rescues_before_an_interval_of_heartbeats() -> None:
+    trust = Trust(10.0)
+    assert not trust.may_rescue(0.0, 0.0)
+    steady(trust, 0.0, 5.0)
+    assert not trust.may_rescue(9.0, 0.0)
+    steady(trust, 10.0, 10.0)
+    assert trust.may_rescue(10.0, 0.0)
+
+
+def test_others_may_beat_more_slowly() -> None:
+    trust = Trust(10.0)
+    steady(trust, 0.0, 15.0)
+    assert not trust.may_rescue(15.0, 20.0)
+    steady(trust, 20.0, 20.0)
+    assert trust.may_rescue(20.0, 20.0)
+
+
+def test_a_failed_heartbeat_starts_anew() -> None:
+    trust = Trust(10.0)
+    steady(trust, 0.0, 20.0)
+    assert trust.may_rescue(20.0, 0.0)
+    trust.broken()
+    assert not trust.may_rescue(21.0, 0.0)
+    steady(trust, 22.0, 27.0)
+    assert not trust.may_rescue(27.0, 0.0)
+    steady(trust, 32.0, 32.0)
+    assert trust.may_rescue(32.0, 0.0)
+
+
+def test_a_process_that_slept_starts_anew() -> None:
+    trust = Trust(10.0)
+    steady(trust, 0.0, 20.0)
+    assert not trust.may_rescue(60.0, 0.0)  # no contact for too long
+    trust.contact(60.0, 60.0, clock(60.0))
+    assert not trust.may_rescue(60.0, 0.0)
+    steady(trust, 65.0, 70.0)
+    assert trust.may_rescue(70.0, 0.0)
+
+
+def test_a_clock_that_jumps_ahead_starts_anew() -> None:
+    trust = Trust(10.0)
+    steady(trust, 0.0, 20.0)
+    trust.contact(25.0, 25.0, clock(25.0 + 3600))
+    assert not trust.may_rescue(25.0, 0.0)
+    trust.contact(30.0, 30.0, clock(30.0 + 3600))
+    trust.contact(35.0, 35.0, clock(35.0 + 3600))
+    assert trust.may_rescue(35.0, 0.0)
+
+
+def test_a_clock_that_falls_back_harms_nobody() -> None:
+    trust = Trust(10.0)
+    steady(trust, 0.0, 20.0)
+    trust.contact(25.0, 25.0, clock(25.0 - 3600))
+    assert trust.may_rescue(25.0, 0.0)
+
+
+def test_a_slow_answer_is_no_jump() -> None:
+    trust = Trust(10.0)
+    steady(trust, 0.0, 15.0)
+    trust.contact(20.0, 24.0, clock(23.9))
+    assert trust.may_rescue(20.0, 0.0)
