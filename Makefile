@@ -7,10 +7,13 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 ARGS ?=
 
-.PHONY: help test check format clean
+.PHONY: help demo test check format clean
 
 help: ## list these targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
+
+demo: $(READY) ## see it work, in this terminal (ARGS="--for 30" ends it by itself)
+	@$(BIN)/rowlock demo $(ARGS)
 
 test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in parallel)
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

@@ -1,20 +1,12 @@
 """`rowlock migrate` as a person types it: output, exit codes, no traceback."""
 
-import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-
-def rowlock(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("ROWLOCK_")} | environ
-    return subprocess.run(
-        [sys.executable, "-m", "rowlock", *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=60
-    )
+from tests.cli.conftest import rowlock
 
 
 def test_plan_then_migrate_then_nothing_to_do(tmp_path: Path) -> None:

@@ -1,29 +1,45 @@
-"""The `rowlock` command. One file per noun; this one turns errors into one line and an exit code."""
+"""The `rowlock` command. One file per noun, imported when it is asked for, so that help and completion are quick.
+
+Exit codes:
+    0    done
+    1    the database or a job said no: one line on stderr, `rowlock: …`
+    2    wrong usage, or an application that can't be loaded
+    3    `jobs wait`, `enqueue --wait`: the job ended otherwise than completed (failed, expired, cancelled)
+    4    `jobs wait`, `enqueue --wait`: the time was over first
+    130  interrupted (Ctrl-C)
+"""
 
 from __future__ import annotations
-
-import sys
 
 import click
 
 from rowlock import __version__
-from rowlock.cli.migrate import migrate
-from rowlock.errors import RowlockError
+from rowlock.cli.groups import Lazy, Root, traceback_option
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    lazy={
+        "worker": Lazy("rowlock.cli.worker:worker", "Run jobs: module:jobs says whose."),
+        "enqueue": Lazy("rowlock.cli.enqueue:enqueue", "Add a job."),
+        "jobs": Lazy("rowlock.cli.jobs:jobs", "List, show, wait for, and steer jobs."),
+        "topics": Lazy("rowlock.cli.topics:topics", "List, pause and resume topics."),
+        "stats": Lazy("rowlock.cli.stats:stats", "How many jobs stand where, and how they ended."),
+        "top": Lazy("rowlock.cli.top:top", "Watch the queue live."),
+        "why": Lazy("rowlock.cli.why:why", "Why is this job not running?"),
+        "workers": Lazy("rowlock.cli.workers:workers", "The workers that the database knows."),
+        "migrate": Lazy("rowlock.cli.migrate:migrate", "Create or update rowlock's tables."),
+        "demo": Lazy("rowlock.cli.demo:demo", "See it work, in a minute, on a database of its own."),
+        "completion": Lazy("rowlock.cli.completion:completion", "Print the script that completes commands in a shell."),
+    },
+)
 @click.version_option(__version__, prog_name="rowlock")
+@traceback_option
 def cli() -> None:
     """Jobs that live in the database you already have."""
 
 
-cli.add_command(migrate)
-
-
 def main() -> None:
-    """Exit codes: 0 done, 1 the database or a job said no, 2 wrong usage."""
-    try:
-        cli()
-    except RowlockError as error:
-        click.echo(f"rowlock: {error}", err=True)
-        sys.exit(1)
+    """What the installed command calls; exit codes as above."""
+    cli()

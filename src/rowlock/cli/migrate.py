@@ -5,15 +5,17 @@ import asyncio
 import click
 
 from rowlock import config
+from rowlock.cli.options import database
+from rowlock.cli.show import items, print_json
 from rowlock.stores import open_store
 from rowlock.stores.migrations import Migration
 
 
 @click.command()
-@click.option("--url", help="The database. Default: ROWLOCK_URL, or url in rowlock.toml.")
 @click.option("--plan", is_flag=True, help="Show what would be applied, and change nothing.")
 @click.option("--sql", is_flag=True, help="Print the SQL of what would be applied, and change nothing.")
-def migrate(url: str | None, plan: bool, sql: bool) -> None:
+@database
+def migrate(plan: bool, sql: bool, url: str | None, output: str) -> None:
     """Create or update rowlock's tables.
 
     Safe to run twice, and from several machines at once: one migrates, the others wait and find nothing to do.
@@ -21,13 +23,16 @@ def migrate(url: str | None, plan: bool, sql: bool) -> None:
     if plan and sql:
         raise click.UsageError("give --plan or --sql, not both")
     store = open_store(config.load({"url": url}).url)
-    if sql:
-        todo = asyncio.run(store.pending_migrations())
-        click.echo(store.migration_sql(todo) if todo else "-- up to date: nothing to apply")
-    elif plan:
-        _list("to apply", asyncio.run(store.pending_migrations()))
+    changes_nothing = plan or sql
+    found = asyncio.run(store.pending_migrations() if changes_nothing else store.migrate())
+    if output == "json":
+        documents = [{"number": one.number, "name": one.name} for one in found]
+        script = {"sql": store.migration_sql(found) if found else ""} if sql else {}
+        print_json(items(documents, applied=not changes_nothing, **script))
+    elif sql:
+        click.echo(store.migration_sql(found) if found else "-- up to date: nothing to apply")
     else:
-        _list("applied", asyncio.run(store.migrate()))
+        _list("to apply" if plan else "applied", found)
 
 
 def _list(what: str, migrations: list[Migration]) -> None:

@@ -1,0 +1,224 @@
+"""Verbs for one job or for many: by id, or by filter after a look at how many that would be."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rowlock.cli.connect import run
+from rowlock.cli.exits import Exit
+from rowlock.cli.filters import filters
+from rowlock.cli.options import actor, database
+from rowlock.cli.show import how_many, is_fancy, note, print_json
+from rowlock.core.job import Job, Status
+from rowlock.core.lifecycle import MOVES
+from rowlock.errors import RowlockError, StoreError
+from rowlock.jobs import Jobs
+from rowlock.stores.reading import MAX_LIMIT, Filter
+
+_AT_ONCE = 8  # jobs steered at the same time: fewer than a pool has connections
+_TOLD = 20  # refusals told one by one
+_LONG = 50  # jobs that take long enough for a progress bar
+
+Verb = Callable[[Jobs, str, str | None], Awaitable[Job | None]]
+
+
+class Change(Struct, frozen=True):
+    """What became of one job; `status` is None for one that is deleted, or was not changed."""
+
+    id: str
+    done: bool
+    status: Status | None = None
+    error: str | None = None
+
+
+class Work(Struct):
+    """A verb on its way through many jobs. What is done stays known, however it ends."""
+
+    verb: str
+    act: Verb
+    reason: str | None
+    changes: list[Change]
+
+    async def go(self, jobs: Jobs, batches: AsyncIterator[Sequence[str]], advance: Callable[[int], None]) -> None:
+        async for batch in batches:
+            for start in range(0, len(batch), _AT_ONCE):
+                few = batch[start : start + _AT_ONCE]
+                await self._at_once(jobs, few)
+                advance(len(few))
+
+    async def _at_once(self, jobs: Jobs, ids: Sequence[str]) -> None:
+        tasks = [asyncio.create_task(self._one(jobs, job_id)) for job_id in ids]
+        try:
+            await asyncio.wait(tasks)
+        finally:
+            await asyncio.wait(tasks)  # after Ctrl-C: what is under way comes to its end, and is accounted for
+            self.changes += [task.result() for task in tasks if task.exception() is None]
+        for task in tasks:
+            task.result()  # raises what went wrong
+
+    async def _one(self, jobs: Jobs, job_id: str) -> Change:
+        try:
+            job = await self.act(jobs, job_id, self.reason)
+        except StoreError:
+            raise  # the database is in trouble, not this job
+        except RowlockError as error:
+            return Change(job_id, False, error=str(error))
+        return Change(job_id, True, None if job is None else job.status)
+
+
+# ── The commands ──
+
+
+def _command(verb: str, act: Verb, text: str) -> click.Command:
+    states = sorted(MOVES[verb].sources)
+
+    @click.command(verb, help=f"{text}\n\nGive ids, or options that choose jobs; then it says how many and asks first.")
+    @click.argument("ids", metavar="[ID]...", nargs=-1)
+    @filters
+    @click.option("--all", "every", is_flag=True, help=f"All jobs that are {', '.join(states)}.")
+    @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+    @actor
+    @database
+    def command(
+        ids: tuple[str, ...],
+        wanted: Filter,
+        every: bool,
+        yes: bool,
+        reason: str | None,
+        by: str | None,
+        url: str | None,
+        output: str,
+    ) -> None:
+        chosen = wanted != Filter()
+        if bool(ids) + (chosen or every) != 1:
+            raise click.UsageError("give ids, or options that choose jobs (--topic, --status, …), or --all")
+        if unfit := [status for status in wanted.statuses if status not in states]:
+            raise click.UsageError(f"{verb} needs jobs that are {', '.join(states)}; not {', '.join(unfit)}")
+        work = Work(verb, act, reason, [])
+        if not wanted.statuses:
+            wanted = replace(wanted, statuses=states)
+        try:
+            run(url, lambda jobs: _by_ids(jobs, work, ids) if ids else _by_filter(jobs, work, wanted, yes), by=by)
+        except BaseException:
+            if work.changes:  # what is done is done, and should be known
+                _summarize(work, output)
+            raise
+        _summarize(work, output)
+        if any(not change.done for change in work.changes):
+            sys.exit(Exit.REFUSED)
+
+    return command
+
+
+async def _cancel(jobs: Jobs, job_id: str, reason: str | None) -> Job:
+    return await jobs.cancel(job_id, reason=reason)
+
+
+async def _requeue(jobs: Jobs, job_id: str, reason: str | None) -> Job:
+    return await jobs.requeue(job_id, reason=reason)
+
+
+async def _delete(jobs: Jobs, job_id: str, reason: str | None) -> None:
+    await jobs.delete(job_id, reason=reason)
+
+
+cancel = _command("cancel", _cancel, "Stop jobs: at once if they are not running, else they are asked to.")
+requeue = _command("requeue", _requeue, "Run jobs again that have failed, expired or were cancelled.")
+delete = _command("delete", _delete, "Remove jobs that are not running. The audit entry stays.")
+
+
+# ── Which jobs ──
+
+
+async def _by_ids(jobs: Jobs, work: Work, ids: Sequence[str]) -> None:
+    async def batches() -> AsyncIterator[Sequence[str]]:
+        yield list(dict.fromkeys(ids))
+
+    with _progress(work.verb, len(ids)) as advance:
+        await work.go(jobs, batches(), advance)
+
+
+async def _by_filter(jobs: Jobs, work: Work, wanted: Filter, yes: bool) -> None:
+    page = await jobs.list(wanted, limit=1)
+    more = page.total_capped or page.partial
+    if not page.total and not more:
+        return
+    if not yes:
+        _ask(f"This would {work.verb} {'at least ' if more else ''}{how_many(page.total)}.")
+    with _progress(work.verb, None if more else page.total) as advance:
+        await work.go(jobs, _pages(jobs, wanted), advance)
+
+
+async def _pages(jobs: Jobs, wanted: Filter) -> AsyncIterator[Sequence[str]]:
+    """From the newest back: jobs that are added meanwhile are not met, nor is one met twice."""
+    cursor: str | None = None
+    while True:
+        page = await jobs.list(wanted, limit=MAX_LIMIT, cursor=cursor)
+        yield [job.id for job in page.items]
+        cursor = page.next
+        if cursor is None:
+            return
+
+
+def _is_asked_in_person() -> bool:
+    return sys.stdin.isatty()
+
+
+def _ask(question: str) -> None:
+    if not _is_asked_in_person():
+        raise click.UsageError(f"{question} Add --yes to do it.")
+    if not click.confirm(f"{question} Go on?", err=True):
+        raise click.ClickException("nothing was changed")
+
+
+# ── What is seen of it ──
+
+
+def _progress(verb: str, total: int | None) -> AbstractContextManager[Callable[[int], None]]:
+    if not is_fancy() or not sys.stderr.isatty() or (total is not None and total < _LONG):
+        return nullcontext(lambda _: None)
+    return _Bar(verb, total)
+
+
+class _Bar(AbstractContextManager[Callable[[int], None]]):
+    """A progress bar on stderr."""
+
+    def __init__(self, verb: str, total: int | None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(verb, total=total)
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._bar.start()
+        return lambda count: self._bar.advance(self._task, count)
+
+    def __exit__(self, *details: Any) -> None:
+        self._bar.stop()
+
+
+def _summarize(work: Work, output: str) -> None:
+    refused = [change for change in work.changes if not change.done]
+    done = len(work.changes) - len(refused)
+    if output == "json":
+        print_json({"items": work.changes, "total": len(work.changes), "next": None, "done": done})
+        return
+    for change in refused[:_TOLD]:
+        note(f"rowlock: {change.error}")
+    if len(refused) > _TOLD:
+        note(f"rowlock: … and {how_many(len(refused) - _TOLD, 'more refusal')}; -o json names them all")
+    if work.changes:
+        of = f" of {len(work.changes):,}" if refused else ""
+        click.echo(f"{work.verb}: {done:,}{of} {'job' if len(work.changes) == 1 else 'jobs'} done")
+    else:
+        click.echo(f"{work.verb}: no job matches")

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rowlock.cli.options import Span
+from rowlock.cli.sample import Customers, register
+from rowlock.cli.show import is_fancy
+from rowlock.core.job import Job, Status
+from rowlock.jobs import Jobs
+from rowlock.stores.reading import Filter, Stats
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+_EVERY = 0.25  # seconds between pictures
+_ROWS = 18
+
+_LOOKS = {
+    Status.PENDING: "yellow",
+    Status.PROCESSING: "bold cyan",
+    Status.CANCEL_REQUESTED: "magenta",
+    Status.COMPLETED: "green",
+    Status.FAILED: "bold red",
+    Status.CANCELLED: "magenta",
+}
+
+
+@click.command()
+@click.option("--for", "seconds", type=Span(), metavar="SPAN", help="End after so long: 30, 2m. Else Ctrl-C ends it.")
+@click.option("--url", help="Another database than an SQLite file of its own, which is removed at the end.")
+def demo(seconds: float | None, url: str | None) -> None:
+    """See it work: a database, a worker, and customers who enqueue all kinds of jobs.
+
+    Some are quick, some report their progress, some fail and are retried, some never succeed, some are cancelled, some
+    wait for their time, some overtake all others.
+    """
+    logging.getLogger("rowlock").addHandler(logging.NullHandler())  # the picture tells it
+    if url is not None:
+        asyncio.run(_run(url, seconds))
+        return
+    with tempfile.TemporaryDirectory(prefix="rowlock-demo-") as folder:
+        asyncio.run(_run(f"sqlite:///{Path(folder) / 'demo.db'}", seconds))
+
+
+async def _run(url: str, seconds: float | None) -> None:
+    jobs = Jobs(url, migrate=True, by="demo")
+    register(jobs)
+    enough = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, enough.set)
+    async with jobs:
+        before = await jobs.stats()
+        await jobs.start(concurrency=8, grace=3)
+        customers = Customers(jobs)
+        shopping = asyncio.create_task(customers.shop())
+        shopping.add_done_callback(lambda _: enough.set())
+        began = time.monotonic()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await (_watch if is_fancy() else _tell)(jobs, customers, enough, began)
+        finally:
+            shopping.cancel()
+            customers.leave()
+        took = time.monotonic() - began
+        await jobs.stop()
+        _sum_up(before, await jobs.stats(), customers.enqueued, took)
+        if shopping.done() and not shopping.cancelled() and (error := shopping.exception()) is not None:
+            raise error
+
+
+def _sum_up(before: Stats, after: Stats, enqueued: int, seconds: float) -> None:
+    ended = {name: getattr(after, name) - getattr(before, name) for name in ("completed", "failed", "cancelled")}
+    click.echo(
+        f"{enqueued} jobs in {seconds:.0f} s: "
+        + ", ".join(f"{count} {name}" for name, count in ended.items())
+        + f", {enqueued - sum(ended.values())} not done yet"
+    )
+
+
+async def _recent(jobs: Jobs, customers: Customers, count: int) -> list[Job]:
+    """Those that run and those that came last."""
+    running = (await jobs.list(Filter(statuses=["processing", "cancel_requested"]), limit=count)).items
+    ids = list(dict.fromkeys([*(job.id for job in running), *list(customers.recent)[:count]]))[:count]
+    page = await jobs.list(Filter(ids=ids), limit=count) if ids else None
+    return page.items if page else []
+
+
+# ── On a terminal: a picture ──
+
+
+async def _watch(jobs: Jobs, customers: Customers, enough: asyncio.Event, began: float) -> None:
+    from rich.live import Live
+
+    with Live(auto_refresh=False, screen=False, transient=False) as live:
+        while not enough.is_set():
+            picture = _picture(jobs, await jobs.stats(), await _recent(jobs, customers, _ROWS), began)
+            live.update(picture, refresh=True)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(enough.wait(), _EVERY)
+
+
+def _picture(jobs: Jobs, stats: Stats, recent: list[Job], began: float) -> Group:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    counts = [
+        (stats.pending, "waiting", "yellow"),
+        (stats.processing + stats.cancel_requested, "running", "bold cyan"),
+        (stats.completed, "completed", "green"),
+        (stats.failed, "failed", "bold red"),
+        (stats.cancelled, "cancelled", "magenta"),
+    ]
+    head = Text("rowlock demo   ", style="bold")
+    for count, name, style in counts:
+        head.append(f"{count} {name}   ", style=style)
+    head.append(f"{time.monotonic() - began:.0f} s", style="dim")
+    table = Table(box=None, pad_edge=False, expand=True)
+    for name, width in (("job", 13), ("status", 16), ("try", 3), ("progress", 14)):
+        table.add_column(name, width=width, no_wrap=True)
+    table.add_column("what happens", ratio=1, no_wrap=True, overflow="ellipsis")
+    for job in recent:
+        style = _LOOKS.get(job.status, "")
+        bar = ProgressBar(total=100, completed=job.progress, width=14) if job.progress else Text("")
+        table.add_row(
+            job.topic, Text(_status(job), style=style), str(max(job.attempts, 1)), bar, Text(_story(job), style="dim")
+        )
+    foot = Text(f"From another terminal: rowlock top --url '{_shown(jobs)}'    Ctrl-C ends it.", style="dim")
+    return Group(head, Text(), table, Text(), foot)
+
+
+def _shown(jobs: Jobs) -> str:
+    url = jobs.settings.url
+    return url if url.startswith("sqlite:") else "…"
+
+
+def _status(job: Job) -> str:
+    if job.status is Status.PENDING and job.retries:
+        return "waits to retry"
+    return job.status.replace("_", " ")
+
+
+def _story(job: Job) -> str:
+    match job.status:
+        case Status.COMPLETED:
+            return str(job.result) if job.result is not None else "done"
+        case Status.CANCELLED | Status.CANCEL_REQUESTED:
+            return job.cancel_reason or ""
+        case Status.PROCESSING:
+            return job.message or ""
+        case _ if job.last_error:
+            return job.last_error.rpartition("\n")[2]
+        case Status.PENDING if job.priority > 100:
+            return "overtakes the others"
+        case _:
+            return ""
+
+
+# ── Elsewhere: a line for every change ──
+
+
+async def _tell(jobs: Jobs, customers: Customers, enough: asyncio.Event, began: float) -> None:
+    told: dict[str, str] = {}
+    while not enough.is_set():
+        for job in reversed(await _recent(jobs, customers, 100)):
+            status = _status(job)
+            if told.get(job.id) != status:
+                told[job.id] = status
+                click.echo(f"{time.monotonic() - began:6.1f} s  {job.topic:<15} {status:<17} {_story(job)}".rstrip())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(enough.wait(), _EVERY)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import click
+
+from rowlock.cli.completion import complete_topic
+from rowlock.cli.connect import run
+from rowlock.cli.options import Json, Moment, Priority, Span, database
+from rowlock.cli.show import note, print_json
+from rowlock.cli.waiting import report_end, wait_for
+from rowlock.core.job import Job
+from rowlock.jobs import Jobs
+from rowlock.stores.base import Enqueued
+from rowlock.tasks import EnqueueOptions
+
+_FOREVER = "forever"
+
+
+class Patience(Span):
+    """The optional value of --wait."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if value == _FOREVER:
+            return float("inf")
+        if isinstance(value, str) and not re.match(r"\d", value):
+            self.fail(f"{value!r} is no length of time: put --wait last, or write --wait=30", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+@click.command()
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("payload", type=Json(), default="{}")
+@click.option("--key", metavar="KEY", help="At most one live job of the topic has it; if there is one, it answers.")
+@click.option("--delay", type=Span(), metavar="SPAN", help="Not before so long from now: 30, 15m, 2h.")
+@click.option("--run-at", type=Moment(+1), metavar="TIME", help="Not before: 2026-05-01T14:30:00Z.")
+@click.option("--expires-at", type=Moment(+1), metavar="TIME", help="Not started by then, it expires: 2h, or a time.")
+@click.option("--priority", type=Priority(), metavar="N", help="Higher first; also explicit, discovered, backfill.")
+@click.option("--max-retries", type=int, metavar="N")
+@click.option("--timeout", type=Span(), metavar="SPAN", help="Of one run: 30, 15m, 2h.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="May be repeated.")
+@click.option("--scope", metavar="TEXT", help="Whose job it is: user, account, …")
+@click.option("--scope-id", metavar="TEXT", help="… and which one.")
+@click.option("--id", metavar="UUID", help="An id of your own: enqueued twice, it is one job.")
+@click.option(
+    "--wait",
+    type=Patience(),
+    metavar="[SPAN]",
+    is_flag=False,
+    flag_value=_FOREVER,
+    help="Wait for its end, and print the result. Exit codes as for `jobs wait`.",
+)
+@database
+def enqueue(topic: str, payload: Any, wait: float | None, url: str | None, output: str, **options: Any) -> None:
+    """Add a job, and print its id.
+
+    PAYLOAD is a JSON object, @file, or - for stdin.
+
+    \b
+    rowlock enqueue send_mail '{"to": "ada@example.org"}' --delay 15m
+    rowlock enqueue report @report.json --wait 30
+    """
+    given = cast(EnqueueOptions, {name: value for name, value in options.items() if value not in (None, ())})
+
+    async def add(jobs: Jobs) -> tuple[Enqueued, Job | None]:
+        enqueued = await jobs.enqueue(topic, payload, **given)
+        if wait is None:
+            return enqueued, None
+        note(enqueued.id)
+        return enqueued, await wait_for(jobs, enqueued.id, wait)
+
+    enqueued, job = run(url, add, create=True)
+    if enqueued.existing:
+        note(f"exists already: {enqueued.id} is {enqueued.status}")
+    if job is not None:
+        report_end(job, wait, output)
+    elif output == "json":
+        print_json(enqueued)
+    else:
+        click.echo(enqueued.id)

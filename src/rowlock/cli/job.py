@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from rowlock.cli.connect import run
+from rowlock.cli.options import database
+from rowlock.cli.show import (
+    clean,
+    exact,
+    is_fancy,
+    job_document,
+    one_line,
+    pretty,
+    print_fields,
+    print_heading,
+    print_json,
+    print_table,
+)
+from rowlock.client.why import spell_seconds
+from rowlock.core.job import Event, Job, Log
+from rowlock.jobs import Jobs
+
+
+@click.command()
+@click.argument("job_id", metavar="ID")
+@database
+def show(job_id: str, url: str | None, output: str) -> None:
+    """Everything about a job: its fields, payload, result, error, history and log."""
+
+    async def look(jobs: Jobs) -> tuple[Job, Sequence[Event], Log]:
+        return await jobs.get(job_id), await jobs.events(job_id), await jobs.logs(job_id)
+
+    job, events, log = run(url, look)
+    if output == "json":
+        print_json({**job_document(job), "events": events, "log": log})
+        return
+    _print_job(job)
+    _print_events(events)
+    _print_log(log)
+
+
+def _print_job(job: Job) -> None:
+    print_fields(_fields(job))
+    print_heading("payload")
+    click.echo(clean(pretty(job.payload)))
+    if job.result is not None:
+        print_heading("result")
+        click.echo(clean(pretty(job.result)))
+    if job.last_error:
+        print_heading("error")
+        click.echo(clean(job.last_error))
+
+
+def _fields(job: Job) -> list[tuple[str, str | None]]:
+    scope = " ".join(word for word in (job.scope, job.scope_id) if word)
+    progress = [f"{job.progress:g} %" if job.progress else None, job.stage, job.message]
+    return [
+        ("id", job.id),
+        ("topic", job.topic + (f" (template version {job.template_version})" if job.template_version else "")),
+        ("status", job.status),
+        ("priority", str(job.priority)),
+        ("key", job.key),
+        ("scope", scope),
+        ("tags", ", ".join(job.tags)),
+        ("progress", ", ".join(word for word in progress if word)),
+        ("step", job.step),
+        ("attempts", str(job.attempts)),
+        ("retries", f"{job.retries} of {job.max_retries}"),
+        ("crashes", str(job.crashes) if job.crashes else None),
+        ("timeout", spell_seconds(job.timeout)),
+        ("worker", job.locked_by),
+        ("lease until", exact(job.locked_until)),
+        ("cancel requested", exact(job.cancel_requested_at)),
+        ("cancel reason", job.cancel_reason),
+        ("flow", job.flow_id),
+        ("schedule", job.schedule_id),
+        ("fire time", exact(job.fire_at)),
+        ("trace", job.trace),
+        ("created", exact(job.created)),
+        ("due", exact(job.run_at)),
+        ("expires", exact(job.expires_at)),
+        ("claimed", exact(job.claimed_at)),
+        ("started", exact(job.started_at)),
+        ("finished", exact(job.finished_at)),
+        ("updated", exact(job.updated)),
+    ]
+
+
+def _print_events(events: Sequence[Event]) -> None:
+    print_heading("history")
+    rows = [(exact(event.at), event.event, event.status or "", event.by or "", _about(event)) for event in events]
+    print_table(("at", "event", "status", "by", "data"), rows)
+
+
+def _about(event: Event) -> str:
+    text = ", ".join(f"{name}: {one_line(str(value))}" for name, value in event.data.items() if value is not None)
+    return f"{text[:119]}…" if is_fancy() and len(text) > 120 else text
+
+
+def _print_log(log: Log) -> None:
+    if not log.lines and not log.dropped:
+        return
+    print_heading("log")
+    if log.dropped:
+        click.echo(f"({log.dropped:,} older lines were dropped)")
+    for line in log.lines:
+        click.echo(f"{exact(line.at)}  run {line.version}  {line.level:<7}  {clean(line.text)}")

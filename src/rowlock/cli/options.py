@@ -1,0 +1,154 @@
+"""Options that several commands share, and the kinds of values they take."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rowlock.cli.groups import traceback_option
+
+if TYPE_CHECKING:
+    _Kind = click.ParamType[Any]
+else:
+    _Kind = click.ParamType  # older versions of click take no type argument
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|w)?\Z")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+# ── Kinds of values ──
+
+
+class Span(_Kind):
+    """A length of time: seconds, or 90s, 15m, 2h, 3d, 1w."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        seconds = read_span(value)
+        if seconds is None:
+            self.fail(f"{value!r} is no length of time: write seconds, or 90s, 15m, 2h, 3d, 1w", param, ctx)
+        return seconds
+
+
+class Moment(_Kind):
+    """A point in time: RFC 3339, or a span before now (`sign` -1) or after it (+1), by this machine's clock."""
+
+    name = "time"
+
+    def __init__(self, sign: int) -> None:
+        self._sign = sign
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        seconds = read_span(value)
+        try:
+            if seconds is not None:
+                return datetime.now(UTC) + self._sign * timedelta(seconds=seconds)
+            at = datetime.fromisoformat(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time: write 2h, 3d, or 2026-05-01T14:30:00Z", param, ctx)
+        if at.utcoffset() is None:
+            self.fail(f"{value!r} has no time zone: add Z for UTC, or +02:00", param, ctx)
+        return at
+
+
+class Json(_Kind):
+    """JSON: the text itself, @file, or - for what comes on stdin."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            if value == "-":
+                text = sys.stdin.read()
+            else:
+                text = Path(value[1:]).read_text("utf-8") if value.startswith("@") else value
+        except (OSError, UnicodeDecodeError) as error:
+            self.fail(f"{value} can't be read: {error}", param, ctx)
+        return read_json(text, lambda problem: self.fail(problem, param, ctx))
+
+
+class PathValue(_Kind):
+    """path=JSON, for what a payload holds."""
+
+    name = "path=json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value
+        path, equals, text = value.partition("=")
+        if not equals:
+            self.fail(f"{value!r} is not path=JSON: write user.id=7, or 'user.name=\"ada\"'", param, ctx)
+        return path, read_json(text, lambda problem: self.fail(f"{problem}; text needs quotes", param, ctx))
+
+
+class Priority(_Kind):
+    """A number, or a name that core knows."""
+
+    name = "priority"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        try:
+            return int(value)
+        except ValueError:
+            return str(value)
+
+
+def read_span(text: str) -> float | None:
+    found = _SPAN.match(text.strip())
+    return float(found[1]) * _SECONDS[found[2] or "s"] if found else None
+
+
+def read_json(text: str, refuse: Callable[[str], Any]) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        return refuse(f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+    except RecursionError:
+        return refuse("is nested too deeply")
+
+
+# ── Options ──
+
+
+def url(command: F) -> F:
+    return click.option("--url", metavar="URL", help="The database. Default: ROWLOCK_URL, or url in rowlock.toml.")(
+        command
+    )
+
+
+def output(command: F) -> F:
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="For people, or for programs.",
+    )(command)
+
+
+def database(command: F) -> F:
+    """What every command has that talks to the database."""
+    return url(output(traceback_option(command)))
+
+
+def actor(command: F) -> F:
+    """For verbs that the audit keeps."""
+    by = click.option("--by", metavar="NAME", help="Who does this, for the audit. Default: by in the settings, or you.")
+    return click.option("--reason", metavar="TEXT", help="Why, for the audit.")(by(command))

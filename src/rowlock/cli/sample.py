@@ -1,0 +1,112 @@
+"""The demo's application: a shop with all kinds of jobs, and customers who keep it busy."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from contextlib import suppress
+
+from rowlock.context import Context
+from rowlock.core.job import Job
+from rowlock.core.retry import Delays
+from rowlock.errors import RowlockError
+from rowlock.jobs import Jobs
+
+RECENT = 400  # jobs that are remembered, for the picture
+
+_PAGES = 40
+
+
+def register(jobs: Jobs) -> None:
+    """Each shows something; docs/lifecycle.md explains it."""
+
+    @jobs.task("mail.send")  # fast: most jobs are
+    async def send_mail(to: str) -> str:
+        await asyncio.sleep(random.uniform(0.01, 0.1))  # noqa: S311 - a demo
+        return f"sent to {to}"
+
+    @jobs.task("report.render", timeout=60)  # slow, in a thread, with progress
+    def render_report(ctx: Context, report: int) -> dict[str, int]:
+        for page in range(_PAGES):
+            ctx.check()
+            ctx.progress(100 * page / _PAGES, stage="rendering", message=f"page {page + 1} of {_PAGES}")
+            time.sleep(random.uniform(0.05, 0.15))  # noqa: S311 - a demo
+        ctx.log(f"report {report} has {_PAGES} pages")
+        return {"pages": _PAGES}
+
+    @jobs.task("payment.check", retry=Delays((1.0, 2.0)))  # fails at first, then succeeds
+    async def check_payment(job: Job, order: int) -> str:
+        await asyncio.sleep(0.2)
+        if job.retries < 2:
+            raise ConnectionError(f"the bank is not answering (try {job.retries + 1})")
+        return f"order {order} is paid"
+
+    @jobs.task("stock.sync", max_retries=1, retry=Delays((1.5,)))  # never succeeds: ends as a dead letter
+    async def sync_stock(warehouse: str) -> None:
+        raise LookupError(f"there is no warehouse {warehouse!r}")
+
+    @jobs.task("video.encode", timeout=120)  # someone changes their mind: cancelled
+    async def encode_video(ctx: Context, title: str) -> None:
+        for percent in range(0, 100, 2):
+            ctx.check()
+            ctx.progress(percent, stage="encoding", message=title)
+            await asyncio.sleep(0.3)
+
+    @jobs.task("invoice.remind")  # enqueued for later
+    async def remind(invoice: int) -> None:
+        await asyncio.sleep(0.1)
+
+    @jobs.task("order.express")  # overtakes everything that waits
+    async def express(order: int) -> str:
+        await asyncio.sleep(0.3)
+        return f"order {order} is on its way"
+
+
+class Customers:
+    """Enqueue without end. `recent` are the ids of the last jobs, newest first."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self.recent: deque[str] = deque(maxlen=RECENT)
+        self.enqueued = 0
+        self._changes_of_mind: set[asyncio.Task[None]] = set()
+
+    async def shop(self) -> None:
+        n = 0
+        while True:
+            n += 1
+            for customer in range(random.randint(1, 3)):  # noqa: S311 - a demo
+                await self._enqueue("mail.send", {"to": f"customer{n}.{customer}@example.org"})
+            if n % 3 == 1:
+                await self._enqueue("payment.check", {"order": n})
+            if n % 5 == 1:
+                await self._enqueue("report.render", {"report": n}, priority="backfill")
+            if n % 7 == 2:
+                await self._enqueue("stock.sync", {"warehouse": "Atlantis"})
+            if n % 9 == 3:
+                video = await self._enqueue("video.encode", {"title": f"holiday-{n}.mp4"})
+                change = asyncio.create_task(self._change_mind(video))
+                self._changes_of_mind.add(change)
+                change.add_done_callback(self._changes_of_mind.discard)
+            if n % 4 == 2:
+                await self._enqueue("invoice.remind", {"invoice": n}, delay=4)
+            if n % 6 == 4:
+                await self._enqueue("order.express", {"order": n}, priority="explicit")
+            await asyncio.sleep(0.4)
+
+    async def _enqueue(self, topic: str, payload: dict[str, object], **options: object) -> str:
+        made = await self._jobs.enqueue(topic, payload, **options)  # type: ignore[arg-type]
+        self.recent.appendleft(made.id)
+        self.enqueued += 1
+        return made.id
+
+    async def _change_mind(self, job_id: str) -> None:
+        await asyncio.sleep(random.uniform(1.5, 4))  # noqa: S311 - a demo
+        with suppress(RowlockError):
+            await self._jobs.cancel(job_id, reason="the customer changed their mind")
+
+    def leave(self) -> None:
+        for change in self._changes_of_mind:
+            change.cancel()

@@ -1,0 +1,159 @@
+"""A worker process, as the supervisor starts it: `python -m rowlock.cli.service OPTIONS`, for nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Struct
+
+from rowlock.cli.app import load_jobs
+from rowlock.cli.groups import tell
+from rowlock.errors import RowlockError, StoreUnavailable
+from rowlock.jobs import Jobs
+from rowlock.runtime.board import Board
+from rowlock.runtime.patience import Patience
+from rowlock.runtime.supervisor import MISUSED, REFUSED, REPLACE, Ready
+from rowlock.runtime.worker import Worker
+
+log = logging.getLogger("rowlock")
+
+_STUCK = 0.3  # seconds in which an event loop turns that is not stuck
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    app: str
+    settings: dict[str, Any]  # what was given, of Jobs.make_worker
+    verbose: bool
+    restarted: bool
+    control: int
+    status: int
+    board: int
+
+
+class Service:
+    """Any thread may ask it to stop. If the event loop doesn't obey, because a handler blocks it, a watchdog gives back
+    the jobs and ends the process."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._board = Board.inherited(options.board)
+        self._loop = asyncio.new_event_loop()
+        self._stopping = threading.Event()
+        self._asked = asyncio.Event()
+        self._worker: Worker | None = None
+        self._exit_code = 0
+
+    def run(self) -> int:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor decides
+        signal.signal(signal.SIGTERM, lambda *_: self.stop())
+        threading.Thread(target=self._obey, name="rowlock-control", daemon=True).start()
+        try:
+            jobs = load_jobs(self._options.app)
+            worker = jobs.make_worker(
+                **self._options.settings, app=self._options.app, board=self._board, replace=self._replace
+            )
+        except (RowlockError, click.ClickException) as error:
+            return _refuse(error)
+        main = self._loop.create_task(self._serve(jobs, worker))
+        while True:
+            try:
+                return self._loop.run_until_complete(main)
+            except SystemExit as error:
+                if main.done():
+                    raise
+                # A handler's own task called it, which asyncio hands to whoever runs the loop. It is not the handler's.
+                log.error("a task that a handler has made called sys.exit(%s): ignored", error.code)
+
+    async def _serve(self, jobs: Jobs, worker: Worker) -> int:
+        try:
+            await self._start(worker)
+        except RowlockError as error:
+            return _refuse(error)
+        self._worker = worker
+        os.write(self._options.status, msgspec.json.encode(Ready(worker.name, jobs.settings.url)) + b"\n")
+        log.info(
+            "worker %s: %d slots for %s; %r", worker.name, worker.settings.concurrency, ", ".join(worker.tasks), jobs
+        )
+        await self._asked.wait()
+        await worker.stop()
+        await jobs.close()
+        log.info("worker %s has stopped", worker.name)
+        return self._exit_code
+
+    async def _start(self, worker: Worker) -> None:
+        patience = Patience("starting", 5.0)
+        while True:
+            try:
+                return await worker.start()
+            except StoreUnavailable as error:
+                # At first it is more likely a wrong URL than an outage: say so, and let a person decide.
+                if not self._options.restarted:
+                    raise
+                self._board.tick(0, 0)
+                await asyncio.sleep(patience.failed(error))
+
+    # ── The end ──
+
+    def stop(self) -> None:
+        """From any thread, any number of times."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            threading.Thread(target=self._watch, name="rowlock-watchdog", daemon=True).start()
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._asked.set)
+
+    def _obey(self) -> None:
+        """The supervisor says stop, or is gone."""
+        with suppress(OSError):
+            os.read(self._options.control, 1)
+        self.stop()
+
+    def _watch(self) -> None:
+        if self._worker is None:
+            os._exit(self._exit_code)  # it has claimed nothing yet
+        time.sleep(self._worker.settings.grace)
+        turned = threading.Event()
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(turned.set)
+        if not turned.wait(_STUCK):
+            log.error("worker %s: its event loop is blocked; its jobs are given back", self._worker.name)
+            with suppress(Exception):
+                self._worker.evacuate(0.5)
+            os._exit(self._exit_code)
+
+    def _replace(self, *, at_once: bool) -> None:
+        self._exit_code = REPLACE
+        if at_once:
+            os._exit(REPLACE)
+        self.stop()
+
+
+def _refuse(error: RowlockError | click.ClickException) -> int:
+    tell(error)
+    return MISUSED if isinstance(error, click.ClickException) else REFUSED
+
+
+def main() -> None:
+    options = msgspec.json.decode(sys.argv[1], type=Options)
+    logging.basicConfig(
+        level=logging.DEBUG if options.verbose else logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s"
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    code = Service(options).run()
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)  # threads of handlers that can't be stopped must not keep it
+
+
+if __name__ == "__main__":
+    main()

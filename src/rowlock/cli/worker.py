@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from rowlock.cli.options import Span
+from rowlock.errors import InvalidInput
+
+
+@click.command()
+@click.argument("app", metavar="MODULE:JOBS")
+@click.option("-c", "--concurrency", type=int, help="Jobs at once in each process. Default: 10.")
+@click.option(
+    "-t", "--topics", multiple=True, help="Only these topics, separated by commas. Default: all with a handler."
+)
+@click.option("-p", "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
+@click.option("--grace", type=Span(), help="How long running jobs may go on when it is stopped. Default: 25 s.")
+@click.option("--lease", type=Span(), help="After this, others may take the jobs of a silent worker. Default: 30 s.")
+@click.option("--poll", type=Span(), help="Time between looks for work when nobody rings. Default: 1 s.")
+@click.option("--no-listen", is_flag=True, help="Don't wait to be woken, only poll.")
+@click.option("--health-file", type=click.Path(dir_okay=False), help="Written every second while it works.")
+@click.option("--health-port", metavar="[HOST:]PORT", help="Answers GET with 200 while it works, else 503.")
+@click.option("-v", "--verbose", is_flag=True, help="Log every job.")
+def worker(
+    app: str,
+    concurrency: int | None,
+    topics: tuple[str, ...],
+    processes: int,
+    grace: float | None,
+    lease: float | None,
+    poll: float | None,
+    no_listen: bool,
+    health_file: str | None,
+    health_port: str | None,
+    verbose: bool,
+) -> None:
+    """Run the jobs of an application: `rowlock worker app:jobs` for `jobs = Jobs(…)` in app.py.
+
+    SIGTERM or Ctrl-C stops it politely: nothing more is claimed, running jobs may finish within the grace, the rest is
+    given back at no cost. A second one ends it at once. Settings also come from ROWLOCK_CONCURRENCY, ROWLOCK_LEASE,
+    ROWLOCK_POLL, ROWLOCK_GRACE, or rowlock.toml.
+    """
+    from rowlock import config
+    from rowlock.runtime.health import Health
+    from rowlock.runtime.settings import WorkerSettings
+    from rowlock.runtime.supervisor import Supervisor
+
+    if sys.platform == "win32":
+        raise click.ClickException("`rowlock worker` needs Linux or macOS; on Windows, use `await jobs.start()`")
+    given: dict[str, Any] = {"concurrency": concurrency, "grace": grace, "lease": lease, "poll": poll}
+    given = {name: value for name, value in given.items() if value is not None}
+    only = [topic.strip() for part in topics for topic in part.split(",") if topic.strip()]
+    if topics and not only:
+        raise click.BadParameter("names no topic", param_hint="--topics")
+    known = config.load({"url": "sqlite://", **given})  # the URL is the application's
+    try:
+        settings = WorkerSettings(concurrency=known.concurrency, grace=known.grace, lease=known.lease, poll=known.poll)
+    except InvalidInput as error:
+        raise click.UsageError(str(error)) from None
+    own = {**given, "listen": not no_listen, **({"topics": only} if only else {})}
+
+    def command(control: int, status: int, board: int, restarted: bool) -> Sequence[str]:
+        options = {
+            "app": app, "settings": own, "verbose": verbose, "restarted": restarted,
+            "control": control, "status": status, "board": board,
+        }  # fmt: skip
+        return [sys.executable, "-m", "rowlock.cli.service", msgspec.json.encode(options).decode()]
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s")
+    health = None
+    if health_file or health_port:
+        patience = max(settings.lease, 3 * settings.poll)  # who is silent for longer may lose its jobs anyway
+        try:
+            health = Health(file=health_file, address=_address(health_port), patience=patience)
+        except OSError as error:
+            raise click.ClickException(f"--health-port {health_port} can't be used: {error}") from None
+    sys.exit(
+        Supervisor(command, processes=processes, slots=settings.concurrency, grace=settings.grace, health=health).run()
+    )
+
+
+def _address(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65_535:
+        raise click.BadParameter(f"{text!r} is not PORT or HOST:PORT", param_hint="--health-port")
+    return host.strip("[]") or "127.0.0.1", int(port)

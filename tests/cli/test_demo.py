@@ -1,0 +1,62 @@
+"""The demo: lines in a pipe, a picture on a terminal, a summary and exit code 0 in any case."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+DEMO = [sys.executable, "-m", "rowlock", "demo"]
+SUMMARY = re.compile(r"\d+ jobs in \d+ s: \d+ completed, \d+ failed, \d+ cancelled, \d+ not done yet$")
+
+
+def test_it_tells_what_happens_and_sums_up() -> None:
+    ended = subprocess.run([*DEMO, "--for", "5"], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    *lines, summary = ended.stdout.splitlines()
+    assert SUMMARY.match(summary)
+    told = {(line.split()[2], line.split()[3]) for line in lines}
+    assert ("mail.send", "completed") in told
+    assert any(topic == "payment.check" and status == "waits" for topic, status in told)
+
+
+def test_ctrl_c_ends_it_politely(tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert running.stdout is not None
+    running.stdout.readline()  # something has happened
+    running.send_signal(signal.SIGINT)
+    output, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors) == (0, "")
+    assert SUMMARY.match(output.splitlines()[-1])
+    assert list(tmp_path.iterdir()) == []  # its database is gone
+
+
+def test_on_a_terminal_it_draws_a_picture() -> None:
+    ours, theirs = pty.openpty()
+    running = subprocess.Popen([*DEMO, "--for", "3"], stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    output = b""
+    try:
+        while piece := os.read(ours, 65_536):
+            output += piece
+    except OSError:  # the other end was closed
+        pass
+    os.close(ours)
+    assert running.wait(60) == 0
+    picture = output.decode()
+    assert "rowlock demo" in picture
+    assert "what happens" in picture
+    assert "mail.send" in picture
+    assert SUMMARY.search(picture.rstrip())
+
+
+def test_another_database_is_kept(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/kept.db"
+    ended = subprocess.run([*DEMO, "--for", "1", "--url", url], capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    stats = [sys.executable, "-m", "rowlock", "stats", "--url", url]
+    assert "mail.send" in subprocess.run(stats, capture_output=True, text=True, timeout=60, check=True).stdout

@@ -1,0 +1,257 @@
+"""`rowlock jobs …`: looking at jobs, and steering them one by one or by the hundred."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from rowlock.cli import bulk
+from rowlock.core.lifecycle import Completed, Failed
+from rowlock.errors import StoreUnavailable
+from rowlock.jobs import Jobs
+from rowlock.stores.base import NewLine, Progress
+from tests.cli.conftest import Shell
+
+NOBODY = "0193fb1e-0000-7000-8000-000000000000"
+
+
+# ── list ──
+
+
+def test_a_list_for_programs_goes_on_where_it_ended(shell: Shell) -> None:
+    ids = [shell.add() for _ in range(3)]
+    first = shell.json("jobs", "list", "--limit", "2")
+    assert [job["id"] for job in first["items"]] == ids[:0:-1]
+    assert (first["total"], first["total_capped"], first["partial"]) == (3, False, False)
+    rest = shell.json("jobs", "list", "--limit", "2", "--cursor", first["next"])
+    assert ([job["id"] for job in rest["items"]], rest["next"]) == ([ids[0]], None)
+
+
+def test_a_list_in_a_pipe_is_aligned_and_whole(shell: Shell) -> None:
+    job_id = shell.add("a-topic-with-a-rather-long-name", "{}", "--key", "k" * 100)
+    shell.add("mail")
+    listed = shell("jobs", "list")
+    heading, _, second = listed.stdout.splitlines()
+    assert second.startswith(f"{job_id}  a-topic-with-a-rather-long-name  pending")
+    assert "k" * 100 in second
+    assert heading.index("status") == second.index("pending")
+    assert "\x1b" not in listed.stdout
+    assert "--cursor" in shell("jobs", "list", "--limit", "1").stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "matches"),
+    [
+        (["--topic", "mail"], True),
+        (["--topic", "bills"], False),
+        (["--topic", "bills", "--topic", "mail"], True),
+        (["--status", "pending"], True),
+        (["--status", "failed"], False),
+        (["--key", "k"], True),
+        (["--key", "other"], False),
+        (["--scope", "user", "--scope-id", "7"], True),
+        (["--scope-id", "8"], False),
+        (["--tag", "a", "--tag", "b"], True),
+        (["--tag", "c"], False),
+        (["--payload", "user.id=7"], True),
+        (["--payload", 'user.id="7"'], False),
+        (["--since", "1h"], True),
+        (["--until", "1h"], False),
+        (["--since", "2030-01-01T00:00:00Z"], False),
+        (["--error", "address"], False),
+    ],
+)
+def test_filters(shell: Shell, options: list[str], matches: bool) -> None:
+    shell.add("mail", '{"user": {"id": 7}}', "--key=k", "--scope=user", "--scope-id=7", "--tag=a", "--tag=b")
+    assert len(shell.json("jobs", "list", *options)["items"]) == matches
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["--status", "done"], 2, "pending"),
+        (["--payload", "user"], 2, "is not path=JSON"),
+        (["--payload", "user=ada"], 2, "text needs quotes"),
+        (["--limit", "0"], 2, "--limit"),
+        (["--cursor", "x"], 1, "cursor"),
+        (["--since", "yesterday"], 2, "is no time"),
+        (["--topic", "no good"], 1, "topic"),
+    ],
+)
+def test_filters_that_make_no_sense(shell: Shell, options: list[str], code: int, says: str) -> None:
+    assert says in shell("jobs", "list", *options, code=code).stderr
+
+
+# ── show ──
+
+
+def test_show_has_everything(shell: Shell) -> None:
+    job_id = shell.add("mail", '{"to": "ada"}', "--key=k", "--max-retries=0")
+
+    async def log(jobs: Jobs) -> None:
+        line = NewLine(0.0, "info", "sent the first half")
+        await (await jobs._store()).progress([Progress(job_id, 1, 50.0, "sending", None, (line,))])
+
+    shell.start()
+    shell.do(log)
+    document = shell.json("jobs", "show", job_id)
+    assert (document["progress"], document["stage"], document["attempts"]) == (50.0, "sending", 1)
+    assert [event["event"] for event in document["events"]] == ["enqueued", "claimed"]
+    assert [line["text"] for line in document["log"]["lines"]] == ["sent the first half"]
+    assert document["created"].endswith("Z")
+    text = shell("jobs", "show", job_id).stdout
+    for part in ("mail", '"to": "ada"', "50 %, sending", "w1", "claimed", "sent the first half"):
+        assert part in text
+
+
+def test_show_prints_result_and_error_as_they_are(shell: Shell) -> None:
+    shell.add()
+    error = 'Traceback (most recent call last):\n  File "app.py", line 3\nValueError: [bold]no[/bold]'
+    assert error in shell("jobs", "show", shell.finish(Failed(error, final=True))).stdout
+    shell.add()
+    assert '"sent": 3' in shell("jobs", "show", shell.finish(Completed({"sent": 3}))).stdout
+
+
+def test_what_a_job_says_does_not_steer_the_terminal(shell: Shell) -> None:
+    shell.add()
+    job_id = shell.finish(Failed("\x1b]0;owned\x07 \x9b2J \u202egnp.exe", final=True))
+    for command in (("jobs", "show", job_id), ("jobs", "list"), ("why", job_id), ("jobs", "wait", job_id)):
+        shown = shell(*command, code=3 if "wait" in command else 0).output
+        assert "\\x1b]0;owned\\x07" in shown
+        assert not set(shown) & {"\x1b", "\x07", "\x9b", "\u202e"}
+
+
+# ── update ──
+
+
+def test_update_changes_what_is_given_and_nothing_else(shell: Shell) -> None:
+    job_id = shell.add("mail", '{"n": 1}', "--tag=a")
+    changed = shell.json("jobs", "update", job_id, "--priority=7", "--run-at=2031-01-01T00:00:00Z", "--by=ann")
+    assert (changed["priority"], changed["run_at"], changed["payload"]) == (7, "2031-01-01T00:00:00Z", {"n": 1})
+    assert shell.json("jobs", "update", job_id, '--payload={"n": 2}', "--tags=x, y")["tags"] == ["x", "y"]
+    assert shell.json("jobs", "update", job_id, "--tags=", "--delay=0")["tags"] == []
+    assert shell.json("jobs", "show", job_id)["events"][1]["by"] == "ann"
+    assert job_id in shell("jobs", "update", job_id, "--priority=8").stdout
+
+
+def test_update_of_nothing_or_too_late(shell: Shell) -> None:
+    job_id = shell.add()
+    assert "--priority" in shell("jobs", "update", job_id, code=2).stderr
+    shell.start()
+    assert "it is processing" in shell("jobs", "update", job_id, "--priority=8", code=1).stderr
+
+
+# ── cancel, requeue, delete ──
+
+
+def test_the_verbs_by_id(shell: Shell) -> None:
+    ids = [shell.add() for _ in range(2)]
+    assert shell("jobs", "cancel", *ids, "--reason", "a mistake").stdout == "cancel: 2 jobs done\n"
+    assert shell.json("jobs", "show", ids[0])["cancel_reason"] == "a mistake"
+    assert shell("jobs", "requeue", ids[0], ids[0]).stdout == "requeue: 1 job done\n"
+    assert shell.status(ids[0]) == "pending"
+    assert shell("jobs", "delete", *ids).stdout == "delete: 2 jobs done\n"
+    assert shell.json("jobs", "list")["total"] == 0
+
+
+def test_who_did_it_is_known(shell: Shell) -> None:
+    first, second = shell.add(), shell.add()
+    shell("jobs", "cancel", first, "--by", "ann")
+    shell("jobs", "cancel", second)
+    by = [shell.json("jobs", "show", job_id)["events"][-1]["by"] for job_id in (first, second)]
+    assert by[0] == "ann"
+    assert by[1].startswith("cli")
+
+
+def test_refusals_are_told_one_by_one(shell: Shell) -> None:
+    pending, running = shell.add(), shell.add("other")
+    shell.start("other")
+    ended = shell("jobs", "delete", pending, running, NOBODY, "x", code=1)
+    assert ended.stdout == "delete: 1 of 4 jobs done\n"
+    assert f"can't delete job {running}: it is processing" in ended.stderr
+    assert f"no job {NOBODY}" in ended.stderr
+    assert "must be a UUID, not 'x'" in ended.stderr
+
+
+def test_refusals_for_programs(shell: Shell) -> None:
+    job_id = shell.add()
+    answer = shell.json("jobs", "requeue", job_id, NOBODY, code=1)
+    assert (answer["total"], answer["done"]) == (2, 0)
+    assert [item["done"] for item in answer["items"]] == [False, False]
+    assert "it is pending" in answer["items"][0]["error"]
+
+
+def test_a_filter_counts_first_and_wants_a_yes(shell: Shell) -> None:
+    ids = [shell.add() for _ in range(3)]
+    assert "This would cancel 3 jobs. Add --yes" in shell("jobs", "cancel", "--topic", "mail", code=2).stderr
+    assert shell.status(ids[0]) == "pending"
+    assert shell("jobs", "cancel", "--topic", "mail", "--yes").stdout == "cancel: 3 jobs done\n"
+    assert shell("jobs", "cancel", "--topic", "mail", "--yes").stdout == "cancel: no job matches\n"
+    assert shell.json("jobs", "cancel", "--topic", "mail", "--yes")["total"] == 0
+
+
+def test_a_person_is_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = shell.add()
+    monkeypatch.setattr("rowlock.cli.bulk._is_asked_in_person", lambda: True)
+    assert "nothing was changed" in shell("jobs", "delete", "--all", code=1, input="n\n").stderr
+    assert shell.status(job_id) == "pending"
+    assert "This would delete 1 job. Go on?" in shell("jobs", "delete", "--all", input="y\n").stderr
+    assert shell.json("jobs", "list")["total"] == 0
+
+
+def test_a_filter_takes_only_jobs_that_the_verb_can_take(shell: Shell) -> None:
+    shell.add()
+    failed = shell.finish(Failed("ValueError: no such address", final=True))
+    shell.add()
+    other = shell.finish(Failed("OSError: disk full", final=True))
+    pending = shell.add()
+    assert shell("jobs", "requeue", "--error", "ADDRESS", "--yes").stdout == "requeue: 1 job done\n"
+    assert [shell.status(job_id) for job_id in (failed, other, pending)] == ["pending", "failed", "pending"]
+    assert "requeue needs jobs that are" in shell("jobs", "requeue", "--status=pending", "-y", code=2).stderr
+
+
+@pytest.mark.parametrize("arguments", [[], [NOBODY, "--all"], [NOBODY, "--topic=mail"]])
+def test_ids_or_filters(shell: Shell, arguments: list[str]) -> None:
+    assert "give ids, or options that choose jobs" in shell("jobs", "cancel", *arguments, code=2).stderr
+
+
+def test_more_than_a_page(shell: Shell) -> None:
+    async def add(jobs: Jobs) -> None:
+        await jobs.enqueue_many([("mail", {"n": n}) for n in range(430)])
+
+    shell.do(add)
+    assert shell("jobs", "cancel", "--all", "--yes").stdout == "cancel: 430 jobs done\n"
+    assert shell("jobs", "requeue", "--all", "--yes").stdout == "requeue: 430 jobs done\n"
+    assert shell.json("stats")["pending"] == 430
+
+
+def test_a_database_that_goes_away_leaves_a_true_account(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [shell.add() for _ in range(bulk._AT_ONCE + 2)]
+    cancel, calls = Jobs.cancel, []
+
+    async def breaks_down(self: Jobs, job_id: str, **options: Any) -> Any:
+        calls.append(job_id)
+        if len(calls) > bulk._AT_ONCE:
+            raise StoreUnavailable("the server hung up")
+        return await cancel(self, job_id, **options)
+
+    monkeypatch.setattr(Jobs, "cancel", breaks_down)
+    ended = shell("jobs", "cancel", *ids, code=1)
+    assert ended.stdout == f"cancel: {bulk._AT_ONCE} jobs done\n"
+    assert "rowlock: the server hung up" in ended.stderr
+
+
+def test_ctrl_c_leaves_a_true_account_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [shell.add() for _ in range(2 * bulk._AT_ONCE + 2)]
+    cancel, calls = Jobs.cancel, []
+
+    async def interrupts(self: Jobs, job_id: str, **options: Any) -> Any:
+        calls.append(job_id)
+        if len(calls) == bulk._AT_ONCE + 2:
+            signal.raise_signal(signal.SIGINT)
+        return await cancel(self, job_id, **options)
+
+    monkeypatch.setattr(Jobs, "cancel", interrupts)
+    ended = shell("jobs", "cancel", *ids, code=130)
+    assert ended.stdout == f"cancel: {2 * bulk._AT_ONCE} jobs done\n"
+    assert shell.json("stats")["pending"] == 2
