@@ -123,7 +123,7 @@ def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 APPLICATION = """
 from rowlock import Jobs
 
-jobs = Jobs("sqlite://")
+jobs = Jobs("sqlite:///deeds.db")
 
 @jobs.task(process=True)
 def work() -> str:
@@ -234,7 +234,7 @@ from rowlock import Jobs
 from rowlock.runtime.processes import refusal
 from tests.runtime.children import children
 
-jobs = Jobs("sqlite://")
+jobs = Jobs("sqlite:///deeds.db")
 
 @jobs.task(process=True)
 def who(file: str) -> str:

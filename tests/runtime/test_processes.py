@@ -322,7 +322,7 @@ def test_a_function_of_an_interactive_session_is_refused(monkeypatch: pytest.Mon
     def typed() -> None: ...
 
     typed.__module__, typed.__qualname__ = "__main__", "typed"
-    task = Jobs("sqlite://").register("typed", typed, process=True)
+    task = Jobs("sqlite:///deeds.db").register("typed", typed, process=True)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     assert "interactive" in (refusal(task, None) or "")

@@ -6,6 +6,7 @@ import signal
 import tempfile
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import click
 from rowlock.cli.options import Span
 from rowlock.cli.sample import Customers, register
 from rowlock.cli.show import is_fancy
-from rowlock.core.job import Job, Status
+from rowlock.core.job import HELD, Job, Status
 from rowlock.jobs import Jobs
 from rowlock.stores.reading import Filter, Stats
 
@@ -127,12 +128,13 @@ def _picture(jobs: Jobs, stats: Stats, recent: list[Job], began: float) -> Group
         head.append(f"{count} {name}   ", style=style)
     head.append(f"{time.monotonic() - began:.0f} s", style="dim")
     table = Table(box=None, pad_edge=False, expand=True)
-    for name, width in (("job", 13), ("status", 16), ("try", 3), ("progress", 14)):
+    for name, width in (("job", 14), ("status", 16), ("try", 3), ("progress", 14)):
         table.add_column(name, width=width, no_wrap=True)
     table.add_column("what happens", ratio=1, no_wrap=True, overflow="ellipsis")
     for job in recent:
         style = _LOOKS.get(job.status, "")
-        bar = ProgressBar(total=100, completed=job.progress, width=14) if job.progress else Text("")
+        moves = job.status in HELD and job.progress
+        bar = ProgressBar(total=100, completed=job.progress, width=14) if moves else Text("")
         table.add_row(
             job.topic, Text(_status(job), style=style), str(max(job.attempts, 1)), bar, Text(_story(job), style="dim")
         )
@@ -161,6 +163,8 @@ def _story(job: Job) -> str:
             return job.message or ""
         case _ if job.last_error:
             return job.last_error.rpartition("\n")[2]
+        case Status.PENDING if (wait := (job.run_at - datetime.now(UTC)).total_seconds()) > 0:
+            return f"in {wait:.0f} s"
         case Status.PENDING if job.priority > 100:
             return "overtakes the others"
         case _:

@@ -22,7 +22,7 @@ from rowlock.errors import RowlockError, StoreUnavailable
 from rowlock.jobs import Jobs
 from rowlock.runtime.board import Board
 from rowlock.runtime.patience import Patience
-from rowlock.runtime.supervisor import MISUSED, REFUSED, REPLACE, Ready
+from rowlock.runtime.supervisor import LEFT_JOBS, MISUSED, REFUSED, REPLACE, Ready
 from rowlock.runtime.worker import Worker
 
 log = logging.getLogger("rowlock")
@@ -88,7 +88,7 @@ class Service:
         await worker.stop()
         await jobs.close()
         log.info("worker %s has stopped", worker.name)
-        return self._exit_code
+        return LEFT_JOBS if worker.has_left_jobs else self._exit_code
 
     async def _start(self, worker: Worker) -> None:
         patience = Patience("starting", 5.0)

@@ -135,7 +135,7 @@ class Keeper:
         now = time.monotonic()
         beats, looks = [], []
         for run in self._held():
-            if run.overdue > self._settings.grace:
+            if run.overdue > self._settings.wedged:
                 continue
             late_mark = run.began and not run.marked and now - run.began > _MARK_AFTER
             if late_mark or run.hasty or now - run.renewed >= self._settings.beat - self._settings.look:
@@ -225,7 +225,7 @@ class Keeper:
             self._asked = now
             self._in_worker(self._worker.turned)
         stuck = now - self._asked
-        wedged = [run for run in self._held() if run.overdue > self._settings.grace]
+        wedged = [run for run in self._held() if run.overdue > self._settings.wedged]
         if not wedged or stuck < max(1.0, 4 * self._settings.look):
             self._complained = False
             return

@@ -1,7 +1,7 @@
 """Take back the jobs of a worker process that is known to be dead. Started by the supervisor, ends when it is done.
 
 What the dead one had started gets its start mark first, so that only those jobs are charged; then all that it held is
-rescued in one go. If the supervisor killed it because it had to end, nothing is charged: its jobs are given back.
+rescued in one go. If it ended because it had to, nothing is charged: its jobs are given back.
 """
 
 from __future__ import annotations

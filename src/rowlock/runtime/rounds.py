@@ -70,6 +70,11 @@ class Rounds:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def in_trouble(self) -> bool:
+        """Did the last round fail?"""
+        return self._patience.in_trouble
+
     def settle(self, run: Run, to: Transition) -> None:
         """With the next round."""
         self._finished.append((run, to))

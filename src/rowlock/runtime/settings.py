@@ -42,6 +42,12 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
         return self.lease / 3
 
     @property
+    def wedged(self) -> float:
+        """Seconds past its timeout after which a run's lease is not renewed any more: long after the executor would have
+        put an end to it, were the event loop not blocked."""
+        return max(self.grace, 2 * self.notice + 1.0)
+
+    @property
     def look(self) -> float:
         """Seconds between looks at running jobs: a cancel or a lost lease is noticed within a second."""
         return min(self.poll, 1.0) / 2

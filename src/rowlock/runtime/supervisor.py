@@ -28,13 +28,14 @@ log = logging.getLogger("rowlock")
 REFUSED = 78  # a child's exit code: it can't start, and has said why; another try won't help
 MISUSED = 64  # … because it was called in a wrong way
 REPLACE = 75  # … it asks to be replaced
+LEFT_JOBS = 76  # … it has stopped as it should, but could not give back everything in time
 STOP = b"s"  # said to a child
 
 _LONGEST_DELAY = 30.0
 _STEADY = 60.0  # seconds after which a child is taken for sound
 _LATE = 0.9  # seconds that a child gets beyond the grace
 _NO_ROOM = 5.0  # seconds between tries to start a process that the system has no room for
-_RESCUE = 10.0  # seconds that rescues get when everything ends
+_RESCUE = 3.0  # seconds that rescues get when everything ends; then the leases run out
 
 
 class Ready(Struct, frozen=True):
@@ -45,7 +46,7 @@ class Ready(Struct, frozen=True):
 
 
 class Rescue(Struct, frozen=True):
-    """For rescue.py, on its stdin. `blameless`: we killed it because it had to end, and no job is charged."""
+    """For rescue.py, on its stdin. `blameless`: it ended because it had to, so no job is charged."""
 
     url: str
     worker: str
@@ -129,7 +130,8 @@ class Supervisor:
         self._starts: list[float] = []  # when to start the next ones
         self._failures = 0
         self._proven = False  # one of them has worked
-        self._signals = 0
+        self._signals: list[int] = []  # not heeded yet
+        self._told = False  # to stop, by the first of them
         self._deadline: float | None = None  # when those that are told to stop must be gone
         self._exit_code = 0
         self._selector = selectors.DefaultSelector()
@@ -141,13 +143,15 @@ class Supervisor:
             end.setblocking(False)
         signal.set_wakeup_fd(self._alarm.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+            # Only noted: in the middle of a start or a burial, a stop would miss the child that is being born.
+            signal.signal(number, lambda number, _frame: self._signals.append(number))
         signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes us
         self._selector.register(wakes, selectors.EVENT_READ)
         self._start()  # one first: if it can't start, the others needn't try
         try:
             while self._children or self._starts:
                 self._wait(wakes)
+                self._heed_signals()
                 self._reap()
                 self._start_due()
                 self._enforce()
@@ -161,14 +165,16 @@ class Supervisor:
                 self._health.close()
         return self._exit_code
 
-    def _on_signal(self, number: int, _frame: object) -> None:
-        self._signals += 1
-        if self._signals == 1:
-            log.info("%s: stopping, running jobs get %g s", signal.Signals(number).name, self._grace)
-            self._stop()
-        else:  # at once
-            for child in self._children:
-                child.kill()
+    def _heed_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if not self._told:
+                self._told = True
+                log.info("%s: stopping, running jobs get %g s", signal.Signals(number).name, self._grace)
+                self._stop()
+            else:  # at once
+                for child in self._children:
+                    child.kill()
 
     def _stop(self) -> None:
         self._deadline = time.monotonic() + self._grace + _LATE
@@ -235,19 +241,20 @@ class Supervisor:
             self._stop()
             return
         if child.ready is not None and code not in (0, REPLACE):
-            self._rescue(child, child.ready, how)
+            self._rescue(child, child.ready, how, blameless=child.killed or code == LEFT_JOBS)
         if self._deadline is not None:
             return
         lived = time.monotonic() - child.began
-        self._failures = 0 if lived >= _STEADY or code == REPLACE else self._failures + 1
+        as_wanted = code in (REPLACE, LEFT_JOBS)
+        self._failures = 0 if lived >= _STEADY or as_wanted else self._failures + 1
         delay = 0.0 if self._failures <= 1 else min(_LONGEST_DELAY, 0.5 * 2.0 ** (self._failures - 2))
-        level = logging.INFO if code == REPLACE else logging.ERROR
+        level = logging.INFO if as_wanted else logging.ERROR
         who = child.ready.name if child.ready else f"process {child.process.pid}"
         log.log(level, "worker %s ended after %.0f s: %s; starting another%s", who, lived, how, _in(delay))
         self._starts.append(time.monotonic() + delay)
 
-    def _rescue(self, child: Child, dead: Ready, how: str) -> None:
-        order = msgspec.json.encode(Rescue(dead.url, dead.name, child.board.running(), how, child.killed))
+    def _rescue(self, child: Child, dead: Ready, how: str, *, blameless: bool) -> None:
+        order = msgspec.json.encode(Rescue(dead.url, dead.name, child.board.running(), how, blameless))
         try:
             rescue = subprocess.Popen([sys.executable, "-m", "rowlock.runtime.rescue"], stdin=subprocess.PIPE)
         except OSError as error:

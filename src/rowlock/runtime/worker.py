@@ -117,7 +117,7 @@ class Worker:
                 await self._quiet.wait()
         await self.rounds.stop()
         if self.runs:
-            log.warning("worker %s leaves %d jobs to be rescued: the database is away", self.name, len(self.runs))
+            log.warning("worker %s leaves %d jobs to be rescued: they could not be settled", self.name, len(self.runs))
         try:
             await self._executor.close()
         finally:
@@ -129,6 +129,11 @@ class Worker:
 
     def _at(self, monotonic: float) -> float:
         return self.loop.time() + monotonic - time.monotonic()
+
+    @property
+    def has_left_jobs(self) -> bool:
+        """After `stop`: does it hold jobs that someone else could give back at once? Not if the database is away."""
+        return bool(self.runs) and not self.rounds.in_trouble
 
     @property
     def running(self) -> int:

@@ -19,7 +19,7 @@ from rowlock import Jobs
 from rowlock.context import Context
 from rowlock.errors import Cancelled, Final, Snooze
 
-jobs = Jobs("sqlite://")
+jobs = Jobs("sqlite:///deeds.db")
 
 SEEN: list[str] = []  # by the middleware
 

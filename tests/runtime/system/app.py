@@ -36,10 +36,11 @@ async def short(job: Job, seconds: float) -> None:
 
 
 @jobs.task
-async def nap(job: Job, seconds: float) -> dict[str, Any]:
+async def nap(job: Job, seconds: float, again: float | None = None) -> dict[str, Any]:
+    """`again`: seconds of every run but the first."""
     note("began", job)
     try:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds if again is None or job.version == 1 else again)
     except asyncio.CancelledError:
         note("cancelled", job)
         raise
@@ -56,10 +57,10 @@ def doze(job: Job, seconds: float) -> dict[str, Any]:
 
 
 @jobs.task
-def watchful(job: Job, ctx: Context, seconds: float) -> dict[str, Any]:
+def watchful(job: Job, ctx: Context, seconds: float, again: float | None = None) -> dict[str, Any]:
     """In a thread; asks whether it may go on, and writes down why not."""
     note("began", job)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + (seconds if again is None or job.version == 1 else again)
     try:
         while time.monotonic() < end:
             ctx.check()

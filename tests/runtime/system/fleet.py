@@ -1,6 +1,7 @@
 """Real workers for tests: `rowlock worker app:jobs` in processes of their own, and what they leave behind."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -8,6 +9,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
@@ -23,7 +26,7 @@ from tests.guard import processes, running
 APP = Path(__file__).with_name("app.py")
 MARK = "ROWLOCK_SYSTEM_TEST"  # in the environment of every process that a test starts
 PATIENCE = 60.0  # seconds until a condition that should come true is given up
-SHORT = ("--lease", "2s", "--poll", "200ms", "--grace", "2s")
+SHORT = ("--lease", "2s", "--poll", "200ms", "--grace", "1s")
 
 
 class Noted(NamedTuple):
@@ -142,6 +145,14 @@ class Fleet:
             worker.process.wait()
         return killed
 
+    async def healthy(self, port: int, status: int = 200) -> None:
+        """Until --health-port answers so."""
+
+        async def asked() -> bool:
+            return await health(port) == status
+
+        await self.until(asked, what=f"the answer {status}")
+
     # ── Jobs ──
 
     async def enqueue(self, topic: str, payload: dict[str, Any] | None = None, **options: Any) -> str:
@@ -236,7 +247,24 @@ async def until(condition: Callable[[], Any], *, what: str, patience: float = PA
         if answer:
             return answer
         assert time.monotonic() < end, f"waited for {what} for {patience:g} s"
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(0.05)
+
+
+async def health(port: int) -> int:
+    """The HTTP status that --health-port answers; 0 while nobody does."""
+
+    def ask() -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as response:
+                assert json.load(response)["live"] is True
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+        except OSError:
+            return 0
+
+    return await asyncio.to_thread(ask)
 
 
 @asynccontextmanager

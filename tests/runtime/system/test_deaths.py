@@ -10,11 +10,12 @@ from tests.runtime.system.fleet import SHORT, Fleet, WorkerProcess
 
 pytestmark = pytest.mark.timeout(180)
 
-LONG_LEASE = ("--lease", "10m", "--poll", "200ms", "--grace", "2s")  # what is rescued before is not rescued by time
+LONG_LEASE = ("--lease", "10m", "--poll", "200ms", "--grace", "1s")  # what is rescued before is not rescued by time
 
 
-async def test_the_jobs_of_a_machine_that_died_run_elsewhere(fleet: Fleet) -> None:
+async def test_the_jobs_of_a_machine_that_died_run_elsewhere(postgres_fleet: Fleet) -> None:
     """Supervisor and children at once: nobody is left who could tell, so the leases run out."""
+    fleet = postgres_fleet
     worker = await fleet.start(*SHORT, "--concurrency", "2", processes=2)
     ids = await fleet.enqueue_many(4, "nap", {"seconds": 60.0})
     await fleet.begun(*ids)
@@ -67,7 +68,8 @@ async def test_a_process_that_cannot_be_replaced_for_a_while_is_replaced_later(s
     assert other in worker.children()
 
 
-async def test_children_of_a_dead_supervisor_stop_politely(fleet: Fleet) -> None:
+async def test_children_of_a_dead_supervisor_stop_politely(postgres_fleet: Fleet) -> None:
+    fleet = postgres_fleet
     worker = await fleet.start(*LONG_LEASE, processes=2)
     ids = [await fleet.enqueue(topic, {"seconds": 60.0}) for topic in ("nap", "doze", "toil")]
     await fleet.begun(*ids)
@@ -87,7 +89,11 @@ async def steady(fleet: Fleet, worker: WorkerProcess) -> None:
     assert job.status is Status.COMPLETED
 
 
-@pytest.mark.parametrize(("how", "sign"), [("kill", "killed by SIGKILL"), ("exit", "exit code 7")])
+@pytest.mark.parametrize(
+    ("fleet", "how", "sign"),
+    [("postgres", "kill", "killed by SIGKILL"), ("sqlite", "kill", "killed by SIGKILL"), ("sqlite", "exit", "code 7")],
+    indirect=["fleet"],
+)
 async def test_a_job_that_kills_its_process_ends_alone(fleet: Fleet, how: str, sign: str) -> None:
     """The first time it takes its neighbours with it; then it is a suspect, and runs where it can harm nobody."""
     before = await fleet.enqueue_many(250, "quick")
@@ -105,7 +111,8 @@ async def test_a_job_that_kills_its_process_ends_alone(fleet: Fleet, how: str, s
     await steady(fleet, worker)
 
 
-async def test_a_job_that_kills_its_process_and_has_no_retry_left_expires(fleet: Fleet) -> None:
+async def test_a_job_that_kills_its_process_and_has_no_retry_left_expires(postgres_fleet: Fleet) -> None:
+    fleet = postgres_fleet
     before = await fleet.enqueue_many(250, "quick")
     guilty = await fleet.enqueue("poison", {"how": "kill"}, max_retries=0)
     after = await fleet.enqueue_many(250, "quick")
@@ -131,8 +138,8 @@ async def check_innocent(fleet: Fleet, ids: set[str]) -> None:
 
 async def test_a_worker_whose_lease_ran_out_while_it_was_frozen_is_told_and_refused(fleet: Fleet) -> None:
     frozen = await fleet.start()
-    thread = await fleet.enqueue("watchful", {"seconds": 12.0})
-    task = await fleet.enqueue("nap", {"seconds": 12.0})
+    thread = await fleet.enqueue("watchful", {"seconds": 60.0, "again": 0.0})
+    task = await fleet.enqueue("nap", {"seconds": 60.0, "again": 0.0})
     await fleet.begun(thread, task)
     pids = [frozen.pid, *frozen.children()]
     for pid in pids:

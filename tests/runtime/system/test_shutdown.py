@@ -1,16 +1,19 @@
 """SIGTERM: nothing is lost, nothing is charged, and it ends in time."""
 
+import os
 import signal
 import time
 
+import asyncpg
 import pytest
 
 from rowlock import Status
+from tests.guard import running
 from tests.runtime.system.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(120)
 
-GRACE = 2.0
+GRACE = 1.0
 PROMISE = GRACE + 1.0
 SLACK = 2.0  # interpreters that end on a busy machine
 LONG = {"seconds": 60.0}
@@ -49,8 +52,9 @@ async def test_a_blocked_event_loop_does_not_keep_the_worker_from_stopping(fleet
     await check_given_back(fleet, napping, blocking)
 
 
-async def test_a_process_that_does_not_obey_is_killed_and_its_jobs_are_given_back(fleet: Fleet) -> None:
-    worker = await fleet.start("--lease", "10m", "--poll", "200ms", "--grace", "2s")
+async def test_a_process_that_does_not_obey_is_killed_and_its_jobs_are_given_back(postgres_fleet: Fleet) -> None:
+    fleet = postgres_fleet
+    worker = await fleet.start("--lease", "10m", "--poll", "200ms", "--grace", "1s")
     napping = await fleet.enqueue("nap", LONG)
     await fleet.begun(napping)
     seizing = await fleet.enqueue("seize", {"seconds": 60})
@@ -60,14 +64,33 @@ async def test_a_process_that_does_not_obey_is_killed_and_its_jobs_are_given_bac
     await check_given_back(fleet, napping, seizing)
 
 
-async def test_a_worker_that_is_stopped_while_it_starts_ends(fleet: Fleet) -> None:
+async def test_what_could_not_be_given_back_in_time_is_given_back_by_the_supervisor(postgres_fleet: Fleet) -> None:
+    fleet = postgres_fleet
+    worker = await fleet.start("--lease", "10m", "--poll", "200ms", "--grace", "0.5s")
+    [child] = worker.children()
+    job = await fleet.enqueue("nap", LONG)
+    await fleet.begun(job)
+    locked = await asyncpg.connect(fleet.url)
+    await locked.execute("BEGIN")
+    await locked.execute("SELECT FROM _jobs FOR UPDATE")  # so that its settlement has to wait
+    worker.signal(signal.SIGTERM)
+    await fleet.until(lambda: not running({child}), what="the process to give up")
+    await locked.close()
+    assert await worker.ended() == 0, worker.output
+    assert "took back" in worker.output
+    await check_given_back(fleet, job)
+
+
+async def test_a_worker_that_is_stopped_while_it_starts_ends(sqlite_fleet: Fleet) -> None:
+    fleet = sqlite_fleet
     worker = fleet.launch("--processes", "3")
     await fleet.until(worker.children, what="the first process")
     assert await worker.stopped() == 0, worker.output
     await fleet.nobody_left()
 
 
-async def test_jobs_that_finish_within_the_grace_complete(fleet: Fleet) -> None:
+async def test_jobs_that_finish_within_the_grace_complete(sqlite_fleet: Fleet) -> None:
+    fleet = sqlite_fleet
     worker = await fleet.start("--lease", "2s", "--poll", "200ms", "--grace", "30s")
     ids = [await fleet.enqueue(topic, {"seconds": 1.5}) for topic in ("nap", "doze", "toil")]
     await fleet.begun(*ids)
@@ -91,7 +114,8 @@ async def test_a_second_signal_ends_it_at_once(fleet: Fleet) -> None:
     await check_given_back(fleet, *ids)
 
 
-async def test_several_processes_all_stop(fleet: Fleet) -> None:
+async def test_several_processes_all_stop(postgres_fleet: Fleet) -> None:
+    fleet = postgres_fleet
     worker = await fleet.start("--concurrency", "2", "--poll", "200ms", "--grace", "1s", processes=3)
     ids = await fleet.enqueue_many(6, "nap", LONG)
     await fleet.begun(*ids)
@@ -114,3 +138,14 @@ async def test_a_worker_that_is_stopped_under_load_leaves_no_lease(fleet: Fleet)
     await fleet.drained()
     rows = await fleet.fetch("SELECT id, retries, crashes FROM _jobs_archive")
     assert {(str(one), retries, crashes) for one, retries, crashes in rows} == {(one, 0, 0) for one in ids}
+
+
+async def test_a_signal_to_every_process_at_once_is_a_polite_stop_too(fleet: Fleet) -> None:
+    """As systemd does it, by default."""
+    worker = await fleet.start()
+    ids = [await fleet.enqueue(topic, LONG) for topic in ("nap", "doze", "toil")]
+    await fleet.begun(*ids)
+    for pid in fleet.marked():
+        os.kill(pid, signal.SIGTERM)
+    assert await worker.ended() == 0, worker.output
+    await check_given_back(fleet, *ids)

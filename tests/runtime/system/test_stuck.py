@@ -11,7 +11,8 @@ pytestmark = pytest.mark.timeout(120)
 OPTIONS = ("--lease", "10m", "--poll", "200ms", "--grace", "1s")
 
 
-async def test_a_process_whose_threads_have_leaked_is_replaced(fleet: Fleet) -> None:
+async def test_a_process_whose_threads_have_leaked_is_replaced(postgres_fleet: Fleet) -> None:
+    fleet = postgres_fleet
     worker = await fleet.start(*OPTIONS, "--concurrency", "4")
     [old] = await fleet.working(worker)
     innocent = await fleet.enqueue("nap", {"seconds": 60.0})
@@ -48,8 +49,9 @@ async def test_a_process_whose_event_loop_is_blocked_for_too_long_is_replaced(fl
         assert "released" in await fleet.events(one)
 
 
-async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(fleet: Fleet) -> None:
-    """Three leases long, next to a worker that would take what has run out."""
+async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(sqlite_fleet: Fleet) -> None:
+    """Four leases long, next to a worker that would take what has run out."""
+    fleet = sqlite_fleet
     await fleet.start()
     await fleet.start()
     blocking = await fleet.enqueue("block", {"seconds": 8.0})
