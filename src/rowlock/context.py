@@ -117,11 +117,11 @@ class Context:
         """Say how far it is, 0 to 100. Call it as often as you like: it is written a few times a second."""
         if percent is not None and (isinstance(percent, bool) or not isinstance(percent, int | float)):
             raise InvalidInput("percent", "not_a_number", f"must be a number from 0 to 100, not {percent!r:.40}")
-        self._link.report(percent, stage, message)
+        self._link.report(percent, None if stage is None else str(stage), None if message is None else str(message))
 
     def log(self, text: object, *, level: str = "info") -> None:
         """Keep a line with the job, for whoever looks at it later. The newest 200 are kept."""
-        self._link.log(level, str(text))
+        self._link.log(str(level), str(text))
 
     # ── What it leaves behind ──
 

@@ -47,6 +47,7 @@ from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, St
 from rowlock.stores import open_store
 from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store, WorkerInfo
 from rowlock.stores.callers import SyncCaller, caller_for
+from rowlock.stores.inherited import keep_for_ever
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.sync import SyncJobs
 from rowlock.tasks import Draft, EnqueueOptions, JobOptions, Policy, Task
@@ -259,10 +260,28 @@ class Jobs:
         worker that went silent. `poll`: seconds between looks for work. `grace`: seconds that `stop` waits for running
         jobs. To run a worker as a program of its own, use `rowlock worker module:jobs`.
         """
+        self._forget_dead_worker()
         if self._worker is not None:
             raise WrongContext("these Jobs are working already: call stop() first")
         given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "poll": poll, "grace": grace}
         worker = self.make_worker(topics=topics, listen=listen, **{k: v for k, v in given.items() if v is not None})
+        await self._run(worker)
+
+    async def stop(self, *, grace: float | None = None) -> None:
+        """Claim nothing more, let running jobs finish within the grace, give back the rest at no cost. Safe to call
+        twice."""
+        self._forget_dead_worker()
+        worker = self._worker
+        if worker is None:
+            return
+        if worker.loop is not asyncio.get_running_loop():
+            raise WrongContext("stop() belongs to the event loop in which start() was called")
+        await worker.stop(grace)
+        if self._worker is worker:
+            self._worker = None
+
+    async def _run(self, worker: Worker) -> None:
+        """It is the worker of these Jobs from now on: what is enqueued here wakes it without a detour."""
         self._worker = worker
         try:
             await worker.start()
@@ -270,16 +289,11 @@ class Jobs:
             self._worker = None
             raise
 
-    async def stop(self, *, grace: float | None = None) -> None:
-        """Claim nothing more, let running jobs finish within the grace, give back the rest at no cost. Safe to call
-        twice."""
-        worker = self._worker
-        if worker is None:
-            return
-        if worker.loop is not asyncio.get_running_loop():
-            raise WrongContext("stop() belongs to the event loop in which start() was called")
-        await worker.stop(grace)
-        self._worker = None
+    def _forget_dead_worker(self) -> None:
+        """Its event loop has ended, or it was the parent's before fork()."""
+        if self._worker is not None and (self._worker.loop.is_closed() or self._worker.pid != os.getpid()):
+            keep_for_ever(self._worker)
+            self._worker = None
 
     def make_worker(
         self,

@@ -79,3 +79,13 @@ def test_a_slow_answer_is_no_jump() -> None:
     steady(trust, 0.0, 15.0)
     trust.contact(20.0, 24.0, clock(23.9))
     assert trust.may_rescue(20.0, 0.0)
+
+
+def test_a_very_slow_answer_is_a_gap() -> None:
+    """Others could not renew in that time either."""
+    trust = Trust(10.0)
+    steady(trust, 0.0, 15.0)
+    trust.contact(20.0, 60.0, clock(60.0))
+    assert not trust.may_rescue(60.0, 0.0)
+    steady(trust, 65.0, 70.0)
+    assert trust.may_rescue(70.0, 0.0)

@@ -428,9 +428,8 @@ async def test_short_jobs_are_claimed_ahead_and_given_back_when_their_topic_is_p
             await gate.wait()
 
     await jobs.enqueue_many([quick.draft() for _ in range(200)])
-    await jobs.start(concurrency=2)
-    worker = jobs._worker
-    assert worker is not None
+    jobs._worker = worker = jobs.make_worker(concurrency=2, ahead=60.0)
+    await worker.start()
     await until_true(lambda: worker._lookahead() > 100)
     # While both slots are held, what comes in next is claimed ahead and can't start.
     holding = [(await quick.enqueue(hold=True)).id for _ in range(2)]

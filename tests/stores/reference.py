@@ -301,12 +301,19 @@ class Reference:
         return len(due)
 
     def rescue(
-        self, *, by: str, backoff: Sequence[float], workers: Sequence[str] | None = None, detail: str | None = None
+        self,
+        *,
+        by: str,
+        backoff: Sequence[float],
+        workers: Sequence[str] | None = None,
+        detail: str | None = None,
+        before: datetime | None = None,
     ) -> list[Rescued]:
         def gone(job: Job) -> bool:
             if job.locked_until is None:
                 return False
-            return job.locked_until < self.now if workers is None else job.locked_by in workers
+            expired = self.now if before is None else min(self.now, before)
+            return job.locked_until < expired if workers is None else job.locked_by in workers
 
         how = f", {detail}" if detail else ""
         return [self._rescue(job, by, backoff, how, named=workers is not None) for job in self._where(gone)]

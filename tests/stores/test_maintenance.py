@@ -167,6 +167,17 @@ async def test_a_start_mark_by_heartbeat_is_charged(store: Harness) -> None:
     assert rescued.charged
 
 
+async def test_a_lease_that_ran_out_after_the_look_is_not_rescued(store: Harness) -> None:
+    """The rescue may have waited for a lock, as the heartbeat of the job's worker did."""
+    claimed = await store.claimed()
+    looked = store.now
+    await store.advance(OVERDUE)
+    assert await store.store.rescue(by="m1", backoff=[1.0], before=looked) == []
+    assert (await store.job(claimed.id)).status is Status.PROCESSING
+    [rescued] = await store.store.rescue(by="m1", backoff=[1.0], before=store.now)
+    assert rescued.id == claimed.id
+
+
 async def test_rescue_of_dead_workers_does_not_wait_for_leases(store: Harness) -> None:
     mine, theirs, other = [await store.claimed(w) for w in ("w1", "w2", "w3")]
     rescued = await store.store.rescue(by="boss", backoff=[1.0], workers=["w1", "w3", "w9"])

@@ -275,9 +275,13 @@ class Model(RuleBasedStateMachine):
         backoff=st.sampled_from([(7.0, 60.0), (0.0,)]),
         only=st.none() | st.lists(workers, max_size=2),
         detail=st.sampled_from([None, "killed by SIGKILL"]),
+        ago=st.none() | st.sampled_from([0.0, 6.0, 40.0]),
     )
-    def rescue(self, by: str, backoff: tuple[float, ...], only: list[str] | None, detail: str | None) -> None:
-        self.both("rescue", by=by, backoff=backoff, workers=only, detail=detail)
+    def rescue(
+        self, by: str, backoff: tuple[float, ...], only: list[str] | None, detail: str | None, ago: float | None
+    ) -> None:
+        before = None if ago is None else self.reference.now - timedelta(seconds=ago)
+        self.both("rescue", by=by, backoff=backoff, workers=only, detail=detail, before=before)
 
     @rule(by=people)
     def expire(self, by: str) -> None:

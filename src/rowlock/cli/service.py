@@ -68,19 +68,20 @@ class Service:
         while True:
             try:
                 return self._loop.run_until_complete(main)
-            except SystemExit as error:
+            except (SystemExit, KeyboardInterrupt) as error:
                 if main.done():
                     raise
-                # A handler's own task called it, which asyncio hands to whoever runs the loop. It is not the handler's.
-                log.error("a task that a handler has made called sys.exit(%s): ignored", error.code)
+                # A handler raised it, or a task that it has made; asyncio hands it to whoever runs the loop.
+                log.error("a handler raised %r in the event loop: ignored", error)
 
     async def _serve(self, jobs: Jobs, worker: Worker) -> int:
         try:
-            await self._start(worker)
+            await self._start(jobs, worker)
         except RowlockError as error:
             return _refuse(error)
         self._worker = worker
-        os.write(self._options.status, msgspec.json.encode(Ready(worker.name, jobs.settings.url)) + b"\n")
+        ready = Ready(worker.name, jobs.settings.url, worker.settings.grace)
+        os.write(self._options.status, msgspec.json.encode(ready) + b"\n")
         log.info(
             "worker %s: %d slots for %s; %r", worker.name, worker.settings.concurrency, ", ".join(worker.tasks), jobs
         )
@@ -90,11 +91,11 @@ class Service:
         log.info("worker %s has stopped", worker.name)
         return LEFT_JOBS if worker.has_left_jobs else self._exit_code
 
-    async def _start(self, worker: Worker) -> None:
+    async def _start(self, jobs: Jobs, worker: Worker) -> None:
         patience = Patience("starting", 5.0)
         while True:
             try:
-                return await worker.start()
+                return await jobs._run(worker)
             except StoreUnavailable as error:
                 # At first it is more likely a wrong URL than an outage: say so, and let a person decide.
                 if not self._options.restarted:
@@ -127,8 +128,10 @@ class Service:
             self._loop.call_soon_threadsafe(turned.set)
         if not turned.wait(_STUCK):
             log.error("worker %s: its event loop is blocked; its jobs are given back", self._worker.name)
-            with suppress(Exception):
+            try:
                 self._worker.evacuate(0.5)
+            except Exception:
+                os._exit(LEFT_JOBS)
             os._exit(self._exit_code)
 
     def _replace(self, *, at_once: bool) -> None:

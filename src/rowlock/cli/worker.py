@@ -79,9 +79,7 @@ def worker(
             health = Health(file=health_file, address=_address(health_port), patience=patience)
         except OSError as error:
             raise click.ClickException(f"--health-port {health_port} can't be used: {error}") from None
-    sys.exit(
-        Supervisor(command, processes=processes, slots=settings.concurrency, grace=settings.grace, health=health).run()
-    )
+    sys.exit(Supervisor(command, processes=processes, grace=settings.grace, health=health).run())
 
 
 def _address(text: str | None) -> tuple[str, int] | None:

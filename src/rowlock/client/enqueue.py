@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from rowlock.core import codec
 from rowlock.core.job import NewJob
-from rowlock.errors import IdTaken, InvalidInput, OutcomeUnknown, StoreUnavailable
+from rowlock.errors import IdTaken, InvalidInput, OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
 from rowlock.stores.base import Enqueued, Store
 from rowlock.tasks import Draft, JobOptions
 
@@ -58,7 +58,7 @@ def safe_insert(store: Store) -> SafeInsert:
             try:
                 async with asyncio.timeout(_PATIENCE):
                     answers = await _find_out(store, jobs)
-            except TimeoutError:
+            except (TimeoutError, StoreError):  # whatever a repeat is told, the first try may have gone through
                 raise unknown from None
             return answers if repeat else [_ours(job, answer) for job, answer in zip(jobs, answers, strict=True)]
 
@@ -71,7 +71,7 @@ async def _find_out(store: Store, jobs: Sequence[NewJob]) -> list[Enqueued]:
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
         try:
             return await store.insert(jobs, repeat=True)
-        except StoreUnavailable:
+        except (StoreUnavailable, StoreBusy):
             pause = min(2 * pause, _LAST_PAUSE)
 
 

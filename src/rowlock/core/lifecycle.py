@@ -188,7 +188,7 @@ def decide(
             reason = codec.clean_text(outcome.reason, MAX_HISTORY_ERROR)
             return Transition(event="released", status=PENDING, delay=None, ran=ran, reason=reason)
         case GaveUp():
-            said = None if outcome.reason is None else codec.clean_text(outcome.reason, MAX_HISTORY_ERROR)
+            said = None if outcome.reason is None else codec.clean_text(str(outcome.reason), MAX_HISTORY_ERROR)
             return Transition(event="cancelled", status=CANCELLED, ran=ran, reason=said)
         case _:
             assert_never(outcome)

@@ -97,7 +97,7 @@ def retry_delay(policy: RetryPolicy, job: Job, error: BaseException | str, chanc
         if isinstance(answer, FinalType):
             return FINAL
         seconds = float(answer)
-    except Exception:
+    except BaseException:  # sys.exit() and CancelledError too
         seconds = -1.0
     if not isfinite(seconds) or seconds < 0:
         return DEFAULT_RETRY.delay(retries)

@@ -13,6 +13,8 @@ import tempfile
 import time
 from uuid import UUID
 
+MOST_SLOTS = 10_000  # jobs that a worker may run at once
+
 _HEADER = struct.Struct("=dII")  # when the claim loop last turned; running handlers; leaked ones
 _START = 64
 _ID = struct.Struct("=16s")
@@ -58,6 +60,10 @@ class Board:
     def clear(self, slot: int) -> None:
         _VERSION.pack_into(self._memory, _START + slot * _SIZE + _ID.size, 0)
         self._free.append(slot)
+
+    def wipe(self) -> None:
+        """Nothing runs any more, as far as anyone needs to know."""
+        self._memory[_START:] = bytes(len(self._memory) - _START)
 
     def tick(self, running: int, leaked: int) -> None:
         """The claim loop has turned."""

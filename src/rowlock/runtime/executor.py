@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from rowlock.context import Context, Host, Interruption
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, TimedOut
-from rowlock.runtime.handlers import RunMiddleware, call_async, call_sync
+from rowlock.runtime.handlers import RunMiddleware, call_async, call_sync, outcome_of
 from rowlock.runtime.processes import Processes, refusal
 from rowlock.runtime.run import Run
 from rowlock.runtime.settings import WorkerSettings
@@ -27,7 +27,8 @@ _UNWIND = 0.25  # seconds for cleaning up when the worker has no more time
 
 class Executor:
     """Belongs to an event loop. `begins` is called in it right before a handler is, and `done` once per run: what came
-    of it, None if nobody wants to know. `found`: a handler that could not be stopped has ended after all."""
+    of it, None if nobody wants to know. `found`: a handler that could not be stopped has ended after all.
+    `abandoned`: is the event loop ending without a stop?"""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class Executor:
         begins: Callable[[Run], None],
         done: Callable[[Run, Outcome | None], None],
         found: Callable[[], None],
+        abandoned: Callable[[], bool],
         *,
         app: str | None = None,
     ) -> None:
@@ -47,6 +49,7 @@ class Executor:
         self._done = done
         self._app = app
         self._found = found
+        self._abandoned = abandoned
         self._threads = Threads(found)
         self._processes = Processes(app=app, recycle_jobs=settings.recycle_jobs, recycle_mib=settings.recycle_mib)
         self._stubborn = 0  # async handlers that went on after they were cancelled
@@ -64,15 +67,17 @@ class Executor:
         run.timer = self._loop.call_later(run.job.timeout, self.interrupt, run, Interruption.TIMED_OUT)
 
     def _kind(self, run: Run) -> Kind:
-        """A suspect runs in a child process, whatever its kind: if it kills, it kills nobody else."""
-        if run.is_suspect and run.task.kind != "process" and refusal(run.task, self._app) is None:
+        """A suspect runs in a child process, whatever its kind: if it kills, it kills nobody else. Unless the child
+        would have to run the program again to find it, which only tasks that ask for a process must stand."""
+        importable = self._app is not None or getattr(run.task.function, "__module__", None) != "__main__"
+        if run.is_suspect and importable and refusal(run.task, self._app) is None:
             return "process"
         return run.task.kind
 
     async def _execute(self, run: Run) -> None:
         outcome: Outcome | None = None
-        self._begins(run)
         try:
+            self._begins(run)
             match run.kind:
                 case "async":
                     outcome = await call_async(run.task, self._context(run), self._middleware)
@@ -83,6 +88,9 @@ class Executor:
                     outcome = await self._processes.run(run.job, run.task, run)
         except asyncio.CancelledError:
             pass  # by force; `interruption` says why
+        except KeyboardInterrupt as error:  # Ctrl-C, or the handler raised it: the loop hands it on
+            self._conclude(run, outcome_of(error))
+            raise
         except Exception as error:  # ours, not the handler's: it must not cost us the slot
             log.exception("running %r failed", run)
             outcome = Failed(f"rowlock could not run the handler: {error!r}")
@@ -161,24 +169,27 @@ class Executor:
         if run.completed or run.interruption is Interruption.LOST:
             self._done(run, None)
         else:
-            self._done(run, _meaning(run, outcome))
+            self._done(run, self._meaning(run, outcome))
+
+    def _meaning(self, run: Run, outcome: Outcome | None) -> Outcome:
+        """What a handler answers once it was told to end is what it was told, unless it had finished its work."""
+        if isinstance(outcome, Completed):
+            return outcome
+        match run.interruption:
+            case Interruption.TIMED_OUT:
+                return TimedOut(run.job.timeout)
+            case Interruption.CANCELLED:
+                return outcome if isinstance(outcome, Failed | GaveUp) else GaveUp()
+            case Interruption.STOPPING:
+                return Released()
+            case _ if outcome is not None:
+                return outcome
+            case _ if self._abandoned():
+                return Released("the event loop has ended")
+            case _:
+                return Failed("The handler cancelled its own task")
 
     async def close(self) -> None:
         """Kill what can be killed; threads are left behind."""
         await self._processes.close()
         self._threads.close()
-
-
-def _meaning(run: Run, outcome: Outcome | None) -> Outcome:
-    """What a handler answers once it has been told to end is what it was told, unless it had finished its work."""
-    if isinstance(outcome, Completed):
-        return outcome
-    match run.interruption:
-        case Interruption.TIMED_OUT:
-            return TimedOut(run.job.timeout)
-        case Interruption.CANCELLED:
-            return outcome if isinstance(outcome, Failed | GaveUp) else GaveUp()
-        case Interruption.STOPPING:
-            return Released()
-        case _:
-            return Released("interrupted") if outcome is None else outcome

@@ -119,10 +119,11 @@ class BadPayload(Exception):
 
 def outcome_of(error: BaseException) -> Outcome:
     match error:
+        # A subclass may have forgotten to call ours.
         case Snooze():
-            return Snoozed(error.until)
+            return Snoozed(getattr(error, "until", 0.0))
         case Cancelled():
-            return GaveUp(error.reason)
+            return GaveUp(getattr(error, "reason", None))
         case BadPayload():
             return Failed(str(error), error)
         case _:

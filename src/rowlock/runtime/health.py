@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger("rowlock")
 
 
 class Health:
@@ -20,6 +24,7 @@ class Health:
         self._patience = patience
         self._report: dict[str, Any] = {"live": False, "processes": 0}
         self._written = 0.0
+        self._complained = False
         self._server: Any = None
         if address is not None:
             self._serve(address)
@@ -35,13 +40,23 @@ class Health:
         self._report = {"live": working == wanted, "processes": wanted, "working": working}
         if self._file is not None and working == wanted and now - self._written >= 1.0:
             self._written = now
-            fresh = self._file.with_name(f"{self._file.name}.new")
+            self._write(self._file)
+
+    def _write(self, file: Path) -> None:
+        fresh = file.with_name(f"{file.name}.new")
+        try:
             fresh.write_text(json.dumps(self._report) + "\n")
-            fresh.replace(self._file)
+            fresh.replace(file)
+            self._complained = False
+        except OSError as error:  # a full disk, a folder that is gone: no reason to end the workers
+            if not self._complained:
+                log.error("the health file can't be written: %s", error)
+            self._complained = True
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._file.unlink(missing_ok=True)
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

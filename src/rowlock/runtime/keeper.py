@@ -20,7 +20,7 @@ from rowlock.client.connections import Stores
 from rowlock.client.portal import Portal
 from rowlock.context import Interruption
 from rowlock.core.lifecycle import Released, Settlement, TimedOut, Transition, decide
-from rowlock.errors import StoreError
+from rowlock.errors import StoreError, StoreUnavailable
 from rowlock.runtime.maintenance import Maintenance
 from rowlock.runtime.patience import Patience
 from rowlock.runtime.reports import write_reports
@@ -74,10 +74,14 @@ class Keeper:
     async def _begin(self) -> None:
         self._store: Store = (await self._stores.handle()).store
         self._rang = asyncio.Event()
-        await self._report()
+        try:
+            await self._report()
+        except BaseException:
+            await self._stores.close_here()
+            raise
         maintenance = Maintenance(self._store, self._settings, self._worker.name, self._trust, self._worker.nudge)
         self._loops = [
-            asyncio.create_task(self._repeat(self._renew, self._settings.look)),
+            asyncio.create_task(self._repeat(self._renew, self._settings.look, trusted=True)),
             asyncio.create_task(self._repeat(self._watch_loop, self._settings.look)),
             asyncio.create_task(self._repeat(self._collect, None)),
             asyncio.create_task(self._repeat(maintenance.run_once, self._settings.maintenance)),
@@ -92,8 +96,9 @@ class Keeper:
                 await self._store.retire([self._worker.name])
         await self._stores.close_here()
 
-    async def _repeat(self, once: Callable[[], Awaitable[None]], pause: float | None) -> None:
-        """For ever; a failure is said once, and the pause grows. `pause` None: it waits by itself."""
+    async def _repeat(self, once: Callable[[], Awaitable[None]], pause: float | None, *, trusted: bool = False) -> None:
+        """For ever; a failure is said once, and the pause grows. `pause` None: it waits by itself. `trusted`: who fails
+        in this may not rescue others for a while."""
         patience = Patience(f"{once.__qualname__} of {self._worker.name}", min(2.0, self._settings.beat / 2))
         while True:
             try:
@@ -101,7 +106,8 @@ class Keeper:
                 patience.worked()
                 wait = pause or 0.0
             except StoreError as error:
-                self._trust.broken()
+                if trusted:
+                    self._trust.broken()
                 wait = patience.failed(error)
             except Exception as error:
                 log.exception("%s: unexpected", once.__qualname__)
@@ -130,12 +136,20 @@ class Keeper:
     # ── Leases ──
 
     async def _renew(self) -> None:
+        """Not longer than a beat: a connection that has gone silent must not cost the leases."""
+        try:
+            async with asyncio.timeout(self._settings.beat):
+                await self._renew_all()
+        except TimeoutError:
+            raise StoreUnavailable(f"no answer within {self._settings.beat:g} s") from None
+
+    async def _renew_all(self) -> None:
         """Renew what is due, look at the rest. A run that is past its timeout and grace is not renewed: alive but
         wedged is not alive."""
         now = time.monotonic()
         beats, looks = [], []
         for run in self._held():
-            if run.overdue > self._settings.wedged:
+            if run.overdue > self._settings.wedged or run.completed:
                 continue
             late_mark = run.began and not run.marked and now - run.began > _MARK_AFTER
             if late_mark or run.hasty or now - run.renewed >= self._settings.beat - self._settings.look:
@@ -175,7 +189,7 @@ class Keeper:
     def _tell(self, runs: list[Run], holds: list[Hold]) -> None:
         for run, hold in zip(runs, holds, strict=True):
             match hold:
-                case Hold.LOST if not run.concluded:
+                case Hold.LOST if not run.concluded and not run.completed:
                     self._interrupt(run, Interruption.LOST)
                 case Hold.CANCEL if not run.concluded:
                     self._interrupt(run, Interruption.CANCELLED)
@@ -220,6 +234,8 @@ class Keeper:
     async def _watch_loop(self) -> None:
         """A handler blocks the loop and is past its timeout and grace: nothing but a new process helps. Asks nothing of
         the database before that: one that is away must not make the loop look stuck."""
+        if self._worker.loop.is_closed():
+            await self._leave()
         now = time.monotonic()
         if self._worker.last_turn >= self._asked:
             self._asked = now
@@ -236,12 +252,24 @@ class Keeper:
             await self.evacuate()
             self._worker.replace(at_once=True)
 
+    async def _leave(self) -> None:
+        """The program has ended its event loop without a stop: nobody runs our jobs, so nobody may renew them."""
+        log.warning("worker %s: its event loop has ended without stop(); its jobs are given back", self._worker.name)
+        for loop in self._loops:
+            if loop is not asyncio.current_task():
+                loop.cancel()
+        with suppress(StoreError):  # then their leases run out
+            await self.evacuate()
+        await self._stores.close_here()
+        self._thread.close()
+
     async def evacuate(self) -> None:
         """Settle everything from here, because the worker's loop can't: this process is about to end."""
         held = [run for run in self._held() if not run.completed and run.interruption is not Interruption.LOST]
         settlements = [Settlement(run.job.id, run.job.version, self._last_word(run)) for run in held]
         if settlements:
             await self._store.settle(settlements)
+        self._worker.board.wipe()
         await self._store.retire([self._worker.name])
 
     def _last_word(self, run: Run) -> Transition:

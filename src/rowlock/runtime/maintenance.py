@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from rowlock.core.retry import DEFAULT_RETRY, backoff_table
-from rowlock.errors import AccessDenied
+from rowlock.errors import AccessDenied, StoreError
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.runtime.trust import Trust
 from rowlock.stores.base import Store
@@ -41,38 +41,45 @@ class Maintenance:
         self._may_partition = True
 
     async def run_once(self) -> None:
-        if await self._may_rescue():
-            await self._all(self._rescue)
-        await self._all(self._promote)
-        await self._all(self._cancel_timeout)
-        await self._all(self._expire)
-        await self._all(self._fold_counts)
+        """Every duty has its turn, whatever becomes of the others; then the first trouble is raised."""
+        trouble: list[StoreError] = []
+        for duty in self._duties():
+            try:
+                for _ in range(_BATCHES):  # until nothing is left of it, or it has had its share of the pass
+                    if not await duty():
+                        break
+            except StoreError as error:
+                if duty == self._rescue:
+                    self._trust.broken()
+                trouble.append(error)
+        if trouble:
+            raise trouble[0]
+
+    def _duties(self) -> list[Callable[[], Awaitable[bool]]]:
+        duties: list[Callable[[], Awaitable[bool]]] = [
+            self._rescue, self._promote, self._cancel_timeout, self._expire, self._fold_counts,
+        ]  # fmt: skip
         now = time.monotonic()
         if now >= self._next_housekeeping:
             self._next_housekeeping = now + _HOUSEKEEPING
-            await self._all(self._prune)
-            await self._strike_the_gone()
+            duties += [self._prune, self._strike_the_gone]
         if now >= self._next_partitions and self._may_partition:
             self._next_partitions = now + _PARTITIONS
-            await self._keep_partitions()
-
-    async def _all(self, duty: Callable[[], Awaitable[bool]]) -> None:
-        """Until there is nothing left of it, or it has had its share of the pass."""
-        for _ in range(_BATCHES):
-            if not await duty():
-                return
+            duties.append(self._keep_partitions)
+        return duties
 
     # ── Each answers whether there may be more ──
 
-    async def _may_rescue(self) -> bool:
+    async def _rescue(self) -> bool:
         others = [worker.lease / 3 for worker in await self._store.workers() if worker.name != self._by]
         asked = time.monotonic()
         clock = await self._store.now()
-        self._trust.contact(asked, time.monotonic(), clock)
-        return self._trust.may_rescue(asked, max(others, default=0.0))
-
-    async def _rescue(self) -> bool:
-        rescued = await self._store.rescue(by=self._by, backoff=self._backoff, limit=500)
+        answered = time.monotonic()
+        self._trust.contact(asked, answered, clock)
+        if not self._trust.may_rescue(answered, max(others, default=0.0)):
+            return False
+        # What had expired when we asked: this may wait for a lock as long as the heartbeats of others do.
+        rescued = await self._store.rescue(by=self._by, backoff=self._backoff, limit=500, before=clock)
         for one in rescued:
             log.warning(
                 "rescued job %s (%s): its worker went silent in run %d; now %s",
@@ -108,16 +115,18 @@ class Maintenance:
 
     # ── Now and then ──
 
-    async def _strike_the_gone(self) -> None:
+    async def _strike_the_gone(self) -> bool:
         now = await self._store.now()
         workers = await self._store.workers()
         gone = [worker.name for worker in workers if worker.seen is not None and now - worker.seen > _GONE]
         if gone:
             await self._store.retire(gone)
+        return False
 
-    async def _keep_partitions(self) -> None:
+    async def _keep_partitions(self) -> bool:
         try:
             await self._store.keep_partitions(self._retention)
         except AccessDenied as error:  # only the tables' owner may: say it once, the default part takes everything
             self._may_partition = False
             log.warning("the archive's daily parts can't be kept: %s", error)
+        return False

@@ -13,7 +13,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -34,6 +33,8 @@ log = logging.getLogger("rowlock")
 _ROUNDS = 2  # under way at once: the database works on one while we work on the other
 _BATCH = 500  # settlements in a round
 _PROMOTED = 1000  # jobs made ready in one statement
+_TRIES = 5  # to settle what the database refuses
+_SHORT = 0.01  # seconds
 _LAST_WORDS = 2.0  # seconds to wait for the keeper, who is writing what a handler said
 
 Settling = tuple[Run, Transition]
@@ -49,6 +50,7 @@ class Rounds:
         self._lanes = tuple(Lane(topic) for topic in sorted(worker.tasks))
         self._patience = Patience(f"worker {worker.name}", min(5.0, self._settings.beat / 2))
         self._finished: deque[Settling] = deque()
+        self._alone: deque[Settling] = deque()  # the database refused a batch in which they were
         self._asked = 0  # jobs that claims under way may bring
         self._hungry = True  # there may be work
         self.claim_lost = False  # a claim's reply was lost: it may have brought us jobs that we don't know of
@@ -57,15 +59,24 @@ class Rounds:
         self._signal = asyncio.Event()
         self._bell: asyncio.Task[None] | None = None
         self._due: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._in_vain = 0  # claims in a row that found nothing but what others have locked
+        self._promoted_in_vain = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        self._spawn(self._coordinate())
+        self._coordinator = self._spawn(self._coordinate())
+
+    @property
+    def abandoned(self) -> bool:
+        """Is the event loop ending without a stop? It cancels all tasks at once."""
+        return not self._worker.stopping and self._coordinator.cancelling() > 0
 
     async def stop(self) -> None:
         """Whatever is not settled stays so."""
-        if self._due is not None:
-            self._due.cancel()
+        for timer in (self._due, self._again):
+            if timer is not None:
+                timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -106,10 +117,12 @@ class Rounds:
     def _wants_round(self) -> bool:
         if self._resting or self.under_way >= _ROUNDS:
             return False
-        if self._finished:
+        if self._finished or self._alone:
             return True
         # After a lost claim the next round looks for it, alone; one beside it could claim nothing, and would spin.
-        return self._hungry and self._room() > 0 and not (self.claim_lost and self.under_way)
+        if self.claim_lost:
+            return not self.under_way
+        return self._hungry and self._room() > 0
 
     def _room(self) -> int:
         """How many jobs may be claimed now."""
@@ -136,8 +149,8 @@ class Rounds:
 
     async def _round(self) -> None:
         looks_back = self.claim_lost and not self.under_way  # alone: a claim under way would look like a lost one
-        batch = [] if looks_back else [self._finished.popleft() for _ in range(min(_BATCH, len(self._finished)))]
-        claim = self._next_claim()
+        claim = None if self._alone else self._next_claim()
+        batch = [] if looks_back else self._next_batch()
         self._asked += claim.limit if claim else 0
         self.under_way += 1
         sent = time.monotonic()
@@ -159,13 +172,18 @@ class Rounds:
             self.under_way -= 1
             self._worker.look_around()
 
+    def _next_batch(self) -> list[Settling]:
+        if self._alone:
+            return [self._alone.popleft()]
+        return [self._finished.popleft() for _ in range(min(_BATCH, len(self._finished)))]
+
     def _next_claim(self) -> Claim | None:
         room = self._room()
         if room <= 0 or not self._hungry or self.claim_lost:
             return None
         self._hungry = False  # from here on: who rings while the claim is under way makes it true again
         # If all of them start at once, the claim itself is the start mark.
-        starts = room <= self._worker.free()
+        starts = room + self._asked <= self._worker.free()
         return Claim(self._worker.name, self._lanes, room, self._settings.lease, starts)
 
     async def _settle(self, batch: list[Settling], claim: Claim | None) -> Claimed | None:
@@ -179,7 +197,7 @@ class Rounds:
             if claim is not None and not (isinstance(error, StoreError) and not isinstance(error, OutcomeUnknown)):
                 self.claim_lost = True
             if type(error) is StoreError and batch:
-                self._suspect_settlement(batch, error)
+                self._refused(batch, claim, error)
             else:
                 self._finished.extendleft(reversed(batch))
             raise
@@ -193,29 +211,34 @@ class Rounds:
         for run in talked:
             if (writing := run.writing) is not None:
                 await asyncio.wait([asyncio.wrap_future(writing)], timeout=_LAST_WORDS)
-        for _ in range(5):
+        for _ in range(_TRIES):
             if not talked:
                 return
-            answers = await write_reports(self._store, talked)
+            try:
+                answers = await write_reports(self._store, talked)
+            except StoreError as error:
+                if type(error) is not StoreError:
+                    raise
+                log.error("what %d jobs said last can't be stored: %s", len(talked), error)
+                return  # the outcome matters more
             talked = [run for run, hold in answers.items() if hold is Hold.UNSEEN]  # someone had the row locked
 
-    def _suspect_settlement(self, batch: list[Settling], error: StoreError) -> None:
-        """The database refuses something in the batch, for good. One by one, so that only the guilty one suffers."""
-        if len(batch) > 1:
-            for one in batch:
-                self._spawn(self._settle_alone(one))
-        else:
-            [(run, to)] = batch
+    def _refused(self, batch: list[Settling], claim: Claim | None, error: StoreError) -> None:
+        """The database is there, but refuses something. Each alone, and without a claim, so that only the guilty one
+        suffers; and not at the first refusal, which may have another reason."""
+        if len(batch) > 1 or claim is not None:
+            self._alone.extend(batch)
+            return
+        [(run, to)] = batch
+        run.refusals += 1
+        if run.refusals % _TRIES:
+            self._alone.append((run, to))
+        elif run.refusals == _TRIES:
             log.error("%r can't be settled as %s: %s", run, to.status, error)
-            if isinstance(run.outcome, Failed) and run.outcome.final:
-                self._worker.forget(run)  # not even that: its lease runs out, and a rescue decides
-            else:
-                self._worker.conclude(run, Failed(f"The outcome could not be stored: {error}", final=True))
-
-    async def _settle_alone(self, one: Settling) -> None:
-        with suppress(StoreError):
-            await self._settle([one], None)
-        self._signal.set()
+            self._worker.conclude(run, Failed(f"The outcome could not be stored: {error}", final=True))
+        else:
+            log.error("%r can't be settled at all: its lease runs out, and a rescue decides: %s", run, error)
+            self._worker.forget(run)
 
     def _judged(self, run: Run, to: Transition, verdict: Verdict) -> None:
         match verdict.answer:
@@ -229,8 +252,13 @@ class Rounds:
                 self._worker.forget(run)
 
     async def _take(self, claimed: Claimed, claim: Claim, sent: float) -> None:
-        if claimed.contended or len(claimed.jobs) == claim.limit:
+        if len(claimed.jobs) == claim.limit or (claimed.contended and claimed.jobs):
             self._hungry = True
+        elif claimed.contended:  # others have locked all that is due: don't ask a thousand times a second
+            if self._again is not None:
+                self._again.cancel()
+            self._again = self._worker.loop.call_later(self._pause(self._in_vain), self.wake)
+        self._in_vain = self._in_vain + 1 if claimed.contended and not claimed.jobs else 0
         self._promote_in(claimed.next_due)
         runs = [self._worker.hold(job, marked=claim.start, sent=sent) for job in claimed.jobs]
         if to_mark := [run for run in runs if run.needs_mark]:
@@ -255,7 +283,6 @@ class Rounds:
     async def _find_lost_claims(self) -> None:
         """Give back what a claim brought whose reply never came, rather than let it wait for its lease to run out."""
         held = await self._store.held_by(self._worker.name)
-        self.claim_lost = False
         unknown = [beat for beat in held if (beat.id, beat.version) not in self._worker.runs]
         if unknown:
             log.warning("worker %s gives back %d jobs of a claim whose reply was lost", self._worker.name, len(unknown))
@@ -263,6 +290,7 @@ class Rounds:
                 event="released", status=Status.PENDING, delay=None, reason="the reply to the claim was lost"
             )
             await self._store.settle([Settlement(beat.id, beat.version, back) for beat in unknown])
+        self.claim_lost = False
 
     def _rest(self, error: Exception) -> None:
         self._resting = True
@@ -280,12 +308,19 @@ class Rounds:
             self._due.cancel()
             self._due = None
         if seconds is not None and seconds < 3600:
-            self._due = self._worker.loop.call_later(seconds, lambda: self._spawn(self._promote()))
+            # If others have locked what is due, it stays due.
+            wait = max(seconds, self._pause(self._promoted_in_vain) if self._promoted_in_vain else 0.0)
+            self._due = self._worker.loop.call_later(wait, lambda: self._spawn(self._promote()))
+
+    def _pause(self, times: int) -> float:
+        """After so many tries in vain."""
+        return min(self._settings.poll, _SHORT * 2.0 ** min(times, 20))
 
     async def _promote(self) -> None:
         try:
-            while await self._store.promote(_PROMOTED) == _PROMOTED and not self._worker.stopping:
+            while (promoted := await self._store.promote(_PROMOTED)) == _PROMOTED and not self._worker.stopping:
                 self.wake()
+            self._promoted_in_vain = 0 if promoted else self._promoted_in_vain + 1
         except StoreError as error:
             log.debug("promote: %s; maintenance will do it", error)
         self.wake()

@@ -45,6 +45,7 @@ class Run:
         "marked",
         "outcome",
         "ran",
+        "refusals",
         "renewed",
         "slot",
         "task",
@@ -68,6 +69,7 @@ class Run:
         self.completed = False
         self.concluded = False  # what came of it is known; the handler may still run, if it couldn't be stopped
         self.outcome: Outcome | None = None
+        self.refusals = 0  # of the database, to settle it
         self.fiber: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.slot: int | None = None  # on the board
@@ -169,10 +171,11 @@ class Run:
             self._percent = self._stage = self._text = None
             if not lines and said == (None, None, None):
                 return None
+            now = time.monotonic()
+            aged = tuple(NewLine(max(0.0, now - at), level, text) for at, level, text in lines)
+            report = Progress(self.job.id, self.job.version, *said, aged)
             self.writing = Future()
-        now = time.monotonic()
-        aged = tuple(NewLine(max(0.0, now - at), level, text) for at, level, text in lines)
-        return Progress(self.job.id, self.job.version, *said, aged)
+        return report
 
     def written(self, report: Progress, *, kept: bool) -> None:
         """Or not: then it stays, under what was said since."""

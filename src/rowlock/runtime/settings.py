@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rowlock.errors import InvalidInput
+from rowlock.runtime.board import MOST_SLOTS
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
@@ -43,18 +44,18 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def wedged(self) -> float:
-        """Seconds past its timeout after which a run's lease is not renewed any more: long after the executor would have
-        put an end to it, were the event loop not blocked."""
+        """Seconds past its timeout after which a run's lease is not renewed any more: long after the executor would
+        have put an end to it, were the event loop not blocked."""
         return max(self.grace, 2 * self.notice + 1.0)
 
     @property
     def look(self) -> float:
         """Seconds between looks at running jobs: a cancel or a lost lease is noticed within a second."""
-        return min(self.poll, 1.0) / 2
+        return min(self.poll, 1.0, self.beat) / 2
 
 
 _BOUNDS = (
-    ("concurrency", 1, 10_000),
+    ("concurrency", 1, MOST_SLOTS),
     ("lease", 0.5, 86_400),
     ("poll", 0.01, 3600),
     ("grace", 0, 86_400),

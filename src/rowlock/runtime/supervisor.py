@@ -20,7 +20,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from rowlock.runtime.board import Board
+from rowlock.runtime.board import MOST_SLOTS, Board
 from rowlock.runtime.health import Health
 
 log = logging.getLogger("rowlock")
@@ -34,6 +34,7 @@ STOP = b"s"  # said to a child
 _LONGEST_DELAY = 30.0
 _STEADY = 60.0  # seconds after which a child is taken for sound
 _LATE = 0.9  # seconds that a child gets beyond the grace
+_ECHO = 0.2  # seconds in which the same signal is no second one: it was sent to the process, and to its group
 _NO_ROOM = 5.0  # seconds between tries to start a process that the system has no room for
 _RESCUE = 3.0  # seconds that rescues get when everything ends; then the leases run out
 
@@ -43,6 +44,7 @@ class Ready(Struct, frozen=True):
 
     name: str
     url: str
+    grace: float
 
 
 class Rescue(Struct, frozen=True):
@@ -59,8 +61,8 @@ class Child:
     """A worker process, and what joins us: a pipe by which it hears `STOP` (or our end), one by which it says `Ready`,
     and the board on which it writes what it runs."""
 
-    def __init__(self, command: Callable[[int, int, int, bool], Sequence[str]], slots: int, restarted: bool) -> None:
-        self.board, board = Board.shared(slots)
+    def __init__(self, command: Callable[[int, int, int, bool], Sequence[str]], restarted: bool) -> None:
+        self.board, board = Board.shared(MOST_SLOTS)  # how many it needs, only the application knows
         hears, self._control = os.pipe()
         self.status, says = os.pipe()
         try:
@@ -89,7 +91,9 @@ class Child:
 
     def kill(self) -> None:
         self.killed = True
-        self.process.kill()
+        # Not Popen.kill(), which may reap it: then we would never learn how it ended.
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGKILL)
 
     def reap(self) -> str | None:
         """How it ended, for people; None: it lives."""
@@ -116,13 +120,11 @@ class Supervisor:
         command: Callable[[int, int, int, bool], Sequence[str]],
         *,
         processes: int,
-        slots: int,
         grace: float,
         health: Health | None = None,
     ) -> None:
         self._command = command
         self._processes = processes
-        self._slots = slots
         self._grace = grace
         self._health = health
         self._children: list[Child] = []
@@ -131,7 +133,7 @@ class Supervisor:
         self._failures = 0
         self._proven = False  # one of them has worked
         self._signals: list[int] = []  # not heeded yet
-        self._told = False  # to stop, by the first of them
+        self._told: tuple[int, float] | None = None  # by which signal we were told to stop, and when
         self._deadline: float | None = None  # when those that are told to stop must be gone
         self._exit_code = 0
         self._selector = selectors.DefaultSelector()
@@ -168,16 +170,17 @@ class Supervisor:
     def _heed_signals(self) -> None:
         while self._signals:
             number = self._signals.pop(0)
-            if not self._told:
-                self._told = True
+            if self._told is None:
+                self._told = (number, time.monotonic())
                 log.info("%s: stopping, running jobs get %g s", signal.Signals(number).name, self._grace)
                 self._stop()
-            else:  # at once
+            elif number != self._told[0] or time.monotonic() - self._told[1] > _ECHO:  # at once
                 for child in self._children:
                     child.kill()
 
     def _stop(self) -> None:
-        self._deadline = time.monotonic() + self._grace + _LATE
+        graces = [child.ready.grace for child in self._children if child.ready is not None]
+        self._deadline = time.monotonic() + max(graces, default=self._grace) + _LATE
         self._starts.clear()
         for child in self._children:
             child.tell_to_stop()
@@ -213,7 +216,7 @@ class Supervisor:
 
     def _start(self) -> None:
         try:
-            child = Child(self._command, self._slots, self._proven)
+            child = Child(self._command, self._proven)
         except OSError as error:  # no memory, no process left, …: those that run go on
             if not self._proven:
                 raise
@@ -240,7 +243,8 @@ class Supervisor:
             self._exit_code = 1 if code == REFUSED else 2
             self._stop()
             return
-        if child.ready is not None and code not in (0, REPLACE):
+        # A handler may have called os._exit(0).
+        if child.ready is not None and (code not in (0, REPLACE) or child.board.running()):
             self._rescue(child, child.ready, how, blameless=child.killed or code == LEFT_JOBS)
         if self._deadline is not None:
             return

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
@@ -34,6 +34,9 @@ class Threads:
         try:
             result = await future
         except asyncio.CancelledError:
+            if future.done() and not future.cancelled():  # the answer came in the same moment
+                self._keep(thread)
+                return future.result()
             self.leaked += 1
             ended.add_done_callback(lambda _: self._returned(thread))
             raise
@@ -71,15 +74,22 @@ class _Thread:
         loop = future.get_loop()
         ended: asyncio.Future[None] = loop.create_future()
 
-        def answer(result: T) -> None:
+        def answer(result: T | None, error: BaseException | None) -> None:
             if not future.done():
-                future.set_result(result)
+                if error is None:
+                    future.set_result(cast(T, result))
+                else:
+                    future.set_exception(RuntimeError(f"{type(error).__name__} in a thread"))
             ended.set_result(None)
 
         def run() -> None:
-            result = context.run(function)
+            result, problem = None, None
+            try:
+                result = context.run(function)
+            except BaseException as error:  # it must not: but a dead thread would answer nobody
+                problem = error
             with suppress(RuntimeError):  # the loop has been closed: nobody waits
-                loop.call_soon_threadsafe(answer, result)
+                loop.call_soon_threadsafe(answer, result, problem)
 
         self._queue.put(run)
         return ended

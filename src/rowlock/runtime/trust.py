@@ -17,19 +17,19 @@ class Trust:
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._since: float | None = None
-        self._last: tuple[float, datetime] | None = None
+        self._last: tuple[float, float, datetime] | None = None  # asked, answered, the clock
 
     def contact(self, asked: float, answered: float, clock: datetime) -> None:
         """A heartbeat succeeded: between these monotonic times, the database's clock said `clock`. A slow answer is no
-        jump: what counts is what the clock must have gained at least."""
+        jump (what counts is what the clock must have gained at least), but a very slow one is a gap."""
         if self._last is None:
             self._since = asked
         else:
-            last_asked, last_clock = self._last
+            last_asked, last_answered, last_clock = self._last
             gained = (clock - last_clock).total_seconds() - (answered - last_asked)
-            if asked - last_asked > 2 * self._interval or gained > _JUMP:
-                self._since = asked
-        self._last = (asked, clock)
+            if answered - last_answered > 2 * self._interval or gained > _JUMP:
+                self._since = answered
+        self._last = (asked, answered, clock)
 
     def broken(self) -> None:
         """A heartbeat failed."""
@@ -38,6 +38,6 @@ class Trust:
     def may_rescue(self, at: float, others: float) -> bool:
         """Have our heartbeats gone through for long enough that everyone alive has had the time for one? `others`: the
         longest interval of the other workers."""
-        if self._since is None or self._last is None or at - self._last[0] > 2 * self._interval:
+        if self._since is None or self._last is None or at - self._last[1] > 2 * self._interval:
             return False
         return at - self._since >= max(self._interval, others)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from rowlock.client.connections import Stores
 from rowlock.context import Host, Interruption
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Outcome, Released, decide
+from rowlock.core.lifecycle import Failed, Outcome, Released, Transition, decide
 from rowlock.errors import InvalidInput
 from rowlock.runtime.board import Board
 from rowlock.runtime.executor import Executor
@@ -37,6 +37,7 @@ log = logging.getLogger("rowlock")
 
 _MOST_AHEAD = 500  # jobs claimed ahead, however short they are
 _STALE = 1.0  # seconds after which a job that was claimed ahead and not started is given back
+_WARNING = 2.0  # seconds before the grace ends at which handlers are told
 _PARTING = 0.6  # seconds for the last settlements, after the grace
 
 
@@ -63,6 +64,7 @@ class Worker:
         replace: Replace | None = None,
     ) -> None:
         self.settings = settings
+        self.pid = os.getpid()
         self.name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(2)}"
         self.tasks = _chosen(tasks, settings.topics)
         self.runs: dict[tuple[str, int], Run] = {}  # all that we hold, also what has finished and is not settled yet
@@ -79,7 +81,10 @@ class Worker:
         self._ahead: list[tuple[int, datetime, str, int, Run]] = []  # a heap: highest priority first
         self._running = 0
         self._mean: float | None = None  # seconds that a handler runs
+        self._last_end = 0.0  # when one last ended
         self._quiet = asyncio.Event()  # stopping, and nothing runs any more
+        self._life = asyncio.Lock()
+        self.started = False
         self._ending: asyncio.Task[None] | None = None
         self._complained = False
 
@@ -88,13 +93,25 @@ class Worker:
     async def start(self) -> None:
         """Connect, or say what is wrong; then work."""
         self.loop = asyncio.get_running_loop()
+        async with self._life:
+            await self._start()
+
+    async def _start(self) -> None:
         self.rounds = Rounds(self, (await self._stores.handle()).store)
         self._executor = Executor(
-            self.settings, self._host, self._middleware, self._begins, self._done, self._fill, app=self._app
+            self.settings,
+            self._host,
+            self._middleware,
+            self._begins,
+            self._done,
+            self._fill,
+            lambda: self.rounds.abandoned,
+            app=self._app,
         )
         self._keeper = Keeper(self, self._stores)
         await self._keeper.start()
         self.rounds.start()
+        self.started = True
 
     async def stop(self, grace: float | None = None) -> None:
         """Claim nothing more, let what runs finish within the grace, give back the rest. Costs no job a retry."""
@@ -103,10 +120,21 @@ class Worker:
         await asyncio.shield(self._ending)
 
     async def _stop(self, grace: float | None) -> None:
+        async with self._life:  # a start that is under way comes to its end first
+            if self.started:
+                await self._wind_down(grace)
+
+    async def _wind_down(self, grace: float | None) -> None:
         deadline = time.monotonic() + (self.settings.grace if grace is None else grace)
         self.stopping = True
         self._give_back([run for *_, run in self._ahead], "shutdown")
         self.look_around()
+        given = deadline - time.monotonic()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._at(deadline - min(_WARNING, given / 5))):
+                await self._quiet.wait()
+        for run in list(self.runs.values()):
+            self._executor.interrupt(run, Interruption.STOPPING)  # who asks has a moment to stop by itself
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._at(deadline)):
                 await self._quiet.wait()
@@ -133,7 +161,7 @@ class Worker:
     @property
     def has_left_jobs(self) -> bool:
         """After `stop`: does it hold jobs that someone else could give back at once? Not if the database is away."""
-        return bool(self.runs) and not self.rounds.in_trouble
+        return (bool(self.runs) or self.rounds.claim_lost) and not self.rounds.in_trouble
 
     @property
     def running(self) -> int:
@@ -170,6 +198,8 @@ class Worker:
         take longer than that."""
         if self._mean is None or self._mean >= self.settings.ahead:
             return 0
+        if self._running >= self._slots() and time.monotonic() - self._last_end > self.settings.ahead:
+            return 0  # what was measured is over: long jobs have come
         return min(_MOST_AHEAD, int(self.settings.ahead * self.settings.concurrency / max(self._mean, 1e-6)))
 
     def hold(self, job: Job, *, marked: bool, sent: float) -> Run:
@@ -192,6 +222,9 @@ class Worker:
             *_, run = heapq.heappop(self._ahead)
             if run.concluded or run.interruption is not None:
                 continue
+            if time.monotonic() - run.renewed >= self.settings.lease:  # we were held up: others may have it by now
+                self.conclude(run, Released("its lease ran out before it started"))
+                continue
             self._running += 1
             self._executor.start(run)
         self.rounds.turn()
@@ -206,6 +239,7 @@ class Worker:
         if run.slot is not None:
             self.board.clear(run.slot)
         assert run.ran is not None  # noqa: S101 - narrows the type
+        self._last_end = run.began + run.ran
         self._mean = run.ran if self._mean is None else 0.9 * self._mean + 0.1 * run.ran
         if outcome is None:
             self.forget(run)
@@ -218,13 +252,20 @@ class Worker:
         """What it means for the job; to be settled with the next round."""
         run.concluded = True
         run.outcome = outcome
-        now = datetime.now(UTC) + self.clock_offset
-        to = decide(run.job, outcome, now, retry=run.task.policy.retry, chance=random.random(), ran=run.ran)  # noqa: S311 - jitter
+        to = self._decide(run, outcome)
+        self.rounds.settle(run, to)
         if to.error is not None:
             log.warning("%r %s: %s", run, to.event, to.error.rstrip().rpartition("\n")[2][:300])
         else:
             log.debug("%r %s", run, to.event)
-        self.rounds.settle(run, to)
+
+    def _decide(self, run: Run, outcome: Outcome) -> Transition:
+        now, chance = datetime.now(UTC) + self.clock_offset, random.random()  # noqa: S311 - jitter
+        try:
+            return decide(run.job, outcome, now, retry=run.task.policy.retry, chance=chance, ran=run.ran)
+        except Exception as error:  # whatever the handler has put into its outcome, the job must come to an end
+            log.exception("%r: its outcome makes no sense", run)
+            return decide(run.job, Failed(f"The outcome makes no sense: {error!r:.200}", final=True), now, ran=run.ran)
 
     def forget(self, run: Run) -> None:
         run.concluded = True
@@ -234,7 +275,7 @@ class Worker:
     def look_around(self) -> None:
         """Something has ended."""
         self.rounds.turn()
-        if self.stopping and not self.runs and not self.rounds.under_way:
+        if self.stopping and not self.runs and not self.rounds.under_way and not self.rounds.claim_lost:
             self._quiet.set()
 
     def _check_leaks(self) -> None:

@@ -19,6 +19,7 @@ from msgspec.structs import force_setattr
 from rowlock.core.codec import clean_text
 from rowlock.core.job import Event, Job, Lane, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
+from rowlock.core.verify import Kept
 from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import DAY as DAY
 from rowlock.stores.reading import MIN_RETENTION as MIN_RETENTION
@@ -309,8 +310,10 @@ class Store(Protocol):
         limit: int = 500,
         workers: Sequence[str] | None = None,
         detail: str | None = None,
+        before: datetime | None = None,
     ) -> list[Rescued]:
-        """Take back jobs whose lease has expired (`workers`: instead, whatever these dead workers hold).
+        """Take back jobs whose lease has expired (`workers`: instead, whatever these dead workers hold). `before`: only
+        leases that had expired by then; this call may wait for a lock while their owners do so as well.
         Charged if the handler had started: retries+1, pending after backoff[retries] (at once on the first crash), or
         expired when no retry is left. Not started: pending, not charged. cancel_requested: cancelled.
 
@@ -379,6 +382,14 @@ class Store(Protocol):
 
     async def logs(self, job_id: str) -> Log:
         """What its handlers have logged (`ctx.log`), oldest first, over all runs."""
+        ...
+
+    async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
+        """Rows of _jobs or of the archive as they are kept, from the largest id down, `before` that one: for `verify`."""
+        ...
+
+    async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
+        """By end state: how many jobs there are (counted up to `limit`), and how many have ended so, ever."""
         ...
 
     # ── Wake-up: a hint, never the truth ──

@@ -114,6 +114,18 @@ async def test_a_second_signal_ends_it_at_once(fleet: Fleet) -> None:
     await check_given_back(fleet, *ids)
 
 
+async def test_a_signal_and_its_echo_are_one(postgres_fleet: Fleet) -> None:
+    """`timeout` and some init systems signal the process and its group."""
+    fleet = postgres_fleet
+    worker = await fleet.start("--lease", "60s", "--poll", "200ms", "--grace", "60s")
+    [job_id] = [await fleet.enqueue("nap", {"seconds": 1.0})]
+    await fleet.begun(job_id)
+    worker.signal(signal.SIGTERM)
+    worker.signal(signal.SIGTERM)
+    await worker.ended()
+    assert (await fleet.jobs.get(job_id)).status == "completed"
+
+
 async def test_several_processes_all_stop(postgres_fleet: Fleet) -> None:
     fleet = postgres_fleet
     worker = await fleet.start("--concurrency", "2", "--poll", "200ms", "--grace", "1s", processes=3)

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
@@ -174,10 +174,9 @@ class Connections:
         if self.forked:
             keep_for_ever(self._idle)
             self._idle = []
-        while self._idle:
-            # An error means that it is gone already, which is what we want.
-            with suppress(TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                await self._idle.pop().close(timeout=5)
+        idle, self._idle = self._idle, []
+        # An error means that it is gone already, which is what we want.
+        await asyncio.gather(*(connection.close(timeout=5) for connection in idle), return_exceptions=True)
 
     @property
     def opened(self) -> bool:
@@ -267,8 +266,11 @@ class Connections:
             raise errors.StoreReadOnly(f"{label} is read-only (a standby?): {error}") from error
         except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
             raise errors.StoreFull(f"{label}: {error}") from error
-        except asyncpg.QueryCanceledError as error:  # the server's own statement_timeout: it rolled back
+        except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError) as error:
+            # The server's own statement_timeout or lock_timeout: it rolled back.
             raise errors.StoreBusy(f"{label}: {error}") from error
+        except (asyncpg.PostgresSystemError, asyncpg.InternalServerError, asyncpg.InsufficientResourcesError) as error:
+            raise errors.StoreUnavailable(f"{label} is in trouble: {error}") from error
         except TimeoutError as error:
             seconds = self.target.command_timeout
             raise errors.OutcomeUnknown(f"{label}: no answer within {seconds:g} s") from error

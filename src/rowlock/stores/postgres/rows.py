@@ -45,6 +45,25 @@ def job(row: Any) -> Job:
     )  # fmt: skip
 
 
+def kept(row: Any) -> Kept:
+    return Kept(
+        id=str(row[0]),
+        topic=row[1],
+        status=STATUS[row[2]],
+        ready=row[3],
+        version=row[4],
+        retries=row[5],
+        max_retries=row[6],
+        key=row[7],
+        locked_by=row[8],
+        locked_until=row[9],
+        finished_at=row[10],
+        history=decode(row[11]) if row[11] else (),
+        dropped=row[12],
+        twice=row[13],
+    )
+
+
 def event(row: Any) -> Event:
     job_id, seq, at, name, status, version, by, data = row
     return Event(

@@ -45,7 +45,7 @@ class Statements:
         self.workers = _load("workers", schema)
         self.promote = _load("promote", schema)
         rescue = _load("rescue", schema)
-        expired = "j.locked_until < (SELECT clock_timestamp())"
+        expired = "j.locked_until < (SELECT least(clock_timestamp(), coalesce($6::timestamptz, 'infinity')))"
         self.rescue = rescue.replace("{whose}", expired).replace("{crashes}", "1")
         of_the_dead = "j.locked_until > '-infinity' AND j.locked_by = ANY ($6::text[])"  # a range: see held_by.sql
         self.rescue_workers = rescue.replace("{whose}", of_the_dead).replace("{crashes}", "d.started::int")
@@ -62,6 +62,9 @@ class Statements:
         self.get = _load("get", schema).replace("{columns}", f"{COLUMNS}, j.events_count")
         self.events = _load("events", schema)
         self.logs = _load("logs", schema)
+        self.kept = _load("kept", schema)
+        self.kept_archived = _load("kept_archived", schema)
+        self.kept_counts = _load("kept_counts", schema)
         self.ring = _load("ring", schema)
         self.fold_counts = _load("fold_counts", schema)
         stats = _load("stats", schema)

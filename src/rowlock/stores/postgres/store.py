@@ -297,10 +297,11 @@ class PostgresStore:
         limit: int = 500,
         workers: Sequence[str] | None = None,
         detail: str | None = None,
+        before: datetime | None = None,
     ) -> list[Rescued]:
         parameters: list[Any] = [by, list(backoff), CRASH_ERROR, limit, death(detail)]
         if workers is None:
-            found = await self._fetch(self._sql.rescue, *parameters)
+            found = await self._fetch(self._sql.rescue, *parameters, before)
         else:
             found = await self._fetch(self._sql.rescue_workers, *parameters, list(workers))
         return [
@@ -418,6 +419,14 @@ class PostgresStore:
     async def logs(self, job_id: str) -> Log:
         found = await self._fetch(self._sql.logs, job_id)
         return read_log(*found[0]) if found else Log([])
+
+    async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
+        statement = self._sql.kept_archived if archived else self._sql.kept
+        return [rows.kept(row) for row in await self._fetch(statement, before or rows.LARGEST_ID, max(limit, 0))]
+
+    async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
+        found = await self._fetch(self._sql.kept_counts, max(limit, 0))
+        return {rows.STATUS[status]: (there, counted) for status, there, counted in found}
 
     # ── Wake-up ──
 

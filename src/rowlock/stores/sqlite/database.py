@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 
-from rowlock.core.job import Event, Job, Log, NewJob
+from rowlock.core.job import Event, Job, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement
+from rowlock.core.verify import Kept
 from rowlock.errors import StoreBusy, StoreError
 from rowlock.stores import base
 from rowlock.stores.migrations import Migration
@@ -186,9 +187,12 @@ class Database:
         limit: int = 500,
         workers: Sequence[str] | None = None,
         detail: str | None = None,
+        before: datetime | None = None,
     ) -> list[base.Rescued]:
         with self.transaction() as now:
-            return upkeep.rescue(self.conn, now, by=by, backoff=backoff, limit=limit, workers=workers, detail=detail)
+            return upkeep.rescue(
+                self.conn, now, by=by, backoff=backoff, limit=limit, workers=workers, detail=detail, before=before
+            )
 
     def expire(self, *, by: str, limit: int = 500) -> list[str]:
         with self.transaction() as now:
@@ -250,6 +254,14 @@ class Database:
         with translated(self.where):
             found = self.conn.execute(rows.sql("logs"), {"id": job_id}).fetchone()
         return Log([]) if found is None else read_log(*found)
+
+    def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
+        with translated(self.where):
+            return reading.kept(self.conn, archived, before, limit)
+
+    def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
+        with translated(self.where):
+            return reading.kept_counts(self.conn, limit)
 
     # ── Wake-up ──
 

@@ -1,14 +1,16 @@
-"""list and stats: a snapshot each, on the connection that only reads."""
+"""list, stats, and what `verify` looks at: a snapshot each, on the connection that only reads."""
 
 from __future__ import annotations
 
 from sqlite3 import Connection
 
 from rowlock.core.codec import decode
+from rowlock.core.job import Status
+from rowlock.core.verify import Kept
 from rowlock.stores.listing import Found, find, make_page, page_ids
 from rowlock.stores.reading import BOUND, MAX_TOPICS, Filter, Page, Place, Stats, Tally, make_stats
 from rowlock.stores.sqlite.listing import look
-from rowlock.stores.sqlite.rows import Times, job, json_text, sql
+from rowlock.stores.sqlite.rows import STATUS, Times, job, json_text, moment, sql
 
 
 def list_jobs(conn: Connection, filter: Filter, place: Place) -> Page:
@@ -36,3 +38,33 @@ def stats(conn: Connection, topic: str | None) -> Stats:
     found = conn.execute(text, {"topic": topic, "bound": BOUND, "topics": MAX_TOPICS + 2}).fetchall()
     live = [Tally(branch, name, status, n) for branch, name, status, n, _ in found if branch is not None]
     return make_stats(topic, live, [(row[1], decode(row[4])) for row in found if row[0] is None])
+
+
+def kept(conn: Connection, archived: bool, before: str | None, limit: int) -> list[Kept]:
+    where = {"before": "g" if before is None else before, "limit": max(limit, 0)}  # g: behind every hexadecimal id
+    rows = conn.execute(sql("kept_archived" if archived else "kept"), where).fetchall()
+    return [
+        Kept(
+            id=row[0],
+            topic=row[1],
+            status=STATUS[row[2]],
+            ready=bool(row[3]),
+            version=row[4],
+            retries=row[5],
+            max_retries=row[6],
+            key=row[7],
+            locked_by=row[8],
+            locked_until=None if row[9] is None else moment(row[9]),
+            finished_at=None if row[10] is None else moment(row[10]),
+            history=decode(row[11]) if row[11] else (),
+            dropped=row[12],
+            twice=bool(row[13]),
+        )
+        for row in rows
+    ]
+
+
+def kept_counts(conn: Connection, limit: int) -> dict[Status, tuple[int, int]]:
+    found = conn.execute(sql("kept_counts"), {"limit": max(limit, 0)}).fetchone()
+    ends = (Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED)
+    return {status: (found[2 * n], found[2 * n + 1]) for n, status in enumerate(ends)}

@@ -240,9 +240,10 @@ class SqliteStore:
         limit: int = 500,
         workers: Sequence[str] | None = None,
         detail: str | None = None,
+        before: datetime | None = None,
     ) -> list[Rescued]:
         return await self._write(
-            lambda db: db.rescue(by=by, backoff=backoff, limit=limit, workers=workers, detail=detail)
+            lambda db: db.rescue(by=by, backoff=backoff, limit=limit, workers=workers, detail=detail, before=before)
         )
 
     async def expire(self, *, by: str, limit: int = 500) -> list[str]:
@@ -293,6 +294,12 @@ class SqliteStore:
 
     async def logs(self, job_id: str) -> Log:
         return await self._use().reader.call(lambda db: db.logs(job_id))
+
+    async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
+        return await self._use().reader.call(lambda db: db.kept(archived=archived, before=before, limit=limit))
+
+    async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
+        return await self._use().reader.call(lambda db: db.kept_counts(limit))
 
     # ── Wake-up ──
 

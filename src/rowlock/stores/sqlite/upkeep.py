@@ -6,6 +6,7 @@ To SQLite a negative LIMIT is none at all, hence the max(limit, 0).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from rowlock.stores.base import Rescued, Retention
 from rowlock.stores.reports import death
 from rowlock.stores.sqlite.counts import count
 from rowlock.stores.sqlite.rows import append_history, entry, json_text, span, sql
+from rowlock.stores.times import micros
 
 
 def promote(conn: Connection, now: int, limit: int) -> int:
@@ -44,9 +46,11 @@ def rescue(
     limit: int,
     workers: Sequence[str] | None,
     detail: str | None,
+    before: datetime | None,
 ) -> list[Rescued]:
     if workers is None:
-        found = conn.execute(sql("rescue_expired"), {"now": now, "limit": max(limit, 0)})
+        expired = now if before is None else min(now, micros(before))
+        found = conn.execute(sql("rescue_expired"), {"now": expired, "limit": max(limit, 0)})
     else:
         found = conn.execute(sql("rescue_workers"), {"workers": json_text(list(workers)), "limit": max(limit, 0)})
     rescued, changes, entries = [], [], []

@@ -1,0 +1,88 @@
+"""`rowlock verify`: look through a database in use for what must not be. Reads only, a page at a time, within bounds."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from rowlock.core.verify import Finding, Kept, examine
+from rowlock.stores.base import Store
+
+PAGE = 500
+PATIENCE = 300.0  # seconds after the end of a lease: many maintenance passes, and any outage's aftermath
+MAX_FINDINGS = 1000
+
+
+class Report(Struct, frozen=True):
+    """`checked`: how many jobs were looked at, the newest first. `partial`: there are more, or more was found. `silent`:
+    workers that have said neither anything within their lease nor goodbye; dead, or cut off, but nothing is wrong."""
+
+    findings: list[Finding]
+    checked: int
+    partial: bool
+    silent: list[str]
+
+
+async def verify(store: Store, *, limit: int, seconds: float) -> Report:
+    """At most `limit` jobs of each table, and no new page after `seconds`."""
+    now = await store.now()
+    search = _Search(store, now, time.monotonic() + seconds)
+    for archived in (False, True):
+        await search.look_through(archived, limit)
+    await search.compare_counts(limit)
+    silent = [
+        worker.name
+        for worker in await store.workers()
+        if worker.seen is not None and worker.seen + timedelta(seconds=worker.lease) < now
+    ]
+    return Report(search.findings[:MAX_FINDINGS], search.checked, search.partial, silent)
+
+
+class _Search:
+    def __init__(self, store: Store, now: datetime, until: float) -> None:
+        self.findings: list[Finding] = []
+        self.checked = 0
+        self.partial = False
+        self._store = store
+        self._now = now
+        self._until = until
+        self._holders: dict[tuple[str, str], str] = {}
+
+    async def look_through(self, archived: bool, limit: int) -> None:
+        before: str | None = None
+        left = limit
+        while True:
+            if left <= 0 or time.monotonic() > self._until or len(self.findings) > MAX_FINDINGS:
+                self.partial = self.partial or bool(await self._store.kept(archived=archived, before=before, limit=1))
+                return
+            page = await self._store.kept(archived=archived, before=before, limit=min(PAGE, left))
+            if not page:
+                return
+            for row in page:
+                self.findings += examine(row, self._now, PATIENCE)
+                await self._compare_key(row)
+            self.checked += len(page)
+            left -= len(page)
+            before = page[-1].id
+
+    async def _compare_key(self, row: Kept) -> None:
+        if row.key is None or row.finished_at is not None:
+            return
+        holder = self._holders.setdefault((row.topic, row.key), row.id)
+        if holder != row.id and await self._both_live(holder, row.id):
+            self.findings.append(
+                Finding("key", row.id, f"lives with the key {row.key!r} of {row.topic}, as does {holder}")
+            )
+
+    async def _both_live(self, *ids: str) -> bool:
+        """Asked again, in one snapshot: pages are read one after the other, and a key may have changed hands."""
+        found = await self._store.get(ids)
+        return len(found) == len(ids) and all(job.is_live for job in found.values())
+
+    async def compare_counts(self, limit: int) -> None:
+        for status, (there, counted) in (await self._store.kept_counts(limit)).items():
+            if there > counted:
+                text = f"at least {there} jobs are {status}; the counters know of {counted}"
+                self.findings.append(Finding("counts", None, text))

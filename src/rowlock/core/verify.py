@@ -1,0 +1,105 @@
+"""What must hold of a job's row, whatever happened to it: the pure part of `rowlock verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from rowlock.core.job import HELD, Status
+from rowlock.core.lifecycle import CANCELLED, COMPLETED, EXPIRED, FAILED, MAX_HISTORY, MOVES, PENDING, PROCESSING
+
+_ENDED = frozenset({COMPLETED, FAILED, EXPIRED, CANCELLED})
+_AFTER_START = [move for name, move in MOVES.items() if move.events and name not in ("enqueue", "claim", "complete")]
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """A job's row as it is kept: what `verify` looks at. `twice`: a job with this id is in _jobs and in the archive."""
+
+    id: str
+    topic: str
+    status: Status
+    ready: bool
+    version: int
+    retries: int
+    max_retries: int
+    key: str | None
+    locked_by: str | None
+    locked_until: datetime | None
+    finished_at: datetime | None
+    history: Sequence[dict[str, Any]]
+    dropped: int
+    twice: bool
+
+
+class Finding(Struct, frozen=True):
+    """Something that must not be. `check` is stable for programs: lease, ready, finished, retries, version, history,
+    twice, overdue, key, counts."""
+
+    check: str
+    job_id: str | None
+    text: str
+
+
+def examine(row: Kept, now: datetime, patience: float) -> Iterator[Finding]:
+    """`patience`: seconds that an expired lease may wait to be taken back."""
+    for check, text in [*_columns(row), *_overdue(row, now, patience), *_history(row)]:
+        yield Finding(check, row.id, text)
+
+
+def _columns(row: Kept) -> Iterator[tuple[str, str]]:
+    held = row.status in HELD
+    if (row.locked_until is not None) != held:
+        yield "lease", f"is {row.status} with {'no' if held else 'a'} lease"
+    if (row.locked_by is not None) != (held or row.status is COMPLETED):
+        yield "lease", f"is {row.status} and locked by {row.locked_by or 'nobody'}"
+    if row.ready and row.status is not PENDING:
+        yield "ready", f"is {row.status} and ready to be claimed"
+    if (row.finished_at is not None) != (row.status in _ENDED):
+        yield "finished", f"is {row.status} with{'out' if row.finished_at is None else ''} a time at which it ended"
+    if not 0 <= row.retries <= row.max_retries:
+        yield "retries", f"has used {row.retries} retries of {row.max_retries}"
+    if row.twice:
+        yield "twice", "is in _jobs and in _jobs_archive"
+
+
+def _overdue(row: Kept, now: datetime, patience: float) -> Iterator[tuple[str, str]]:
+    if row.locked_until is not None and (late := (now - row.locked_until).total_seconds()) > patience:
+        yield "overdue", f"the lease of {row.locked_by} ended {late:.0f} s ago, and no worker has taken the job back"
+
+
+def _history(row: Kept) -> Iterator[tuple[str, str]]:
+    """Is it a legal path from its beginning to where the row stands, with a claim for every version?"""
+    if len(row.history) > MAX_HISTORY or (row.dropped and len(row.history) < MAX_HISTORY):
+        yield "history", f"keeps {len(row.history)} history entries and counts {row.dropped} as dropped"
+    status, version = PENDING, 0
+    for n, entry in enumerate(row.history):
+        event, said, run = entry.get("event"), entry.get("status"), entry.get("version")
+        if n == 0 and row.dropped:
+            status, version = _before(entry)
+        if run == version + 1 and status is PENDING:
+            status, version = PROCESSING, version + 1  # a claim leaves no entry of its own
+        if run != version:
+            yield "version", f"{event} belongs to run {run}; by then there had been {version} claims"
+            return
+        if not any(event in move.events and status in move.sources and said in move.targets for move in _AFTER_START):
+            yield "history", f"can't have gone from {status} to {said} by {event} (entry {n + 1} of its history)"
+            return
+        status = Status(said)
+    if row.version == version + 1 and status is PENDING:
+        status, version = PROCESSING, version + 1
+    if row.version != version and not (row.dropped and not row.history):
+        yield "version", f"has version {row.version} after {version} claims"
+    elif not (status is row.status or (row.status is COMPLETED and status in HELD)):
+        yield "history", f"is {row.status}; its history ends with {status}"
+
+
+def _before(entry: dict[str, Any]) -> tuple[Status, int]:
+    """Where a job stood before the oldest entry that is kept: any state that it can have come from."""
+    moves = [move for move in _AFTER_START if entry.get("event") in move.events and entry.get("status") in move.targets]
+    sources = sorted({source for move in moves for source in move.sources})
+    ran = "claimed_at" in entry
+    fits = [source for source in sources if (source in HELD) == ran] or sources or [PENDING]
+    return fits[0], int(entry.get("version", 0))

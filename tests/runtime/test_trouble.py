@@ -1,0 +1,369 @@
+"""A database that says no, and programs that do what nobody expects."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rowlock.context import Context
+from rowlock.core.job import Job, Lane, Status
+from rowlock.core.retry import Delays
+from rowlock.errors import Cancelled, OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
+from rowlock.jobs import Jobs
+from rowlock.runtime.health import Health
+from rowlock.runtime.worker import Worker
+from rowlock.stores import open_store
+from rowlock.stores.base import Claim, Claimed
+from tests.runtime.waiting import ended, status_of, until, until_true
+
+AT_ONCE = Delays((0.0,))
+
+
+def working(jobs: Jobs) -> Worker:
+    assert jobs._worker is not None
+    return jobs._worker
+
+
+def failing(
+    monkeypatch: pytest.MonkeyPatch, store: Any, verb: str, *errors: BaseException, after: bool = False
+) -> list[str]:
+    """The next calls of the verb fail like this; `after` it was carried out. The list tells how often it was called."""
+    real: Callable[..., Awaitable[Any]] = getattr(store, verb)
+    left, calls = list(errors), []
+
+    async def call(*arguments: Any, **options: Any) -> Any:
+        calls.append(verb)
+        if left and after:
+            await real(*arguments, **options)
+        if left:
+            raise left.pop(0)
+        return await real(*arguments, **options)
+
+    monkeypatch.setattr(store, verb, call)
+    return calls
+
+
+# ── The database ──
+
+
+@pytest.mark.parametrize("error", [StoreBusy, StoreUnavailable, StoreError, OutcomeUnknown])
+@pytest.mark.parametrize("verb", ["settle", "progress"])
+async def test_trouble_while_settling_changes_no_outcome(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, verb: str, error: type[StoreError]
+) -> None:
+    runs: list[int] = []
+
+    @jobs.task
+    async def work(ctx: Context, n: int) -> int:
+        runs.append(n)
+        ctx.progress(50, stage="half")
+        return n
+
+    await jobs.start()
+    calls = failing(monkeypatch, working(jobs).rounds._store, verb, *[error("not now")] * 3)
+    made = [answer.id for answer in await jobs.enqueue_many([work.draft(n) for n in range(5)])]
+    results = [await ended(jobs, job_id) for job_id in made]
+    assert [(job.status, job.result, job.version, job.retries) for job in results] == [
+        (Status.COMPLETED, n, 1, 0) for n in range(5)
+    ]
+    assert sorted(runs) == list(range(5))
+    assert len(calls) >= 1
+
+
+async def test_a_settle_whose_reply_is_lost_is_repeated_and_counts_once(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @jobs.task
+    async def work() -> str:
+        return "once"
+
+    await jobs.start()
+    failing(monkeypatch, working(jobs).rounds._store, "settle", OutcomeUnknown("cut off"), after=True)
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert (job.status, job.result, job.version) == (Status.COMPLETED, "once", 1)
+    await until_true(lambda: not working(jobs).runs)
+    assert (await jobs.stats("work")).completed == 1
+
+
+async def test_what_can_never_be_settled_fails_alone(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    @jobs.task
+    async def work(n: int) -> int:
+        return n
+
+    await jobs.start()
+    store = working(jobs).rounds._store
+    settle = store.settle
+
+    async def refuse_three(settlements: Any, claim: Any = None) -> Any:
+        if any(one.transition.result == "3" for one in settlements):
+            raise StoreError("I don't like threes")
+        return await settle(settlements, claim)
+
+    monkeypatch.setattr(store, "settle", refuse_three)
+    made = [answer.id for answer in await jobs.enqueue_many([work.draft(n) for n in range(6)])]
+    results = [await ended(jobs, job_id) for job_id in made]
+    assert [job.result for job in results] == [0, 1, 2, None, 4, 5]
+    assert results[3].status is Status.FAILED
+    assert "I don't like threes" in (results[3].last_error or "")
+
+
+async def test_a_lost_claim_is_given_back_even_while_stopping(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    await jobs.start(poll=30, lease=600)
+    worker = working(jobs)
+    failing(monkeypatch, worker.rounds._store, "claim", OutcomeUnknown("cut off"), after=True)
+    failing(monkeypatch, worker.rounds._store, "held_by", StoreUnavailable("not yet"))
+    made = await work.enqueue()
+    await until_true(lambda: worker.rounds.claim_lost)
+    await jobs.stop(grace=30)
+    job = await jobs.get(made.id)
+    assert (job.status, job.retries, job.locked_by) == (Status.PENDING, 0, None)
+
+
+async def test_a_heartbeat_that_is_never_answered_is_sent_again(
+    jobs: Jobs, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+
+    @jobs.task
+    async def work() -> None:
+        await gate.wait()
+
+    await jobs.start(lease=1.5, poll=0.2)
+    store = working(jobs)._keeper._store
+    heartbeat, calls = store.heartbeat, []
+
+    async def silent_at_first(beats: Any, lease: float) -> Any:
+        calls.append(lease)
+        if len(calls) == 1:
+            await asyncio.sleep(3600)
+        return await heartbeat(beats, lease)
+
+    monkeypatch.setattr(store, "heartbeat", silent_at_first)
+    made = await work.enqueue()
+    first = await status_of(jobs, made.id, Status.PROCESSING)
+
+    async def renewed() -> bool:
+        job = await jobs.get(made.id)
+        return job.locked_until is not None and first.locked_until is not None and job.locked_until > first.locked_until
+
+    await until(renewed)
+    gate.set()
+    assert (await ended(jobs, made.id)).version == 1
+
+
+async def test_a_duty_that_is_refused_does_not_keep_the_others_from_being_done(
+    jobs: Jobs, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    made = await work.enqueue()
+    store = open_store(url)
+    await store.open()
+    await store.claim(Claim("a dead worker", (Lane("work"),), 1, 0.05))
+    jobs._worker = worker = jobs.make_worker(lease=0.9, poll=0.1, maintenance=0.05)
+    await worker.start()
+    for verb in ("promote", "expire"):
+        failing(monkeypatch, worker._keeper._store, verb, *[StoreError("no permission")] * 100_000)
+    assert (await ended(jobs, made.id)).crashes == 1
+    await store.close()
+
+
+async def test_rows_that_others_have_locked_are_not_asked_for_all_the_time(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    await jobs.start(poll=0.2)
+    calls, done = [], asyncio.Event()
+
+    async def contended(claim: Claim) -> Claimed:
+        calls.append(claim)
+        if len(calls) == 12:  # with pauses of 10, 20, 40, … ms, cut short by polls; without, it is there at once
+            done.set()
+        return Claimed([], contended=True, next_due=None)
+
+    monkeypatch.setattr(working(jobs).rounds._store, "claim", contended)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    working(jobs).nudge()
+    await asyncio.wait_for(done.wait(), 60)
+    assert loop.time() - began > 0.15
+
+
+async def test_long_jobs_end_what_is_claimed_ahead(jobs: Jobs) -> None:
+    """What was measured of quick jobs says nothing about those that hold all slots now."""
+    gate = asyncio.Event()
+
+    @jobs.task
+    async def work(hold: bool = False) -> None:
+        if hold:
+            await gate.wait()
+
+    await jobs.enqueue_many([work.draft() for _ in range(100)])
+    await jobs.start(concurrency=2)
+    worker = working(jobs)
+    await until_true(lambda: worker._lookahead() > 10)
+    for _ in range(2):
+        await work.enqueue(hold=True)
+    await until_true(lambda: worker.running == 2 and worker._lookahead() == 0)
+    gate.set()
+
+
+# ── Handlers ──
+
+
+async def test_outcomes_that_make_no_sense_end_the_job(jobs: Jobs) -> None:
+    class Forgetful(Cancelled):
+        def __init__(self) -> None:
+            pass
+
+    def exits(job: Job, error: BaseException | str) -> float:
+        raise asyncio.CancelledError
+
+    @jobs.task
+    async def strange_reason() -> None:
+        raise Cancelled(ValueError("x"))  # type: ignore[arg-type]
+
+    @jobs.task
+    def forgetful() -> None:
+        raise Forgetful
+
+    @jobs.task(max_retries=1, retry=exits)
+    async def strange_policy() -> None:
+        raise ValueError("x")
+
+    @jobs.task(max_retries=0)
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    await jobs.start()
+    assert (await ended(jobs, (await strange_reason.enqueue()).id)).status is Status.CANCELLED
+    assert (await ended(jobs, (await forgetful.enqueue()).id)).status is Status.CANCELLED
+    job = await ended(jobs, (await cancels_itself.enqueue()).id)
+    assert (job.status, job.last_error) == (
+        Status.FAILED,
+        "Max retries exceeded: The handler cancelled its own task",
+    )
+    made = await strange_policy.enqueue()
+
+    async def waits() -> bool:
+        job = await jobs.get(made.id)
+        return job.status is Status.PENDING and job.retries == 1
+
+    await until(waits)  # by the default policy
+
+
+async def test_whatever_a_handler_says_can_be_written(jobs: Jobs) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            return "odd"
+
+    @jobs.task
+    async def odd(ctx: Context) -> None:
+        ctx.log("by number", level=logging.INFO)  # type: ignore[arg-type]
+        ctx.log(Odd(), level="x" * 100)
+        ctx.progress(float("nan"), stage=Odd(), message=Odd())  # type: ignore[arg-type]
+
+    await jobs.start()
+    job = await ended(jobs, (await odd.enqueue()).id)
+    assert (job.status, job.stage, job.message) == (Status.COMPLETED, "odd", "odd")
+    assert [line.text for line in (await jobs.logs(job.id)).lines] == ["by number", "odd"]
+
+
+async def test_a_handler_may_go_on_after_it_has_completed_its_job(jobs: Jobs) -> None:
+    finished = asyncio.Event()
+
+    @jobs.task
+    async def tidy(ctx: Context) -> None:
+        async with ctx.transaction():
+            ctx.complete()
+        await asyncio.sleep(1.5)  # longer than it takes to notice that the job is gone
+        finished.set()
+
+    await jobs.start(poll=0.2, lease=0.9)
+    await ended(jobs, (await jobs.enqueue("tidy")).id)
+    await asyncio.wait_for(finished.wait(), 60)
+
+
+async def test_who_asks_hears_that_the_worker_stops(jobs: Jobs) -> None:
+    told, begun = threading.Event(), threading.Event()
+
+    @jobs.task
+    def looks(ctx: Context) -> None:
+        begun.set()
+        while not ctx.cancelled:
+            threading.Event().wait(0.01)
+        told.set()
+        ctx.check()
+
+    await jobs.start()
+    made = await jobs.enqueue("looks")
+    await until_true(begun.is_set)
+    await jobs.stop(grace=1.0)
+    assert told.is_set()
+    assert (await jobs.get(made.id)).status is Status.PENDING
+
+
+# ── Programs ──
+
+
+def test_a_loop_that_ends_without_stop_gives_its_jobs_back(tmp_path: Path) -> None:
+    jobs = Jobs(f"sqlite:///{tmp_path}/jobs.db")
+    begun = threading.Event()
+
+    @jobs.task
+    async def work() -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    async def careless() -> str:
+        await jobs.start(lease=600, poll=0.1)
+        made = await work.enqueue()
+        await until_true(begun.is_set)
+        return made.id
+
+    job_id = asyncio.run(careless())
+
+    async def later() -> None:
+        other = Jobs(f"sqlite:///{tmp_path}/jobs.db")
+        job = await status_of(other, job_id, Status.PENDING)
+        assert (job.retries, job.locked_by) == (0, None)
+        await other.close()
+        await jobs.start()  # and these Jobs can be used again
+        await jobs.stop(grace=0)
+        await jobs.close()
+
+    asyncio.run(later())
+
+
+async def test_stop_while_it_starts(jobs: Jobs) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    starting = asyncio.create_task(jobs.start())
+    await asyncio.sleep(0)
+    await asyncio.gather(starting, jobs.stop(), jobs.stop())
+    await jobs.stop()
+    await jobs.start()
+    assert (await ended(jobs, (await work.enqueue()).id)).status is Status.COMPLETED
+
+
+def test_a_health_file_that_can_not_be_written_harms_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    health = Health(file=str(tmp_path / "gone" / "health"), address=None, patience=30.0)
+    for _ in range(3):
+        health._written = 0.0
+        health.update([1e18], 1)
+    assert caplog.text.count("can't be written") == 1
+    health.close()
