@@ -6,28 +6,26 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
 from rowlock import config
 from rowlock.client.connections import Handle, Stores
-from rowlock.client.enqueue import Draftable, draft, draft_of, refuse_other_content, safe_insert
+from rowlock.client.enqueue import Draftable, checked, draft, draft_of, refuse_other_content, safe_insert
 from rowlock.client.host import ContextHost
-from rowlock.client.middleware import Around, EnqueueMiddleware, check_middleware
+from rowlock.client.middleware import Around
 from rowlock.client.portal import running_loop
+from rowlock.client.registry import Registry
+from rowlock.client.verify import Report, verify
 from rowlock.client.why import Why, explain
-from rowlock.context import Context
 from rowlock.core import codec
 from rowlock.core.ids import IdMaker, check_id
 from rowlock.core.job import (
-    DEFAULT_MAX_RETRIES,
-    DEFAULT_PRIORITY,
-    DEFAULT_TIMEOUT,
     MAX_TEXT,
     Event,
     Job,
@@ -39,10 +37,8 @@ from rowlock.core.job import (
     check_tags,
     check_time,
     check_topic,
-    new_job,
 )
 from rowlock.core.lifecycle import MOVES
-from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreBusy, StoreError, WrongContext
 from rowlock.stores import open_store
 from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store, WorkerInfo
@@ -50,17 +46,12 @@ from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.stores.inherited import keep_for_ever
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.sync import SyncJobs
-from rowlock.tasks import Draft, EnqueueOptions, JobOptions, Policy, Task
+from rowlock.tasks import Draft, EnqueueOptions
 
 if TYPE_CHECKING:  # who only enqueues doesn't load the worker
     from rowlock.runtime.board import Board
-    from rowlock.runtime.handlers import RunMiddleware
     from rowlock.runtime.worker import Replace, Worker
 
-P = ParamSpec("P")
-R = TypeVar("R")
-M = TypeVar("M", bound=EnqueueMiddleware)
-MR = TypeVar("MR", bound="RunMiddleware")
 Answers = list[Enqueued]  # `list` is a verb below
 
 _PATIENCE_IN_TRANSACTION = 5.0  # seconds to open the database while a caller's transaction may lock it
@@ -74,18 +65,7 @@ def all_jobs() -> list[Jobs]:
     return list(_all)
 
 
-class TaskMaker(Protocol):
-    """`@jobs.task(…)`. A Context or Job that comes first is filled in by the worker, not by who enqueues."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-
-class Jobs:
+class Jobs(Registry):
     """A queue in a database.
 
         jobs = Jobs("sqlite:///jobs.db")        # or postgresql://…; or ROWLOCK_URL, or rowlock.toml
@@ -103,6 +83,7 @@ class Jobs:
     ) -> None:
         self.settings = config.load({"url": url, "migrate": migrate, "by": by}, config=config_file)
         first = open_store(self.settings.url)  # a wrong URL is an error here, not later
+        super().__init__(in_memory=first.is_private)
         sqlite = self.settings.url.startswith("sqlite:")
         self._stores = Stores(
             lambda: open_store(self.settings.url),
@@ -111,9 +92,6 @@ class Jobs:
             insert=safe_insert,
         )
         self._ids = IdMaker(time.time_ns, os.urandom)
-        self._tasks: dict[str, Task[..., Any]] = {}
-        self._middleware: list[EnqueueMiddleware] = []
-        self._run_middleware: list[RunMiddleware] = []
         self._own_home: Home | None = None
         self._worker: Worker | None = None
         self.sync = SyncJobs(self)
@@ -141,102 +119,6 @@ class Jobs:
         """Stop working, and let go of all connections. Safe to call twice."""
         await self.stop()
         await self._stores.close()
-
-    # ── Tasks ──
-
-    @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-
-    @overload
-    def task(self, function: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
-
-    @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-    @overload
-    def task(
-        self,
-        topic: str | None = None,
-        /,
-        *,
-        max_retries: int = ...,
-        timeout: float | timedelta = ...,
-        priority: int | str = ...,
-        retry: RetryPolicy = ...,
-        process: bool = ...,
-        memory: float | None = ...,
-    ) -> TaskMaker: ...
-
-    def task(self, topic: Any = None, /, **policy: Any) -> Any:
-        """Make a function a task: its name (or the given topic) is the topic, its arguments are the payload.
-
-        @jobs.task(max_retries=5, timeout=60)
-        async def send_mail(to: str, subject: str) -> None: ...
-
-        await send_mail.enqueue(to="ada@example.org", subject="hello")
-
-        Async functions run in the worker's event loop, others in threads; with `process=True` in a child process, which
-        is killed when it takes too long or more than `memory` MiB, and whose death harms nobody else.
-        """
-        if callable(topic):
-            return self.register(_name(topic), topic)
-        return lambda function: self.register(topic or _name(function), function, **policy)
-
-    def register(
-        self,
-        topic: str,
-        handler: Callable[P, R],
-        *,
-        max_retries: int = DEFAULT_MAX_RETRIES,
-        timeout: float | timedelta = DEFAULT_TIMEOUT,
-        priority: int | str = DEFAULT_PRIORITY,
-        retry: RetryPolicy = DEFAULT_RETRY,
-        process: bool = False,
-        memory: float | None = None,
-    ) -> Task[P, R]:
-        """`@jobs.task` without the decorator."""
-        policy = Policy(
-            max_retries=max_retries, timeout=timeout, priority=priority, retry=retry, process=process, memory=memory
-        )
-        self._check_process(policy)
-        task = Task(self, topic, handler, policy)
-        _checked(Draft(topic, {}, policy.defaults()), "", None)  # a bad policy is an error here, not at the first job
-        if topic in self._tasks:
-            raise InvalidInput("topic", "registered_twice", f"{topic!r} has a handler already: {self._tasks[topic]!r}")
-        self._tasks[topic] = task
-        return task
-
-    def _check_process(self, policy: Policy) -> None:
-        memory: object = policy.memory
-        if memory is not None:
-            if not policy.process:
-                raise InvalidInput("memory", "not_here", "is a limit for child processes: give process=True as well")
-            if isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0:
-                raise InvalidInput("memory", "out_of_range", f"must be MiB, more than 0, not {memory!r:.40}")
-        if policy.process and self._stores.first.is_private:
-            raise InvalidInput("process", "in_memory", "a child process can't see a database in memory: use a file")
-
-    @property
-    def tasks(self) -> Mapping[str, Task[..., Any]]:
-        return dict(self._tasks)
-
-    def on_enqueue(self, middleware: M) -> M:
-        """Register a function (or generator function) that sees every job before it is written, and may change it."""
-        check_middleware(middleware)
-        self._middleware.append(middleware)
-        return middleware
-
-    def on_run(self, middleware: MR) -> MR:
-        """Register a function (or generator function) of the Context that stands around every run of a handler. What it
-        does before `yield` happens before the handler, in the same thread or task; `yield` answers the handler's
-        result, or raises what it raised. To raise something else is to replace it."""
-        check_middleware(middleware)
-        self._run_middleware.append(middleware)
-        return middleware
-
-    @property
-    def run_middleware(self) -> Sequence[RunMiddleware]:
-        return tuple(self._run_middleware)
 
     def context_host(self) -> ContextHost:
         """What a Context of one of these jobs needs of us."""
@@ -360,7 +242,7 @@ class Jobs:
     def _build(self, draft: Draft, new_id: str, place: str) -> NewJob:
         """Every check of one job, with what its task says. `place` is where it stands in the call, for messages."""
         try:
-            return _checked(draft, new_id, self._tasks.get(draft.topic))
+            return checked(draft, new_id, self._tasks.get(draft.topic))
         except InvalidInput as error:
             raise InvalidInput(f"{place}{error.field}", error.code, error.problem) from None
 
@@ -460,6 +342,11 @@ class Jobs:
         store = await self._store()
         pauses = {pause.topic: pause for pause in await store.paused()}
         return explain(job, await store.now(), pauses.get(job.topic), await store.workers())
+
+    async def verify(self, *, limit: int = 10_000, seconds: float = 30.0) -> Report:
+        """Look for what must not be, among the newest `limit` jobs on their way and as many completed ones. Reads only.
+        An empty `findings` means that nothing is wrong with what was looked at."""
+        return await verify(await self._store(), limit=limit, seconds=seconds)
 
     async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
         """The job once it has ended (completed, failed, expired or cancelled); TimeoutError if that takes too long."""
@@ -562,25 +449,6 @@ class Jobs:
 
     def _actor(self, by: str | None) -> str:
         return self.settings.by if by is None else codec.check_text(by, "by", max_chars=MAX_TEXT)
-
-
-def _checked(draft: Draft, new_id: str, task: Task[..., Any] | None) -> NewJob:
-    options: JobOptions = draft.options
-    if task is not None:
-        options = {**task.policy.defaults(), **options}
-        task.arguments.values(draft.payload)
-    rest = cast(dict[str, Any], {**options})
-    own = rest.pop("id", None)
-    if unknown := sorted(rest.keys() - JobOptions.__annotations__.keys()):
-        raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(JobOptions.__annotations__)}")
-    return new_job(new_id if own is None else check_id(own), draft.topic, draft.payload, **rest)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__name__", None)
-    if not isinstance(name, str):
-        raise InvalidInput("topic", "missing", f"{function!r:.80} has no name: give a topic, @jobs.task('topic')")
-    return name
 
 
 def _reason(reason: str | None) -> str | None:

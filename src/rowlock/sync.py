@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from rowlock.client.enqueue import Draftable
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.core.job import Event, Job, Log
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
@@ -128,6 +129,11 @@ class SyncJobs:
     def why(self, job_id: str) -> Why:
         """Why is it not running? Or why did it end, or who has it."""
         return self._run(lambda: self._jobs.why(job_id))
+
+    def verify(self, *, limit: int = 10000, seconds: float = 30.0) -> Report:
+        """Look for what must not be, among the newest `limit` jobs on their way and as many completed ones. Reads only.
+        An empty `findings` means that nothing is wrong with what was looked at."""
+        return self._run(lambda: self._jobs.verify(limit=limit, seconds=seconds))
 
     def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
         """The job once it has ended (completed, failed, expired or cancelled); TimeoutError if that takes too long."""

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from rowlock.core import codec
-from rowlock.core.job import NewJob
+from rowlock.core.ids import check_id
+from rowlock.core.job import NewJob, new_job
 from rowlock.errors import IdTaken, InvalidInput, OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
 from rowlock.stores.base import Enqueued, Store
-from rowlock.tasks import Draft, JobOptions
+from rowlock.tasks import Draft, JobOptions, Task
 
 Draftable = Draft | tuple[str, Mapping[str, Any]] | Mapping[str, Any]
 
@@ -42,6 +43,19 @@ def draft_of(n: int, job: object) -> Draft:
     raise InvalidInput(
         f"jobs[{n}]", "not_a_job", f"must be task.draft(…), (topic, payload) or a mapping, not {type(job).__name__}"
     )
+
+
+def checked(draft: Draft, new_id: str, task: Task[..., Any] | None) -> NewJob:
+    """Every check of one job, with the defaults of its task."""
+    options: JobOptions = draft.options
+    if task is not None:
+        options = {**task.policy.defaults(), **options}
+        task.arguments.values(draft.payload)
+    rest = cast(dict[str, Any], {**options})
+    own = rest.pop("id", None)
+    if unknown := sorted(rest.keys() - JobOptions.__annotations__.keys()):
+        raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(JobOptions.__annotations__)}")
+    return new_job(new_id if own is None else check_id(own), draft.topic, draft.payload, **rest)
 
 
 class SafeInsert(Protocol):

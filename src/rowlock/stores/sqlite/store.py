@@ -15,8 +15,9 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from rowlock.core.job import Event, Job, Log, NewJob
+from rowlock.core.job import Event, Job, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement
+from rowlock.core.verify import Kept
 from rowlock.errors import ConnectionRefused, StoreClosed, StoreError
 from rowlock.stores.base import (
     Beat,
@@ -358,7 +359,12 @@ class SqliteStore:
             watching = await self._open_side("watch", self._open_reader)
             watching.worker.submit_stop()  # the watcher has a thread of its own
             database = watching.database
-            watcher = Watcher(self._doorbell, database.data_version, partial(connect.disconnect, database.conn))
+            watcher = Watcher(
+                self._doorbell,
+                database.data_version,
+                partial(connect.disconnect, database.conn),
+                f"{self._path}-wal",
+            )
             return _Opened(writer, reader, watcher)
         except BaseException:
             for side in (reader, writer):

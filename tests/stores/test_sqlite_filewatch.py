@@ -1,0 +1,51 @@
+"""Where the system can tell us that a file is written to, we needn't ask all the time."""
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from rowlock.stores.sqlite import filewatch
+from rowlock.stores.sqlite.store import SqliteStore
+
+pytestmark = pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="inotify or kqueue")
+
+
+def test_a_write_and_a_call_end_the_wait(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    watch = filewatch.watch(str(file))
+    assert watch is not None
+    assert not watch.wait(0.01)
+    with file.open("ab") as other:
+        other.write(b"more")
+    assert watch.wait(60)
+    threading.Timer(0.05, watch.wake).start()
+    assert watch.wait(60)
+    assert not watch.wait(0.01)  # all of it was heard
+    watch.close()
+
+
+def descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def test_a_file_that_is_not_there_is_not_watched(tmp_path: Path) -> None:
+    before = descriptors()
+    assert filewatch.watch(str(tmp_path / "missing")) is None
+    assert descriptors() == before
+
+
+async def test_without_it_the_store_asks_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filewatch, "watch", lambda path: None)
+    store, other = SqliteStore(tmp_path / "jobs.db"), SqliteStore(tmp_path / "jobs.db")
+    await store.migrate()
+    await store.open()
+    await other.open()
+    while await store.wait_for_work(0.05):
+        pass
+    await other.ring()
+    assert await store.wait_for_work(60)
+    await store.close()
+    await other.close()
