@@ -15,6 +15,7 @@ from uuid import UUID
 
 MOST_SLOTS = 10_000  # jobs that a worker may run at once
 
+_NOWHERE = -1  # more jobs than slots: whoever can't be noted is rescued by the start mark alone
 _HEADER = struct.Struct("=dII")  # when the claim loop last turned; running handlers; leaked ones
 _START = 64
 _ID = struct.Struct("=16s")
@@ -25,11 +26,14 @@ _SIZE = _ID.size + _VERSION.size
 class Board:
     def __init__(self, memory: mmap.mmap | bytearray) -> None:
         self._memory = memory
-        self._free = list(range((len(memory) - _START) // _SIZE))
+        self._slots = (len(memory) - _START) // _SIZE
+        self._used = 0  # slots that were used at some time
+        self._free: list[int] = []  # of those
 
     @classmethod
-    def private(cls, slots: int) -> Board:
-        return cls(bytearray(_START + slots * _SIZE))
+    def private(cls) -> Board:
+        """Nobody reads it."""
+        return cls(bytearray(_START))
 
     @classmethod
     def shared(cls, slots: int) -> tuple[Board, int]:
@@ -51,13 +55,19 @@ class Board:
 
     def put(self, job_id: str, version: int) -> int:
         """A handler starts. The version comes last: without it an entry doesn't count."""
-        slot = self._free.pop()
+        if not self._free and self._used == self._slots:
+            return _NOWHERE
+        slot = self._free.pop() if self._free else self._used
+        self._used = max(self._used, slot + 1)
         at = _START + slot * _SIZE
         _ID.pack_into(self._memory, at, UUID(job_id).bytes)
         _VERSION.pack_into(self._memory, at + _ID.size, version)
         return slot
 
     def clear(self, slot: int) -> None:
+        """The handler has ended, or was left behind."""
+        if slot == _NOWHERE:
+            return
         _VERSION.pack_into(self._memory, _START + slot * _SIZE + _ID.size, 0)
         self._free.append(slot)
 

@@ -1,7 +1,8 @@
 """Take back the jobs of a worker process that is known to be dead. Started by the supervisor, ends when it is done.
 
-What the dead one had started gets its start mark first, so that only those jobs are charged; then all that it held is
-rescued in one go. If it ended because it had to, nothing is charged: its jobs are given back.
+The jobs whose handlers were running may be why it died: they get their start mark, if they have none yet, and are
+rescued in one go, charged, and suspect from now on. What it had only claimed, or finished and not settled, is given
+back. If it ended because it had to, all of it is.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ async def rescue(order: Rescue) -> tuple[int, int]:
     store = open_store(order.url)
     await store.open()
     try:
-        given_back = await _give_back(store, order) if order.blameless else 0
+        given_back = await _give_back(store, order)
         rescued = await _rescue(store, order)
         await store.retire([order.worker])
         if given_back or rescued:
@@ -43,8 +44,11 @@ async def rescue(order: Rescue) -> tuple[int, int]:
 
 
 async def _give_back(store: Store, order: Rescue) -> int:
-    to = Transition(event="released", status=Status.PENDING, delay=None, reason=f"shutdown: {order.detail}")
-    held = await store.held_by(order.worker)
+    """What was not running, whatever its start mark says: a claim may mark what it only means to start."""
+    why = "shutdown" if order.blameless else "not running"
+    to = Transition(event="released", status=Status.PENDING, delay=None, reason=f"{why}: {order.detail}")
+    started = set() if order.blameless else set(order.started)
+    held = [beat for beat in await store.held_by(order.worker) if (beat.id, beat.version) not in started]
     for at in range(0, len(held), _BATCH):
         await store.settle([Settlement(beat.id, beat.version, to) for beat in held[at : at + _BATCH]])
     return len(held)

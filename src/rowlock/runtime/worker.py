@@ -68,7 +68,7 @@ class Worker:
         self.name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(2)}"
         self.tasks = _chosen(tasks, settings.topics)
         self.runs: dict[tuple[str, int], Run] = {}  # all that we hold, also what has finished and is not settled yet
-        self.board = board or Board.private(settings.concurrency)
+        self.board = board or Board.private()
         self.stopping = False
         self.replace = replace
         self.version = version

@@ -111,6 +111,19 @@ async def test_a_job_that_kills_its_process_ends_alone(fleet: Fleet, how: str, s
     await steady(fleet, worker)
 
 
+async def test_who_was_claimed_beside_it_and_had_not_begun_is_not_charged(fleet: Fleet) -> None:
+    """They were to start at once, so the claim itself was their start mark; but the first one killed the process."""
+    guilty = await fleet.enqueue("poison", {"how": "kill"}, max_retries=1, priority=200)
+    others = [await fleet.enqueue("nap", {"seconds": 0.0}, max_retries=0) for _ in range(9)]
+    worker = await fleet.start(*LONG_LEASE)
+    await fleet.drained()
+    assert (await fleet.jobs.get(guilty)).status is Status.FAILED
+    for job_id in others:
+        job = await fleet.jobs.get(job_id)
+        assert (job.status, job.retries, job.crashes) == (Status.COMPLETED, 0, 0)
+    await steady(fleet, worker)
+
+
 async def test_a_job_that_kills_its_process_and_has_no_retry_left_expires(postgres_fleet: Fleet) -> None:
     fleet = postgres_fleet
     before = await fleet.enqueue_many(250, "quick")
