@@ -26,6 +26,7 @@ from msgspec import UNSET, UnsetType
 
 from rowlock.client.enqueue import Draftable
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.core.job import Event, Job, Log
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo

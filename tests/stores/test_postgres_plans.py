@@ -97,7 +97,7 @@ class Meter:
         await self._connection.execute(
             "UPDATE _jobs SET locked_until = now() - interval '1 s' WHERE locked_until > now()"
         )
-        blocks["rescue"] = await self.blocks(sql.rescue, "m1", [60.0], CRASH_ERROR, 500, "")
+        blocks["rescue"] = await self.blocks(sql.rescue, "m1", [60.0], CRASH_ERROR, 500, "", None)
         await store.delete([one.id for one in claimed], by="test")
         await self._connection.execute("DELETE FROM _jobs WHERE locked_by = 'w1'")
         return blocks

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rowlock.errors import StoreClosed
 from rowlock.stores.sqlite import filewatch
+from rowlock.stores.sqlite.doorbell import Doorbell, Watcher
 from rowlock.stores.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="inotify or kqueue")
@@ -49,3 +51,29 @@ async def test_without_it_the_store_asks_now_and_then(tmp_path: Path, monkeypatc
     assert await store.wait_for_work(60)
     await store.close()
     await other.close()
+
+
+def test_the_watch_is_open_as_long_as_somebody_may_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watching thread may end before it is woken; a closed descriptor may be somebody else's by then."""
+    ended = threading.Event()
+
+    class Watch:
+        closed = False
+
+        def wait(self, timeout: float) -> bool:
+            return False
+
+        def wake(self) -> None:
+            assert ended.wait(60)
+            assert not self.closed
+
+        def close(self) -> None:
+            self.closed = True
+
+    watch = Watch()
+    monkeypatch.setattr(filewatch, "watch", lambda path: watch)
+    doorbell = Doorbell()
+    watcher = Watcher(doorbell, lambda: 1, ended.set, "log")
+    doorbell.close(StoreClosed("closed"))
+    watcher.stop()
+    assert watch.closed

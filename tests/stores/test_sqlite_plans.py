@@ -93,7 +93,7 @@ def measure(database: Database) -> dict[str, int]:
     taken["progress"] = steps(conn, lambda now: settle.progress(conn, now, reports))
     taken["look"] = steps(conn, lambda _: settle.look(conn, beats))
     taken["held_by"] = steps(conn, lambda _: database.held_by(CLAIM.worker))
-    rescue: dict[str, Any] = {"by": "m1", "backoff": [60.0], "limit": 500, "detail": None}
+    rescue: dict[str, Any] = {"by": "m1", "backoff": [60.0], "limit": 500, "detail": None, "before": None}
     taken["rescue"] = steps(conn, lambda now: upkeep.rescue(conn, now + HOUR, workers=None, **rescue))
     taken["rescue of the dead"] = steps(conn, lambda now: upkeep.rescue(conn, now, workers=[CLAIM.worker], **rescue))
     conn.execute("DELETE FROM _jobs WHERE version > 0 OR topic = 'bills' OR (topic = 'mail' AND ready)")

@@ -2,7 +2,7 @@
 
 Exit codes:
     0    done
-    1    the database or a job said no: one line on stderr, `rowlock: …`
+    1    the database or a job said no: one line on stderr, `rowlock: …`; `verify`: something is wrong
     2    wrong usage, or an application that can't be loaded
     3    `jobs wait`, `enqueue --wait`: the job ended otherwise than completed (failed, expired, cancelled)
     4    `jobs wait`, `enqueue --wait`: the time was over first
@@ -28,6 +28,7 @@ from rowlock.cli.groups import Lazy, Root, traceback_option
         "stats": Lazy("rowlock.cli.stats:stats", "How many jobs stand where, and how they ended."),
         "top": Lazy("rowlock.cli.top:top", "Watch the queue live."),
         "why": Lazy("rowlock.cli.why:why", "Why is this job not running?"),
+        "verify": Lazy("rowlock.cli.verify:verify", "Look for what must not be in a database in use."),
         "workers": Lazy("rowlock.cli.workers:workers", "The workers that the database knows."),
         "migrate": Lazy("rowlock.cli.migrate:migrate", "Create or update rowlock's tables."),
         "demo": Lazy("rowlock.cli.demo:demo", "See it work, in a minute, on a database of its own."),

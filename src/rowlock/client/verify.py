@@ -1,4 +1,4 @@
-"""`rowlock verify`: look through a database in use for what must not be. Reads only, a page at a time, within bounds."""
+"""Look through a database in use for what must not be (`rowlock verify`). Reads only, page by page, within bounds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAX_FINDINGS = 1000
 
 
 class Report(Struct, frozen=True):
-    """`checked`: how many jobs were looked at, the newest first. `partial`: there are more, or more was found. `silent`:
-    workers that have said neither anything within their lease nor goodbye; dead, or cut off, but nothing is wrong."""
+    """`checked`: how many jobs were looked at, the newest first. `partial`: there are more, or more was found.
+    `silent`: workers that were not heard of within their lease, and didn't say goodbye. That is no finding."""
 
     findings: list[Finding]
     checked: int
@@ -37,7 +37,8 @@ async def verify(store: Store, *, limit: int, seconds: float) -> Report:
         for worker in await store.workers()
         if worker.seen is not None and worker.seen + timedelta(seconds=worker.lease) < now
     ]
-    return Report(search.findings[:MAX_FINDINGS], search.checked, search.partial, silent)
+    partial = search.partial or len(search.findings) > MAX_FINDINGS
+    return Report(search.findings[:MAX_FINDINGS], search.checked, partial, silent)
 
 
 class _Search:

@@ -87,7 +87,7 @@ def _history(row: Kept) -> Iterator[tuple[str, str]]:
         if not any(event in move.events and status in move.sources and said in move.targets for move in _AFTER_START):
             yield "history", f"can't have gone from {status} to {said} by {event} (entry {n + 1} of its history)"
             return
-        status = Status(said)
+        status = Status(str(said))
     if row.version == version + 1 and status is PENDING:
         status, version = PROCESSING, version + 1
     if row.version != version and not (row.dropped and not row.history):

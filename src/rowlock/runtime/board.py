@@ -15,7 +15,7 @@ from uuid import UUID
 
 MOST_SLOTS = 10_000  # jobs that a worker may run at once
 
-_NOWHERE = -1  # more jobs than slots: whoever can't be noted is rescued by the start mark alone
+_NOWHERE = -1  # more jobs than slots, which can only be where nobody reads the board
 _HEADER = struct.Struct("=dII")  # when the claim loop last turned; running handlers; leaked ones
 _START = 64
 _ID = struct.Struct("=16s")

@@ -385,7 +385,7 @@ class Store(Protocol):
         ...
 
     async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
-        """Rows of _jobs or of the archive as they are kept, from the largest id down, `before` that one: for `verify`."""
+        """Rows of _jobs or of the archive as they are kept, from the largest id down, below `before`: for `verify`."""
         ...
 
     async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:

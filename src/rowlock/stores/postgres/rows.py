@@ -10,10 +10,12 @@ import msgspec
 from rowlock.core.codec import decode, encode
 from rowlock.core.job import Event, Job, Lane, NewJob, Status
 from rowlock.core.lifecycle import Settlement
+from rowlock.core.verify import Kept
 from rowlock.stores.base import NewLine, WorkerInfo
 from rowlock.stores.times import span
 
 STATUS = {status.value: status for status in Status}
+LARGEST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 _encode = msgspec.json.Encoder().encode
 

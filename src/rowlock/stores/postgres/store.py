@@ -23,6 +23,7 @@ from rowlock.core.lifecycle import (
     ended_by,
     judge,
 )
+from rowlock.core.verify import Kept
 from rowlock.stores.base import (
     MAX_LOG_LINES,
     Beat,

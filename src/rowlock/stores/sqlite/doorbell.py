@@ -101,6 +101,8 @@ class Watcher:
         if self._written is not None:
             self._written.wake()
         self._thread.join()
+        if self._written is not None:  # not by the thread: it may end before it is woken, and descriptors are reused
+            self._written.close()
 
     def _watch(self) -> None:
         changed = soon = time.monotonic()
@@ -118,6 +120,4 @@ class Watcher:
                 self._stopped.wait(_SOON)
             elif self._written.wait(_RARELY):
                 soon = time.monotonic() + _MOMENT
-        if self._written is not None:
-            self._written.close()
         self._close()
