@@ -126,6 +126,23 @@ async def test_a_lost_claim_is_given_back_even_while_stopping(jobs: Jobs, monkey
     assert (job.status, job.retries, job.locked_by) == (Status.PENDING, 0, None)
 
 
+async def test_a_lost_claim_that_was_cancelled_meanwhile_ends_cancelled(jobs: Jobs, url: str) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    made = await work.enqueue()
+    jobs._worker = worker = jobs.make_worker(lease=600.0)
+    store = open_store(url)
+    await store.open()
+    await store.claim(Claim(worker.name, (Lane("work"),), 1, 600.0))
+    await jobs.cancel(made.id)
+    await worker.start()
+    worker.rounds.claim_lost = True
+    worker.nudge()
+    assert (await ended(jobs, made.id)).status is Status.CANCELLED
+    await store.close()
+
+
 async def test_a_heartbeat_that_is_never_answered_is_sent_again(
     jobs: Jobs, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

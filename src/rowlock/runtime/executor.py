@@ -64,7 +64,6 @@ class Executor:
         run.began = time.monotonic()
         run.kind = self._kind(run)
         run.fiber = self._loop.create_task(self._execute(run))
-        run.timer = self._loop.call_later(run.job.timeout, self.interrupt, run, Interruption.TIMED_OUT)
 
     def _kind(self, run: Run) -> Kind:
         """A suspect runs in a child process, whatever its kind: if it kills, it kills nobody else. Unless the child
@@ -77,6 +76,8 @@ class Executor:
     async def _execute(self, run: Run) -> None:
         outcome: Outcome | None = None
         try:
+            run.began = time.monotonic()  # again: another handler may have blocked the loop since
+            run.timer = self._loop.call_later(run.job.timeout, self.interrupt, run, Interruption.TIMED_OUT)
             self._begins(run)
             match run.kind:
                 case "async":
@@ -147,6 +148,9 @@ class Executor:
         if run.concluded:
             return
         assert run.fiber is not None  # noqa: S101 - narrows the type
+        if run.fiber.done():  # it was cancelled before its first step
+            self._conclude(run, None)
+            return
         log.error("%r goes on after it was cancelled: it is left behind", run)
         self._stubborn += 1
         run.fiber.add_done_callback(self._gone)

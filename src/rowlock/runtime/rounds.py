@@ -286,10 +286,13 @@ class Rounds:
         unknown = [beat for beat in held if (beat.id, beat.version) not in self._worker.runs]
         if unknown:
             log.warning("worker %s gives back %d jobs of a claim whose reply was lost", self._worker.name, len(unknown))
-            back = Transition(
-                event="released", status=Status.PENDING, delay=None, reason="the reply to the claim was lost"
-            )
-            await self._store.settle([Settlement(beat.id, beat.version, back) for beat in unknown])
+            why = "the reply to the claim was lost"
+            back = Transition(event="released", status=Status.PENDING, delay=None, reason=why)
+            settled = await self._store.settle([Settlement(beat.id, beat.version, back) for beat in unknown])
+            answers = zip(unknown, settled.verdicts, strict=True)
+            cancelled = [beat for beat, verdict in answers if verdict.answer is Answer.CHANGED]
+            gone = Transition(event="cancelled", status=Status.CANCELLED, reason=why)
+            await self._store.settle([Settlement(beat.id, beat.version, gone) for beat in cancelled])
         self.claim_lost = False
 
     def _rest(self, error: Exception) -> None:
