@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 ARGS ?=
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test proof check format clean
 
 help: ## list these targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -17,6 +17,9 @@ demo: $(READY) ## see it work, in this terminal (ARGS="--for 30" ends it by itse
 
 test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in parallel)
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+proof: $(READY) ## try to break every promise (docs/reliability.md); takes minutes
+	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
 
 check: $(READY) ## lint, formatting, types, import rules
 	$(BIN)/ruff check .

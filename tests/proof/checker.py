@@ -1,0 +1,71 @@
+"""The checker: reads a History and says which invariants it breaks.
+
+One function per invariant, named by it. What a history has no record of is not judged: without executions nothing is
+said about results, without a comparison of clocks (`monotonic_offset`) nothing about the order of things inside and
+outside of the database. Unknown is not failed: an operation whose outcome is unknown may have happened or not.
+
+Settings that it knows, all in seconds but the offset: lease, poll, maintenance, grace, cancel_grace, slack (how late a
+busy machine may be; liveness is judged only where it is given), drain_within, pause_margin, and `monotonic_offset`
+(microseconds to add to CLOCK_MONOTONIC to get the database's clock), `now` (the database's clock at the end),
+`keep_completed`, `keep_failed`, … (for how long maintenance keeps what has ended).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from tests.proof import checker_clients, checker_events, checker_moves, checker_runs
+from tests.proof.history import History, Violation
+from tests.proof.lives import World
+
+INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
+    "S1": checker_clients.s1_every_acknowledged_enqueue_is_one_job,
+    "S2": checker_clients.s2_every_job_has_a_source,
+    "S3": checker_moves.s3_legal_moves_that_fold_to_the_row,
+    "S4": checker_moves.s4_the_version_counts_claims,
+    "S5": checker_moves.s5_no_claim_while_a_lease_is_open,
+    "S6": checker_moves.s6_worker_writes_carry_the_current_version,
+    "S7": checker_moves.s7_one_completion_and_ends_are_final,
+    "S8": checker_runs.s8_the_result_is_that_runs_output,
+    "S9": checker_moves.s9_retries_are_bounded_and_charged_rightly,
+    "S10": checker_moves.s10_no_rescue_before_the_lease_ends,
+    "S11": checker_moves.s11_no_claim_before_run_at,
+    "S12": checker_clients.s12_no_claim_of_a_paused_topic,
+    "S13": checker_clients.s13_one_live_job_per_key,
+    "S17": checker_clients.s17_business_row_and_job_together,
+    "S19": checker_events.s19_every_move_is_recorded_in_its_transaction,
+    "S20": checker_clients.s20_nothing_vanishes,
+    "X1": checker_runs.x1_a_completion_follows_a_finished_run,
+    "X2": checker_runs.x2_one_execution_per_claim,
+    "X3": checker_runs.x3_overlap_only_after_the_lease_was_lost,
+    "L1": checker_runs.l1_drained_in_time,
+    "L2": checker_runs.l2_taken_back_in_time_after_a_kill,
+    "L5": checker_runs.l5_at_rest_nothing_is_left,
+    "L6": checker_runs.l6_a_polite_stop_leaves_nothing,
+    "EVENTS": checker_events.events_equal_what_was_witnessed,
+}
+NOT_APPLICABLE = {
+    "S14": "there are no schedules yet",
+    "S15": "there are no FIFO keys yet",
+    "S16": "there are no flows yet",
+    "S18": "there are no actors with scopes yet",
+    "L3": "a figure, not an invariant: benchmarks measure it",
+    "L4": "a history holds nothing about listeners; the doorbell's own tests do",
+}
+
+
+def check(history: History) -> list[Violation]:
+    """Everything that is wrong with it, in the order of the invariants."""
+    world = World(history)
+    return [
+        Violation(name, job_id, text) for name, invariant in INVARIANTS.items() for job_id, text in invariant(world)
+    ]
+
+
+def summary(suite: str, histories: Iterable[History], violations: list[Violation], took: float, **figures: int) -> str:
+    """The one line that a suite prints."""
+    count = Counter[str]()
+    for history in histories:
+        count.update(jobs=len(history.jobs) + len(history.archive), executions=len(history.executions))
+        count.update({"row changes": len(history.changes), "faults": len(history.faults)})
+    said = ", ".join(f"{number:,} {what.replace('_', ' ')}" for what, number in {**figures, **count}.items() if number)
+    return f"{suite}: {len(violations)} violations, {said}, {took:.1f} s"

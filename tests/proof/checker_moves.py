@@ -1,0 +1,304 @@
+"""S3 to S7 and S9 to S11: what may happen to a job, and what its row says afterwards."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from rowlock.core.lifecycle import MOVES
+from tests.proof.lives import ENDED, HELD, Life, Row, Step, World, changed
+
+Found = Iterator[tuple[str | None, str]]
+
+_SETTLED = {"status", "ready", "started_at", "locked_by", "locked_until", "updated", "history", "history_dropped"}
+_ENTRY = {"updated", "history", "history_dropped"}
+COLUMNS = {  # what a move may change; everything else must stay
+    "claim": {
+        *("status", "ready", "version", "locked_by", "locked_until", "claimed_at", "started_at"),
+        *("progress", "stage", "message", "updated"),
+    },
+    "heartbeat": {"locked_until", "started_at"},
+    "progress": {"progress", "stage", "message", "updated", "log", "log_dropped"},
+    "fail": _SETTLED | {"run_at", "retries", "last_error", "finished_at"},
+    "snooze": _SETTLED | {"run_at"},
+    "release": _SETTLED,
+    "wait": _SETTLED | {"run_at"},
+    "resume": _SETTLED | {"run_at", "result", "last_error", "finished_at"},
+    "acknowledge_cancel": _SETTLED | {"finished_at", "last_error", "cancel_reason"},
+    "cancel": _ENTRY | {"status", "ready", "finished_at", "cancel_requested_at", "cancel_reason"},
+    "cancel_timeout": _ENTRY | {"status", "finished_at", "locked_by", "locked_until"},
+    "promote": {"ready"},
+    "rescue": (_SETTLED - {"started_at"}) | {"run_at", "retries", "crashes", "last_error", "finished_at"},
+    "expire": _ENTRY | {"status", "ready", "finished_at", "last_error"},
+    "update": _ENTRY | {"priority", "run_at", "ready", "payload", "tags"},
+    "requeue": _ENTRY
+    | {"status", "ready", "run_at", "retries", "crashes", "progress", "stage", "message", "result", "expires_at"}
+    | {"finished_at", "cancel_requested_at", "cancel_reason"},
+    "complete": {"status", "updated", "started_at", "finished_at", "result"},
+}
+_NEW = {"version": 0, "retries": 0, "crashes": 0, "history_dropped": 0, "progress": 0, "history": None, "result": None}
+
+
+def s3_legal_moves_that_fold_to_the_row(world: World) -> Found:
+    for life in world.lives:
+        previous: Row | None = None
+        for step in life.steps:
+            if step.before != previous and not (step.before and _same(step.before, previous)):
+                yield life.id, f"the row before {step} is not the row after the step before it"
+            previous = step.after
+            for problem in _illegal(step):
+                yield life.id, f"{step} {problem}"
+    for job_id, lives in world.by_id.items():
+        row = world.history.jobs.get(job_id) or world.history.archive.get(job_id)
+        last = lives[-1].last.after
+        if row is not None and last is not None and not _same(last, row):
+            names = ", ".join(sorted(changed(last, row)))
+            yield job_id, f"the final row is not what the last step, {lives[-1].last}, left: {names}"
+
+
+def _same(one: Row, other: Row | None) -> bool:
+    return other is not None and not changed(one, other)
+
+
+def _illegal(step: Step) -> Iterator[str]:
+    if step.move is None:
+        yield "is no move"
+        return
+    move = MOVES[step.move]
+    if step.before is None:
+        if move.sources:
+            yield "comes from nowhere"
+    elif step.before["status"] not in move.sources:
+        yield f"is not allowed from {step.before['status']}"
+    if step.after is None:
+        if move.targets:
+            yield "removes the job"
+    elif step.after["status"] not in move.targets:
+        yield f"may not lead to {step.after['status']}"
+    if step.before is not None and step.after is not None:
+        if more := changed(step.before, step.after) - COLUMNS[step.move]:
+            yield f"changed {', '.join(sorted(more))}"
+    elif step.before is None and step.after is not None:
+        for name, value in _NEW.items():
+            if step.after[name] != value:
+                yield f"began with {name} {step.after[name]!r}"
+    if step.after is not None:
+        yield from _unlawful(step.after)
+
+
+def _unlawful(row: Row) -> Iterator[str]:
+    """What must hold of any row at any time."""
+    status = row["status"]
+    if status != "completed":
+        if (row["locked_until"] is not None) != (status in HELD):
+            yield f"left a row that is {status} with locked_until {row['locked_until']}"
+        if row["ready"] and status != "pending":
+            yield f"left a row that is {status} and ready"
+    if (row["locked_by"] is not None) != (status in HELD or status == "completed"):
+        yield f"left a row that is {status} with locked_by {row['locked_by']}"
+    if (row["finished_at"] is not None) != (status in ENDED):
+        yield f"left a row that is {status} with finished_at {row['finished_at']}"
+
+
+def s4_the_version_counts_claims(world: World) -> Found:
+    for life in world.lives:
+        version = 0
+        for step in life.steps:
+            was = 0 if step.before is None else step.before["version"]
+            if was != version:
+                yield life.id, f"{step} found version {was} after {version} claims"
+            version += step.move == "claim"
+            if step.after is not None and step.after["version"] != version:
+                yield life.id, f"{step} left version {step.after['version']} after {version} claims"
+            version = step.version  # say it once
+    for job_id, lives in world.by_id.items():
+        row = world.history.jobs.get(job_id) or world.history.archive.get(job_id)
+        claims = sum(step.move == "claim" for step in lives[-1].steps)
+        if row is not None and row["version"] != claims:
+            yield job_id, f"its version is {row['version']} after {claims} claims"
+
+
+def s5_no_claim_while_a_lease_is_open(world: World) -> Found:
+    for life in world.lives:
+        holder: Step | None = None
+        for step in life.steps:
+            if step.move == "claim":
+                assert step.before is not None
+                assert step.after is not None
+                if holder is not None or step.before["status"] in HELD or step.before["locked_until"] is not None:
+                    yield life.id, f"{step} while {step.before['locked_by']} has it until {step.before['locked_until']}"
+                if step.after["locked_by"] is None or (step.after["locked_until"] or 0) <= step.after["claimed_at"]:
+                    yield life.id, f"{step} gave no lease"
+                holder = step
+            elif step.after is None or step.after["status"] not in HELD:
+                holder = None
+
+
+def s6_worker_writes_carry_the_current_version(world: World) -> Found:
+    for life in world.lives:
+        for step in life.steps:
+            before, after = step.before, step.after
+            if step.move is None or not MOVES[step.move].fenced or before is None or after is None:
+                continue
+            if before["status"] not in HELD:
+                yield life.id, f"{step} although nobody held it"
+            for name in ("version", "claimed_at"):
+                for carried in [after[name], *(entry.get(name) for entry in step.entries)]:
+                    if carried != before[name]:
+                        yield life.id, f"{step} carries {name} {carried}, the run has {before[name]}"
+            for entry in step.entries:
+                if entry.get("by") != before["locked_by"]:
+                    yield life.id, f"{step} by {entry.get('by')}, the lease is {before['locked_by']}'s"
+            if step.move == "complete" and after["locked_by"] != before["locked_by"]:
+                yield life.id, f"{step} by {after['locked_by']}, the lease is {before['locked_by']}'s"
+            if step.move in ("fail", "snooze") and not _ended_without_a_word(after):
+                yield from _settled_by_another(world, life, step)
+            if step.move == "progress":
+                for line in _new_lines(before, after):
+                    if line["version"] != before["version"]:
+                        yield life.id, f"{step} logged a line of version {line['version']}"
+
+
+def _ended_without_a_word(row: Row) -> bool:
+    """Its handler may be running yet (a thread can't be killed), or its process died."""
+    error = str(row["last_error"])
+    return "Timed out" in error or "child process" in error
+
+
+def _settled_by_another(world: World, life: Life, step: Step) -> Found:
+    """A run that has not ended can't have asked for this: an older one did."""
+    runs = world.executions.get((life.id, step.version), ())
+    ends = [None if run.ended is None else world.by_database(run.ended) for run in runs]
+    if runs and world.by_database(0) is not None and all(end is None or end > step.at + world.apart for end in ends):
+        yield life.id, f"{step} although run {step.version} had not ended"
+
+
+def _new_lines(before: Row, after: Row) -> list[dict[str, Any]]:
+    old, new = before["log"] or [], after["log"] or []
+    added = len(new) - len(old) + after["log_dropped"] - before["log_dropped"]
+    return list(new[len(new) - added :]) if added else []
+
+
+def s7_one_completion_and_ends_are_final(world: World) -> Found:
+    for job_id, lives in world.by_id.items():
+        completions = [step for life in lives for step in life.steps if _archives(step)]
+        if len(completions) > 1:
+            yield job_id, f"was completed {len(completions)} times"
+        for step in (step for life in lives for step in life.steps):
+            was = step.before["status"] if step.before else None
+            allowed = {"delete", "prune"} if was == "completed" else {"requeue", "delete", "prune"}
+            if was in ENDED and step.move not in allowed:
+                yield job_id, f"{step} after its end"
+    for job_id in world.history.jobs.keys() & world.history.archive.keys():
+        yield job_id, "is in _jobs and in the archive"
+
+
+def _archives(step: Step) -> bool:
+    was_completed = step.before is not None and step.before["status"] == "completed"
+    return step.after is not None and step.after["status"] == "completed" and not was_completed
+
+
+def s9_retries_are_bounded_and_charged_rightly(world: World) -> Found:
+    for life in world.lives:
+        free = 0  # crashes of handlers that ran, and that were not charged
+        for step in life.steps:
+            before, after = step.before, step.after
+            if after is None:
+                continue
+            if after["retries"] > after["max_retries"]:
+                yield life.id, f"{step}: {after['retries']} retries of {after['max_retries']}"
+            if before is None:
+                continue
+            yield from ((life.id, f"{step} {problem}") for problem in _wrong_charge(step, before, after))
+            runs = world.executions.get((life.id, before["version"]), [])
+            given_back = step.move == "release" and str(step.said("reason")).startswith(
+                "not running"
+            )  # by a supervisor
+            if given_back and any(run.ended is None for run in runs):
+                yield life.id, f"{step}: its handler was running when the worker died, and that was not charged"
+            if step.move == "requeue":
+                free = 0
+            if step.move == "rescue" and before["status"] == "processing" and before["started_at"] is None:
+                free += bool(runs)
+                if free == 2:
+                    yield life.id, f"{step}: a second crash of a handler that ran was not charged"
+
+
+def _wrong_charge(step: Step, before: Row, after: Row) -> Iterator[str]:
+    exhausted = before["retries"] >= before["max_retries"]
+    started = before["started_at"] is not None
+    retries, crashes, status = before["retries"], before["crashes"], after["status"]
+    if step.move == "fail":
+        retries += status == "pending"
+        if status == "pending" and exhausted:
+            yield "is tried again although no retry was left"
+        if status == "failed" and str(after["last_error"]).startswith("Max retries exceeded: ") and not exhausted:
+            yield f"gave up after {before['retries']} retries of {before['max_retries']}"
+    elif step.move == "rescue":
+        processing = before["status"] == "processing"
+        due = "cancelled" if not processing else "expired" if started and exhausted else "pending"
+        if status != due:
+            yield f"should have led to {due}"
+        retries += processing and started and not exhausted
+        # Of workers that were named (and are known to be dead), only what they had started is a suspect.
+        crashes = after["crashes"] if not started and after["crashes"] - crashes in (0, 1) else crashes + 1
+    elif step.move == "requeue":
+        retries = crashes = 0
+    if after["retries"] != retries:
+        yield f"left {after['retries']} retries, not {retries}"
+    if after["crashes"] != crashes:
+        yield f"left {after['crashes']} crashes, not {crashes}"
+
+
+def s10_no_rescue_before_the_lease_ends(world: World) -> Found:
+    grace = world.history.settings.get("cancel_grace")
+    for life in world.lives:
+        for step in life.steps:
+            before, after = step.before, step.after
+            if before is None or after is None:
+                continue
+            if step.move == "rescue" and before["locked_until"] is not None:
+                early = before["locked_until"] - step.at - world.slack
+                if early > 0 and not world.deaths(before["locked_by"]):
+                    yield life.id, f"{step} {early} µs before the lease of {before['locked_by']} ended; it had not died"
+                if step.said("worker") != before["locked_by"]:
+                    yield life.id, f"{step} names {step.said('worker')}, it was {before['locked_by']}'s"
+            if step.move == "heartbeat" and (after["locked_until"] or 0) < (before["locked_until"] or 0):
+                yield life.id, f"{step} made the lease shorter"
+            if step.move == "heartbeat" and before["started_at"] not in (None, after["started_at"]):
+                yield life.id, f"{step} moved the start mark"
+            if step.move == "cancel_timeout" and grace is not None:
+                asked = before["cancel_requested_at"]
+                if asked is None or asked + grace * 1e6 > step.at + world.slack:
+                    yield life.id, f"{step} before the cancel's grace was over"
+
+
+def s11_no_claim_before_run_at(world: World) -> Found:
+    for life in world.lives:
+        for step in life.steps:
+            before, after = step.before, step.after
+            if before is None or after is None:
+                continue
+            if step.move == "claim":
+                if before["run_at"] > min(after["claimed_at"], step.at + world.slack):
+                    yield life.id, f"{step} at {after['claimed_at']}, before run_at {before['run_at']}"
+                if before["expires_at"] is not None and before["expires_at"] <= after["claimed_at"] - _statement(world):
+                    yield life.id, f"{step} at {after['claimed_at']}, past expires_at {before['expires_at']}"
+            if step.move == "expire" and (before["expires_at"] is None or before["expires_at"] > step.at + world.slack):
+                yield life.id, f"{step} before expires_at {before['expires_at']}"
+            if step.move in ("fail", "snooze", "rescue") and after["status"] == "pending" and step.said("delay"):
+                due = step.said("at") + round(step.said("delay") * 1e6)
+                if after["run_at"] < due - 1 or after["ready"]:
+                    yield life.id, f"{step} has to wait until {due}, but is due at {after['run_at']}"
+            if step.move == "release" and after["run_at"] != before["run_at"]:
+                yield life.id, f"{step} lost its place"
+
+
+def _statement(world: World) -> int:
+    """How long a statement may take between judging a row and writing it, in microseconds. SQLite has one clock reading
+    per transaction."""
+    return 0 if world.history.store == "sqlite" else 1_000_000
+
+
+def moves(lives: list[Life]) -> Counter[str]:
+    """How often each move was made: what a suite has covered."""
+    return Counter(step.move or "unknown" for life in lives for step in life.steps)

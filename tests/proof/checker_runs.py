@@ -1,0 +1,173 @@
+"""S8, X1 to X3 and L1, L2, L5, L6: what handlers did, and when things had to happen."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.proof.history import Execution, Fault
+from tests.proof.lives import HELD, Life, Step, World, is_target
+
+Found = Iterator[tuple[str | None, str]]
+
+SECOND = 1_000_000
+_LEFT_BEHIND = frozenset({"acknowledge_cancel", "cancel_timeout", "release"})  # ends that a thread may outlive
+
+
+def _completions(world: World) -> Iterator[tuple[Life, Step]]:
+    for life in world.lives:
+        for step in life.steps:
+            if step.move == "complete":
+                yield life, step
+
+
+def s8_the_result_is_that_runs_output(world: World) -> Found:
+    for life, step in _completions(world):
+        assert step.after is not None
+        result = step.after["result"]
+        run = life.id, step.version
+        outputs = [one.result for one in world.executions.get(run, ()) if one.ended is not None and one.error is None]
+        declared = [(one.detail or {}).get("result") for one in world.completions.get(run, ()) if one.outcome != "fail"]
+        if (outputs or declared) and result not in (declared or outputs):
+            yield life.id, f"its result {_short(result)} is not what run {step.version} made: {_short(outputs)}"
+        final = world.history.archive.get(life.id)
+        if final is not None and not life.gone and final["result"] != result:
+            yield life.id, f"was completed with {_short(result)} and has {_short(final['result'])}"
+
+
+def _short(value: Any) -> str:
+    return f"{value!r:.80}"
+
+
+def x1_a_completion_follows_a_finished_run(world: World) -> Found:
+    """Or one that declared itself complete, in its own transaction."""
+    if not world.records_runs:
+        return
+    for life, step in _completions(world):
+        run = life.id, step.version
+        if any(one.outcome != "fail" for one in world.completions.get(run, ())):
+            continue
+        finished = [one for one in world.executions.get(run, ()) if one.ended is not None and one.error is None]
+        if not finished:
+            yield life.id, f"{step} although no run {step.version} has finished well"
+        for one in finished:
+            ended = None if one.ended is None else world.by_database(one.ended)
+            if ended is not None and ended > step.at + world.apart:
+                yield life.id, f"{step} at {step.at}, before its run ended at {ended}"
+
+
+def x2_one_execution_per_claim(world: World) -> Found:
+    for (job_id, version), runs in world.executions.items():
+        if len(runs) > 1:
+            yield job_id, f"version {version} was executed {len(runs)} times"
+        claims = [life.claims[version] for life in world.by_id.get(job_id, ()) if version in life.claims]
+        if not claims:
+            yield job_id, f"version {version} was executed by {runs[0].worker} and never claimed"
+        for claim in claims:
+            assert claim.after is not None
+            for run in runs:
+                if run.worker != claim.after["locked_by"]:
+                    yield job_id, f"{claim.after['locked_by']} claimed version {version}, {run.worker} executed it"
+                begun = world.by_database(run.begun)
+                if begun is not None and begun + world.apart < claim.after["claimed_at"]:
+                    yield job_id, f"version {version} began at {begun}, before its claim"
+
+
+def x3_overlap_only_after_the_lease_was_lost(world: World) -> Found:
+    runs: dict[str, list[Execution]] = {}
+    for run in world.history.executions:
+        runs.setdefault(run.job_id, []).append(run)
+    for job_id, own in runs.items():
+        own.sort(key=lambda run: run.version)
+        for older, newer in ((a, b) for n, a in enumerate(own) for b in own[n + 1 :] if a.version != b.version):
+            if older.begun > newer.begun:
+                yield job_id, f"run {older.version} began after run {newer.version}"
+            if older.ended is not None and older.ended > newer.begun:
+                yield from _overlap(world, older, newer)
+
+
+def _overlap(world: World, older: Execution, newer: Execution) -> Found:
+    ends = [life.ends[older.version] for life in world.by_id.get(older.job_id, ()) if older.version in life.ends]
+    if not any(_may_be_outlived(end) for end in ends):
+        how = " and ".join(str(end) for end in ends) or "nothing"
+        yield older.job_id, f"run {newer.version} began while run {older.version} was not over; it was ended by {how}"
+    lease = world.history.settings.get("lease")
+    slack = world.history.settings.get("slack")
+    if lease is None or slack is None or older.told is not None or older.ended is None:
+        return
+    awake = max([newer.begun, *_wakings(world, older)])
+    if older.ended - awake > (lease / 3 + slack) * SECOND:
+        yield older.job_id, f"run {older.version} went on for {older.ended - awake} µs beside another, and was not told"
+
+
+def _may_be_outlived(end: Step) -> bool:
+    timed_out = end.move == "fail" and "Timed out" in str(end.after and end.after["last_error"])
+    return end.move == "rescue" or end.move in _LEFT_BEHIND or timed_out
+
+
+def _wakings(world: World, run: Execution) -> list[int]:
+    return [f.at for f in world.history.faults if f.kind == "cont" and is_target(f.target, run.worker)]
+
+
+def l1_drained_in_time(world: World) -> Found:
+    bound = world.history.settings.get("drain_within")
+    if bound is None or not world.history.faults:
+        return
+    over = world.by_database(max(fault.at for fault in world.history.faults))
+    ends = [life.last.at for life in world.lives if life.steps]
+    if over is not None and ends and max(ends) > over + bound * SECOND:
+        late = (max(ends) - over) / SECOND
+        yield None, f"the last job ended {late:.3f} s after the last fault; {bound:g} s are allowed"
+
+
+def l2_taken_back_in_time_after_a_kill(world: World) -> Found:
+    """The lease may have been renewed just before the kill; then it ends, a maintenance pass finds it."""
+    settings = world.history.settings
+    if not {"lease", "maintenance", "poll", "slack"} <= settings.keys():
+        return
+    bound = sum(settings[name] for name in ("lease", "maintenance", "poll", "slack")) * SECOND
+    for life in world.lives:
+        for version, claim in life.claims.items():
+            assert claim.after is not None
+            end = life.ends.get(version)
+            for fault in world.deaths(claim.after["locked_by"]):
+                at = world.by_database(fault.at)
+                if at is None or at < claim.at or (end is not None and end.at <= at):
+                    continue
+                if end is None or end.at > at + bound:
+                    when = "never" if end is None else f"{(end.at - at) / SECOND:.3f} s later"
+                    yield life.id, f"its worker died at {at}; it was taken back {when}"
+
+
+def l5_at_rest_nothing_is_left(world: World) -> Found:
+    if not world.history.at_rest:
+        return
+    now = world.history.settings.get("now")
+    for job_id, row in world.history.jobs.items():
+        if row["status"] in HELD:
+            yield job_id, f"is {row['status']} at rest, held by {row['locked_by']} until {row['locked_until']}"
+        if row["status"] == "pending" and (row["ready"] or (now is not None and row["run_at"] <= now)):
+            yield job_id, "is due and idle at rest"
+
+
+def l6_a_polite_stop_leaves_nothing(world: World) -> Found:
+    """`term` is the signal, `gone` the end of that process."""
+    faults = world.history.faults
+    grace = world.history.settings.get("grace")
+    for term in (fault for fault in faults if fault.kind == "term"):
+        gone = [fault for fault in faults if fault.kind == "gone" and fault.target == term.target]
+        if grace is not None and gone and gone[0].at - term.at > (grace + 1) * SECOND:
+            late = (gone[0].at - term.at) / SECOND
+            yield None, f"{term.target} was gone {late:.3f} s after SIGTERM; {grace + 1:g} s are allowed"
+        if gone:
+            yield from _left_by(world, gone[0])
+
+
+def _left_by(world: World, gone: Fault) -> Found:
+    at = world.by_database(gone.at)
+    for life in world.lives:
+        for version, claim in life.claims.items():
+            assert claim.after is not None
+            if not is_target(gone.target, claim.after["locked_by"]):
+                continue
+            end = life.ends.get(version)
+            if end is None or (at is not None and end.at > at + world.apart):
+                yield life.id, f"{gone.target} has stopped and left the lease of version {version} behind"

@@ -1,0 +1,90 @@
+"""What a case is: what must be there before, the verb itself, and how its effect is counted."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import Struct
+
+from rowlock.stores.base import Store
+from tests.proof.crash_stage import ACTOR, Facts, Stage
+from tests.proof.fail_points import Trap
+from tests.proof.history import History
+from tests.proof.lives import World
+
+Act = Callable[[], Awaitable[Any]]
+
+
+class Actor(Struct):
+    """The process that does it."""
+
+    url: str
+    store: Store
+    trap: Trap
+    facts: Facts
+
+
+class Case(Struct):
+    """`effect` counts how often it happened. `repeats`: who gets no answer asks again, so in the end it has happened.
+    `once`: and a repeat that was not needed leaves no second trace. `asks`: it makes jobs, whose ids the facts name."""
+
+    name: str
+    prepare: Callable[[Stage], Awaitable[Facts]]
+    ready: Callable[[Actor], Awaitable[Act]]
+    effect: Callable[[History, Facts], int]
+    recover: Callable[[Actor, Act], Awaitable[Any]] | None = None
+    repeats: bool = True
+    once: bool = True
+    asks: str | None = None
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(name: str, prepare: Any, ready: Any, effect: Any, **more: Any) -> None:
+    CASES[name] = Case(name, prepare, ready, effect, **more)
+
+
+def steps(move: str) -> Callable[[History, Facts], int]:
+    """How often the job in question was moved so, by the one who acts where somebody else may do the same."""
+
+    def count(history: History, facts: Facts) -> int:
+        own = [step for life in World(history).by_id.get(facts["id"], ()) for step in life.steps if step.move == move]
+        return sum(facts.get("version") in (None, step.version) and _by(step) in (None, ACTOR) for step in own)
+
+    return count
+
+
+def _by(step: Any) -> str | None:
+    by = step.said("by")
+    if step.move == "claim":
+        by = step.after["locked_by"]
+    return None if by is None else str(by)
+
+
+def changes(table: str, op: str | None = None) -> Callable[[History, Facts], int]:
+    return lambda history, facts: sum(c.table == table and op in (None, c.op) for c in history.changes)
+
+
+def simply(verb: Callable[[Store, str], Awaitable[Any]]) -> Callable[[Actor], Awaitable[Act]]:
+    async def ready(actor: Actor) -> Act:
+        return lambda: verb(actor.store, actor.facts["id"])
+
+    return ready
+
+
+# ── What more than one of them begins with ──
+
+
+async def due(stage: Stage) -> Facts:
+    return {"id": await stage.add(max_retries=3)}
+
+
+async def failing_run(stage: Stage) -> Facts:
+    job = await stage.claimed(fails=True)
+    return {"id": job.id, "version": job.version}
+
+
+async def cancelled_run(stage: Stage) -> Facts:
+    facts = await failing_run(stage)
+    await stage.store.cancel([facts["id"]], by="ann")
+    return facts

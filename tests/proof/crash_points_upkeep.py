@@ -1,0 +1,125 @@
+"""What workers, maintenance and operators do beside the runs, as cases."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rowlock.core.lifecycle import Completed, Failed
+from rowlock.stores.base import Edit, Retention, WorkerInfo
+from tests.proof.crash_case import Act, Actor, cancelled_run, case, changes, due, simply, steps
+from tests.proof.crash_stage import ACTOR, LEASE, TOPIC, Facts, Stage, output, settlement
+from tests.proof.history import Fault, History
+from tests.proof.recorder import now
+from tests.proof.witness import TOPICS, WORKERS
+
+# ── The register ──
+
+
+async def _nothing(stage: Stage) -> Facts:
+    return {"id": ""}
+
+
+_INFO = WorkerInfo(
+    name=ACTOR, host="here", pid=1, topics=(TOPIC,), concurrency=1, running=0, lease=LEASE, rowlock="0"
+)  # fmt: skip
+
+
+async def _registered(stage: Stage) -> Facts:
+    await stage.store.report(_INFO)
+    return {"id": ""}
+
+
+case("report", _nothing, simply(lambda store, _: store.report(_INFO)), changes(WORKERS, "insert"))
+case("retire", _registered, simply(lambda store, _: store.retire([ACTOR])), changes(WORKERS, "delete"))
+
+
+# ── Maintenance ──
+
+
+async def _future(stage: Stage) -> Facts:
+    job_id = await stage.add(delay=0.005)
+    await stage.until((await stage.store.get([job_id]))[job_id].run_at)
+    return {"id": job_id}
+
+
+async def _lease_over(stage: Stage) -> Facts:
+    job = await stage.claimed("dead", lease=0.002)
+    await stage.until(job.locked_until)
+    return {"id": job.id}
+
+
+async def _worker_dead(stage: Stage) -> Facts:
+    stage.faults.append(Fault(now(), "kill", "dead"))
+    return {"id": (await stage.claimed("dead", lease=30.0)).id}
+
+
+async def _too_late(stage: Stage) -> Facts:
+    job_id = await stage.add(expires_at=datetime.now(UTC) + timedelta(milliseconds=2))
+    await stage.until((await stage.store.get([job_id]))[job_id].expires_at)
+    return {"id": job_id}
+
+
+async def _dead_letter(stage: Stage) -> Facts:
+    return {"id": (await stage.settled(Failed("boom", final=True))).id}
+
+
+async def _cancel_unheard(stage: Stage) -> Facts:
+    return {"id": (await cancelled_run(stage))["id"]}
+
+
+async def _counted(stage: Stage) -> Facts:
+    job = await stage.claimed()
+    await stage.store.settle([settlement(job, Completed(output(job)))])
+    return {"id": job.id}
+
+
+def _rescuing(**wishes: Any) -> Callable[[Actor], Awaitable[Act]]:
+    return simply(lambda store, _: store.rescue(by=ACTOR, backoff=[0.0], **wishes))
+
+
+case("promote", _future, simply(lambda store, _: store.promote()), steps("promote"))
+case("rescue", _lease_over, _rescuing(), steps("rescue"))
+case("rescue of named workers", _worker_dead, _rescuing(workers=["dead"]), steps("rescue"))
+case("expire", _too_late, simply(lambda store, _: store.expire(by=ACTOR)), steps("expire"))
+case(
+    "cancel timeout", _cancel_unheard, simply(lambda store, _: store.cancel_timeout(by=ACTOR, grace=0.0)),
+    steps("cancel_timeout"),
+)  # fmt: skip
+case("prune", _dead_letter, simply(lambda store, _: store.prune(Retention(failed=0.0))), steps("prune"))
+case("fold counts", _counted, simply(lambda store, _: store.fold_counts()), steps("complete"))
+
+
+# ── Operators ──
+
+
+async def _running(stage: Stage) -> Facts:
+    return {"id": (await stage.claimed(fails=True)).id}
+
+
+async def _paused(stage: Stage) -> Facts:
+    await stage.store.pause(TOPIC, by="ann")
+    return {"id": ""}
+
+
+def _pauses(history: History, facts: Facts) -> int:
+    return sum(c.table == TOPICS and bool(c.after and c.after["paused_at"]) for c in history.changes)
+
+
+def _resumes(history: History, facts: Facts) -> int:
+    return sum(
+        c.table == "_jobs_audit" and bool(c.after) and (c.after["action"], c.after["by"]) == ("resume", ACTOR)
+        for c in history.changes
+        if c.after
+    )
+
+
+case("cancel what waits", due, simply(lambda store, one: store.cancel([one], by=ACTOR)), steps("cancel"))
+case("cancel what runs", _running, simply(lambda store, one: store.cancel([one], by=ACTOR)), steps("cancel"))
+case("requeue", _dead_letter, simply(lambda store, one: store.requeue([one], by=ACTOR)), steps("requeue"))
+case(
+    "update", due, simply(lambda store, one: store.update([one], Edit(priority=7), by=ACTOR)), steps("update"),
+    once=False,
+)  # fmt: skip
+case("delete", _dead_letter, simply(lambda store, one: store.delete([one], by=ACTOR)), steps("delete"))
+case("pause", _nothing, simply(lambda store, _: store.pause(TOPIC, by=ACTOR)), _pauses, once=False)
+case("resume", _paused, simply(lambda store, _: store.resume(TOPIC, by=ACTOR)), _resumes)

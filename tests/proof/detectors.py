@@ -1,0 +1,284 @@
+"""What must turn red when a defence is switched off: mostly tests that exist, each alone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+import rowlock.stores.postgres.store
+from rowlock.core.job import Job, Status
+from rowlock.core.lifecycle import Answer, Completed, Released
+from rowlock.errors import StoreError
+from rowlock.stores.base import Hold, Progress, Store
+from rowlock.stores.sqlite.database import Database
+from tests.proof import test_simulation
+from tests.proof.crash_points import CASES
+from tests.proof.crash_stage import Stage
+from tests.proof.fail_points import Point
+from tests.proof.lives import World
+from tests.proof.performance import opened_stage, swallow
+from tests.proof.simulation import simulate
+from tests.proof.simulation_sabotage import KILLS
+from tests.stores import (
+    test_claim,
+    test_fencing,
+    test_insert,
+    test_locked_rows,
+    test_maintenance,
+    test_postgres_doorbell,
+    test_races,
+    test_replay,
+    test_settle,
+    test_sqlite_own,
+    test_transactions,
+    test_transactions_sqlite,
+)
+from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, settlement
+from tests.stores.processes import real_job
+
+ORDERS = "CREATE TABLE orders (n integer PRIMARY KEY)"  # the application's own
+_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+# ── The fence ──
+
+
+async def settle(store: Harness) -> None:
+    await test_fencing.test_an_old_version_in_the_same_status_is_refused(store)
+
+
+heartbeat = settle
+
+
+async def status(store: Harness) -> None:
+    await test_settle.test_outcomes_decided_before_the_cancel_request(store, "retried")
+
+
+async def progress(store: Harness) -> None:
+    old = await store.claimed("A")
+    await store.store.settle([settlement(old, Released())])
+    await store.claim("A")
+    assert await store.store.progress([Progress(old.id, old.version, 50.0)]) == [Hold.LOST]
+    assert (await store.job(old.id)).progress == 0
+
+
+async def heartbeat_after_the_end(store: Harness) -> None:
+    """Without its own guard, the table's last one speaks up."""
+    try:
+        await test_fencing.test_a_zombie_after_the_end_of_its_job(store, "cancel_timeout")
+    except StoreError as error:
+        raise AssertionError(error) if "_jobs_lease" in str(error) else error from None
+
+
+async def fence(store: Harness) -> None:
+    await store.execute(ORDERS)
+    lose = test_transactions._rescued_and_claimed
+    await test_transactions.test_a_zombie_commits_nothing(store, lose, False, "async")
+
+
+# ── The claim ──
+
+
+async def claim(store: Harness) -> None:
+    await test_claim.test_what_a_claim_does_to_the_row(store)
+
+
+async def pause(store: Harness) -> None:
+    await test_claim.test_paused_topics_are_not_claimed(store)
+
+
+async def expiry(store: Harness) -> None:
+    await test_claim.test_expired_jobs_are_not_claimed(store)
+
+
+async def claim_of_locked_rows(store: Harness) -> None:
+    await test_locked_rows.test_claim_takes_the_others_and_says_so(store)
+
+
+async def heartbeat_of_locked_rows(store: Harness) -> None:
+    await test_locked_rows.test_heartbeat_and_progress_say_unseen(store)
+
+
+# ── Leases ──
+
+
+async def lease(store: Harness) -> None:
+    await test_maintenance.test_a_lease_is_over_only_after_its_last_moment(store)
+
+
+async def before(store: Harness) -> None:
+    await test_maintenance.test_a_lease_that_ran_out_after_the_look_is_not_rescued(store)
+
+
+async def shrink(store: Harness) -> None:
+    await test_fencing.test_heartbeat_never_shortens_a_lease(store)
+
+
+async def charge(store: Harness) -> None:
+    await test_maintenance.test_the_first_crash(store, "started")
+
+
+async def race_of_rescues(store: Harness) -> None:
+    await test_races.test_a_run_ends_once(store)
+
+
+async def promote(store: Harness) -> None:
+    await test_maintenance.test_promote_makes_due_jobs_ready(store)
+
+
+# ── Enqueue ──
+
+
+async def archive(store: Harness) -> None:
+    await test_replay.test_insert_when_the_job_was_finished_meanwhile(store)
+
+
+def without_the_index(patch: pytest.MonkeyPatch) -> None:
+    open_ = Harness.open
+
+    async def without_it(self: Harness) -> None:
+        await open_(self)
+        await self.execute("DROP INDEX _jobs_live_key")
+
+    patch.setattr(Harness, "open", without_it)
+
+
+async def keys(store: Harness) -> None:
+    await test_insert.test_a_live_key_answers_with_its_holder(store)
+
+
+async def swallowed_insert(store: Harness) -> None:
+    """A crash point: the reply to the COMMIT is lost, and the client asks again."""
+    url = _url(store)
+    await Stage.watch(url)
+    async with opened_stage(url) as stage:
+        await swallow(stage, CASES["insert"], Point(1, after=True))
+
+
+def _url(store: Harness) -> str:
+    if isinstance(store, PostgresHarness):
+        return store.url
+    assert isinstance(store, SqliteHarness)
+    assert isinstance(store.path, Path)
+    return f"sqlite:///{store.path}"
+
+
+# ── PostgreSQL ──
+
+
+@asynccontextmanager
+async def _in_the_way(store: Harness, statement: str, waiting: int) -> AsyncIterator[None]:
+    """Somebody's open transaction, which ends when so many wait for it."""
+    connection = await asyncpg.connect(_url(store))
+    try:
+        async with connection.transaction():
+            await connection.execute(statement)
+            yield
+            while await connection.fetchval(_WAITING) < waiting:
+                pass  # each look is a round trip
+    finally:
+        await connection.close()
+
+
+async def write_that_waited(store: Harness) -> None:
+    """A row that changed while we waited for its lock is too new for our snapshot, and still ours to write."""
+    await store.insert(real_job())
+    [run] = (await store.claim()).jobs
+    async with _in_the_way(store, f"UPDATE _jobs SET progress = 50 WHERE id = '{run.id}'", 1):
+        asked = asyncio.create_task(store.store.settle([settlement(run, Completed(), ran=0.0)]))
+    [verdict] = (await asked).verdicts
+    assert verdict.answer is Answer.APPLIED
+    assert (await store.job(run.id)).status is Status.COMPLETED
+
+
+async def _opposite(
+    store: Harness, verb: Callable[[Store, Sequence[Job]], Coroutine[Any, Any, None]], block: str
+) -> None:
+    """Two batches that meet in the middle, where somebody holds both up until each has what the other wants."""
+    [(name,)] = await store.fetch("SELECT current_database()")
+    await store.execute(f"ALTER DATABASE {name} SET deadlock_timeout = '50ms'")
+    one, two = await store.another(), await store.another()
+    jobs = sorted(await test_races._claimed(store, 9), key=lambda job: job.id)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rowlock.stores.postgres.store, "ATTEMPTS", 1)  # a deadlock is not hidden by a second try
+        async with _in_the_way(store, block.format(id=jobs[4].id), 2):
+            asked = [asyncio.create_task(verb(one, jobs)), asyncio.create_task(verb(two, jobs[::-1]))]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert answers == [None, None]
+
+
+async def opposite_inserts(store: Harness) -> None:
+    await _opposite(store, test_races._insert, "UPDATE _jobs SET key = '{id}' WHERE id = '{id}'")
+
+
+async def opposite_settles(store: Harness) -> None:
+    await _opposite(store, test_races._settle, "SELECT 1 FROM _jobs WHERE id = '{id}' FOR UPDATE")
+
+
+async def lost_listener(store: Harness) -> None:
+    url = _url(store)
+    connection = await asyncpg.connect(url)
+    try:
+        onlooker = test_postgres_doorbell.Onlooker(connection)
+        await test_postgres_doorbell.test_a_listener_that_was_terminated_is_replaced(url, onlooker)
+    finally:
+        await connection.close()
+
+
+# ── SQLite ──
+
+
+async def watchdog(store: Harness) -> None:
+    assert isinstance(store, SqliteHarness)
+    await store.execute(ORDERS)
+    await test_transactions_sqlite.test_one_that_takes_too_long_is_rolled_back(store, "async")
+
+
+def clock_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def transaction(self: Database) -> Iterator[int]:
+        now = self._clock()
+        self.begin()
+        try:
+            yield now
+            self.conn.execute("COMMIT")
+        except BaseException:
+            self._rollback()
+            raise
+
+    patch.setattr(Database, "transaction", transaction)
+
+
+async def clock(store: Harness) -> None:
+    assert isinstance(store, SqliteHarness)
+    assert store.path is not None
+    other = store.path.with_name("clock")
+    other.mkdir()
+    await asyncio.to_thread(test_sqlite_own.test_the_clock_is_read_after_the_lock_was_taken, other)
+
+
+# ── Workers, in the simulation ──
+
+
+def unmarked_suspects(seeds: Iterable[int]) -> None:
+    """A suspect, or a job without retries left, has its durable start mark before its handler starts: else a crash of
+    it goes uncharged, and a poisonous job is never found out."""
+    judged = 0
+    for history in (simulate(seed, **KILLS).history for seed in seeds):
+        lives = {(life.id, version): life for life in World(history).lives for version in life.claims}
+        for run in history.executions:
+            life = lives[run.job_id, run.version]
+            row = life.claims[run.version].after
+            if row and (row["crashes"] or row["retries"] >= row["max_retries"]):
+                judged += 1
+                known = [step.after for step in life.steps if step.version == run.version and step.at <= run.begun]
+                assert any(one and one["started_at"] for one in known), f"run {run.version} of {run.job_id}"
+    assert judged
+
+
+def blocked_loops() -> None:
+    test_simulation.test_a_handler_that_blocks_its_thread_for_longer_than_a_lease_keeps_its_job()

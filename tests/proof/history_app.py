@@ -1,0 +1,119 @@
+"""An application with handlers of all kinds and endings, every run of which is on record.
+
+It runs in the test's own process, and by `rowlock worker` in others, where ROWLOCK_PROOF_RECORD names the folder of the
+record.
+"""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from rowlock import Job, Jobs
+from rowlock.context import Context
+from rowlock.core.ids import IdMaker
+from rowlock.core.retry import Delays
+from rowlock.errors import Cancelled, Final, Snooze
+from tests.proof.recorder import Recorder
+
+new_ids = IdMaker(time.time_ns, os.urandom)
+
+BUSINESS = "CREATE TABLE business (job_id text NOT NULL, version integer NOT NULL)"
+
+
+def app(record: Recorder, url: str | None = None) -> Jobs:
+    jobs = Jobs(url) if url else Jobs()
+    record.watch(jobs)
+    handlers = Handlers(record)
+    soon = Delays((0.05, 0.1))
+    for name in ("quick", "nap", "snoozing", "giving_up", "owning", "parent"):
+        jobs.register(name, getattr(handlers, name), retry=soon)
+    for name in ("threaded", "watchful"):
+        jobs.register(name, getattr(handlers, name), retry=soon)
+    jobs.register("flaky", handlers.flaky, retry=soon, max_retries=2)
+    jobs.register("hopeless", handlers.hopeless, retry=soon)
+    jobs.register("late", handlers.late, retry=soon, timeout=0.2, max_retries=1)
+    jobs.register("deadly", handlers.deadly, retry=soon, max_retries=1)
+    return jobs
+
+
+class Handlers:
+    """What they do to their job, their names say."""
+
+    def __init__(self, record: Recorder) -> None:
+        self._record = record
+
+    async def quick(self, job: Job) -> dict[str, Any]:
+        return output(job)
+
+    async def nap(self, job: Job, seconds: float) -> dict[str, Any]:
+        await asyncio.sleep(seconds)
+        return output(job)
+
+    def threaded(self, job: Job, ctx: Context) -> dict[str, Any]:
+        ctx.progress(50, stage="half", message="way")
+        ctx.log("so far, so good")
+        time.sleep(0.01)
+        return output(job)
+
+    async def flaky(self, job: Job, good_from: int) -> dict[str, Any]:
+        if job.version < good_from:
+            raise ConnectionError("the bank is away")
+        return output(job)
+
+    async def hopeless(self, job: Job) -> None:
+        raise Final("the card was refused")
+
+    async def snoozing(self, job: Job) -> dict[str, Any]:
+        if job.version == 1:
+            raise Snooze(0.05)
+        return output(job)
+
+    async def giving_up(self, job: Job) -> None:
+        raise Cancelled("the order was withdrawn")
+
+    async def late(self, job: Job) -> None:
+        await asyncio.sleep(60)
+
+    def watchful(self, ctx: Context) -> None:
+        """Until somebody cancels it."""
+        for _ in range(6000):
+            ctx.check()
+            time.sleep(0.01)
+
+    async def owning(self, job: Job, ctx: Context) -> str:
+        """Completes its job together with a row of its own."""
+        result = output(job)
+        with self._record.operation("complete", [job.id], version=job.version, result=result):
+            async with ctx.transaction() as conn:
+                done = conn.execute(f"INSERT INTO business VALUES ('{job.id}', {job.version})")
+                if asyncio.iscoroutine(done):
+                    await done
+                ctx.complete(result)
+        return "is ignored"
+
+    async def parent(self, job: Job, ctx: Context) -> dict[str, Any]:
+        child = new_ids.one()
+        with self._record.operation("enqueue", [child], topic="quick", key=None) as told:
+            told(await ctx.enqueue("quick", id=child))
+        return output(job)
+
+    async def deadly(self, job: Job) -> None:
+        assert job.locked_by is not None
+        self._record.fault("exit", job.locked_by)
+        os._exit(7)
+
+
+def output(job: Job) -> dict[str, Any]:
+    """What a run returns: nobody else can have made it."""
+    return {"job": job.id, "run": job.version}
+
+
+if folder := os.environ.get("ROWLOCK_PROOF_RECORD"):
+    jobs = app(Recorder(Path(folder)))
+
+    @jobs.task(process=True)
+    def toiling(job: Job) -> dict[str, Any]:
+        time.sleep(0.02)
+        return output(job)

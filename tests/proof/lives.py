@@ -1,0 +1,269 @@
+"""From row changes to lives: what each job went through, move by move, by what its columns say."""
+
+from collections import Counter, defaultdict
+from functools import cached_property
+from typing import Any
+
+from msgspec import Struct
+
+from tests.proof.history import Execution, Fault, History, Operation, RowChange
+from tests.proof.witness import ARCHIVE, AUDIT, JOBS
+
+Row = dict[str, Any]
+
+LIVE = frozenset({"pending", "blocked", "processing", "waiting", "cancel_requested"})
+HELD = frozenset({"processing", "cancel_requested"})
+ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+DEATHS = frozenset({"kill", "exit", "crash"})  # kinds of faults after which a process is gone
+_HISTORY = frozenset({"history", "history_dropped"})
+_LINES = frozenset({"log", "log_dropped"})
+_MOVE_OF_EVENT = {
+    "retried": "fail",
+    "failed": "fail",
+    "snoozed": "snooze",
+    "released": "release",
+    "waited": "wait",
+    "resumed": "resume",
+    "cancel_requested": "cancel",
+    "cancel_timed_out": "cancel_timeout",
+    "rescued": "rescue",
+    "expired": "expire",
+    "updated": "update",
+    "requeued": "requeue",
+}
+
+
+class Step(Struct):
+    """One move of one job. `before` is None for an enqueue, `after` for what removes it. A completed job's `after` is
+    the archive's row, with its status written in."""
+
+    move: str | None
+    """A name of MOVES; None: no move looks like this."""
+    seq: int
+    at: int
+    tx: int
+    before: Row | None
+    after: Row | None
+    entries: list[Row]
+    """What was appended to the job's history."""
+    rewritten: bool = False
+    """Its history changed in another way."""
+    first: int = 0
+    """The seq it began with; SQLite moves and writes the history in two statements."""
+
+    @property
+    def version(self) -> int:
+        row = self.after or self.before
+        return int(row["version"]) if row else 0
+
+    def said(self, name: str) -> Any:
+        """From the entry it appended."""
+        return self.entries[0].get(name) if self.entries else None
+
+    def __str__(self) -> str:
+        was = self.before["status"] if self.before else "nothing"
+        now = self.after["status"] if self.after else "nothing"
+        return f"{self.move or 'something'} ({was} → {now}, version {self.version}, #{self.seq})"
+
+
+class Life(Struct, dict=True):
+    """From an insert to a removal, or to the end of the record."""
+
+    id: str
+    steps: list[Step]
+
+    @property
+    def last(self) -> Step:
+        return self.steps[-1]
+
+    @property
+    def gone(self) -> bool:
+        return self.last.after is None
+
+    @cached_property
+    def claims(self) -> dict[int, Step]:
+        return {step.version: step for step in self.steps if step.move == "claim"}
+
+    @cached_property
+    def ends(self) -> dict[int, Step]:
+        """By version: the step that ended that run."""
+        found = {}
+        for step in self.steps:
+            if step.before and step.before["status"] in HELD and (not step.after or step.after["status"] not in HELD):
+                found[int(step.before["version"])] = step
+        return found
+
+
+class World:
+    """A history, indexed for those who check it."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.lives = _lives(history.changes)
+        self.by_id: dict[str, list[Life]] = defaultdict(list)
+        for life in self.lives:
+            self.by_id[life.id].append(life)
+        self.executions: dict[tuple[str, int], list[Execution]] = defaultdict(list)
+        for execution in history.executions:
+            self.executions[execution.job_id, execution.version].append(execution)
+        self.completions: dict[tuple[str, int], list[Operation]] = defaultdict(list)
+        for operation in history.operations:
+            if operation.verb == "complete":
+                for job_id in operation.ids:
+                    self.completions[job_id, int((operation.detail or {})["version"])].append(operation)
+        self.audits = Counter(
+            (change.tx, change.after["action"], change.after["job_id"])
+            for change in history.changes
+            if change.table == AUDIT and change.after is not None
+        )
+
+    @property
+    def slack(self) -> int:
+        """How far the witness's clock may lag, in microseconds: SQLite's own clock counts milliseconds."""
+        return 2_000 if self.history.store == "sqlite" else 0
+
+    @property
+    def apart(self) -> int:
+        """How far two clocks may be apart once they are compared, in microseconds."""
+        return self.slack + (5_000 if self.history.settings.get("monotonic_offset") else 0)
+
+    @property
+    def records_runs(self) -> bool:
+        """Did handlers keep a record at all?"""
+        return bool(self.history.executions)
+
+    def by_database(self, monotonic: int) -> int | None:
+        """A time by the database's clock; None where the suite didn't say how the two compare."""
+        offset = self.history.settings.get("monotonic_offset")
+        return None if offset is None else monotonic + int(offset)
+
+    def deaths(self, worker: str | None) -> list[Fault]:
+        return [f for f in self.history.faults if f.kind in DEATHS and is_target(f.target, worker)]
+
+
+def is_target(target: str, worker: str | None) -> bool:
+    """A fault names a worker, or the pid that stands in its name (host-pid-random)."""
+    return worker is not None and (target == worker or f"-{target}-" in worker)
+
+
+def changed(before: Row, after: Row) -> set[str]:
+    return {name for name in before.keys() & after.keys() if before[name] != after[name]}
+
+
+def _lives(changes: list[RowChange]) -> list[Life]:
+    mine: dict[str, list[RowChange]] = defaultdict(list)
+    deleted: dict[str, set[int]] = defaultdict(set)  # by job: transactions whose audit says so
+    for change in changes:
+        row = change.after or change.before
+        if row is None:
+            continue
+        if change.table in (JOBS, ARCHIVE):
+            mine[row["id"]].append(change)
+        elif change.table == AUDIT and row["action"] == "delete":
+            deleted[row["job_id"]].add(change.tx)
+    lives = []
+    for job_id, own in mine.items():
+        life = Life(job_id, [])
+        for step in _steps(own, deleted.get(job_id, set())):
+            if life.steps and life.gone:
+                lives.append(life)
+                life = Life(job_id, [])
+            life.steps.append(step)
+        if life.steps:
+            lives.append(life)
+    return lives
+
+
+def _steps(changes: list[RowChange], deleted_in: set[int]) -> list[Step]:
+    steps: list[Step] = []
+    place = 0
+    while place < len(changes):
+        change = changes[place]
+        following = changes[place + 1] if place + 1 < len(changes) else None
+        place += 1
+        if following is not None and _are_nothing(change, following):
+            place += 1
+        elif following is not None and _are_completion(change, following):
+            place += 1
+            steps.append(_completion(change, following))
+        elif steps and _is_afterthought(steps[-1], change):
+            steps[-1] = _joined(steps[-1], change)
+        else:
+            steps.append(_step(change, deleted_in))
+    return steps
+
+
+def _are_nothing(one: RowChange, other: RowChange) -> bool:
+    """Made and undone in one transaction, so nobody has seen it: PostgreSQL's answer to an id that is archived."""
+    return one.tx == other.tx and (one.table, one.op, other.table, other.op) == (JOBS, "insert", JOBS, "delete")
+
+
+def _are_completion(one: RowChange, other: RowChange) -> bool:
+    kinds = {(one.table, one.op), (other.table, other.op)}
+    return one.tx == other.tx and kinds == {(JOBS, "delete"), (ARCHIVE, "insert")}
+
+
+def _completion(one: RowChange, other: RowChange) -> Step:
+    removed, archived = (one, other) if one.table == JOBS else (other, one)
+    assert archived.after is not None
+    after = archived.after | {"status": "completed"}
+    return Step("complete", other.seq, other.at, one.tx, removed.before, after, [], first=one.seq)
+
+
+def _is_afterthought(last: Step, change: RowChange) -> bool:
+    """SQLite's second statement of a move, in the same transaction: the history alone, or the lines of a report."""
+    if change.table != JOBS or change.op != "update" or last.tx != change.tx or last.entries or last.before is None:
+        return False
+    assert change.before is not None
+    assert change.after is not None
+    different = changed(change.before, change.after)
+    return last.after == change.before and (different <= _HISTORY or (last.move == "progress" and different <= _LINES))
+
+
+def _joined(last: Step, change: RowChange) -> Step:
+    assert last.before is not None
+    assert change.after is not None
+    joined = _update(change, last.before, change.after)
+    joined.first = last.first
+    return joined
+
+
+def _step(change: RowChange, deleted_in: set[int]) -> Step:
+    before, after = change.before, change.after
+    if change.table == ARCHIVE:
+        before = before and before | {"status": "completed"}
+        after = after and after | {"status": "completed"}
+    if before is not None and after is not None and change.table == JOBS:
+        return _update(change, before, after)
+    move = None
+    if after is None:
+        move = "delete" if change.tx in deleted_in else "prune"
+    elif before is None and change.table == JOBS:
+        move = "enqueue"
+    return Step(move, change.seq, change.at, change.tx, before, after, [], first=change.seq)
+
+
+def _update(change: RowChange, before: Row, after: Row) -> Step:
+    entries, rewritten = _appended(before, after)
+    move = _move(before, after, entries)
+    return Step(move, change.seq, change.at, change.tx, before, after, entries, rewritten, change.seq)
+
+
+def _appended(before: Row, after: Row) -> tuple[list[Row], bool]:
+    old, new = before["history"] or [], after["history"] or []
+    kept = old[after["history_dropped"] - before["history_dropped"] :]
+    return (new[len(kept) :], False) if new[: len(kept)] == kept else ([], True)
+
+
+def _move(before: Row, after: Row, entries: list[Row]) -> str | None:
+    if entries:
+        event = entries[0]["event"]
+        if event == "cancelled":
+            return "acknowledge_cancel" if before["status"] in HELD else "cancel"
+        return _MOVE_OF_EVENT.get(event)
+    if before["version"] != after["version"] or (before["status"] == "pending" and after["status"] == "processing"):
+        return "claim"
+    different = changed(before, after)
+    if before["status"] in HELD and after["status"] == before["status"]:
+        return "heartbeat" if different <= {"locked_until", "started_at"} else "progress"
+    return "promote" if different == {"ready"} and after["ready"] else None

@@ -1,0 +1,99 @@
+"""One performance of a case: something goes wrong at a fail-point, somebody cleans up, the checker looks at it all."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rowlock.errors import StoreError
+from rowlock.stores import open_store
+from tests.proof.checker import check
+from tests.proof.crash_case import Actor, Case
+from tests.proof.crash_child import Victims
+from tests.proof.crash_stage import Facts, Stage
+from tests.proof.fail_points import Point, Trap, hang_up, trapped
+from tests.proof.lives import World
+from tests.stores.test_kill import BACKENDS
+
+
+@asynccontextmanager
+async def opened_stage(url: str) -> AsyncIterator[Stage]:
+    store = open_store(url)
+    await store.open()
+    stage = Stage(url, store)
+    try:
+        yield stage
+    finally:
+        await stage.tables.close()
+        await store.close()
+
+
+async def perform(stage: Stage, case: Case, facts: Facts, point: Point | None) -> int:
+    """In this process; the reply is swallowed at `point`. How many calls it took."""
+    trap = Trap()
+    with trapped(trap):
+        store = open_store(stage.url)
+        await store.open()
+        try:
+            actor = Actor(stage.url, store, trap, facts)
+            act = await case.ready(actor)
+            trap.set(point, hang_up)
+            try:
+                await act()
+                calls = trap.calls
+            except (StoreError, OSError):  # a statement of the application's own fails in the driver's words
+                await (case.recover(actor, act) if case.recover else act())
+                calls = trap.calls
+        finally:
+            await store.close()
+    return calls
+
+
+async def judge(stage: Stage, case: Case, facts: Facts, least: int, most: int | None) -> None:
+    await stage.drain()
+    facts["business"] = await stage.business()
+    history = await stage.history()
+    for operation in history.operations:
+        if operation.verb in ("transaction", "complete") and operation.detail is not None:
+            operation.detail["row_visible"] = operation.ids[0] in facts["business"]
+    assert check(history) == []
+    happened = case.effect(history, facts)
+    assert least <= happened
+    assert most is None or happened <= most
+    completions = sum(step.move == "complete" for life in World(history).lives for step in life.steps)
+    assert await stage.completed() == completions
+    await stage.clear()
+
+
+async def swallow(stage: Stage, case: Case, point: Point) -> None:
+    facts = await case.prepare(stage)
+    await perform(stage, case, facts, point)
+    if case.asks:
+        told = "ok" if case.repeats else "unknown"
+        stage.asked(case.asks, facts["ids"], told)
+    await judge(stage, case, facts, 1 if case.repeats else 0, 1 if case.once else None)
+
+
+async def kill(stage: Stage, case: Case, point: Point, calls: int, victims: Victims) -> None:
+    facts = await case.prepare(stage)
+    before = set(await stage.tables.fetch(BACKENDS)) if stage.tables.kind == "postgres" else set()
+    await victims.perform(stage.url, case.name, facts, point)
+    while before and len(await stage.tables.fetch(BACKENDS)) > len(before):
+        pass  # the server finishes a dead client's last statement; each look is a round trip
+    if case.asks:
+        stage.asked(case.asks, facts["ids"], "unknown")
+    happened = case.name in ("promote", "fold counts")  # by the survivor, if not by the one who died
+    least = 1 if happened or point == (calls, True) else 0
+    most = 0 if point == (1, False) and not happened else 1
+    await judge(stage, case, facts, least, most if case.once else None)
+
+
+def points(calls: int) -> list[Point]:
+    return [Point(n, after) for n in range(1, calls + 1) for after in (False, True)]
+
+
+async def count_calls(stage: Stage, case: Case) -> int:
+    facts = await case.prepare(stage)
+    calls = await perform(stage, case, facts, None)
+    if case.asks:
+        stage.asked(case.asks, facts["ids"], "ok")
+    await judge(stage, case, facts, 1, 1 if case.once else None)
+    return calls

@@ -1,0 +1,147 @@
+"""What handlers must not have done, and what must not take too long."""
+
+from tests.proof.history import Execution, Fault
+from tests.proof.lives import HELD
+from tests.proof.planting import HOUR, Garden, breaks
+
+
+def _finished_run(garden: Garden) -> Execution:
+    """A run whose return completed its job."""
+    done = {(life.id, v) for life in garden.world.lives for v, step in life.ends.items() if step.move == "complete"}
+    return garden.execution(lambda one: (one.job_id, one.version) in done and one.ended is not None)
+
+
+@breaks("S8")
+def a_result_that_no_execution_produced(garden: Garden) -> None:
+    garden.swap(_finished_run(garden), result={"something": "else"})
+
+
+@breaks("S8")
+def the_archive_has_another_result(garden: Garden) -> None:
+    life = garden.life(lambda life: life.id in garden.history.archive)
+    garden.history.archive[life.id] = garden.history.archive[life.id] | {"result": {"something": "else"}}
+
+
+@breaks("X1")
+def a_completion_of_a_run_that_never_ended(garden: Garden) -> None:
+    garden.swap(_finished_run(garden), ended=None, result=None)
+
+
+@breaks("X1")
+def a_completion_of_a_run_that_failed(garden: Garden) -> None:
+    garden.swap(_finished_run(garden), error="boom")
+
+
+@breaks("X1")
+def a_completion_before_its_run_ended(garden: Garden) -> None:
+    run = _finished_run(garden)
+    assert run.ended is not None
+    garden.swap(run, ended=run.ended + HOUR)
+
+
+@breaks("X2")
+def a_version_that_was_executed_twice(garden: Garden) -> None:
+    garden.history.executions.append(_finished_run(garden))
+
+
+@breaks("X2")
+def an_execution_of_a_version_that_was_never_claimed(garden: Garden) -> None:
+    garden.swap(_finished_run(garden), version=77)
+
+
+@breaks("X2")
+def an_execution_by_a_worker_that_had_not_claimed_it(garden: Garden) -> None:
+    garden.swap(_finished_run(garden), worker="host-999-dddd")
+
+
+@breaks("X2")
+def an_execution_before_its_claim(garden: Garden) -> None:
+    run = _finished_run(garden)
+    garden.swap(run, begun=run.begun - HOUR)
+
+
+def _following(garden: Garden, older: Execution) -> Execution:
+    return garden.execution(lambda one: one.job_id == older.job_id and one.version == older.version + 1)
+
+
+def _run_ended_by(garden: Garden, move: str) -> Execution:
+    """A run that was ended by this move, and followed by another."""
+    ended = {(life.id, v) for life in garden.world.lives for v, step in life.ends.items() if step.move == move}
+    runs = {(one.job_id, one.version) for one in garden.history.executions}
+    return garden.execution(
+        lambda one: (
+            (one.job_id, one.version) in ended
+            and (one.job_id, one.version + 1) in runs
+            and garden.world.by_id[one.job_id][0].ends[one.version].after["last_error"] == "boom"  # type: ignore[index]
+            if move == "fail"
+            else (one.job_id, one.version) in ended and (one.job_id, one.version + 1) in runs
+        )
+    )
+
+
+@breaks("X3")
+def two_runs_at_once_after_a_failure(garden: Garden) -> None:
+    older = _run_ended_by(garden, "fail")
+    garden.swap(older, ended=_following(garden, older).begun + 1)
+
+
+@breaks("X3")
+def a_robbed_run_that_was_never_told(garden: Garden) -> None:
+    older = _run_ended_by(garden, "rescue")
+    garden.history.settings["slack"] = 1.0
+    garden.swap(older, ended=_following(garden, older).begun + HOUR, told=None)
+
+
+@breaks("X3")
+def runs_in_the_wrong_order(garden: Garden) -> None:
+    older = _run_ended_by(garden, "fail")
+    garden.swap(older, begun=_following(garden, older).begun + 1, ended=None)
+
+
+@breaks("L1")
+def jobs_that_took_too_long_after_the_last_fault(garden: Garden) -> None:
+    last = max(life.last.at for life in garden.world.lives)
+    garden.history.faults = [Fault(last - HOUR, "kill", "1")]
+    garden.history.settings["drain_within"] = 60.0
+
+
+@breaks("L2")
+def a_dead_worker_s_job_was_left_to_lie(garden: Garden) -> None:
+    _, claim = garden.step("claim", lambda life, step: life.ends.get(step.version) is None)
+    assert claim.after is not None
+    garden.history.faults = [Fault(claim.at, "kill", claim.after["locked_by"])]
+    garden.history.settings |= {"slack": 1.0, "poll": 1.0}
+
+
+@breaks("L2")
+def a_dead_worker_s_job_was_taken_back_late(garden: Garden) -> None:
+    life, step = garden.step("rescue", lambda life, step: step.at - life.claims[step.version].at > 90_000_000)
+    assert step.before is not None
+    garden.history.faults = [Fault(life.claims[step.version].at, "kill", step.before["locked_by"])]
+    garden.history.settings |= {"slack": 1.0, "poll": 1.0}
+
+
+@breaks("L5")
+def a_lease_at_rest(garden: Garden) -> None:
+    garden.life(lambda life: life.last.after and life.last.after["status"] in HELD)
+    garden.history.at_rest = True
+
+
+@breaks("L5")
+def a_due_job_that_idles_at_rest(garden: Garden) -> None:
+    garden.life(lambda life: life.last.after and life.last.after["status"] == "pending" and life.last.after["ready"])
+    garden.history.at_rest = True
+
+
+@breaks("L6")
+def a_worker_that_took_too_long_to_stop(garden: Garden) -> None:
+    garden.history.settings["grace"] = 3.0
+    garden.history.faults += [Fault(0, "term", "host-1-a"), Fault(4_000_001, "gone", "host-1-a")]
+
+
+@breaks("L6")
+def a_worker_that_stopped_and_left_a_lease(garden: Garden) -> None:
+    _, claim = garden.step("claim", lambda life, step: life.ends.get(step.version) is None)
+    assert claim.after is not None
+    worker = claim.after["locked_by"]
+    garden.history.faults += [Fault(claim.at, "term", worker), Fault(claim.at, "gone", worker)]

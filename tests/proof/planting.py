@@ -1,0 +1,135 @@
+"""Tools to plant a violation in a valid history. They raise `Barren` where there is nothing of the kind to spoil."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import structs
+
+from tests.proof.history import Execution, History, Operation, RowChange
+from tests.proof.lives import Life, Step, World
+from tests.proof.witness import ARCHIVE
+
+Where = Callable[[Life, Step], Any]
+HOUR = 3_600_000_000
+STRANGER = "0193fb1e-0000-7000-8000-00000000beef"  # no job has this id
+
+
+class Barren(Exception):
+    """This history has no such thing."""
+
+
+def anywhere(_life: Life, _step: Step) -> bool:
+    return True
+
+
+class Garden:
+    """A copy of a history, and ways to spoil it."""
+
+    def __init__(self, history: History) -> None:
+        copies = {n: list(getattr(history, n)) for n in ("changes", "operations", "executions", "faults")}
+        copies |= {n: dict(getattr(history, n)) for n in ("jobs", "archive", "events", "settings")}  # type: ignore[misc]
+        self.history = structs.replace(history, **copies)
+        self.world = World(history)
+
+    def step(self, move: str, where: Where = anywhere) -> tuple[Life, Step]:
+        for life in self.world.lives:
+            for step in life.steps:
+                if step.move == move and where(life, step):
+                    return life, step
+        raise Barren
+
+    def life(self, where: Callable[[Life], Any]) -> Life:
+        for life in self.world.lives:
+            if where(life):
+                return life
+        raise Barren
+
+    def execution(self, where: Callable[[Execution], Any]) -> Execution:
+        for execution in self.history.executions:
+            if where(execution):
+                return execution
+        raise Barren
+
+    def operation(self, where: Callable[[Operation], Any]) -> Operation:
+        for operation in self.history.operations:
+            if where(operation):
+                return operation
+        raise Barren
+
+    # ── The witness's record ──
+
+    def alter(self, step: Step, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None) -> None:
+        """Change columns in the rows before and after a step, in all the statements that it is made of."""
+        for n, change in enumerate(self.history.changes):
+            if change.seq not in (step.first, step.seq):
+                continue
+            starts = change.seq == step.first or change.table == ARCHIVE or change.op == "delete"
+            self.history.changes[n] = structs.replace(
+                change,
+                before=change.before and change.before | ((before if starts else after) or {}),
+                after=change.after and change.after | (after or {}),
+            )
+
+    def entry(self, step: Step, **fields: Any) -> None:
+        """Change what a step wrote into the history."""
+        assert step.after is not None
+        history = [*step.after["history"][:-1], step.after["history"][-1] | fields]
+        self._replace(step.seq, after=step.after | {"history": history})
+
+    def move(self, step: Step, *, at: int | None = None, tx: int | None = None) -> None:
+        """To another time, or its last statement to another transaction."""
+        if at is not None:
+            self._replace(step.first, at=at)
+            self._replace(step.seq, at=at)
+        if tx is not None:
+            self._replace(step.seq, tx=tx)
+
+    def _replace(self, seq: int, **fields: Any) -> None:
+        changes = self.history.changes
+        for n, change in enumerate(changes):
+            if change.seq == seq:
+                changes[n] = structs.replace(change, **fields)
+
+    def drop(self, *steps: Step) -> None:
+        seqs = {seq for step in steps for seq in (step.first, step.seq)}
+        self.history.changes = [change for change in self.history.changes if change.seq not in seqs]
+
+    def repeat(self, step: Step, **fields: Any) -> None:
+        """Let it happen once more, at the end."""
+        last = self.history.changes[-1]
+        for change in [c for c in self.history.changes if c.seq in (step.first, step.seq)]:
+            later = structs.replace(change, seq=last.seq + change.seq, tx=last.tx + 1, **fields)
+            self.history.changes.append(later)
+
+    def audit(self, tx: int) -> RowChange:
+        for change in self.history.changes:
+            if change.table == "_jobs_audit" and change.tx == tx:
+                return change
+        raise Barren
+
+    def forget(self, life: Life) -> None:
+        """As if the job had never been written."""
+        ids = {life.id}
+        self.history.changes = [c for c in self.history.changes if (c.after or c.before or {}).get("id") not in ids]
+        for kept in (self.history.jobs, self.history.archive, self.history.events):
+            kept.pop(life.id, None)
+
+    # ── Records of clients and handlers ──
+
+    def swap(self, old: Execution | Operation, **fields: Any) -> None:
+        records: list[Any] = self.history.executions if isinstance(old, Execution) else self.history.operations
+        records[records.index(old)] = structs.replace(old, **fields)
+
+
+Plant = Callable[[Garden], None]
+PLANTS: dict[str, tuple[str, Plant]] = {}
+
+
+def breaks(invariant: str) -> Callable[[Plant], Plant]:
+    """The function plants something that this invariant must catch."""
+
+    def register(plant: Plant) -> Plant:
+        PLANTS[plant.__name__.replace("_", " ")] = (invariant, plant)
+        return plant
+
+    return register

@@ -1,0 +1,259 @@
+"""Histories of random lives: the real SQLite store in memory, driven by random verbs, with the witness watching.
+
+Whoever drives it behaves as the runtime would, and keeps the records that clients and handlers would keep. So every
+history that comes out is valid, unless the store is wrong.
+"""
+
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from rowlock.client.verify import verify
+from rowlock.core.codec import encode
+from rowlock.core.job import Job, new_job
+from rowlock.core.lifecycle import (
+    Answer,
+    Completed,
+    Failed,
+    GaveUp,
+    Outcome,
+    Released,
+    Settlement,
+    Snoozed,
+    TimedOut,
+    decide,
+)
+from rowlock.core.retry import Delays
+from rowlock.core.verify import Finding
+from rowlock.stores.base import DAY, Beat, Edit, Hold, NewLine, Progress, Retention
+from rowlock.stores.sqlite.store import SqliteStore
+from tests.proof.history import Execution, Fault, History, Operation
+from tests.proof.witness import Witness, lend
+from tests.stores.harness import Harness, SqliteHarness, claim_by
+from tests.stores.rows import micros
+
+TOPICS = ("mail", "bills")
+LEASE = 30.0
+CANCEL_GRACE = 7.0
+WORKERS = ("host-101-aaaa", "host-102-bbbb", "host-103-cccc")
+_VERBS = (
+    *("enqueue",) * 5,
+    *("claim",) * 5,
+    *("settle",) * 6,
+    *("heartbeat", "progress", "transaction", "maintain", "maintain"),
+    *("cancel", "requeue", "requeue", "update", "delete", "pause", "resume", "wait", "wait", "kill", "again"),
+)
+
+
+class RandomLives:
+    """`play` makes it happen, `history` is what is on record."""
+
+    def __init__(self, seed: int, harness: Harness | None = None) -> None:
+        self.random = Random(seed)  # a seed gives the same lives again
+        self.harness = harness or SqliteHarness(None, virtual=True)
+        self.running: list[tuple[Job, str]] = []
+        kept = {f"keep_{status}": DAY for status in ("completed", "cancelled", "failed", "expired")}
+        known = {"lease": LEASE, "cancel_grace": CANCEL_GRACE, "monotonic_offset": 0, "maintenance": 5.0}
+        self.history = History(self.harness.kind, known | kept)
+        self.findings: list[Finding] = []  # by `verify`, at the end
+        self._numbers = 0
+
+    async def play(self, steps: int) -> History:
+        harness = self.harness
+        await harness.open()
+        try:
+            lent = {}
+            if isinstance(harness.store, SqliteStore) and harness.store._opened is not None:
+                lent = await harness.store._opened.writer.call(lambda db: lend(db.conn, lambda: micros(harness.now)))
+            await self.play_on(await Witness(harness).install(**lent), steps)
+        finally:
+            await harness.close()
+        return self.history
+
+    async def play_on(self, witness: Witness, steps: int) -> None:
+        """On a store that is open, in a database that is watched."""
+        for _ in range(steps):
+            await getattr(self, f"_{self.random.choice(_VERBS)}")()
+        for job, worker in self.running:
+            self._ran(job, worker, ended=None)
+        await witness.collect(self.history)
+        self.history.settings["now"] = self.now
+        report = await verify(self.harness.store, limit=10_000, seconds=60.0)
+        self.findings = [found for found in report.findings if found.check != "overdue"]  # nobody works here
+
+    @property
+    def now(self) -> int:
+        return micros(self.harness.now)
+
+    # ── Clients ──
+
+    def _note(self, verb: str, ids: list[str], outcome: str = "ok", **facts: Any) -> None:
+        self._numbers += 1
+        now = self.now
+        self.history.operations.append(
+            Operation(
+                "c1", self._numbers, verb, now, now, outcome, tuple(ids), facts.get("answer"), facts.get("detail")
+            )
+        )
+
+    async def _enqueue(self) -> None:
+        chance = self.random
+        new = [
+            new_job(
+                f"{chance.randrange(16):x}193fb1e-0000-7000-8000-{len(self.history.operations) * 4 + n:012x}",
+                chance.choice(TOPICS),
+                {"n": n},
+                key=chance.choice([None, None, "k1", "k2"]),
+                delay=chance.choice([0.0, 0.0, 5.0, 60.0]),
+                expires_at=chance.choice([None, None, None, self.harness.now + timedelta(seconds=20)]),
+                max_retries=chance.randrange(3),
+            )
+            for n in range(chance.randint(1, 3))
+        ]
+        if chance.random() < 0.05:
+            self._note("enqueue", [one.id for one in new], "fail", detail={"topic": new[0].topic, "key": None})
+            return
+        answers = await self.harness.store.insert(new)
+        lost = chance.random() < 0.1
+        for one, answer in zip(new, answers, strict=True):
+            said = None if lost else {"id": answer.id, "existing": answer.existing}
+            detail = {"topic": one.topic, "key": one.key}
+            self._note("enqueue", [one.id], "unknown" if lost else "ok", answer=said, detail=detail)
+
+    async def _again(self) -> None:
+        """An enqueue whose outcome is unknown is repeated."""
+        lost = [one for one in self.history.operations if one.outcome == "unknown" and one.verb == "enqueue"]
+        if lost:
+            one = self.random.choice(lost)
+            detail = one.detail or {}
+            if len(await self.harness.store.get([one.ids[0]])) == 1:
+                again = new_job(one.ids[0], detail["topic"], {}, key=detail["key"])
+                [answer] = await self.harness.store.insert([again], repeat=True)
+                said = {"id": answer.id, "existing": answer.existing}
+                self._note("enqueue", [again.id], answer=said, detail=detail)
+
+    # ── Workers ──
+
+    async def _claim(self) -> None:
+        worker = self.random.choice(WORKERS)
+        start = self.random.random() < 0.8
+        claimed = await self.harness.store.claim(claim_by(worker, *TOPICS, limit=3, lease=LEASE, start=start))
+        self.running += [(job, worker) for job in claimed.jobs]
+
+    def _ran(self, job: Job, worker: str, *, ended: int | None, **facts: Any) -> None:
+        assert job.claimed_at is not None
+        begun = micros(job.claimed_at)
+        self.history.executions.append(Execution(worker, job.id, job.version, begun, ended, **facts))
+
+    async def _settle(self) -> None:
+        store = self.harness.store
+        for job, worker in self.random.sample(self.running, min(len(self.running), 3)):
+            outcome = self._outcome(job)
+            current = (await store.get([job.id])).get(job.id)
+            seen = current if current and current.version == job.version else job
+            ran = 0.0 if job.started_at or not isinstance(outcome, Released) else None
+            to = decide(seen, outcome, self.harness.now, retry=Delays((0.0, 9.0)), ran=ran)
+            claim = claim_by(worker, *TOPICS, limit=1, lease=LEASE) if self.random.random() < 0.3 else None
+            settled = await store.settle([Settlement(job.id, job.version, to)], claim)
+            self.running.remove((job, worker))
+            self.running += [(one, worker) for one in (settled.claimed.jobs if settled.claimed else ())]
+            told = "lost" if settled.verdicts[0].answer is Answer.LOST else None
+            if ran is not None:
+                result = outcome.result if isinstance(outcome, Completed) else None
+                error = None if isinstance(outcome, Completed) else type(outcome).__name__
+                self._ran(job, worker, ended=self.now, result=result, error=error, told=told)
+
+    def _outcome(self, job: Job) -> Outcome:
+        outcomes: list[Outcome] = [
+            *(Completed({"job": job.id, "run": job.version}),) * 3,
+            *(Failed("boom"),) * 3,
+            Failed("never", final=True),
+            TimedOut(600.0),
+            Snoozed(3.0),
+            Released(),
+            GaveUp("no longer wanted"),
+        ]
+        return self.random.choice(outcomes)
+
+    async def _transaction(self) -> None:
+        """A handler completes its job in a transaction of its own, and dies before it could say so."""
+        if not self.running:
+            return
+        job, worker = self.random.choice(self.running)
+        result = {"own": job.id, "run": job.version}
+        to = decide(job, Completed(result), self.harness.now, ran=0.0)
+        assert to.result == encode(result, "result")
+        settled = await self.harness.store.settle([Settlement(job.id, job.version, to)])
+        done = settled.verdicts[0].answer is Answer.APPLIED
+        self.running.remove((job, worker))
+        self._ran(job, worker, ended=None)
+        detail = {"version": job.version, "result": result, "row_visible": done}
+        self._note("complete", [job.id], "ok" if done else "fail", detail=detail)
+
+    async def _heartbeat(self) -> None:
+        beats = [Beat(job.id, job.version, self.random.random() < 0.5) for job, _ in self.running]
+        holds = await self.harness.store.heartbeat(beats, LEASE)
+        for (job, worker), hold in zip(list(self.running), holds, strict=True):
+            if hold is Hold.LOST:
+                self.running.remove((job, worker))
+                self._ran(job, worker, ended=self.now, error="LeaseLost", told="lost")
+
+    async def _progress(self) -> None:
+        line = NewLine(0.0, "info", "so far, so good")
+        await self.harness.store.progress(
+            [Progress(job.id, job.version, self.random.random() * 100, lines=(line,)) for job, _ in self.running]
+        )
+
+    async def _kill(self) -> None:
+        worker = self.random.choice(WORKERS)
+        if self.random.random() < 0.5:  # under a supervisor, which marks what had started before it takes it back
+            beats = [Beat(job.id, job.version, True) for job, by in self.running if by == worker]
+            await self.harness.store.heartbeat(beats, 0.001)
+            self.history.faults.append(Fault(self.now, "kill", worker))
+            await self.harness.store.rescue(by="supervisor", backoff=(7.0,), workers=[worker], detail="killed")
+        else:
+            self.history.faults.append(Fault(self.now, "kill", worker.split("-")[1]))
+        for job, by in [run for run in self.running if run[1] == worker]:
+            self.running.remove((job, by))
+            if job.started_at is not None:
+                self._ran(job, by, ended=None)
+
+    # ── Time and maintenance ──
+
+    async def _wait(self) -> None:
+        await self.harness.advance(self.random.choice([0.5, 4.0, 11.0, 31.0, 90.0, 90_000.0]))
+
+    async def _maintain(self) -> None:
+        store = self.harness.store
+        await store.promote()
+        await store.cancel_timeout(by="m1", grace=CANCEL_GRACE)
+        await store.rescue(by="m1", backoff=(7.0, 60.0))
+        await store.expire(by="m1")
+        if self.random.random() < 0.2:
+            await store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))
+
+    # ── Operators ──
+
+    def _some(self) -> list[str]:
+        known = sorted({one for operation in self.history.operations for one in operation.ids})
+        return self.random.sample(known, min(len(known), 4))
+
+    async def _cancel(self) -> None:
+        running = [job.id for job, _ in self.running][:2]
+        await self.harness.store.cancel(running or self._some(), by="ann", reason="not today")
+
+    async def _requeue(self) -> None:
+        await self.harness.store.requeue(self._some(), by="ann")
+
+    async def _update(self) -> None:
+        await self.harness.store.update(self._some(), Edit(priority=7, delay=self.random.choice([0.0, 3.0])), by="bob")
+
+    async def _delete(self) -> None:
+        await self.harness.store.delete(self._some()[:1], by="bob")
+
+    async def _pause(self) -> None:
+        until = self.random.choice([None, self.harness.now + timedelta(seconds=5)])
+        await self.harness.store.pause(self.random.choice(TOPICS), by="ann", until=until)
+
+    async def _resume(self) -> None:
+        await self.harness.store.resume(self.random.choice(TOPICS), by="ann")

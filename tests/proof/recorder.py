@@ -1,0 +1,159 @@
+"""What clients were told and what handlers did, in JSON lines: a file per process, a line before and a line after.
+
+A line is one write to a file opened for appending, so a process that is killed loses nothing that it had written. What
+has a beginning and no end is an operation whose outcome is unknown, or a run that never ended.
+
+    record = Recorder(folder)
+    with record.operation("enqueue", [job_id], topic="mail", key=None) as told:
+        told(await jobs.enqueue("mail", id=job_id))
+    record.watch(jobs)      # every run of its handlers, of all kinds
+    record.load(history)
+"""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rowlock.context import Context
+from rowlock.errors import OutcomeUnknown
+from rowlock.jobs import Jobs
+from rowlock.stores.base import Enqueued
+from tests.proof.history import Execution, Fault, History, Operation
+
+Told = Callable[[Enqueued | Sequence[Enqueued]], None]
+
+_UNKNOWN = (OutcomeUnknown, asyncio.CancelledError, TimeoutError, KeyboardInterrupt)
+
+
+def now() -> int:
+    """Microseconds by CLOCK_MONOTONIC, which all processes of a machine share."""
+    return time.monotonic_ns() // 1000
+
+
+class Recorder:
+    """May be used from any process, thread or child: each process has a file of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count(1)
+        self._file = (0, -1)  # pid, descriptor
+
+    def _write(self, **line: Any) -> None:
+        pid, descriptor = self._file
+        if pid != os.getpid():  # also after a fork
+            pid = os.getpid()
+            descriptor = os.open(self._folder / f"{pid}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._file = (pid, descriptor)
+        os.write(descriptor, msgspec.json.encode(line, enc_hook=repr) + b"\n")
+
+    # ── Clients ──
+
+    @contextmanager
+    def operation(self, verb: str, ids: Sequence[str], **detail: Any) -> Iterator[Told]:
+        """Call what it gives with the answer of an enqueue. Leaving it by an error is `fail`, or `unknown` where the
+        error says so."""
+        n = next(self._numbers)
+        answer: dict[str, Any] | None = None
+
+        def told(answered: Enqueued | Sequence[Enqueued]) -> None:
+            nonlocal answer
+            if isinstance(answered, Enqueued):
+                answer = {"id": answered.id, "existing": answered.existing}
+            else:
+                answer = {"jobs": [{"id": one.id, "existing": one.existing} for one in answered]}
+
+        self._write(kind="asked", n=n, verb=verb, ids=ids, at=now(), detail=detail)
+        try:
+            yield told
+        except _UNKNOWN:
+            self._write(kind="told", n=n, at=now(), outcome="unknown")
+            raise
+        except BaseException:
+            self._write(kind="told", n=n, at=now(), outcome="fail")
+            raise
+        self._write(kind="told", n=n, at=now(), outcome="ok", answer=answer)
+
+    def fault(self, kind: str, target: str | int) -> None:
+        """What the suite does next. Written before it is done."""
+        self._write(kind="fault", fault=kind, target=str(target), at=now())
+
+    # ── Handlers ──
+
+    def watch(self, jobs: Jobs) -> None:
+        """Write down every run of its handlers. The last to be registered stands nearest to them."""
+        jobs.on_run(self.around)
+
+    def around(self, ctx: Context) -> Generator[None, Any, None]:
+        n = next(self._numbers)
+        job = ctx.job
+        self._write(kind="begun", n=n, worker=job.locked_by, job_id=job.id, version=job.version, at=now())
+        try:
+            result = yield
+        except BaseException as error:
+            self._write(kind="ended", n=n, at=now(), error=f"{type(error).__name__}: {error}", told=_told(ctx))
+            raise
+        self._write(kind="ended", n=n, at=now(), result=result, told=_told(ctx))
+
+    # ── Reading ──
+
+    def load(self, history: History) -> History:
+        """Add everything on record, and how the clocks compare. Only after the processes have ended, or are idle."""
+        offset = time.time_ns() // 1000 - now()
+        history.settings.setdefault("monotonic_offset", offset)
+        for file in sorted(self._folder.glob("*.jsonl")):
+            _load(file, history)
+        history.faults.sort(key=lambda fault: fault.at)
+        return history
+
+
+def _told(ctx: Context) -> str | None:
+    """Asked behind its back: a handler that looks is treated otherwise."""
+    interruption = ctx._link.interruption
+    return None if interruption is None else interruption.value
+
+
+def _load(file: Path, history: History) -> None:
+    begun: dict[int, dict[str, Any]] = {}
+    ended: dict[int, dict[str, Any]] = {}
+    for text in file.read_bytes().splitlines():
+        line = msgspec.json.decode(text)
+        if line["kind"] == "fault":
+            history.faults.append(Fault(line["at"], line["fault"], line["target"]))
+        else:
+            (begun if line["kind"] in ("asked", "begun") else ended)[line["n"]] = line
+    for n, line in begun.items():
+        end = ended.get(n, {})
+        if line["kind"] == "begun":
+            history.executions.append(
+                Execution(
+                    worker=line["worker"],
+                    job_id=line["job_id"],
+                    version=line["version"],
+                    begun=line["at"],
+                    ended=end.get("at"),
+                    result=end.get("result"),
+                    error=end.get("error"),
+                    told=end.get("told"),
+                )
+            )
+        else:
+            history.operations.append(
+                Operation(
+                    client=file.stem,
+                    n=n,
+                    verb=line["verb"],
+                    begun=line["at"],
+                    ended=end.get("at", line["at"]),
+                    outcome=end.get("outcome", "unknown"),
+                    ids=tuple(line["ids"]),
+                    answer=end.get("answer"),
+                    detail=line["detail"],
+                )
+            )

@@ -1,0 +1,370 @@
+"""The product's defences, each of which can be switched off from here, and what must turn red then.
+
+Nothing in the product knows of this: texts of statements are changed as they are loaded, functions are replaced. A
+sabotage that no longer finds what it wants to change is an error, so none of them can go stale unseen.
+
+What workers do (leases, trust, lost claims, last words, decisions that must be made again) is sabotaged in the
+simulation, see simulation_sabotage.py; the rules of the protocol are sabotaged in the small model, see model.py.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from msgspec.structs import replace
+
+import rowlock.client.enqueue
+import rowlock.stores.postgres.fence
+import rowlock.stores.postgres.store
+import rowlock.stores.sqlite.database
+from rowlock.core.job import HELD, Status
+from rowlock.runtime.run import Run
+from rowlock.stores.base import Rescued
+from rowlock.stores.postgres.doorbell import Doorbell
+from rowlock.stores.postgres.statements import Statements
+from rowlock.stores.postgres.store import PostgresStore
+from rowlock.stores.sqlite import claim, settle, upkeep
+from rowlock.stores.sqlite.fenced import FencedConnection
+from tests.proof import detectors as red
+from tests.proof.crash_stage import new_ids
+from tests.proof.simulation_world import Machine
+from tests.stores.harness import Harness
+
+Switch = Callable[[pytest.MonkeyPatch], None]
+Detector = Callable[[Harness], Awaitable[None]]
+
+
+class Defence(Struct, frozen=True):
+    """`off` switches it off; `detector` is green with it and red without it. `virtual`: the clock is the test's.
+    `waits`: it is there to keep somebody from waiting, so red is not to be done soon. `quick`: runs with the usual
+    tests, too."""
+
+    name: str
+    store: str
+    off: Switch
+    detector: Detector
+    virtual: bool = True
+    waits: bool = False
+    quick: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.store}"
+
+
+# ── Ways to change a text ──
+
+
+def without(text: str, old: str, new: str) -> str:
+    if old not in text:
+        raise LookupError(f"nothing to sabotage: {old!r} is not in {text!r}")
+    return text.replace(old, new)
+
+
+def postgres(names: str, old: str, new: str) -> Switch:
+    """Of these statements, by their names in Statements."""
+
+    def switch_off(patch: pytest.MonkeyPatch) -> None:
+        init = Statements.__init__
+
+        def sabotaged(self: Statements, schema: str) -> None:
+            init(self, schema)
+            for name in names.split():
+                setattr(self, name, without(getattr(self, name), old, new))
+
+        patch.setattr(Statements, "__init__", sabotaged)
+
+    return switch_off
+
+
+def sqlite(module: Any, statement: str, old: str, new: str) -> Switch:
+    """Of the statement with this name, as this module loads it."""
+
+    def switch_off(patch: pytest.MonkeyPatch) -> None:
+        load = module.sql
+        patch.setattr(module, "sql", lambda name: without(load(name), old, new) if name == statement else load(name))
+
+    return switch_off
+
+
+def replaced(owner: Any, name: str, by: Any) -> Switch:
+    return lambda patch: patch.setattr(owner, name, by)
+
+
+def wrapped(owner: Any, name: str, around: Callable[[Any], Any]) -> Switch:
+    return lambda patch: patch.setattr(owner, name, around(getattr(owner, name)))
+
+
+# ── What stands in for what was there ──
+
+
+def _any_version(rows: Any, run: Any) -> bool:
+    return run.id in rows and rows[run.id].status in HELD
+
+
+def _any_status(row: Any, settlement: Any) -> bool:
+    return bool(row.version == settlement.version)
+
+
+async def _rescue_in_two_steps(self: PostgresStore, *, by: str, limit: int = 500, **rest: Any) -> list[Rescued]:
+    found = await self._fetch(
+        "SELECT id, topic, version FROM _jobs WHERE locked_until < clock_timestamp() LIMIT $1", limit
+    )
+    await self._fetch(
+        "UPDATE _jobs SET status = 'pending', ready = true, retries = retries + 1, crashes = crashes + 1, "
+        "locked_by = NULL, locked_until = NULL WHERE id = ANY ($1::uuid[])",
+        [row[0] for row in found],
+    )
+    return [Rescued(str(job_id), topic, version, Status.PENDING, True) for job_id, topic, version in found]
+
+
+def _uncharged(rescue: Any) -> Any:
+    def sabotaged(*arguments: Any) -> Any:
+        change, delay = rescue(*arguments)
+        return change | {"charged": False}, delay
+
+    return sabotaged
+
+
+def _before_forgotten(rescue: Any) -> Any:
+    return lambda *arguments, **options: rescue(*arguments, **options | {"before": None})
+
+
+def _never_a_repeat(insert: Any) -> Any:
+    return lambda *arguments, repeat=False: insert(*arguments)
+
+
+async def _again_with_new_ids(store: Any, jobs: Sequence[Any]) -> Any:
+    return await store.insert([replace(job, id=new_ids.one()) for job in jobs])
+
+
+def _fence_ignores_the_version(hold: Any) -> Any:
+    return lambda schema: without(hold(schema), "JOIN asked USING (version)", "CROSS JOIN asked")
+
+
+def _without_a_rescan(attend: Any) -> Any:
+    """The lock is taken, and nobody who waits looks again."""
+
+    async def sabotaged(self: Doorbell, session: Any) -> Any:
+        lock = session.lock
+
+        async def lock_and_say_nothing() -> None:
+            await lock()
+            self._rang = _Mute(self._rang)  # type: ignore[assignment]
+
+        session.lock = lock_and_say_nothing
+        return await attend(self, session)
+
+    return sabotaged
+
+
+class _Mute:
+    """An event whose next `set` is not heard."""
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+        self._muted = True
+
+    def set(self) -> None:
+        if not self._muted:
+            self._event.set()
+        self._muted = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._event, name)
+
+
+_PROCESSING = """
+      AND (current_status = 'processing'
+           OR current_status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))"""
+_HELD = "AND status IN ('processing', 'cancel_requested')"
+_EXPIRED = "least(clock_timestamp(), coalesce($6::timestamptz, 'infinity'))"
+_NO_BEFORE = "coalesce(nullif($6::timestamptz, $6::timestamptz), clock_timestamp())"
+_NOT_PAUSED = "(t.paused_at IS NULL OR t.paused_until <= (SELECT clock_timestamp()))"
+
+DEFENCES: tuple[Defence, ...] = (
+    # ── The fence ──
+    Defence("version in settle", "sqlite", replaced(settle, "_may", lambda row, _: row.status in HELD), red.settle),
+    Defence(
+        "version in settle",
+        "postgres",
+        postgres("settle settle_and_claim", "current_version = run", "true"),
+        red.settle,
+    ),
+    Defence("status in settle", "sqlite", replaced(settle, "_may", _any_status), red.status),
+    Defence("status in settle", "postgres", postgres("settle settle_and_claim", _PROCESSING, ""), red.status),
+    Defence("version in heartbeat", "sqlite", replaced(settle, "_holds", _any_version), red.heartbeat),
+    Defence("version in heartbeat", "postgres", postgres("heartbeat", "version = run AND", ""), red.heartbeat),
+    Defence("version in progress", "sqlite", replaced(settle, "_holds", _any_version), red.progress),
+    Defence("version in progress", "postgres", postgres("progress", "version = run AND", ""), red.progress),
+    Defence("status in heartbeat", "postgres", postgres("heartbeat", _HELD, ""), red.heartbeat_after_the_end),
+    Defence(
+        "fence", "sqlite", replaced(rowlock.stores.sqlite.database, "fence", lambda *_: None), red.fence, virtual=False
+    ),
+    Defence(
+        "version in fence",
+        "postgres",
+        wrapped(rowlock.stores.postgres.fence, "_hold", _fence_ignores_the_version),
+        red.fence,
+        virtual=False,
+    ),
+    # ── The claim ──
+    Defence("version grows", "sqlite", sqlite(claim, "claim", "version = version + 1", "version = version"), red.claim),
+    Defence(
+        "version grows",
+        "postgres",
+        postgres("claim settle_and_claim", "version = version + 1", "version = version"),
+        red.claim,
+    ),
+    Defence("pause", "sqlite", sqlite(claim, "claim_paused", "WHERE", "WHERE 0 AND"), red.pause),
+    Defence("pause", "postgres", postgres("claim", _NOT_PAUSED, "true"), red.pause),
+    Defence("expiry in claim", "sqlite", sqlite(claim, "claim_lane", "expires_at > ?", "? > 0"), red.expiry),
+    Defence(
+        "expiry in claim",
+        "postgres",
+        postgres("claim", "j.expires_at > (SELECT clock_timestamp())", "true"),
+        red.expiry,
+    ),
+    Defence(
+        "skip locked",
+        "postgres",
+        postgres("claim", "FOR UPDATE SKIP LOCKED", "FOR UPDATE"),
+        red.claim_of_locked_rows,
+        waits=True,
+    ),
+    Defence(
+        "heartbeats wait for nobody",
+        "postgres",
+        postgres("heartbeat progress", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"),
+        red.heartbeat_of_locked_rows,
+        waits=True,
+    ),
+    # ── Leases ──
+    Defence("lease", "sqlite", sqlite(upkeep, "rescue_expired", "locked_until < :now", ":now > 0"), red.lease),
+    Defence(
+        "lease",
+        "postgres",
+        postgres(
+            "rescue",
+            "j.locked_until < (",
+            "($6::timestamptz IS NULL OR true) AND j.locked_until > '-infinity' OR j.locked_until < (",
+        ),
+        red.lease,
+    ),
+    Defence("before", "sqlite", wrapped(upkeep, "rescue", _before_forgotten), red.before),
+    Defence("before", "postgres", postgres("rescue", _EXPIRED, _NO_BEFORE), red.before),
+    Defence(
+        "lease never shrinks", "sqlite", sqlite(settle, "heartbeat", "max(locked_until, :until)", ":until"), red.shrink
+    ),
+    Defence(
+        "lease never shrinks", "postgres", postgres("heartbeat", "greatest(j.locked_until, ", "greatest("), red.shrink
+    ),
+    Defence("crashes charged", "sqlite", wrapped(upkeep, "_rescue", _uncharged), red.charge),
+    Defence(
+        "crashes charged",
+        "postgres",
+        postgres("rescue", "was = 'processing' AND started AND may_retry AS", "false AS"),
+        red.charge,
+    ),
+    Defence(
+        "rescue in one statement",
+        "postgres",
+        replaced(PostgresStore, "rescue", _rescue_in_two_steps),
+        red.race_of_rescues,
+        virtual=False,
+        quick=False,
+    ),
+    Defence("promote", "sqlite", sqlite(upkeep, "promote", "run_at <= ?", "run_at <= ? AND 0"), red.promote),
+    Defence("promote", "postgres", postgres("promote", "NOT ready AND", "false AND"), red.promote),
+    # ── Enqueue ──
+    Defence(
+        "archive looked at", "sqlite", wrapped(rowlock.stores.sqlite.database, "insert_", _never_a_repeat), red.archive
+    ),
+    Defence("archive looked at", "postgres", postgres("insert_undo", "j.id = s.id AND", "false AND"), red.archive),
+    Defence("one live job per key", "sqlite", red.without_the_index, red.keys),
+    Defence("one live job per key", "postgres", red.without_the_index, red.keys),
+    Defence(
+        "repeat with the same id",
+        "sqlite",
+        replaced(rowlock.client.enqueue, "_find_out", _again_with_new_ids),
+        red.swallowed_insert,
+        virtual=False,
+    ),
+    Defence(
+        "repeat with the same id",
+        "postgres",
+        replaced(rowlock.client.enqueue, "_find_out", _again_with_new_ids),
+        red.swallowed_insert,
+        virtual=False,
+    ),
+    # ── PostgreSQL's own traps ──
+    Defence(
+        "applied is asked of the write",
+        "postgres",
+        postgres("settle", "FROM (SELECT id FROM gone UNION ALL SELECT id FROM moved) written", "FROM ok"),
+        red.write_that_waited,
+        virtual=False,
+    ),
+    Defence(
+        "missed writes are repeated",
+        "postgres",
+        replaced(rowlock.stores.postgres.store, "_may_settle", lambda *_: False),
+        red.write_that_waited,
+        virtual=False,
+    ),
+    Defence(
+        "sorted batches",
+        "postgres",
+        postgres("insert_keyed", "ORDER BY s.topic, s.key, s.n", ""),
+        red.opposite_inserts,
+        virtual=False,
+    ),
+    Defence(
+        "sorted settles",
+        "postgres",
+        postgres("settle", "ORDER BY id\n)", ")"),
+        red.opposite_settles,
+        virtual=False,
+    ),
+    Defence(
+        "look again when armed",
+        "postgres",
+        wrapped(Doorbell, "_attend", _without_a_rescan),
+        red.lost_listener,
+        virtual=False,
+        waits=True,
+    ),
+    # ── SQLite's own ──
+    Defence(
+        "watchdog",
+        "sqlite",
+        wrapped(FencedConnection, "watch", lambda watch: lambda self, _: watch(self, 3600.0)),
+        red.watchdog,
+        virtual=False,
+        waits=True,
+    ),
+    Defence("clock read under the lock", "sqlite", red.clock_read_before_the_lock, red.clock, virtual=False),
+)
+
+
+# ── Workers ──
+
+
+def no_start_mark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "needs_mark", property(lambda self: False))
+
+
+def heartbeats_on_the_event_loop(patch: pytest.MonkeyPatch) -> None:
+    init = Machine.__init__
+
+    def sabotaged(self: Machine, *arguments: Any) -> None:
+        init(self, *arguments)
+        self.keeper = self.main
+
+    patch.setattr(Machine, "__init__", sabotaged)
+
+
+WORKERS: tuple[tuple[Switch, Callable[[], None]], ...] = (
+    (no_start_mark, lambda: red.unmarked_suspects(range(1, 20))),
+    (heartbeats_on_the_event_loop, red.blocked_loops),
+)

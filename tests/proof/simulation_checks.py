@@ -1,0 +1,149 @@
+"""What only the simulation knows: who was alive and well when a job was taken from it, and what its handlers said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from tests.proof.history import Execution, History, RowChange, Violation
+from tests.proof.simulation_world import EPOCH, Machine, World, excuses, overlaps
+
+_SETTLED_WITHIN = 1.0  # seconds in which a worker that is well must have settled what has ended
+
+_HEARD_WITHIN = 0.5  # … beyond a heartbeat, in which it hears that a run of its own is over
+
+
+def check_simulation(world: World, history: History) -> list[Violation]:
+    found = [Violation("L6", None, text) for text in world.bad_stops]
+    found += _business(world, history)
+    found += _last_words(world, history)
+    found += _taken(world, history)
+    if not history.at_rest:
+        left = [row for row in history.jobs.values() if row["finished_at"] is None]
+        found += [Violation("L1", row["id"], f"still {row['status']} long after all was well: {row}") for row in left]
+    return found
+
+
+def _business(world: World, history: History) -> Iterator[Violation]:
+    """What a handler wrote together with the completion is there once, and only with that completion."""
+    written: dict[str, list[int]] = {}
+    for job_id, version in world.database.conn.execute("SELECT job_id, version FROM business").fetchall():
+        written.setdefault(job_id, []).append(version)
+    deleted = {change.before["id"] for change in history.changes if _is_removal(change) and change.before}
+    for job_id, versions in written.items():
+        row = history.archive.get(job_id)
+        if len(versions) > 1:
+            yield Violation("S17", job_id, f"its handler's transaction was committed in runs {versions}")
+        elif row is None and job_id not in deleted:
+            yield Violation("S17", job_id, "its handler's transaction was committed, but it is not completed")
+        elif row is not None and row["version"] != versions[0]:
+            yield Violation("S17", job_id, f"committed in run {versions[0]}, completed in run {row['version']}")
+
+
+def _is_removal(change: RowChange) -> bool:
+    return change.table == "_jobs_archive" and change.op == "delete"
+
+
+def _last_words(world: World, history: History) -> Iterator[Violation]:
+    """What a handler says right before it ends is kept, if its outcome is and the line was good."""
+    runs = {(one.job_id, one.version): one for one in history.executions}
+    for row in history.archive.values():
+        steps, version = row["payload"]["steps"], row["version"]
+        commits = steps[min(version, len(steps)) - 1].startswith("commit")  # these are completed before they end
+        said = [line["text"] for line in row["log"] or ()]
+        run = runs.get((row["id"], version))
+        if run is None or commits or not row["payload"].get("talks") or f"done {version}" in said:
+            continue
+        troubles = [*world.machines[run.worker].line.disturbances, *world.network.outages]
+        if not overlaps(troubles, _seconds(run.begun), _seconds(run.ended or run.begun)):
+            yield Violation("WORDS", row["id"], f"run {version} completed, and what it said at last is lost: {said}")
+
+
+class Taking(Struct):
+    """Somebody else put an end to a run, or wants it to end."""
+
+    at: float
+    event: str
+    by: str
+    worker: str
+    version: int
+    row: dict[str, Any]
+
+
+def _taken(world: World, history: History) -> Iterator[Violation]:
+    """No job is taken from a worker that is well: it renews its leases, settles what has ended, and listens."""
+    if any(fault.kind == "jump" for fault in history.faults):
+        return  # a rescue may be under way when the clock jumps
+    runs = {(one.job_id, one.version): one for one in history.executions}
+    for taking in _takings(history):
+        machine = world.machines.get(taking.worker)
+        if machine is None or machine.worker is None or taking.by.startswith("supervisor"):
+            continue
+        run = runs.get((taking.row["id"], taking.version))
+        if problem := _robbed(world, machine, taking, run) or _forgotten(world, machine, taking, run):
+            where = f"run {taking.version} of {taking.worker} was {taking.event} at {taking.at:.3f}"
+            yield Violation(problem, taking.row["id"], where)
+        if run is not None and _was_not_told(world, machine, taking, run):
+            yield Violation("UNTOLD", taking.row["id"], f"run {taking.version} was {taking.event} at {taking.at:.3f}")
+
+
+def _robbed(world: World, machine: Machine, taking: Taking, run: Execution | None) -> str | None:
+    """An outage is no excuse for robbing: who comes back first must let the others come back, too. But an outage that
+    nobody noticed, or one after the other, is."""
+    if taking.event != "rescued" or _is_wedged(world, taking, run):
+        return None
+    if run is None and taking.row["status"] == "cancelled":
+        return None  # of a claim whose reply was lost: given back only unless it was cancelled meanwhile
+    since, until = taking.at - world.settings.beat, taking.at
+    outages = [one for one in world.network.outages if overlaps([one], since - 1.0, until)]
+    if len(outages) > 1 or any(end - start < 2 * world.settings.beat for start, end in outages):
+        return None
+    rescuer = world.machines[taking.by]
+    troubles = excuses(machine, machine.keeper) + (rescuer.keeper.holds if outages else [])
+    return None if overlaps(troubles, since, until) else "ROBBED"
+
+
+def _forgotten(world: World, machine: Machine, taking: Taking, run: Execution | None) -> str | None:
+    """It had ended long before, and nothing kept its worker from settling it."""
+    if run is None or run.ended is None or run.told == "lost" or taking.event == "cancel_requested":
+        return None
+    ended = _seconds(run.ended)
+    troubles = [*excuses(machine, machine.main), *world.network.outages]
+    late = taking.at - ended > _SETTLED_WITHIN
+    return "FORGOTTEN" if late and not overlaps(troubles, ended, taking.at) else None
+
+
+def _was_not_told(world: World, machine: Machine, taking: Taking, run: Execution) -> bool:
+    """It went on although it was over, its worker could know, and it never heard of it."""
+    if run.ended is None or run.told is not None:
+        return False
+    troubles = [*excuses(machine, machine.keeper), *world.network.outages]
+    ended = _seconds(run.ended)
+    able_since = max([taking.at, *(end for start, end in troubles if start <= ended)])
+    return ended - able_since > world.settings.beat + _HEARD_WITHIN
+
+
+def _is_wedged(world: World, taking: Taking, run: Execution | None) -> bool:
+    """Past its timeout and grace: alive is not enough."""
+    if run is None:
+        return False
+    return bool(taking.at - _seconds(run.begun) > taking.row["timeout"] + world.settings.grace)
+
+
+def _takings(history: History) -> Iterator[Taking]:
+    for change in history.changes:
+        if change.table != "_jobs" or change.op != "update" or change.after is None or change.before is None:
+            continue
+        entries = change.after["history"] or []
+        if len(entries) == len(change.before["history"] or []):
+            continue
+        last = entries[-1]
+        if last["event"] in ("rescued", "cancel_timed_out", "cancel_requested"):
+            who = last["by"], last.get("worker") or change.before["locked_by"]
+            yield Taking(_seconds(change.at), last["event"], *who, last["version"], change.after)
+
+
+def _seconds(micros: int) -> float:
+    return (micros - EPOCH) / 1e6

@@ -1,0 +1,126 @@
+"""What jobs do in the simulation: their payload says it, one step for each run. The last step repeats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from random import Random
+from typing import Any, Protocol
+
+from rowlock.context import Context
+from rowlock.core.job import Job
+from rowlock.core.retry import Delays
+from rowlock.errors import Cancelled, Final, LeaseLost, Snooze
+from rowlock.tasks import Policy, Task
+from tests.proof.simulation_loop import CURRENT, Lane
+
+TOPICS = ("calls", "mails", "sums")
+BUSINESS = "CREATE TABLE business (job_id TEXT NOT NULL, version INTEGER NOT NULL)"
+
+_STEPS = ("work", "fail", "final", "snooze", "give_up", "hang", "deaf", "block", "polite", "commit", "enqueue", "beat")
+_PARTS = 4
+_CHANCES = (40, 12, 2, 8, 2, 3, 2, 3, 8, 10, 4, 3)
+
+
+def steps(chance: Random, tempo: float, only: str | None = None) -> list[str]:
+    """What the runs of a job will do. `tempo`: seconds that they take, about. `only`: each does that."""
+    planned = chance.choices(_STEPS, _CHANCES, k=chance.choice((1, 1, 2, 3)))
+    if planned[-1] not in ("work", "commit"):
+        planned.append(chance.choice(("work", "commit")))
+    return [f"{only or kind} {tempo * chance.random() ** 2 * 3:.4f}" for kind in planned]
+
+
+class Stage(Protocol):
+    """Where handlers run: notes down what they do."""
+
+    over: bool
+
+    def begins(self, worker: str, job: Job) -> int: ...
+
+    def ends(self, n: int, ctx: Context, result: Any, error: BaseException | None) -> None: ...
+
+
+def make_tasks(host: Any) -> dict[str, Task[..., Any]]:
+    # Local, so that no child process can import it: also suspects run here.
+    async def run(job: Job, ctx: Context, steps: list[str], talks: bool = False) -> Any:
+        lane = CURRENT.get()
+        assert lane is not None
+        stage: Stage = lane.owner.stage
+        n = stage.begins(lane.owner.name, job)
+        kind, seconds = steps[min(job.version, len(steps)) - 1].split()
+        try:
+            async with _talking(ctx, talks):
+                result = await _perform(kind, float(seconds), job, ctx, lane)
+        except BaseException as error:
+            stage.ends(n, ctx, None, error)
+            raise
+        stage.ends(n, ctx, result, None)
+        return result
+
+    policy = Policy(retry=Delays((0.2, 1.0)))
+    return {topic: Task(host, topic, run, policy) for topic in TOPICS}
+
+
+@asynccontextmanager
+async def _talking(ctx: Context, talks: bool) -> AsyncIterator[None]:
+    if talks:
+        ctx.progress(10, stage="begun")
+        ctx.log(f"begun {ctx.job.version}")
+    yield
+    if talks:
+        ctx.progress(100, message="done")
+        ctx.log(f"done {ctx.job.version}")
+
+
+async def _perform(kind: str, seconds: float, job: Job, ctx: Context, lane: Lane) -> Any:
+    match kind:
+        case "block":  # as time.sleep() would: nothing else of this thread runs meanwhile
+            lane.hold(10 * seconds)
+            await asyncio.sleep(0)
+        case "hang":
+            await asyncio.sleep(1000)
+        case "deaf":
+            await _ignore_cancels(10 * seconds, lane)
+        case "polite":
+            for _ in range(10):
+                ctx.check()
+                await asyncio.sleep(seconds / 4)
+        case _:  # in parts: work that is interrupted is not done meanwhile
+            for _ in range(_PARTS):
+                await asyncio.sleep(seconds / _PARTS)
+    match kind:
+        case "fail":
+            raise ValueError("as planned")
+        case "final":
+            raise Final("as planned")
+        case "snooze":
+            raise Snooze(5 * seconds)
+        case "give_up":
+            raise Cancelled("as planned")
+        case "enqueue":
+            await ctx.enqueue("mails", {"steps": ["work 0.1"]})
+        case "beat":
+            ctx.heartbeat()
+            await asyncio.sleep(seconds)
+        case "commit":
+            return await _commit(job, ctx)
+        case _:
+            pass
+    return [job.id, job.version]
+
+
+async def _ignore_cancels(seconds: float, lane: Lane) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while (left := until - loop.time()) > 0 and not lane.owner.stage.over:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(left)
+
+
+async def _commit(job: Job, ctx: Context) -> Any:
+    with suppress(LeaseLost):
+        async with ctx.transaction() as conn:
+            conn.execute("INSERT INTO business VALUES (?, ?)", (job.id, job.version))
+            ctx.complete([job.id, job.version])
+    return [job.id, job.version]

@@ -1,0 +1,145 @@
+"""Ways to break the product on purpose: a simulation that doesn't find them proves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import rowlock.client.enqueue
+import rowlock.stores.sqlite.database
+import rowlock.stores.sqlite.settle
+from rowlock.core.job import HELD
+from rowlock.core.lifecycle import LOST, Answer
+from rowlock.errors import LeaseLost
+from rowlock.runtime.keeper import Keeper
+from rowlock.runtime.maintenance import Maintenance
+from rowlock.runtime.rounds import Rounds
+from rowlock.runtime.trust import Trust
+from rowlock.stores.sqlite.fence import fence
+from tests.proof.simulation_store import Weather
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+async def _nothing(*args: Any, **kwargs: Any) -> None: ...
+
+
+async def _no(*args: Any, **kwargs: Any) -> bool:
+    return False
+
+
+def settle_whatever_the_version(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rowlock.stores.sqlite.settle, "_may", lambda row, settlement: row.status in HELD)
+
+
+def renew_and_report_whatever_the_version(patch: pytest.MonkeyPatch) -> None:
+    def broken(rows: Any, run: Any) -> bool:
+        return run.id in rows and rows[run.id].status in HELD
+
+    patch.setattr(rowlock.stores.sqlite.settle, "_holds", broken)
+
+
+def commit_without_a_fence(patch: pytest.MonkeyPatch) -> None:
+    def broken(conn: Any, now: int, guard: Any) -> None:
+        with suppress(LeaseLost):
+            fence(conn, now, guard)
+
+    patch.setattr(rowlock.stores.sqlite.database, "fence", broken)
+
+
+def rescue_at_once_after_an_outage(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Trust, "may_rescue", lambda self, at, others: True)
+
+
+def never_renew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Keeper, "_beat", _nothing)
+
+
+def never_tell_who_is_to_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Keeper, "_tell", lambda self, runs, holds: None)
+
+
+def take_a_changed_status_for_a_loss(patch: pytest.MonkeyPatch) -> None:
+    judged = Rounds._judged
+
+    def broken(self: Rounds, run: Any, to: Any, verdict: Any) -> None:
+        judged(self, run, to, LOST if verdict.answer is Answer.CHANGED else verdict)
+
+    patch.setattr(Rounds, "_judged", broken)
+
+
+def do_not_look_for_lost_claims(patch: pytest.MonkeyPatch) -> None:
+    async def broken(self: Rounds) -> None:
+        self.claim_lost = False
+
+    patch.setattr(Rounds, "_find_lost_claims", broken)
+
+
+def lose_what_a_failed_round_had_to_settle(patch: pytest.MonkeyPatch) -> None:
+    settle = Rounds._settle
+
+    async def broken(self: Rounds, batch: Any, claim: Any) -> Any:
+        finished = set(map(id, batch))
+        try:
+            return await settle(self, batch, claim)
+        except BaseException:
+            for one in [one for one in self._finished if id(one) in finished]:
+                self._finished.remove(one)
+            raise
+
+    patch.setattr(Rounds, "_settle", broken)
+
+
+def drop_last_words(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rounds, "_write_last_words", _nothing)
+
+
+def never_promote(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rounds, "_promote", _nothing)
+    patch.setattr(Maintenance, "_promote", _no)
+
+
+def never_rescue(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Maintenance, "_rescue", _no)
+
+
+def enqueue_again_without_asking(patch: pytest.MonkeyPatch) -> None:
+    async def broken(store: Any, jobs: Any) -> Any:
+        await asyncio.sleep(1.0)
+        return await store.insert(jobs)
+
+    patch.setattr(rowlock.client.enqueue, "_find_out", broken)
+
+
+FREEZES: dict[str, Any] = {"faults": ("freeze",), "tempo": 0.8, "seconds": 10.0}
+OUTAGES: dict[str, Any] = {"faults": ("outage",), "tempo": 0.8, "seconds": 14.0, "jobs": 20}
+LOSSES: dict[str, Any] = {
+    "weather": Weather(refused=0.03, unsent=0.03, unheard=0.03),
+    "faults": ("term",),
+    "tempo": 0.3,
+    "seconds": 6.0,
+}
+CANCELS: dict[str, Any] = {"operates": True, "faults": (), "jobs": 25, "tempo": 0.8, "seconds": 10.0}
+KILLS: dict[str, Any] = {"faults": ("kill",), "tempo": 0.8}
+CALM: dict[str, Any] = {"faults": ()}
+
+# What is broken, and the climate in which that shows soonest.
+SABOTAGES: tuple[tuple[Break, dict[str, Any]], ...] = (
+    (settle_whatever_the_version, FREEZES),
+    (renew_and_report_whatever_the_version, FREEZES),
+    (commit_without_a_fence, {**FREEZES, "only": "commit", "weather": Weather(latency=0.3)}),
+    (rescue_at_once_after_an_outage, OUTAGES),
+    (never_renew, CALM),
+    (never_tell_who_is_to_end, CANCELS),
+    (take_a_changed_status_for_a_loss, CANCELS),
+    (do_not_look_for_lost_claims, LOSSES),
+    (lose_what_a_failed_round_had_to_settle, LOSSES),
+    (drop_last_words, CALM),
+    (never_promote, CALM),
+    (never_rescue, KILLS),
+    (enqueue_again_without_asking, LOSSES),
+)

@@ -1,0 +1,292 @@
+"""A store at the far end of an unreliable line. The database is real; requests and replies take time, and get lost.
+
+A request that has left its process is carried out whether or not that process lives to hear the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import Context
+from random import Random
+from typing import Any
+
+from msgspec import Struct
+
+from rowlock.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
+from rowlock.stores.base import Guard
+from rowlock.stores.sqlite.database import Database
+from tests.proof.simulation_loop import Handle, VirtualLoop
+
+READS = frozenset({"look", "held_by", "workers", "now", "paused", "get"})
+WRITES = frozenset(
+    {
+        "insert", "claim", "settle", "heartbeat", "progress", "report", "retire", "promote", "rescue", "expire",
+        "cancel_timeout", "prune", "cancel", "requeue", "update", "delete", "pause", "resume",
+    }
+)  # fmt: skip
+# What may be carried out after its client was told that the line broke. Not an insert, which could make a job anew that
+# a repeat of it had made and that is completed by now; nor a claim, of which no worker would know. Both are open.
+GHOSTS = WRITES - {"insert", "claim"}
+_NOBODY = Context()  # the network belongs to no process
+_MOST_WAIT = 0.4  # seconds until a dead line is noticed
+
+
+class Call(Struct):
+    """A line of the trace."""
+
+    at: float
+    who: str
+    verb: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    fate: str
+    done_at: float | None = None
+    answer: Any = None
+
+
+class Weather(Struct):
+    """Chances of what may happen to a call; 0 is never. `calm`: nothing happens any more."""
+
+    refused: float = 0.0
+    unsent: float = 0.0
+    unheard: float = 0.0
+    busy: float = 0.0
+    late: float = 0.0
+    ghost: float = 0.0
+    latency: float = 0.01  # seconds, one way, at most
+    lateness: float = 3.0  # … of what comes late
+    deaf: float = 0.3  # chance that a ring is not heard
+    haunted: bool = False
+    calm: bool = False
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which whatever was sent has been done."""
+        return 2 * self.latency + (self.lateness if self.late or self.ghost else 0.0)
+
+
+class Network:
+    """What all lines have in common."""
+
+    def __init__(self, loop: VirtualLoop, database: Database, weather: Weather, chance: Random) -> None:
+        self.loop = loop
+        self.database = database
+        self.weather = weather
+        self.chance = chance
+        self.trace: list[Call] = []
+        self.down_until = 0.0
+        self.outages: list[tuple[float, float]] = []
+        self.on_commit: Callable[[Guard], None] = lambda guard: None  # of a handler's transaction
+        self.waiting: list[tuple[asyncio.Future[bool], Handle]] = []
+
+    @property
+    def is_down(self) -> bool:
+        return self.loop.time() < self.down_until
+
+    def go_down(self, seconds: float) -> None:
+        now = self.loop.time()
+        self.down_until = max(self.down_until, now + seconds)
+        self.outages.append((now, now + seconds))
+
+    def heal(self) -> None:
+        now = self.down_until = self.loop.time()
+        self.outages = [(start, min(end, now)) for start, end in self.outages]
+
+    def ring(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for future, timer in waiting:
+            if future.done():
+                continue
+            if self.chance.random() < self.weather.deaf:
+                self.waiting.append((future, timer))
+            else:
+                timer.cancel()
+                self.loop.call_later(self.chance.random() * 0.01, _set, future, True, context=_NOBODY)
+
+
+class Line:
+    """Implements rowlock.stores.base.Store for one process, as far as workers and clients use it.
+
+    `script`: what happens to the next calls, whatever the weather. `disturbances`: from when to when something went
+    wrong on it alone, which is an excuse for a lease that was not renewed."""
+
+    any_loop = True
+    is_private = True
+    watches_commits = True
+
+    def __init__(self, network: Network, who: str) -> None:
+        self.who = who
+        self.cut_until = 0.0
+        self.script: list[str] = []
+        self.disturbances: list[tuple[float, float]] = []
+        self._network = network
+        self._loop = network.loop
+
+    def __getattr__(self, verb: str) -> Any:
+        if verb not in READS and verb not in WRITES:
+            raise AttributeError(verb)
+
+        def remote(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+            return self._send(verb, args, kwargs)
+
+        self.__dict__[verb] = remote
+        return remote
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def ring(self) -> None:
+        self._network.ring()
+
+    async def fold_counts(self, limit: int = 10_000) -> int:
+        return 0
+
+    async def keep_partitions(self, retention: object) -> None: ...
+
+    async def wait_for_work(self, timeout: float) -> bool:
+        if self._is_down:
+            raise StoreUnavailable("the line is down")
+        future: asyncio.Future[bool] = self._loop.create_future()
+        timer = self._loop.call_later(timeout, _set, future, False, context=_NOBODY)
+        self._network.waiting.append((future, timer))
+        return await future
+
+    @asynccontextmanager
+    async def transaction(self, guard: Guard, *, longest: float) -> AsyncIterator[Any]:
+        """What is done in it must not wait: there is one connection for all."""
+        await self._send("now", (), {})
+        call = self._note("transaction", (guard,), {}, self._fate())
+        if call.fate in ("refused", "unsent", "busy", "down", "cut"):
+            self._disturbed()
+            raise StoreUnavailable(call.fate)
+        database = self._network.database
+        database.begin()
+        try:
+            yield database.conn
+            database.commit(guard)
+            call.done_at, call.answer = self._loop.time(), "committed"
+            self._network.on_commit(guard)
+        finally:
+            database._rollback()
+        if call.fate != "ok" or self._is_down:
+            self._disturbed()
+            raise OutcomeUnknown("the reply to COMMIT was lost")
+
+    # ── A call ──
+
+    @property
+    def _is_down(self) -> bool:
+        return self._network.is_down or self._loop.time() < self.cut_until
+
+    @property
+    def _trouble(self) -> str:
+        return "down" if self._network.is_down else "cut"
+
+    def _disturbed(self, seconds: float = 0.0) -> None:
+        now = self._loop.time()
+        self.disturbances.append((now, now + seconds))
+
+    def _note(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any], fate: str) -> Call:
+        call = Call(self._loop.time(), self.who, verb, args, kwargs, fate)
+        self._network.trace.append(call)
+        return call
+
+    def _may_haunt(self, verb: str, args: tuple[Any, ...]) -> bool:
+        """`settle` may claim as well."""
+        return self._network.weather.haunted or (verb in GHOSTS and (verb != "settle" or args[1:] in ((), (None,))))
+
+    def _fate(self) -> str:
+        if self.script:
+            return self.script.pop(0)
+        if self._is_down:
+            return self._trouble
+        weather = self._network.weather
+        if weather.calm:
+            return "ok"
+        draw = self._network.chance.random()
+        for fate in ("refused", "unsent", "unheard", "busy", "late", "ghost"):
+            draw -= getattr(weather, fate)
+            if draw < 0:
+                return fate
+        return "ok"
+
+    def _send(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> asyncio.Future[Any]:
+        chance, weather = self._network.chance, self._network.weather
+        fate = self._fate()
+        if fate == "ghost" and not self._may_haunt(verb, args):
+            fate = "ok"
+        call = self._note(verb, args, kwargs, fate)
+        reply: asyncio.Future[Any] = self._loop.create_future()
+        there, back = (weather.latency * chance.random() ** 3 for _ in range(2))
+        if call.fate not in ("ok", "down"):
+            self._disturbed()
+        match call.fate:
+            case "ok" | "unheard":
+                self._later(there, self._arrive, call, reply, back)
+            case "late":
+                lateness = weather.lateness * chance.random()
+                self._disturbed(there + back + lateness)
+                if chance.random() < 0.5:
+                    there += lateness
+                else:
+                    back += lateness
+                self._later(there, self._arrive, call, reply, back)
+            case "ghost":
+                self._later(there, self._fail, call, reply, OutcomeUnknown("hung up, and the statement goes on"))
+                self._later(there + weather.lateness * chance.random(), self._arrive, call, None, back)
+            case "unsent" if verb in WRITES:
+                self._later(there + back, self._fail, call, reply, OutcomeUnknown("hung up"))
+            case "busy":
+                self._later(there + back, self._fail, call, reply, StoreBusy("locked by others"))
+            case _:
+                wait = _MOST_WAIT * chance.random()
+                self._later(wait, self._fail, call, reply, StoreUnavailable("can't be reached"))
+        return reply
+
+    def _later(self, seconds: float, function: Callable[..., object], *args: Any) -> None:
+        self._loop.call_later(seconds, function, *args, context=_NOBODY)
+
+    def _arrive(self, call: Call, reply: asyncio.Future[Any] | None, back: float) -> None:
+        if self._is_down and reply is not None:
+            self._fail(call, reply, StoreUnavailable("can't be reached"))
+            return
+        call.done_at = self._loop.time()
+        try:
+            call.answer = getattr(self._network.database, call.verb)(*call.args, **call.kwargs)
+        except StoreError as error:
+            call.answer = error
+        if call.verb in ("insert", "requeue", "resume"):
+            self._network.ring()
+        if reply is not None:
+            self._later(back, self._reply, call, reply)
+
+    def _reply(self, call: Call, reply: asyncio.Future[Any]) -> None:
+        if call.fate == "unheard" or self._is_down:
+            kind = OutcomeUnknown if call.verb in WRITES else StoreUnavailable
+            self._fail(call, reply, kind("the reply was lost"))
+        elif not reply.done():
+            if isinstance(call.answer, StoreError):
+                _refuse(reply, call.answer)
+            else:
+                reply.set_result(call.answer)
+
+    def _fail(self, call: Call, reply: asyncio.Future[Any], error: StoreError) -> None:
+        if call.fate == "ok":
+            call.fate = self._trouble
+        if call.fate != "down":
+            self._disturbed()
+        _refuse(reply, error)
+
+
+def _refuse(reply: asyncio.Future[Any], error: Exception) -> None:
+    if not reply.done():
+        reply.set_exception(error)
+        reply.exception()  # asyncio must not complain if nobody lives to hear it
+
+
+def _set(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)

@@ -1,0 +1,345 @@
+"""The simulated world: machines with real workers on them, a real database, one virtual clock for all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time as real_time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
+from math import inf
+from random import Random
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+import rowlock.context
+from rowlock.client import enqueue as client_enqueue
+from rowlock.client.enqueue import safe_insert
+from rowlock.client.group import Group
+from rowlock.context import Context
+from rowlock.core.ids import IdMaker
+from rowlock.core.job import Job, NewJob, new_job
+from rowlock.core.retry import Quadratic
+from rowlock.errors import OutcomeUnknown, StoreError
+from rowlock.runtime import board, executor, keeper, maintenance, patience, rescue, rounds, run, worker
+from rowlock.runtime.settings import WorkerSettings
+from rowlock.runtime.supervisor import Rescue
+from rowlock.runtime.worker import Worker
+from rowlock.stores.base import Enqueued, Guard, Store
+from tests.proof.history import Execution, Fault, Operation
+from tests.proof.simulation_database import new_database
+from tests.proof.simulation_handlers import make_tasks
+from tests.proof.simulation_loop import Lane, LaneLoop, LanePortal, VirtualLoop
+from tests.proof.simulation_store import Line, Network, Weather
+
+START = 1000.0  # on the loop's clock: to a worker, 0 means never
+EPOCH = 1_767_225_600_000_000 - int(START * 1e6)  # on the database's clock, microseconds
+_LATE = 0.9  # seconds that a supervisor waits beyond the grace
+_BACKOFF = Quadratic(unit=0.5)  # of rescues: the real one would make every run an hour long
+
+
+class Machine:
+    """A process with a worker in it. `keeper` is that worker's second thread."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.stage = world
+        self.line = Line(world.network, name)
+        self.main = Lane(world.loop, self)
+        self.keeper = Lane(world.loop, self)
+        self.born = world.loop.time()
+        self.gone: float | None = None
+        self.told_to_end = False
+        self.group = Group(safe_insert(cast(Store, self.line)))
+        self.worker: Worker | None = None
+        self._world = world
+
+    async def start(self) -> None:
+        """As its supervisor does: again, if the database is away."""
+        while True:
+            made = await self.main.spawn(self._start())
+            if made is not None:
+                self.worker = made
+                return
+            await asyncio.sleep(0.5)
+
+    async def _start(self) -> Worker | None:
+        noted = board.Board(bytearray(board._START + 64 * board._SIZE))  # what its supervisor reads after its death
+        made = Worker(
+            self._world.settings,
+            TASKS,
+            (),
+            self,
+            cast(Any, self),  # it is its own Host and Stores
+            version="0",
+            board=noted,
+            replace=self._replace,
+        )
+        made.name = self.name
+        try:
+            await made.start()
+        except StoreError:
+            return None
+        made.loop = LaneLoop(self._world.loop, self.main)
+        return made
+
+    def kill(self) -> None:
+        self.gone = self._world.loop.time()
+        self.main.kill()
+        self.keeper.kill()
+
+    def freeze(self, seconds: float) -> None:
+        self.main.hold(seconds)
+        self.keeper.hold(seconds)
+
+    def _replace(self, *, at_once: bool) -> None:
+        self._world.replace(self, at_once=at_once)
+
+    # ── What a worker needs of client.connections.Stores ──
+
+    async def handle(self) -> Any:
+        return SimpleNamespace(store=self.line)
+
+    async def close_here(self) -> None: ...
+
+    # ── What a handler needs of its Jobs ──
+
+    async def enqueue(self, topic: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Enqueued:
+        return await self._world.enqueue(self.group, self.name, new_job(self._world.ids.one(), topic, payload))
+
+    async def transaction(self, guard: Guard, longest: float) -> AbstractAsyncContextManager[Any]:
+        return self.line.transaction(guard, longest=longest)
+
+    @property
+    def sync(self) -> Any:
+        raise AssertionError("handlers are async here")
+
+    async def fence(self, guard: Guard, conn: Any) -> None:
+        raise AssertionError("not used here")
+
+    def fence_sync(self, guard: Guard, conn: Any) -> None:
+        raise AssertionError("not used here")
+
+    def sync_transaction(self, guard: Guard, longest: float) -> Any:
+        raise AssertionError("not used here")
+
+
+def excuses(machine: Machine, lane: Lane) -> list[tuple[float, float]]:
+    """From when to when something of its own kept this thread of it from the database."""
+    born, gone = (-inf, machine.born), (inf if machine.gone is None else machine.gone, inf)
+    return [born, gone, *lane.holds, *machine.line.disturbances]
+
+
+def overlaps(spans: list[tuple[float, float]], since: float, until: float) -> bool:
+    return any(start <= until and end >= since for start, end in spans)
+
+
+class Run(Struct):
+    """An execution under way."""
+
+    worker: str
+    job_id: str
+    version: int
+    begun: int
+    ended: int | None = None
+    result: Any = None
+    error: str | None = None
+    told: str | None = None
+
+
+class World:
+    """Everything that a run of the simulation is made of."""
+
+    def __init__(self, seed: int, settings: WorkerSettings, weather: Weather) -> None:
+        self.seed = seed
+        self.settings = settings
+        self.loop = VirtualLoop(START)
+        self.clock_ahead = 0.0  # seconds that the database's clock has jumped
+        self.machine_skew = self.chance("skew").uniform(-3600, 3600)
+        self.database = new_database(self.database_clock)
+        self.network = Network(self.loop, self.database, weather, self.chance("network"))
+        self.network.on_commit = self._committed
+        noise = self.chance("ids")
+        self.ids = IdMaker(lambda: self.database_clock() * 1000, noise.randbytes)
+        self.machines: dict[str, Machine] = {}
+        self.runs: list[Run] = []
+        self.operations: list[Operation] = []
+        self.faults: list[Fault] = []
+        self.bad_stops: list[str] = []
+        self.over = False
+
+    def chance(self, name: str) -> Random:
+        """A stream of its own for everyone, so that one more call here changes nothing there."""
+        return Random(f"{self.seed} {name}")
+
+    def database_clock(self) -> int:
+        return EPOCH + round((self.loop.time() + self.clock_ahead) * 1e6)
+
+    def micros(self) -> int:
+        """What clients and handlers go by: it never jumps."""
+        return EPOCH + round(self.loop.time() * 1e6)
+
+    def fault(self, kind: str, target: str) -> None:
+        self.faults.append(Fault(self.micros(), kind, target))
+
+    # ── Machines ──
+
+    async def boot(self) -> Machine:
+        machine = Machine(self, f"w{len(self.machines) + 1}")
+        self.machines[machine.name] = machine
+        await machine.start()
+        return machine
+
+    def alive(self) -> list[Machine]:
+        """With a worker that has started, and was not told to end."""
+        there = [machine for machine in self.machines.values() if machine.gone is None]
+        return [machine for machine in there if machine.worker is not None and not machine.told_to_end]
+
+    def replace(self, machine: Machine, *, at_once: bool) -> None:
+        """A worker asked for it: as the supervisor does."""
+        if at_once:
+            self.fault("exit", machine.name)
+            machine.kill()
+        else:
+            self.loop.create_task(self.stop(machine), context=CONTEXT.copy())
+        self.loop.create_task(self.boot(), context=CONTEXT.copy())
+
+    async def stop(self, machine: Machine) -> None:
+        """SIGTERM, and SIGKILL for whoever doesn't make it in time: as the supervisor does."""
+        stopping = machine.worker
+        assert stopping is not None
+        machine.told_to_end = True
+        self.fault("term", machine.name)
+        began = self.loop.time()
+        ending = machine.main.spawn(stopping.stop())
+        await asyncio.wait([ending], timeout=self.settings.grace + _LATE)
+        left = self.database.held_by(machine.name)
+        troubles = [*excuses(machine, machine.main), *self.network.outages]
+        if not overlaps(troubles, began, self.loop.time()) and (left or not ending.done()):
+            self.bad_stops.append(f"{machine.name} was told to end at {began}, and still holds {left}")
+        machine.kill()
+        self.fault("exit" if ending.done() else "kill", machine.name)
+        if not ending.done() or stopping.has_left_jobs:
+            await self.take_back(machine, blameless=True)
+
+    async def take_back(self, machine: Machine, *, blameless: bool = False) -> None:
+        """As the supervisor does after a death."""
+        assert machine.worker is not None
+        order = Rescue("", machine.name, machine.worker.board.running(), "was killed", blameless)
+        for _ in range(10):
+            try:
+                await rescue.rescue(order)
+            except StoreError:
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+    # ── Clients ──
+
+    async def enqueue(self, group: Group, client: str, job: NewJob) -> Enqueued:
+        detail = {"topic": job.topic, "key": job.key, "max_retries": job.max_retries, "delay": job.delay}
+        with self.operation("enqueue", client, (job.id,), detail) as say:
+            made = await group.insert(job)
+            say({"id": made.id, "existing": made.existing, "status": made.status})
+        return made
+
+    @contextmanager
+    def operation(
+        self, verb: str, client: str, ids: Sequence[str], detail: dict[str, Any] | None = None
+    ) -> Iterator[Callable[[dict[str, Any]], None]]:
+        answers: list[dict[str, Any]] = []
+        n, begun, outcome = len(self.operations), self.micros(), "unknown"
+        # Whoever asks may die before it hears: until then, nobody knows.
+        self.operations.append(Operation(client, n, verb, begun, begun, outcome, tuple(ids), None, detail))
+        try:
+            yield answers.append
+            outcome = "ok"
+        except OutcomeUnknown:
+            raise
+        except StoreError:
+            outcome = "fail"
+            raise
+        finally:
+            if not self.over:
+                answer = answers[0] if answers else None
+                self.operations[n] = replace(self.operations[n], ended=self.micros(), outcome=outcome, answer=answer)
+
+    # ── Handlers ──
+
+    def begins(self, worker: str, job: Job) -> int:
+        self.runs.append(Run(worker, job.id, job.version, self.micros()))
+        return len(self.runs) - 1
+
+    def ends(self, n: int, ctx: Context, result: Any, error: BaseException | None) -> None:
+        if self.over:
+            return
+        one = self.runs[n]
+        told = ctx._link.interruption
+        one.told = None if told is None else told.value
+        if one.ended is None:
+            one.ended, one.result = self.micros(), result
+            one.error = None if error is None else type(error).__name__
+
+    def _committed(self, guard: Guard) -> None:
+        """A handler has completed its job by itself: whatever becomes of it now, its work is done."""
+        [one] = [one for one in self.runs if (one.job_id, one.version) == (guard.id, guard.version)]
+        one.ended, one.result, one.told = self.micros(), [guard.id, guard.version], "not yet"
+
+    def executions(self) -> list[Execution]:
+        return [
+            Execution(r.worker, r.job_id, r.version, r.begun, r.ended, r.result, r.error, r.told) for r in self.runs
+        ]
+
+    def close(self) -> None:
+        self.over = True
+        self.loop.end([lane for machine in self.machines.values() for lane in (machine.main, machine.keeper)])
+
+
+# ── The modules of the product see the world's clock and chance, and no threads ──
+
+
+class _Clock(datetime):
+    world: World
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Any:
+        world = cls.world
+        return datetime.fromtimestamp(world.micros() / 1e6, tz or UTC) + timedelta(seconds=world.machine_skew)
+
+
+_WITH_CLOCKS = (board, executor, keeper, maintenance, rounds, run, worker, rowlock.context)
+
+
+@contextmanager
+def inhabited(world: World) -> Iterator[None]:
+    _Clock.world = world
+    clock = SimpleNamespace(monotonic=world.loop.time, time=real_time.time)
+    chance = world.chance("product")
+    patches: list[tuple[ModuleType | type, str, Any]] = [
+        *(
+            (module, "time", clock)
+            for module in (board, executor, keeper, maintenance, rounds, run, worker, rowlock.context)
+        ),
+        *((module, "random", chance) for module in (maintenance, patience, rounds, worker, client_enqueue)),
+        *((module, "datetime", _Clock) for module in (keeper, worker)),
+        *((module, "DEFAULT_RETRY", _BACKOFF) for module in (maintenance, rescue)),
+        (keeper, "Portal", LanePortal),
+        (rescue, "open_store", lambda url: Line(world.network, "supervisor")),
+        (run.Run, "__hash__", lambda self: hash((int(self.job.id[-12:], 16), self.job.version))),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
+    for owner, name, value in patches:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+CONTEXT = contextvars.Context()  # of no machine
+TASKS = make_tasks(None)

@@ -1,0 +1,83 @@
+"""The checker is checked: random valid lives pass, and what is planted in them is caught by its own invariant."""
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from tests.proof.checker import INVARIANTS, NOT_APPLICABLE, check, summary
+from tests.proof.checker_moves import moves
+from tests.proof.history import History, Violation
+from tests.proof.lives import World
+from tests.proof.planted import PLANTS
+from tests.proof.planting import Barren, Garden
+from tests.proof.random_lives import RandomLives
+
+SEEDS = 1000 if os.environ.get("ROWLOCK_PROOF") == "full" else 30
+STEPS = 150
+
+
+@pytest.fixture(scope="module")
+def played() -> list[RandomLives]:
+    many = [RandomLives(seed) for seed in range(SEEDS)]
+
+    async def play() -> None:
+        for lives in many:
+            await lives.play(STEPS)
+
+    asyncio.run(play())
+    return many
+
+
+@pytest.fixture(scope="module")
+def valid(played: list[RandomLives]) -> list[History]:
+    return [lives.history for lives in played]
+
+
+def test_random_valid_lives_pass(valid: list[History]) -> None:
+    began = time.monotonic()
+    found = [violation for history in valid for violation in check(history)]
+    print(summary("random lives", valid, found, time.monotonic() - began, seeds=SEEDS))
+    assert found == []
+
+
+def test_verify_finds_nothing_wrong_after_random_valid_lives(played: list[RandomLives]) -> None:
+    assert [found for lives in played for found in lives.findings] == []
+
+
+def test_random_lives_make_every_move(valid: list[History]) -> None:
+    made = set().union(*(moves(World(history).lives) for history in valid))
+    assert made == {
+        *("enqueue", "claim", "heartbeat", "progress", "complete", "fail", "snooze", "release", "acknowledge_cancel"),
+        *("cancel", "cancel_timeout", "promote", "rescue", "expire", "update", "requeue", "delete", "prune"),
+    }
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_what_is_planted_is_caught_by_its_own_invariant(valid: list[History], name: str) -> None:
+    invariant, plant = PLANTS[name]
+    for history in valid:
+        garden = Garden(history)
+        try:
+            plant(garden)
+        except Barren:
+            continue
+        found = check(garden.history)
+        assert invariant in {violation.invariant for violation in found}, _told(found)
+        return
+    pytest.fail("no history has a place for it")
+
+
+def _told(found: list[Violation]) -> str:
+    return "\n".join(f"{one.invariant} {one.job_id}: {one.text}" for one in found) or "nothing was found"
+
+
+def test_every_invariant_has_something_planted_against_it() -> None:
+    assert {invariant for invariant, _ in PLANTS.values()} == set(INVARIANTS)
+
+
+def test_every_invariant_is_checked_or_said_not_to_apply() -> None:
+    wanted = {*(f"S{n}" for n in range(1, 21)), "X1", "X2", "X3", *(f"L{n}" for n in range(1, 7)), "EVENTS"}
+    assert INVARIANTS.keys() | NOT_APPLICABLE.keys() == wanted
+    assert not INVARIANTS.keys() & NOT_APPLICABLE.keys()

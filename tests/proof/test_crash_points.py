@@ -1,0 +1,169 @@
+"""A process dies, or never hears the reply, right before or after a call to the database, in every verb that writes.
+
+What was asked for has happened once or not at all, and whoever comes next finishes what was left behind.
+"""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from rowlock.stores import open_store
+from rowlock.stores.base import Store
+from tests.proof.crash_child import Victims
+from tests.proof.crash_points import CASES
+from tests.proof.crash_stage import Stage
+from tests.proof.fail_points import Point, Trap, trapped
+from tests.proof.performance import count_calls, kill, opened_stage, points, swallow
+from tests.servers import Databases, PostgresServer
+
+KINDS = ["sqlite", "postgres"]
+
+
+class StageDatabases(Databases):
+    TEMPLATE = "stage_template"
+
+
+class EmptyDatabases(Databases):
+    TEMPLATE = "empty_template"
+
+
+@pytest.fixture(scope="session")
+def victims() -> Iterator[Victims]:
+    with Victims() as victims:
+        yield victims
+
+
+@pytest.fixture(scope="session")
+def stage_databases(postgres: PostgresServer) -> StageDatabases:
+    return StageDatabases(postgres, Stage.prepare)
+
+
+@pytest.fixture(params=KINDS)
+async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/jobs.db"
+        await Stage.prepare(url)
+        async with opened_stage(url) as stage:
+            yield stage
+    else:
+        databases: StageDatabases = request.getfixturevalue("stage_databases")
+        async with databases.fresh() as url, opened_stage(url) as stage:
+            yield stage
+
+
+def _say(points: int, began: float) -> None:
+    """Violations fail the test, so there are none if it comes to this."""
+    print(f"crash points: 0 violations, {points} points, {time.monotonic() - began:.2f} s")
+
+
+# ── All of them ──
+
+
+def test_every_verb_that_writes_has_a_case() -> None:
+    """A new verb belongs to one of these."""
+    reads = {
+        *("get", "events", "logs", "kept", "kept_counts", "list", "stats", "workers", "paused", "look", "held_by"),
+        *(
+            "now",
+            "identity",
+            "home",
+            "pending_migrations",
+            "migration_sql",
+            "any_loop",
+            "is_private",
+            "watches_commits",
+        ),
+    }
+    connects = {"open", "close", "ring", "wait_for_work"}
+    elsewhere = {
+        "migrate",  # below
+        "sync_transaction",  # the same statements as transaction's
+        "keep_partitions",  # DDL that the server does whole or not at all
+    }
+    cases = {
+        *("insert", "claim", "settle", "heartbeat", "progress", "transaction", "report", "retire", "promote", "rescue"),
+        *(
+            "expire",
+            "cancel_timeout",
+            "prune",
+            "fold_counts",
+            "cancel",
+            "requeue",
+            "update",
+            "delete",
+            "pause",
+            "resume",
+        ),
+    }
+    verbs = {name for name in vars(Store) if not name.startswith("_")}
+    assert verbs - connects == reads | elsewhere | cases
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_the_last_reply_of_a_verb_is_not_heard(stage: Stage, name: str, victims: Victims) -> None:
+    """By a process that dies of it, and by one that goes on."""
+    case, began = CASES[name], time.monotonic()
+    if calls := await count_calls(stage, case):
+        await kill(stage, case, Point(calls, after=True), calls, victims)
+        await swallow(stage, case, Point(calls, after=True))
+    _say(2 if calls else 0, began)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", CASES)
+async def test_every_point_of_a_verb(stage: Stage, name: str, victims: Victims) -> None:
+    case, began = CASES[name], time.monotonic()
+    calls = await count_calls(stage, case)
+    assert calls or name == "fold counts"
+    for point in points(calls):
+        await kill(stage, case, point, calls, victims)
+        await swallow(stage, case, point)
+    _say(2 * len(points(calls)), began)
+
+
+# ── Migrations ──
+
+
+async def _migrate_again(url: str) -> None:
+    store = open_store(url)
+    await store.migrate()
+    await store.open()
+    assert await store.migrate() == []
+    assert (await store.stats()).pending == 0
+    await store.close()
+
+
+async def _calls_of_migrate(url: str) -> int:
+    trap = Trap()
+    with trapped(trap):
+        trap.set()
+        await open_store(url).migrate()
+    return trap.calls
+
+
+async def test_a_migration_of_sqlite_is_killed_anywhere(tmp_path: Path, victims: Victims) -> None:
+    began = time.monotonic()
+    all_points = points(await _calls_of_migrate(f"sqlite:///{tmp_path}/all.db"))
+    for n, point in enumerate(all_points):
+        url = f"sqlite:///{tmp_path}/{n}.db"
+        await victims.perform(url, None, {}, point)
+        await _migrate_again(url)
+    _say(len(all_points), began)
+
+
+async def _nothing(url: str) -> None: ...
+
+
+@pytest.mark.proof
+async def test_a_migration_of_postgres_is_killed_anywhere(postgres: PostgresServer, victims: Victims) -> None:
+    began = time.monotonic()
+    databases = EmptyDatabases(postgres, _nothing)
+    async with databases.fresh() as url:
+        all_points = points(await _calls_of_migrate(url))
+    for point in all_points:
+        async with databases.fresh() as url:
+            await victims.perform(url, None, {}, point)
+            await _migrate_again(url)
+    _say(len(all_points), began)

@@ -1,0 +1,163 @@
+"""Simulated fleets: no invariant is ever broken, and every way of breaking the product is noticed.
+
+A seed that fails says how to see it again. Its trace shows every call, handler and fault in virtual time.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from rowlock.client.enqueue import safe_insert
+from rowlock.client.group import Group
+from rowlock.core.job import new_job
+from rowlock.errors import OutcomeUnknown
+from rowlock.runtime.settings import WorkerSettings
+from rowlock.stores.base import Store
+from tests.proof.simulation import simulate, simulate_all
+from tests.proof.simulation_loop import Stuck, VirtualLoop
+from tests.proof.simulation_sabotage import SABOTAGES, Break
+from tests.proof.simulation_store import Line, Weather
+from tests.proof.simulation_world import World, inhabited
+
+CHUNK = 50  # seeds of one test, so that several processes share them
+SEEDS = 400
+ALL_SEEDS = 20_000
+NOTICED_WITHIN = 200  # seeds
+
+# Each has found something once: a busy store that was taken for the answer to an unknown insert, a run that was started
+# after its lease had run out. They are worth something as long as the simulation asks chance the same questions.
+REGRESSIONS = (281, 731, 753)
+
+
+def check(seeds: Iterable[int]) -> None:
+    tally = simulate_all(seeds)
+    print(tally)
+    assert not tally.violations, "\n".join(tally.violations)
+    assert tally.executions > tally.seeds
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS, CHUNK))
+def test_no_seed_breaks_an_invariant(first: int) -> None:
+    check(range(first, first + CHUNK))
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("first", range(SEEDS + 1, ALL_SEEDS, 1000))
+def test_thousands_of_seeds_break_no_invariant(first: int) -> None:
+    check(range(first, first + 1000))
+
+
+def test_seeds_that_have_found_something_stay_quiet() -> None:
+    check(REGRESSIONS)
+
+
+def test_a_seed_shows_the_same_run_each_time_and_in_every_process() -> None:
+    shown = [simulate(seed).fingerprint() for seed in (7, 8, 9)]
+    assert [simulate(seed).fingerprint() for seed in (7, 8, 9)] == shown
+    assert len(set(shown)) == 3
+    elsewhere = "from tests.proof.simulation import simulate; print(*(simulate(n).fingerprint() for n in (7, 8, 9)))"
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[2])}
+    told = subprocess.run(
+        [sys.executable, "-c", elsewhere], env=environment, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == shown
+
+
+@pytest.mark.parametrize(("break_it", "climate"), SABOTAGES, ids=[one.__name__ for one, _ in SABOTAGES])
+def test_sabotage_is_noticed(break_it: Break, climate: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it(monkeypatch)
+    assert any(simulate(seed, **climate).violations for seed in range(1, NOTICED_WITHIN))
+
+
+# ── What was found, each alone ──
+
+
+def in_a_world(story: Callable[[World], Awaitable[None]], **settings: Any) -> World:
+    world = World(0, WorkerSettings(**{"lease": 3.0, "maintenance": 1.0, **settings}), Weather(latency=0.1))
+    with inhabited(world):
+        world.loop.run(_told(story, world))
+        world.close()
+    return world
+
+
+async def _told(story: Callable[[World], Awaitable[None]], world: World) -> None:
+    await story(world)
+
+
+@pytest.mark.parametrize("second", ["busy", "refused", "unsent", "unheard"])
+def test_an_insert_whose_reply_is_lost_is_asked_about_until_there_is_an_answer(second: str) -> None:
+    async def story(world: World) -> None:
+        line = Line(world.network, "client")
+        line.script = ["unheard", second, second]
+        made = await Group(safe_insert(cast(Store, line))).insert(new_job(world.ids.one(), "mails"))
+        assert not made.existing
+        assert world.database.conn.execute("SELECT id FROM _jobs").fetchall() == [(made.id,)]
+
+    in_a_world(story)
+
+
+def test_an_insert_that_can_not_be_asked_about_stays_unknown() -> None:
+    async def story(world: World) -> None:
+        line = Line(world.network, "client")
+        line.script = ["unheard", *["busy"] * 100]
+        with pytest.raises(OutcomeUnknown):
+            await Group(safe_insert(cast(Store, line))).insert(new_job(world.ids.one(), "mails"))
+
+    in_a_world(story)
+
+
+def test_a_worker_that_was_stopped_while_its_claim_was_answered_does_not_start_what_it_has_lost() -> None:
+    async def story(world: World) -> None:
+        sleeper, other = await world.boot(), await world.boot()
+        other.line.cut_until = world.loop.time() + 2.0
+        world.database.insert([new_job(world.ids.one(), "mails", {"steps": ["work 0.1"]})])
+        while not world.database.held_by(sleeper.name):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        sleeper.freeze(12.0)
+        await asyncio.sleep(20.0)
+        assert [(run.worker, run.version) for run in world.runs] == [(other.name, 2)]
+
+    in_a_world(story)
+
+
+def test_a_handler_that_blocks_its_thread_for_longer_than_a_lease_keeps_its_job() -> None:
+    async def story(world: World) -> None:
+        for _ in range(2):
+            await world.boot()
+        world.database.insert([new_job(world.ids.one(), "mails", {"steps": ["block 1.2"]}, timeout=60.0)])
+        await asyncio.sleep(20.0)
+        assert [run.version for run in world.runs] == [1]
+        assert world.database.stats().topics["mails"].completed == 1
+
+    in_a_world(story)
+
+
+# ── The loop itself ──
+
+
+def test_the_loop_notices_when_nothing_can_happen_any_more() -> None:
+    async def wait_for_ever() -> None:
+        await asyncio.Event().wait()
+
+    loop = VirtualLoop(0.0)
+    with pytest.raises(Stuck, match="ever happen again"):
+        loop.run(wait_for_ever())
+    loop.end([])
+
+
+def test_the_loop_notices_who_spins() -> None:
+    async def spin() -> None:
+        while True:  # noqa: ASYNC110 - that is the point
+            await asyncio.sleep(0)
+
+    loop = VirtualLoop(0.0)
+    with pytest.raises(Stuck, match="without time passing"):
+        loop.run(spin())
+    loop.end([])

@@ -1,0 +1,266 @@
+"""The witness: triggers of its own that write down every change of every row, whole and in order.
+
+It shares nothing with the product but the tables' names. What the product says about itself (its history, its audit,
+its answers) can so be held against what happened.
+
+PostgreSQL tells which transaction made a change. SQLite doesn't: there the witness tells them apart by the time that a
+transaction stamps on what it writes (it reads its clock once), or by a function of the connection, where there is one.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from datetime import datetime
+from typing import Any, Protocol
+
+import asyncpg
+import msgspec
+
+from tests.proof.history import History, RowChange
+from tests.stores.rows import micros
+
+TABLES = ("_jobs", "_jobs_archive", "_jobs_audit", "_jobs_topics", "_jobs_workers")
+JOBS, ARCHIVE, AUDIT, TOPICS, WORKERS = TABLES
+_JSON = frozenset({"payload", "result", "tags", "history", "log", "data", "topics"})
+_FLAGS = frozenset({"ready", "stray", "stopping"})
+_TIMES = frozenset(
+    {"created", "updated", "run_at", "expires_at", "claimed_at", "started_at", "locked_until", "finished_at", "fire_at"}
+    | {"cancel_requested_at", "paused_at", "paused_until", "at", "started", "seen"}
+)
+_MACHINE_CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"  # to the millisecond
+
+_decode = msgspec.json.decode
+
+
+class Tables(Protocol):
+    """A way to the tables that is not the product's. The stores' test harness is one."""
+
+    kind: str
+
+    async def fetch(self, query: str) -> list[tuple[Any, ...]]: ...
+
+    async def execute(self, statement: str) -> None: ...
+
+
+class TablesAt:
+    """By URL, with a connection for every call."""
+
+    def __init__(self, url: str) -> None:
+        self.kind = "sqlite" if url.startswith("sqlite") else "postgres"
+        self._where = url.removeprefix("sqlite:///").partition("?")[0] if self.kind == "sqlite" else url
+
+    async def fetch(self, query: str) -> list[tuple[Any, ...]]:
+        if self.kind == "sqlite":
+            with closing(sqlite3.connect(self._where, timeout=30.0)) as connection, connection:
+                return connection.execute(query).fetchall()
+        connection_ = await asyncpg.connect(self._where)
+        try:
+            return [tuple(record) for record in await connection_.fetch(query)]
+        finally:
+            await connection_.close()
+
+    async def execute(self, statement: str) -> None:
+        await self.fetch(statement)
+
+
+class Witness:
+    """Sees everything from `install` on."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._has_transactions = True
+
+    async def install(self, *, clock: str | None = None, transaction: str | None = None) -> "Witness":
+        """`clock`, `transaction`: SQLite only, functions of the one connection that writes (see `lend`)."""
+        if self._tables.kind == "postgres":
+            statements = _postgres_statements()
+        else:
+            self._has_transactions = transaction is not None
+            columns = {table: await self._columns(table) for table in TABLES}
+            statements = _sqlite_statements(columns, clock or _MACHINE_CLOCK, transaction or "0")
+        for statement in statements:
+            await self._tables.execute(statement)
+        return self
+
+    async def forget(self) -> None:
+        """Begin anew."""
+        await self._tables.execute(f"DELETE FROM {self._log}")
+
+    async def collect(self, history: History) -> History:
+        """Fill in all that the database knows."""
+        history.changes = await self.changes()
+        history.jobs, history.archive = await self.rows(JOBS), await self.rows(ARCHIVE)
+        history.events = await self.events()
+        return history
+
+    async def changes(self) -> list[RowChange]:
+        if self._tables.kind == "postgres":
+            at = "(extract(epoch FROM at) * 1000000)::bigint"
+            query = f"SELECT seq, {at}, tx, tbl, op, before::text, after::text FROM {self._log}"
+        else:
+            query = f"SELECT seq, at, tx, tbl, op, before, after FROM {self._log}"
+        found = [
+            RowChange(seq, at, table, op, tx, self._row(before), self._row(after))
+            for seq, at, tx, table, op, before, after in await self._tables.fetch(f"{query} ORDER BY seq")
+        ]
+        return found if self._has_transactions else with_transactions(found)
+
+    async def rows(self, table: str) -> dict[str, dict[str, Any]]:
+        if self._tables.kind == "postgres":
+            query = f"SELECT row_to_json(t)::text FROM {table} t"
+        else:
+            query = f"SELECT {_json_object('t', await self._columns(table))} FROM {table} t"
+        rows = [self._row(text) for (text,) in await self._tables.fetch(query)]
+        return {row["id"]: row for row in rows if row is not None}
+
+    async def events(self) -> dict[str, list[dict[str, Any]]]:
+        """The product's own, by job, oldest first."""
+        at, data = ("at", "data") if self._tables.kind == "sqlite" else ("_jobs_us(at)", "data::text")
+        found: dict[str, list[dict[str, Any]]] = {}
+        for job_id, seq, at_, event, status, version, by, data_ in await self._tables.fetch(
+            f'SELECT job_id, seq, {at}, event, status, version, "by", {data} FROM _jobs_events ORDER BY job_id, seq'
+        ):
+            facts = {"seq": seq, "at": at_, "event": event, "status": status, "version": version, "by": by}
+            found.setdefault(str(job_id), []).append(facts | {"data": _decode(data_)})
+        return found
+
+    @property
+    def _log(self) -> str:
+        return "witness.log" if self._tables.kind == "postgres" else "_witness"
+
+    async def _columns(self, table: str) -> list[str]:
+        found = await self._tables.fetch(f"SELECT name FROM pragma_table_info('{table}')")
+        return [name for (name,) in found if name != "n"]
+
+    def _row(self, text: str | None) -> dict[str, Any] | None:
+        if text is None:
+            return None
+        row: dict[str, Any] = _decode(text)
+        for name, value in row.items():
+            if value is None:
+                continue
+            if name in _TIMES and isinstance(value, str):
+                row[name] = micros(datetime.fromisoformat(value))
+            elif self._tables.kind == "sqlite":
+                if name in _JSON and isinstance(value, str):  # what a JSON function has just made comes as it is
+                    row[name] = _decode(value)
+                elif name in _FLAGS:
+                    row[name] = bool(value)
+        return row
+
+
+def lend(connection: sqlite3.Connection, clock: Callable[[], int]) -> dict[str, str]:
+    """Teach SQLite's one writing connection its clock, and to count its transactions. What `install` wants to know."""
+    begun = 0
+
+    def heard(statement: str) -> None:
+        nonlocal begun
+        begun += statement.startswith("BEGIN")
+
+    connection.set_trace_callback(heard)
+    connection.create_function("witness_clock", 0, clock)
+    connection.create_function("witness_transaction", 0, lambda: begun)
+    return {"clock": "witness_clock()", "transaction": "witness_transaction()"}
+
+
+def with_transactions(changes: Iterable[RowChange]) -> list[RowChange]:
+    """Number SQLite's transactions. There is one writer, so each stands in one piece."""
+    found: list[RowChange] = []
+    number, stamp = 0, None
+    for change in changes:
+        mine = _stamp(change)
+        if mine is None:
+            joins = bool(found) and _goes_on(found, change, number)
+        else:
+            joins = mine == stamp or (stamp is None and bool(found) and _explains(found[-1], change))
+        if not joins:
+            number += 1
+        if not joins or mine is not None:
+            stamp = mine
+        found.append(msgspec.structs.replace(change, tx=number))
+    return found
+
+
+def _stamp(change: RowChange) -> int | None:
+    """The time that the transaction wrote, if it did."""
+    before, after = change.before or {}, change.after
+    if after is None:
+        return None
+    if change.table == AUDIT:
+        return int(after["at"])
+    if change.table in (JOBS, ARCHIVE):
+        if before.get("updated") != after["updated"]:
+            return int(after["updated"])
+        if before.get("history") != after["history"]:
+            return int(after["history"][-1]["at"])
+    elif change.table == TOPICS and after["paused_at"] is not None:
+        return int(after["paused_at"])
+    return None
+
+
+def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:
+    """Is it the removal from _jobs of what this transaction has just archived, or the lines of its progress report?"""
+    if change.table != JOBS or change.before is None:
+        return False
+    if change.op == "delete":
+        first = (ARCHIVE, "insert")
+    elif change.after is not None and change.before["log"] != change.after["log"]:
+        first = (JOBS, "update")
+    else:
+        return False
+    for earlier in reversed(found):
+        if earlier.tx != number:
+            return False
+        if (earlier.table, earlier.op) == first and earlier.after and earlier.after["id"] == change.before["id"]:
+            return True
+    return False
+
+
+def _explains(last: RowChange, audit: RowChange) -> bool:
+    """Is it the audit's entry for the change just before, which has no stamp of its own?"""
+    if audit.table != AUDIT or audit.after is None:
+        return False
+    if last.table == TOPICS:
+        row = last.after or last.before or {}
+        return bool(row.get("topic") == audit.after["topic"])
+    return last.op == "delete" and last.before is not None and last.before.get("id") == audit.after["job_id"]
+
+
+def _json_object(row: str, columns: Iterable[str]) -> str:
+    return "json_object(" + ", ".join(f"'{name}', {row}.\"{name}\"" for name in columns) + ")"
+
+
+def _sqlite_statements(columns: dict[str, list[str]], clock: str, transaction: str) -> list[str]:
+    columns_ = "at INTEGER NOT NULL, tx INTEGER NOT NULL, tbl TEXT NOT NULL, op TEXT NOT NULL, before TEXT, after TEXT"
+    statements = [f"CREATE TABLE _witness (seq INTEGER PRIMARY KEY AUTOINCREMENT, {columns_})"]
+    for table, names in columns.items():
+        for op in ("insert", "update", "delete"):
+            before = "NULL" if op == "insert" else _json_object("OLD", names)
+            after = "NULL" if op == "delete" else _json_object("NEW", names)
+            statements.append(
+                f"CREATE TRIGGER _witness{table}_{op} AFTER {op} ON {table} BEGIN"
+                " INSERT INTO _witness (at, tx, tbl, op, before, after)"
+                f" VALUES ({clock}, {transaction}, '{table}', '{op}', {before}, {after}); END"
+            )
+    return statements
+
+
+def _postgres_statements() -> list[str]:
+    return [
+        "CREATE SCHEMA witness",
+        """CREATE TABLE witness.log (seq bigserial PRIMARY KEY, at timestamptz NOT NULL, tx bigint NOT NULL,
+            tbl text NOT NULL, op text NOT NULL, before json, after json)""",
+        """CREATE FUNCTION witness.note() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO witness.log (at, tx, tbl, op, before, after) VALUES (
+                clock_timestamp(), txid_current(), TG_ARGV[0], lower(TG_OP),
+                CASE WHEN TG_OP <> 'INSERT' THEN row_to_json(OLD) END,
+                CASE WHEN TG_OP <> 'DELETE' THEN row_to_json(NEW) END);
+            RETURN NULL;
+        END $$""",
+        *(
+            f"CREATE TRIGGER witness AFTER INSERT OR UPDATE OR DELETE ON {table}"
+            f" FOR EACH ROW EXECUTE FUNCTION witness.note('{table}')"
+            for table in TABLES
+        ),
+    ]
