@@ -13,7 +13,7 @@ SUMMARY = re.compile(r"\d+ jobs in \d+ s: \d+ completed, \d+ failed, \d+ cancell
 
 
 def test_it_tells_what_happens_and_sums_up() -> None:
-    ended = subprocess.run([*DEMO, "--for", "5"], capture_output=True, text=True, timeout=100)
+    ended = subprocess.run([*DEMO, "--for", "3"], capture_output=True, text=True, timeout=100)
     assert (ended.returncode, ended.stderr) == (0, "")
     *lines, summary = ended.stdout.splitlines()
     assert SUMMARY.match(summary)
@@ -37,7 +37,7 @@ def test_ctrl_c_ends_it_politely(tmp_path: Path) -> None:
 
 def test_on_a_terminal_it_draws_a_picture() -> None:
     ours, theirs = pty.openpty()
-    running = subprocess.Popen([*DEMO, "--for", "3"], stdin=theirs, stdout=theirs, stderr=theirs)
+    running = subprocess.Popen([*DEMO, "--for", "2"], stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     output = b""
     try:

@@ -56,7 +56,7 @@ def _rescue_while_running(url: str, job_id: str) -> None:
 async def test_past_its_timeout_and_grace_a_blocking_handler_loses_its_lease(jobs: Jobs, url: str) -> None:
     @jobs.task(timeout=0.2, max_retries=1, retry=Delays((600.0,)))
     async def wedged() -> None:
-        time.sleep(6.0)  # noqa: ASYNC251 - alive, but wedged
+        time.sleep(3.5)  # noqa: ASYNC251 - alive, but wedged
 
     jobs._worker = worker = jobs.make_worker(lease=0.6, poll=0.2, grace=0.3, notice=0.0)
     await worker.start()
