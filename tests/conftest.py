@@ -1,10 +1,14 @@
 """Fixtures for all tests. A server starts when the first test asks for it, one per pytest process."""
 
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.servers import Databases, PostgresServer
+
+# Started in the background, we and all that we start would be deaf to it; some tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

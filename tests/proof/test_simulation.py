@@ -26,7 +26,7 @@ from tests.proof.simulation_store import Line, Weather
 from tests.proof.simulation_world import World, inhabited
 
 CHUNK = 50  # seeds of one test, so that several processes share them
-SEEDS = 400
+SEEDS = 200
 ALL_SEEDS = 20_000
 NOTICED_WITHIN = 200  # seeds
 

@@ -156,6 +156,7 @@ def test_every_sabotage_is_tried() -> None:
 # ── Is it the right model, and is nothing of it left out? ──
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("budget", APART)
 def test_what_is_taken_for_the_same_hides_nothing(budget: Budget) -> None:
     """All rows that turn up when every step and every name is told apart turn up in the short version too."""
@@ -175,6 +176,7 @@ def _gist(row: Row) -> object:
     return row.status, row.retries, row.suspect, row.started > 0, row.expired, ended, bits, row.spared
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("case", [case for case in CASES if "version" not in case.sabotage or not case.ignoring])
 def test_what_is_taken_for_the_same_hides_no_sabotage(case: Case) -> None:
     finding = case.explore(reduce=True).finding

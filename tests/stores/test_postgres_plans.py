@@ -43,7 +43,10 @@ NOISE = [
 
 
 @pytest.fixture(
-    params=["plan_cache_mode=force_generic_plan", "plan_cache_mode=force_custom_plan&enable_seqscan=on&jit=on"]
+    params=[
+        "plan_cache_mode=force_generic_plan",
+        pytest.param("plan_cache_mode=force_custom_plan&enable_seqscan=on&jit=on", marks=pytest.mark.proof),
+    ]
 )
 async def store(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIterator[PostgresStore]:
     """Planned once, while there was nothing to plan for; and planned anew for every call, as behind PgBouncer."""

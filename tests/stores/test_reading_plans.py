@@ -161,7 +161,12 @@ def test_sqlite_reads_no_table_from_end_to_end(database: Database) -> None:
 # ── PostgreSQL ──
 
 
-@pytest.fixture(params=["enable_seqscan=off", "enable_seqscan=on&jit=on&plan_cache_mode=auto"])
+@pytest.fixture(
+    params=[
+        "enable_seqscan=off",
+        pytest.param("enable_seqscan=on&jit=on&plan_cache_mode=auto", marks=pytest.mark.proof),
+    ]
+)
 async def store(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIterator[PostgresStore]:
     """As the store opens its sessions, and as PgBouncer would have them."""
     store = PostgresStore(f"{postgres_url}?pool_size=2&{request.param}")

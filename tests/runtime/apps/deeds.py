@@ -253,10 +253,10 @@ def interrupt_itself() -> list[int]:
 
 @jobs.task(process=True)
 def write_into_the_socket() -> None:
-    for fd in range(3, 20):
+    for link in list(Path("/proc/self/fd").iterdir()):  # a worker with many files has given it a high number
         try:
-            if str(Path(f"/proc/self/fd/{fd}").readlink()).startswith("socket:"):
-                os.write(fd, b"\xff" * 64)
+            if int(link.name) > 2 and str(link.readlink()).startswith("socket:"):
+                os.write(int(link.name), b"\xff" * 64)
         except OSError:
             pass
     time.sleep(600)

@@ -32,7 +32,8 @@ async def test_a_process_whose_threads_have_leaked_is_replaced(postgres_fleet: F
     assert "rescued" not in worker.output
 
 
-async def test_a_process_whose_event_loop_is_blocked_for_too_long_is_replaced(fleet: Fleet) -> None:
+async def test_a_process_whose_event_loop_is_blocked_for_too_long_is_replaced(postgres_fleet: Fleet) -> None:
+    fleet = postgres_fleet
     worker = await fleet.start(*OPTIONS)
     [old] = await fleet.working(worker)
     others = [await fleet.enqueue(topic, {"seconds": 60.0}) for topic in ("nap", "doze", "toil")]
@@ -49,6 +50,7 @@ async def test_a_process_whose_event_loop_is_blocked_for_too_long_is_replaced(fl
         assert "released" in await fleet.events(one)
 
 
+@pytest.mark.proof
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(sqlite_fleet: Fleet) -> None:
     """Four leases long, next to a worker that would take what has run out."""
     fleet = sqlite_fleet
