@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 ARGS ?=
+BENCH := .bench/venv
 
-.PHONY: help demo test proof check format clean
+.PHONY: help demo test proof bench bench-quick check format clean
 
 help: ## list these targets
-	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
 demo: $(READY) ## see it work, in this terminal (ARGS="--for 30" ends it by itself)
 	@$(BIN)/rowlock demo $(ARGS)
@@ -21,6 +22,12 @@ test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in par
 proof: $(READY) ## try to break every promise (docs/reliability.md); takes minutes
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime $(ARGS)
+
+bench-quick: .bench/peers-quick ## measure rowlock beside some other queues; about a minute (benchmarks/README.md)
+	$(BENCH)/bin/python -m benchmarks --quick $(ARGS)
+
+bench: .bench/peers ## every measure, every other queue; takes more than an hour
+	$(BENCH)/bin/python -m benchmarks $(ARGS)
 
 check: $(READY) ## lint, formatting, types, import rules
 	$(BIN)/ruff check .
@@ -35,11 +42,20 @@ format: $(READY) ## rewrite the sources in the house style
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and everything else that was made
-	rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .bench benchmarks/node/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml tools/venv
 	tools/venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # the first that knows --group
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
+	touch $@
+
+# What is measured is what users get: a wheel, made again when the sources change. The other queues are a group of
+# pyproject.toml, named like the file that says that they are there.
+.bench/peers-quick .bench/peers: pyproject.toml tools/venv $(shell find src -name '*.py' -o -name '*.sql')
+	test -x $(BENCH)/bin/python || { mkdir -p .bench && tools/venv $(BENCH); }
+	$(BENCH)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BENCH)/bin/python -m pip install --quiet '.[all]' --group $(@F)
+	$(BENCH)/bin/python -m pip install --quiet --force-reinstall --no-deps .  # the version is the same, the code is not
 	touch $@

@@ -74,15 +74,20 @@ class Host(Enqueues, Protocol):
 class Context:
     """One run of a job. Belongs to the handler it was given to, for as long as that runs."""
 
+    _open: tuple[Guard, ...] = ()  # of transactions
+
     def __init__(self, job: Job, link: Link, host: Host) -> None:
         self.job = job
-        self.sync = SyncContext(self)
         self._link = link
         self._host = host
-        self._open: list[Guard] = []  # of transactions
 
     def __repr__(self) -> str:
         return f"<Context of run {self.job.version} of {self.job.topic} {self.job.id}>"
+
+    @property
+    def sync(self) -> SyncContext:
+        """For handlers that can't `await`."""
+        return SyncContext(self)
 
     # ── Is anyone still waiting for this? ──
 
@@ -170,10 +175,10 @@ class Context:
         return {**inherited, **options}  # type: ignore[typeddict-item]
 
     def _begun(self, guard: Guard) -> None:
-        self._open.append(guard)
+        self._open = (*self._open, guard)
 
     def _ended(self, guard: Guard, *, committed: bool) -> None:
-        self._open.remove(guard)
+        self._open = tuple(one for one in self._open if one is not guard)
         if committed and guard.completion is not None:
             self._link.completed = True
 

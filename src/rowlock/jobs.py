@@ -16,9 +16,10 @@ from msgspec import UNSET, UnsetType
 
 from rowlock import config
 from rowlock.client.connections import Handle, Stores
-from rowlock.client.enqueue import Draftable, checked, draft, draft_of, refuse_other_content, safe_insert
+from rowlock.client.enqueue import Draftable, build, checked, draft, draft_of, refuse_other_content, safe_insert
 from rowlock.client.host import ContextHost
 from rowlock.client.middleware import Around
+from rowlock.client.noise import noise
 from rowlock.client.portal import running_loop
 from rowlock.client.registry import Registry
 from rowlock.client.verify import Report, verify
@@ -37,6 +38,7 @@ from rowlock.core.job import (
     check_tags,
     check_time,
     check_topic,
+    plain_job,
 )
 from rowlock.core.lifecycle import MOVES
 from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreBusy, StoreError, WrongContext
@@ -46,7 +48,7 @@ from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.stores.inherited import keep_for_ever
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.sync import SyncJobs
-from rowlock.tasks import Draft, EnqueueOptions
+from rowlock.tasks import EnqueueOptions
 
 if TYPE_CHECKING:  # who only enqueues doesn't load the worker
     from rowlock.runtime.board import Board
@@ -91,7 +93,7 @@ class Jobs(Registry):
             migrate=sqlite if self.settings.migrate is None else self.settings.migrate,
             insert=safe_insert,
         )
-        self._ids = IdMaker(time.time_ns, os.urandom)
+        self._ids = IdMaker(time.time_ns, noise)
         self._own_home: Home | None = None
         self._worker: Worker | None = None
         self.sync = SyncJobs(self)
@@ -211,8 +213,14 @@ class Jobs(Registry):
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
         """Add a job. Returns when it is committed; with `conn=`, when it is part of that transaction."""
-        [answer] = await self._enqueue([draft(topic, payload, options)], options.get("conn"), options.get("notify"))
-        return answer
+        if not options and not self._middleware and check_topic(topic) not in self._tasks:  # the usual case, in short
+            return await self._insert_alone(plain_job(self._ids.one(), topic, payload))
+        one = draft(topic, payload, options)
+        with Around(self._middleware, [one]) as around:
+            job = checked(one, self._ids.one(), self._tasks.get(one.topic))
+            answers = await self._write([job], "id" in one.options, options.get("conn"), options.get("notify"))
+            around.done(answers)
+        return answers[0]
 
     async def enqueue_at(
         self, topic: str, payload: Mapping[str, Any] | None, at: datetime, **options: Unpack[EnqueueOptions]
@@ -224,45 +232,50 @@ class Jobs(Registry):
     async def enqueue_many(self, jobs: Sequence[Draftable], *, conn: Any = None, notify: bool | None = None) -> Answers:
         """Add many jobs in one transaction: all or none. Each is a Draft (`task.draft(…)`), a (topic, payload) pair, or
         a mapping with topic, payload and options."""
+        if not self._middleware:  # nobody will change them: they need no drafts
+            entries = [*jobs]
+            built, named = build(entries, self._ids.many(len(entries)), self._tasks)
+            return await self._write(built, named, conn, notify)
         drafts = [draft_of(n, job) for n, job in enumerate(jobs)]
-        return await self._enqueue(drafts, conn, notify, many=True) if drafts else []
-
-    async def _enqueue(self, drafts: Sequence[Draft], conn: Any, notify: bool | None, *, many: bool = False) -> Answers:
         with Around(self._middleware, drafts) as around:
-            ids = self._ids.many(len(drafts))
-            built = [self._build(one, ids[n], f"jobs[{n}]." if many else "") for n, one in enumerate(drafts)]
-            named = any("id" in one.options for one in drafts)  # ids of the caller's own
-            if conn is None:
-                answers = await self._insert(built, named)
-            else:
-                answers = await self._insert_on(conn, built, named, bool(notify))
+            built, named = build(drafts, self._ids.many(len(drafts)), self._tasks)
+            answers = await self._write(built, named, conn, notify)
             around.done(answers)
         return answers
 
-    def _build(self, draft: Draft, new_id: str, place: str) -> NewJob:
-        """Every check of one job, with what its task says. `place` is where it stands in the call, for messages."""
-        try:
-            return checked(draft, new_id, self._tasks.get(draft.topic))
-        except InvalidInput as error:
-            raise InvalidInput(f"{place}{error.field}", error.code, error.problem) from None
+    async def _write(self, jobs: Sequence[NewJob], named: bool, conn: Any, notify: bool | None) -> Answers:
+        """`named`: some ids are the caller's own."""
+        if not jobs:
+            return []
+        if conn is not None:
+            return await self._insert_on(conn, jobs, named, bool(notify))
+        return await self._insert(jobs, named)
+
+    async def _insert_alone(self, job: NewJob) -> Enqueued:
+        """With whatever else is enqueued at this moment."""
+        handle = await self._stores.handle()
+        answer = await handle.group.insert(job)
+        if not answer.existing:
+            self._announce(handle, ring=handle.store.owes_ring)
+        return answer
 
     async def _insert(self, jobs: Sequence[NewJob], named: bool) -> Answers:
+        if len(jobs) == 1 and jobs[0].key is None and not named:
+            return [await self._insert_alone(jobs[0])]
         handle = await self._stores.handle()
         if named:
             await refuse_other_content(handle.store, jobs)
-        if len(jobs) == 1 and jobs[0].key is None and not named:
-            answers = [await handle.group.insert(jobs[0])]
-        else:
-            answers = await safe_insert(handle.store)(jobs, repeat=named)
+        answers = await safe_insert(handle.store)(jobs, repeat=named)
         if any(not answer.existing for answer in answers):
-            self._announce(handle)
+            self._announce(handle, ring=handle.store.owes_ring)
         return answers
 
-    def _announce(self, handle: Handle) -> None:
+    def _announce(self, handle: Handle, *, ring: bool = True) -> None:
         """There is work: for our own worker without a detour, and for others."""
         if self._worker is not None:
             self._worker.nudge()
-        handle.bell.ring()
+        if ring:
+            handle.bell.ring()
 
     async def _insert_on(self, conn: Any, jobs: Sequence[NewJob], named: bool, notify: bool) -> Answers:
         caller = caller_for(conn, await self._home())

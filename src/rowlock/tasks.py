@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from rowlock.core.job import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, Job, check_topic
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
@@ -180,7 +180,7 @@ class Arguments:
         self._name = getattr(function, "__qualname__", repr(function))
         self._signature = inspect.signature(function)
         hints = self._hints(function)
-        fields: list[tuple[str, Any, Any]] = []
+        fields: dict[str, Any] = {}
         self.injected: dict[str, Any] = {}  # parameter → what the worker puts there
         self._open_ended = False
         for name, parameter in self._signature.parameters.items():
@@ -195,15 +195,13 @@ class Arguments:
                 case _ if _is_injected(hint):
                     self.injected[name] = hint
                 case _ if parameter.default is inspect.Parameter.empty:
-                    fields.append((name, _usable(hint), msgspec.NODEFAULT))
+                    fields[name] = _usable(hint)
                 case _:  # left out of the payload, it keeps the function's own default
-                    fields.append((name, _usable(hint) | UnsetType, UNSET))
-        self._fields = [name for name, _, _ in fields]
+                    fields[name] = typing.NotRequired[_usable(hint)]
+        self._fields = frozenset(fields)
         given = [one for one in self._signature.parameters.values() if one.name not in self.injected]
         self._signature = self._signature.replace(parameters=given)
-        self._struct = msgspec.defstruct(
-            "Arguments", fields, kw_only=True, forbid_unknown_fields=not self._open_ended, rename=None
-        )
+        self._type = typing.TypedDict("Arguments", fields)  # type: ignore[misc] # made at run time
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The payload of a call with these arguments, checked."""
@@ -224,14 +222,17 @@ class Arguments:
     def values(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments that a payload stands for; InvalidInput names the field that doesn't fit."""
         try:
-            struct = msgspec.convert(payload, self._struct, str_keys=True, dec_hook=_decode_model)
+            values: dict[str, Any] = msgspec.convert(payload, self._type, dec_hook=_decode_model)
         except msgspec.ValidationError as error:
             problem, _, path = str(error).partition(" - at `$")
             field = f"payload{path.rstrip('`')}"
             raise InvalidInput(field, "bad_arguments", f"{problem} ({self._name})") from None
-        values = {name: value for name in self._fields if (value := getattr(struct, name)) is not UNSET}
-        if self._open_ended:
-            values |= {name: value for name, value in payload.items() if name not in values}
+        if len(values) < len(payload):
+            unknown = {name: value for name, value in payload.items() if name not in self._fields}
+            if not self._open_ended:
+                extra = f"Object contains unknown field `{next(iter(unknown))}` ({self._name})"
+                raise InvalidInput("payload", "bad_arguments", extra)
+            values |= unknown
         return values
 
     def call(self, payload: Mapping[str, Any], job: Job, context: Context) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 import rowlock.stores.postgres.store
 from rowlock.core.job import Job, Status
-from rowlock.core.lifecycle import Answer, Completed, Released
+from rowlock.core.lifecycle import Answer, Completed, Failed, Released
 from rowlock.errors import StoreError
 from rowlock.stores.base import Hold, Progress, Store
 from rowlock.stores.sqlite.database import Database
@@ -56,6 +56,15 @@ heartbeat = settle
 
 async def status(store: Harness) -> None:
     await test_settle.test_outcomes_decided_before_the_cancel_request(store, "retried")
+
+
+async def complete(store: Harness) -> None:
+    """Who has given a job back can't complete it any more, although its version is still the same."""
+    old = await store.claimed("A")
+    await store.store.settle([settlement(old, Released())])
+    [verdict] = (await store.store.settle([settlement(old, Completed())])).verdicts
+    assert verdict.answer is Answer.LOST
+    assert (await store.job(old.id)).status is Status.PENDING
 
 
 async def progress(store: Harness) -> None:
@@ -186,13 +195,14 @@ async def _in_the_way(store: Harness, statement: str, waiting: int) -> AsyncIter
 
 async def write_that_waited(store: Harness) -> None:
     """A row that changed while we waited for its lock is too new for our snapshot, and still ours to write."""
-    await store.insert(real_job())
-    [run] = (await store.claim()).jobs
-    async with _in_the_way(store, f"UPDATE _jobs SET progress = 50 WHERE id = '{run.id}'", 1):
-        asked = asyncio.create_task(store.store.settle([settlement(run, Completed(), ran=0.0)]))
-    [verdict] = (await asked).verdicts
-    assert verdict.answer is Answer.APPLIED
-    assert (await store.job(run.id)).status is Status.COMPLETED
+    for outcome, status in ((Completed(), Status.COMPLETED), (Failed("no", final=True), Status.FAILED)):
+        await store.insert(real_job())
+        [run] = (await store.claim()).jobs
+        async with _in_the_way(store, f"UPDATE _jobs SET progress = 50 WHERE id = '{run.id}'", 1):
+            asked = asyncio.create_task(store.store.settle([settlement(run, outcome, ran=0.0)]))
+        [verdict] = (await asked).verdicts
+        assert verdict.answer is Answer.APPLIED
+        assert (await store.job(run.id)).status is status
 
 
 async def _opposite(

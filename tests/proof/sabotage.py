@@ -174,9 +174,9 @@ class _Mute:
         return getattr(self._event, name)
 
 
-_PROCESSING = """
-      AND (current_status = 'processing'
-           OR current_status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))"""
+_PROCESSING = "AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))"
+_VERSION = "version = json_extract(s.value, '$[1]') AND"
+_RUNNING = "AND (status = 'processing' OR status = 'cancel_requested')"
 _HELD = "AND status IN ('processing', 'cancel_requested')"
 _EXPIRED = "least(clock_timestamp(), coalesce($6::timestamptz, 'infinity'))"
 _NO_BEFORE = "coalesce(nullif($6::timestamptz, $6::timestamptz), clock_timestamp())"
@@ -188,11 +188,14 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "version in settle",
         "postgres",
-        postgres("settle settle_and_claim", "current_version = run", "true"),
+        postgres("settle settle_and_claim complete complete_and_claim", "version = run", "true"),
         red.settle,
     ),
     Defence("status in settle", "sqlite", replaced(settle, "_may", _any_status), red.status),
     Defence("status in settle", "postgres", postgres("settle settle_and_claim", _PROCESSING, ""), red.status),
+    Defence("version in complete", "sqlite", sqlite(settle, "settle_archive", _VERSION, ""), red.settle),
+    Defence("status in complete", "sqlite", sqlite(settle, "settle_archive", _RUNNING, ""), red.complete),
+    Defence("status in complete", "postgres", postgres("complete complete_and_claim", _RUNNING, ""), red.complete),
     Defence("version in heartbeat", "sqlite", replaced(settle, "_holds", _any_version), red.heartbeat),
     Defence("version in heartbeat", "postgres", postgres("heartbeat", "version = run AND", ""), red.heartbeat),
     Defence("version in progress", "sqlite", replaced(settle, "_holds", _any_version), red.progress),
@@ -213,7 +216,7 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "version grows",
         "postgres",
-        postgres("claim settle_and_claim", "version = version + 1", "version = version"),
+        postgres("claim settle_and_claim complete_and_claim", "version = version + 1", "version = version"),
         red.claim,
     ),
     Defence("pause", "sqlite", sqlite(claim, "claim_paused", "WHERE", "WHERE 0 AND"), red.pause),
@@ -306,6 +309,13 @@ DEFENCES: tuple[Defence, ...] = (
         virtual=False,
     ),
     Defence(
+        "applied is asked of the delete",
+        "postgres",
+        postgres("complete", "AS applied FROM gone", "AS applied FROM held"),
+        red.write_that_waited,
+        virtual=False,
+    ),
+    Defence(
         "missed writes are repeated",
         "postgres",
         replaced(rowlock.stores.postgres.store, "_may_settle", lambda *_: False),
@@ -322,7 +332,7 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "sorted settles",
         "postgres",
-        postgres("settle", "ORDER BY id\n)", ")"),
+        postgres("settle complete", "ORDER BY id\n)", ")"),
         red.opposite_settles,
         virtual=False,
     ),

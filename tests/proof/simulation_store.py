@@ -115,6 +115,7 @@ class Line:
     any_loop = True
     is_private = True
     watches_commits = True
+    owes_ring = False
 
     def __init__(self, network: Network, who: str) -> None:
         self.who = who

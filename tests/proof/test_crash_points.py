@@ -74,6 +74,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "any_loop",
             "is_private",
             "watches_commits",
+            "owes_ring",
         ),
     }
     connects = {"open", "close", "ring", "wait_for_work"}

@@ -31,6 +31,7 @@ from rowlock.cli.groups import Lazy, Root, traceback_option
         "verify": Lazy("rowlock.cli.verify:verify", "Look for what must not be in a database in use."),
         "workers": Lazy("rowlock.cli.workers:workers", "The workers that the database knows."),
         "migrate": Lazy("rowlock.cli.migrate:migrate", "Create or update rowlock's tables."),
+        "bench": Lazy("rowlock.cli.bench:bench", "How many jobs do this machine and this database manage?"),
         "demo": Lazy("rowlock.cli.demo:demo", "See it work, in a minute, on a database of its own."),
         "completion": Lazy("rowlock.cli.completion:completion", "Print the script that completes commands in a shell."),
     },

@@ -23,6 +23,13 @@ from rowlock.errors import InvalidInput
 @click.option("--lease", type=Span(), help="After this, others may take the jobs of a silent worker. Default: 30 s.")
 @click.option("--poll", type=Span(), help="Time between looks for work when nobody rings. Default: 1 s.")
 @click.option("--no-listen", is_flag=True, help="Don't wait to be woken, only poll.")
+@click.option(
+    "--loop",
+    type=click.Choice(["auto", "asyncio", "uvloop"]),
+    default="auto",
+    show_default=True,
+    help="Event loop: uvloop if it is installed, or always one of them.",
+)
 @click.option("--health-file", type=click.Path(dir_okay=False), help="Written every second while it works.")
 @click.option("--health-port", metavar="[HOST:]PORT", help="Answers GET with 200 while it works, else 503.")
 @click.option("-v", "--verbose", is_flag=True, help="Log every job.")
@@ -35,6 +42,7 @@ def worker(
     lease: float | None,
     poll: float | None,
     no_listen: bool,
+    loop: str,
     health_file: str | None,
     health_port: str | None,
     verbose: bool,
@@ -66,7 +74,7 @@ def worker(
 
     def command(control: int, status: int, board: int, restarted: bool) -> Sequence[str]:
         options = {
-            "app": app, "settings": own, "verbose": verbose, "restarted": restarted,
+            "app": app, "settings": own, "loop": loop, "verbose": verbose, "restarted": restarted,
             "control": control, "status": status, "board": board,
         }  # fmt: skip
         return [sys.executable, "-m", "rowlock.cli.service", msgspec.json.encode(options).decode()]

@@ -9,12 +9,13 @@ from typing import Any, Protocol, cast
 
 from rowlock.core import codec
 from rowlock.core.ids import check_id
-from rowlock.core.job import NewJob, new_job
+from rowlock.core.job import NewJob, check_topic, new_job, plain_job
 from rowlock.errors import IdTaken, InvalidInput, OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
 from rowlock.stores.base import Enqueued, Store
 from rowlock.tasks import Draft, JobOptions, Task
 
 Draftable = Draft | tuple[str, Mapping[str, Any]] | Mapping[str, Any]
+Tasks = Mapping[str, Task[..., Any]]  # by topic
 
 _PATIENCE = 15.0  # seconds to find out about an insert whose outcome is unknown: enough for a server to restart
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 2.0
@@ -39,7 +40,7 @@ def draft_of(n: int, job: object) -> Draft:
         if isinstance(job, tuple) and len(job) == 2:
             return draft(job[0], job[1], {})
     except InvalidInput as error:
-        raise InvalidInput(f"jobs[{n}].{error.field}", error.code, error.problem) from None
+        raise _at(n, error) from None
     raise InvalidInput(
         f"jobs[{n}]", "not_a_job", f"must be task.draft(…), (topic, payload) or a mapping, not {type(job).__name__}"
     )
@@ -51,11 +52,37 @@ def checked(draft: Draft, new_id: str, task: Task[..., Any] | None) -> NewJob:
     if task is not None:
         options = {**task.policy.defaults(), **options}
         task.arguments.values(draft.payload)
+    elif not options:
+        return plain_job(new_id, draft.topic, draft.payload)
     rest = cast(dict[str, Any], {**options})
     own = rest.pop("id", None)
     if unknown := sorted(rest.keys() - JobOptions.__annotations__.keys()):
         raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(JobOptions.__annotations__)}")
     return new_job(new_id if own is None else check_id(own), draft.topic, draft.payload, **rest)
+
+
+def build(entries: Sequence[object], ids: Sequence[str], tasks: Tasks) -> tuple[list[NewJob], bool]:
+    """The jobs of enqueue_many, and whether any has an id of the caller's own."""
+    jobs: list[NewJob] = []
+    named = False
+    for n, entry in enumerate(entries):
+        pair = type(entry) is tuple and len(entry) == 2 and type(entry[0]) is str and entry[0] not in tasks
+        draft = None if pair else draft_of(n, entry)  # a plain pair would have no use for it
+        try:
+            if draft is None:
+                topic, payload = cast(tuple[str, Any], entry)
+                jobs.append(plain_job(ids[n], topic, payload))
+            else:
+                jobs.append(checked(draft, ids[n], tasks.get(check_topic(draft.topic))))
+                named = named or "id" in draft.options
+        except InvalidInput as error:
+            raise _at(n, error) from None
+    return jobs, named
+
+
+def _at(n: int, error: InvalidInput) -> InvalidInput:
+    """It says where in the call."""
+    return InvalidInput(f"jobs[{n}].{error.field}", error.code, error.problem)
 
 
 class SafeInsert(Protocol):

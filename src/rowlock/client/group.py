@@ -22,26 +22,47 @@ class Group:
     def __init__(self, insert: Insert) -> None:
         self._insert = insert
         self._waiting: list[_Caller] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._expects_company = True  # until one was alone
 
     async def insert(self, job: NewJob) -> Enqueued:
         """Returns after the commit. A cancelled caller leaves the others' jobs alone; its own may be written."""
+        if self._writer is None and not self._expects_company:
+            return await self._insert_alone(job)
         future: asyncio.Future[Enqueued] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, future))
         if self._writer is None:
-            # A task of its own begins on the loop's next turn, so that callers of the same turn share it.
-            self._writer = asyncio.create_task(self._write_all())
+            self._gather()
         return await future
 
     async def drain(self) -> None:
-        if self._writer is not None:
+        while self._writer is not None:
             await asyncio.wait([self._writer])
+
+    async def _insert_alone(self, job: NewJob) -> Enqueued:
+        """A caller that makes one after the other needs no task for each, nor another turn of the loop."""
+        self._expects_company = True  # also when this goes wrong: who is cancelled here takes a connection along
+        self._writer = done = asyncio.get_running_loop().create_future()
+        try:
+            [answer] = await self._insert([job])
+            self._expects_company = bool(self._waiting)
+        finally:
+            self._writer = None
+            done.set_result(None)
+            if self._waiting:
+                self._gather()
+        return answer
+
+    def _gather(self) -> None:
+        # A task of its own begins on the loop's next turn, so that callers of the same turn share it.
+        self._writer = asyncio.create_task(self._write_all())
 
     async def _write_all(self) -> None:
         try:
             while self._waiting:
                 callers = [caller for caller in self._waiting[:LARGEST] if not caller[1].cancelled()]
                 self._waiting = self._waiting[LARGEST:]
+                self._expects_company = len(callers) > 1
                 await self._write(callers)
         finally:
             self._writer = None

@@ -13,6 +13,8 @@ from rowlock.errors import InvalidInput
 STRAY = 3600.0
 
 _SEQUENCE_BITS = 12
+_LAST_SEQUENCE = (1 << _SEQUENCE_BITS) - 1
+_VARIANT = bytes(0x80 | byte & 0x3F for byte in range(256))  # of a byte: the two bits that say RFC 9562
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _SEQUENCES = [f"{n:03x}" for n in range(1 << _SEQUENCE_BITS)]
 
@@ -21,7 +23,7 @@ class IdMaker:
     """Makes ids that grow strictly within one maker, also within a millisecond.
 
     The 12 bits behind the version number count within the millisecond; a burst of more than 4,096 ids borrows from
-    the next milliseconds (RFC 9562 §6.2). 60 random bits keep makers in different processes apart, also after fork(),
+    the next milliseconds (RFC 9562 §6.2). 62 random bits keep makers in different processes apart, also after fork(),
     and two threads that happen to share a count.
     """
 
@@ -31,23 +33,33 @@ class IdMaker:
         self._last = 0
 
     def many(self, count: int) -> list[str]:
+        if not count:
+            return []
         first = max(self._last + 1, self._time_ns() // 1_000_000 << _SEQUENCE_BITS)
         self._last = first + count - 1
-        noise = self._random_bytes(8 * count).hex()
+        noise = bytearray(self._random_bytes(8 * count))
+        noise[: 2 * count : 2] = noise[: 2 * count : 2].translate(_VARIANT)
+        # Cut into words by hex() itself: with slices an id takes 1.6 times as long.
+        heads, tails = noise[: 2 * count].hex("-", 2).split("-"), noise[2 * count :].hex("-", 6).split("-")
         ids: list[str] = []
-        add = ids.append
-        prefix = ""
-        for i in range(count):
-            sequence = first + i & 0xFFF
-            if not sequence or not i:  # a new millisecond
-                clock = f"{first + i >> _SEQUENCE_BITS:012x}"
-                prefix = f"{clock[:8]}-{clock[8:]}-7"
-            n = i * 16
-            add(f"{prefix}{_SEQUENCES[sequence]}-8{noise[n : n + 3]}-{noise[n + 3 : n + 15]}")
+        while len(ids) < count:  # a millisecond each
+            done = len(ids)
+            prefix, sequence = _prefix(first + done), first + done & _LAST_SEQUENCE
+            words = zip(_SEQUENCES[sequence : sequence + count - done], heads[done:], tails[done:], strict=False)
+            ids += [f"{prefix}{number}-{head}-{tail}" for number, head, tail in words]
         return ids
 
     def one(self) -> str:
-        return self.many(1)[0]
+        self._last = now = max(self._last + 1, self._time_ns() // 1_000_000 << _SEQUENCE_BITS)
+        noise = self._random_bytes(8)
+        head = _VARIANT[noise[0]] << 8 | noise[1]
+        return f"{_prefix(now)}{_SEQUENCES[now & _LAST_SEQUENCE]}-{head:04x}-{noise[2:].hex()}"
+
+
+def _prefix(count: int) -> str:
+    """The millisecond and the version."""
+    clock = f"{count >> _SEQUENCE_BITS:012x}"
+    return f"{clock[:8]}-{clock[8:]}-7"
 
 
 def first_id(at: datetime, shift: timedelta = timedelta(0)) -> str:

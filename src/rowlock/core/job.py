@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -96,7 +97,7 @@ class Job(Struct, frozen=True):
         return self.status in LIVE
 
 
-class NewJob(Struct, frozen=True):
+class NewJob(Struct, frozen=True, gc=False):
     """A job about to be inserted: everything checked, the payload encoded. Made by `new_job`."""
 
     id: str
@@ -195,7 +196,16 @@ def new_job(
     )
 
 
+def plain_job(job_id: str, topic: str, payload: Mapping[str, Any] | None) -> NewJob:
+    """`new_job` where no option is given: the defaults need no check."""
+    return NewJob(job_id, check_topic(topic), codec.encode_payload(payload))
+
+
 def check_topic(topic: object) -> str:
+    return _check_known_topic(topic) if type(topic) is str else _check_topic(topic)
+
+
+def _check_topic(topic: object) -> str:
     if not isinstance(topic, str):
         raise InvalidInput("topic", "not_text", f"must be a string, not {type(topic).__name__}")
     if not topic:
@@ -205,6 +215,9 @@ def check_topic(topic: object) -> str:
     if not _TOPIC.match(topic):
         raise InvalidInput("topic", "bad_characters", f"{topic!r} may only hold A-Z a-z 0-9 _ . : / and -")
     return topic
+
+
+_check_known_topic = lru_cache(1024)(_check_topic)  # an application has a few topics, and names them with every job
 
 
 def check_time(value: object, field: str) -> datetime:
@@ -219,6 +232,8 @@ def check_time(value: object, field: str) -> datetime:
 
 
 def check_delay(value: float | timedelta, field: str) -> float:
+    if type(value) is float and 0.0 <= value <= MAX_DELAY:
+        return value
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidInput(field, "not_a_number", f"must be seconds or a timedelta, not {type(value).__name__}")
@@ -253,6 +268,8 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
 
 
 def _whole(value: object, field: str, low: int, high: int) -> int:
+    if type(value) is int and low <= value <= high:
+        return value
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(field, "not_an_integer", f"must be a whole number, not {value!r:.40}")
     if not low <= value <= high:

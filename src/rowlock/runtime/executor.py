@@ -6,12 +6,15 @@ Every run ends in exactly one call of `done`, with its outcome, whatever the han
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rowlock.context import Context, Host, Interruption
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, TimedOut
+from rowlock.runtime.deadlines import Deadlines
 from rowlock.runtime.handlers import RunMiddleware, call_async, call_sync, outcome_of
 from rowlock.runtime.processes import Processes, refusal
 from rowlock.runtime.run import Run
@@ -22,13 +25,19 @@ from rowlock.tasks import Kind
 log = logging.getLogger("rowlock")
 
 _MANNERS = 1.0  # seconds in which a cancelled async handler may show that it looks at ctx by itself
+_TURN = 0.002  # seconds that a chain may take before others have their turn
 _UNWIND = 0.25  # seconds for cleaning up when the worker has no more time
 
 
 class Executor:
     """Belongs to an event loop. `begins` is called in it right before a handler is, and `done` once per run: what came
-    of it, None if nobody wants to know. `found`: a handler that could not be stopped has ended after all.
-    `abandoned`: is the event loop ending without a stop?"""
+    of it, None if nobody wants to know. `fill`: there may be room for more. `following`: the run that is to start next,
+    if there is room for it. `abandoned`: is the event loop ending without a stop?
+
+    An async handler runs in a task. One that comes to its end without ever waiting leaves nothing behind in it, so the
+    next such run takes its place: a chain of them saves a quarter of the worker's time per job. A handler that waits
+    keeps its task to itself, and those behind it get their own.
+    """
 
     def __init__(
         self,
@@ -37,7 +46,8 @@ class Executor:
         middleware: Sequence[RunMiddleware],
         begins: Callable[[Run], None],
         done: Callable[[Run, Outcome | None], None],
-        found: Callable[[], None],
+        fill: Callable[[], None],
+        following: Callable[[], Run | None],
         abandoned: Callable[[], bool],
         *,
         app: str | None = None,
@@ -48,12 +58,17 @@ class Executor:
         self._begins = begins
         self._done = done
         self._app = app
-        self._found = found
+        self._fill = fill
+        self._following = following
         self._abandoned = abandoned
-        self._threads = Threads(found)
+        self._threads = Threads(fill)
         self._processes = Processes(app=app, recycle_jobs=settings.recycle_jobs, recycle_mib=settings.recycle_mib)
         self._stubborn = 0  # async handlers that went on after they were cancelled
         self._loop = asyncio.get_running_loop()
+        self._variables = contextvars.copy_context()  # what a run sees of them: nothing of what others have set
+        self._chain: asyncio.Task[None] | None = None
+        self._waiting: set[str] = set()  # topics whose last handler has waited for something
+        self._deadlines = Deadlines(self._loop, lambda run: self.interrupt(run, Interruption.TIMED_OUT))
 
     @property
     def leaked(self) -> int:
@@ -63,13 +78,61 @@ class Executor:
     def start(self, run: Run) -> None:
         run.began = time.monotonic()
         run.kind = self._kind(run)
-        run.fiber = self._loop.create_task(self._execute(run))
+        run.fiber = self._loop.create_task(self._fiber(run), context=self._variables.copy())
+        if self._may_chain(run) and self._chain is None:
+            self._chain = run.fiber
+            self._chain.add_done_callback(self._unchain)
+
+    def comes_to(self, run: Run) -> bool:
+        """Is a chain under way that this run may be part of?"""
+        return self._chain is not None and self._may_chain(run)
+
+    def _may_chain(self, run: Run) -> bool:
+        return run.kind == "async" and run.job.topic not in self._waiting
+
+    async def _fiber(self, run: Run) -> None:
+        await self._execute(run)
+        fiber = run.fiber
+        turn = time.monotonic()
+        while fiber is not None and fiber is self._chain and self._is_clean(fiber):
+            if time.monotonic() - turn > _TURN:
+                await asyncio.sleep(0)
+                turn = time.monotonic()
+            following = self._following()
+            if following is None:
+                break
+            following.fiber = fiber
+            following.kind = self._kind(following)
+            if following.kind != "async":
+                self._unchain(fiber)
+            await self._execute(following)
+
+    def _is_clean(self, fiber: asyncio.Task[None]) -> bool:
+        """Has the handler left nothing behind in this task?"""
+        try:
+            return not fiber.cancelling() and contextvars.copy_context() == self._variables
+        except Exception:  # it compares what is in the variables
+            return False
+
+    def _waits(self, run: Run) -> None:
+        """Its handler waits for something, for the first time."""
+        run.waited = True
+        self._waiting.add(run.job.topic)
+        if run.fiber is self._chain:
+            self._unchain(self._chain)
+
+    def _unchain(self, fiber: asyncio.Task[None] | None) -> None:
+        if fiber is self._chain:
+            self._chain = None
+            self._fill()
 
     def _kind(self, run: Run) -> Kind:
         """A suspect runs in a child process, whatever its kind: if it kills, it kills nobody else. Unless the child
         would have to run the program again to find it, which only tasks that ask for a process must stand."""
+        if not run.is_suspect:
+            return run.task.kind
         importable = self._app is not None or getattr(run.task.function, "__module__", None) != "__main__"
-        if run.is_suspect and importable and refusal(run.task, self._app) is None:
+        if importable and refusal(run.task, self._app) is None:
             return "process"
         return run.task.kind
 
@@ -77,11 +140,14 @@ class Executor:
         outcome: Outcome | None = None
         try:
             run.began = time.monotonic()  # again: another handler may have blocked the loop since
-            run.timer = self._loop.call_later(run.job.timeout, self.interrupt, run, Interruption.TIMED_OUT)
+            self._deadlines.set(run, run.job.timeout)
             self._begins(run)
             match run.kind:
                 case "async":
-                    outcome = await call_async(run.task, self._context(run), self._middleware)
+                    waits = partial(self._waits, run)
+                    outcome = await call_async(run.task, self._context(run), self._middleware, waits)
+                    if not run.waited:
+                        self._waiting.discard(run.job.topic)
                 case "thread":
                     context = self._context(run)
                     outcome = await self._threads.run(lambda: call_sync(run.task, context, self._middleware))
@@ -158,7 +224,7 @@ class Executor:
 
     def _gone(self, fiber: asyncio.Task[None]) -> None:
         self._stubborn -= 1
-        self._found()
+        self._fill()
 
     def _later(self, run: Run, seconds: float, then: Callable[[Run], None]) -> None:
         self._loop.call_later(seconds, then, run)
@@ -168,8 +234,7 @@ class Executor:
             return
         run.concluded = True
         run.ran = time.monotonic() - run.began
-        if run.timer is not None:
-            run.timer.cancel()
+        self._deadlines.clear(run)
         if run.completed or run.interruption is Interruption.LOST:
             self._done(run, None)
         else:

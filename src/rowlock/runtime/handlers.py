@@ -7,6 +7,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from types import CoroutineType, coroutine
 from typing import Any
 
 from rowlock.context import Context
@@ -40,13 +41,20 @@ def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMi
     return Completed(result)
 
 
-async def call_async(task: Task[..., Any], context: Context, middleware: Sequence[RunMiddleware]) -> Outcome:
-    """Raises nothing but CancelledError, and that only if this task was cancelled, and KeyboardInterrupt."""
+async def call_async(
+    task: Task[..., Any], context: Context, middleware: Sequence[RunMiddleware], waits: Callable[[], None] | None = None
+) -> Outcome:
+    """Raises nothing but CancelledError, and that only if this task was cancelled, and KeyboardInterrupt. `waits` is
+    called when the handler waits for something, for the first time."""
     around = Around(middleware, context)
     try:
         try:
             values = around.enter(task)
-            result = await task.function(**values)
+            working = task.function(**values)
+            if waits is not None and type(working) is CoroutineType:
+                result = await _step(working, waits)
+            else:
+                result = await working
         except BaseException as error:
             around.failed(error)
             raise
@@ -61,6 +69,26 @@ async def call_async(task: Task[..., Any], context: Context, middleware: Sequenc
     except BaseException as error:
         return outcome_of(error)
     return Completed(result)
+
+
+@coroutine
+def _step(working: CoroutineType[Any, Any, Any], waits: Callable[[], None]) -> Generator[Any, Any, Any]:
+    """`await working`, but it tells when that waits. Its first step is ours, the others cost nothing."""
+    try:
+        awaited = working.send(None)
+    except StopIteration as end:
+        return end.value
+    waits()
+    while True:
+        try:
+            yield awaited
+        except BaseException as error:  # whoever cancels us cancels the handler
+            try:
+                awaited = working.throw(error)
+            except StopIteration as end:
+                return end.value
+        else:
+            return (yield from working)  # type: ignore[misc] # @coroutine allows it
 
 
 class Around:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from msgspec import Struct
 
@@ -205,8 +205,7 @@ class Process(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)  # noqa: S101 - narrows the type
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is one without saying so
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from rowlock.core.job import Lane, Status
-from rowlock.core.lifecycle import Answer, Failed, Released, Settlement, Transition, Verdict
+from rowlock.core.lifecycle import APPLIED, Answer, Failed, Released, Settlement, Transition, Verdict
 from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.runtime.patience import Patience
 from rowlock.runtime.reports import write_reports
@@ -201,13 +201,17 @@ class Rounds:
             else:
                 self._finished.extendleft(reversed(batch))
             raise
+        runs = self._worker.runs
         for (run, to), verdict in zip(batch, settled.verdicts, strict=True):
-            self._judged(run, to, verdict)
+            if verdict is APPLIED:
+                runs.pop(run.key, None)
+            else:
+                self._judged(run, to, verdict)
         return settled.claimed
 
     async def _write_last_words(self, runs: Iterable[Run]) -> None:
         """What handlers said just before they ended: after the settle it would be refused."""
-        talked = [run for run in runs if run.has_said]
+        talked = [run for run in runs if run.spoke and run.has_said]
         for run in talked:
             if (writing := run.writing) is not None:
                 await asyncio.wait([asyncio.wrap_future(writing)], timeout=_LAST_WORDS)
@@ -261,9 +265,10 @@ class Rounds:
         self._in_vain = self._in_vain + 1 if claimed.contended and not claimed.jobs else 0
         self._promote_in(claimed.next_due)
         runs = [self._worker.hold(job, marked=claim.start, sent=sent) for job in claimed.jobs]
-        if to_mark := [run for run in runs if run.needs_mark]:
+        if not claim.start and (to_mark := [run for run in runs if run.needs_mark]):
             await self._mark(to_mark)
-        self._worker.admit([run for run in runs if not run.concluded])
+            runs = [run for run in runs if not run.concluded]
+        self._worker.admit(runs)
 
     async def _mark(self, runs: list[Run]) -> None:
         """Nobody starts these before the database knows that they start: their crash must be charged."""

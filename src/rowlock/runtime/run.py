@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,71 +24,52 @@ _saying = threading.Lock()  # handlers report from their threads while the keepe
 class Run:
     """Implements rowlock.context.Link. The event loop owns it; `interruption` and what was said are for any thread."""
 
-    __slots__ = (
-        "_lines",
-        "_percent",
-        "_said",
-        "_stage",
-        "_text",
-        "_told",
-        "_watcher",
-        "began",
-        "claimed",
-        "completed",
-        "concluded",
-        "fiber",
-        "hasty",
-        "interruption",
-        "job",
-        "kind",
-        "lease",
-        "looks",
-        "marked",
-        "outcome",
-        "ran",
-        "refusals",
-        "renewed",
-        "slot",
-        "task",
-        "timer",
-        "writing",
-    )
+    # Most runs are over before more than a few of these were touched, so they stand here and not in __init__.
+    hasty = False  # the handler asked for a heartbeat
+    began = 0.0  # 0: not started
+    ran: float | None = None
+    interruption: Interruption | None = None
+    looks = False
+    completed = False
+    concluded = False  # what came of it is known; the handler may still run, if it couldn't be stopped
+    outcome: Outcome | None = None
+    refusals = 0  # of the database, to settle it
+    fiber: asyncio.Task[None] | None = None
+    deadline = 0  # see Deadlines
+    slot: int | None = None  # on the board
+    waited = False  # its handler has waited for something
+    spoke = False  # the handler has said something at some time
+    writing: Future[None] | None = None  # what it said is on its way to the database
+    _watcher: Callable[[Interruption], None] | None = None
+    _told = False
+    _percent: float | None = None
+    _stage: str | None = None
+    _text: str | None = None
+    _lines: Sequence[tuple[float, str, str]] = ()
 
-    def __init__(self, job: Job, task: Task[..., Any], *, lease: float, claimed: float, marked: bool) -> None:
+    def __init__(
+        self,
+        job: Job,
+        task: Task[..., Any],
+        *,
+        lease: float,
+        claimed: float,
+        marked: bool,
+        said: Callable[[Run], None],
+    ) -> None:
+        """`said` is called when there is something to `collect`, once until then."""
         self.job = job
         self.task = task
+        self.key = (job.id, job.version)
         self.kind: Kind = task.kind  # how it is run: a suspect as "process", whatever its task says
         self.lease = lease
         self.claimed = claimed  # when the claim was sent, by time.monotonic()
         self.renewed = claimed  # … and the last renewal
         self.marked = marked  # the database knows that the handler has started
-        self.hasty = False  # the handler asked for a heartbeat
-        self.began = 0.0  # 0: not started
-        self.ran: float | None = None
-        self.interruption: Interruption | None = None
-        self.looks = False
-        self.completed = False
-        self.concluded = False  # what came of it is known; the handler may still run, if it couldn't be stopped
-        self.outcome: Outcome | None = None
-        self.refusals = 0  # of the database, to settle it
-        self.fiber: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.slot: int | None = None  # on the board
-        self.writing: Future[None] | None = None  # what it said is on its way to the database
-        self._watcher: Callable[[Interruption], None] | None = None
-        self._said: Callable[[Run], None] | None = None
-        self._told = False
-        self._percent: float | None = None
-        self._stage: str | None = None
-        self._text: str | None = None
-        self._lines: list[tuple[float, str, str]] = []
+        self._said = said
 
     def __repr__(self) -> str:
         return f"<run {self.job.version} of {self.job.topic} {self.job.id}>"
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.job.id, self.job.version
 
     @property
     def is_suspect(self) -> bool:
@@ -128,10 +110,6 @@ class Run:
 
     # ── What the handler says ──
 
-    def listen(self, said: Callable[[Run], None]) -> None:
-        """Call `said` when there is something to `collect`, once until then."""
-        self._said = said
-
     def report(self, percent: float | None, stage: str | None, message: str | None) -> None:
         with _saying:
             self._percent = self._percent if percent is None else percent
@@ -141,8 +119,9 @@ class Run:
 
     def log(self, level: str, text: str) -> None:
         with _saying:
+            if not isinstance(self._lines, deque):
+                self._lines = deque(maxlen=2 * MAX_LOG_LINES)  # who logs faster than it can be written loses the oldest
             self._lines.append((time.monotonic(), level, text[: 1 << 16]))
-            del self._lines[: -2 * MAX_LOG_LINES]  # who logs faster than it can be written loses the oldest
         self._tell()
 
     def beat(self) -> None:
@@ -150,7 +129,8 @@ class Run:
         self._tell()
 
     def _tell(self) -> None:
-        if not self._told and self._said is not None:
+        self.spoke = True
+        if not self._told:
             self._told = True
             self._said(self)
 
@@ -167,7 +147,7 @@ class Run:
             if self.writing is not None:
                 return None
             said = (self._percent, self._stage, self._text)
-            lines, self._lines = self._lines, []
+            lines, self._lines = self._lines, ()
             self._percent = self._stage = self._text = None
             if not lines and said == (None, None, None):
                 return None
@@ -192,5 +172,5 @@ class Run:
         self._percent = report.percent if self._percent is None else self._percent
         self._stage = report.stage if self._stage is None else self._stage
         self._text = report.message if self._text is None else self._text
-        self._lines[:0] = [(now - line.age, line.level, line.text) for line in report.lines]
-        del self._lines[: -2 * MAX_LOG_LINES]
+        lines = [(now - line.age, line.level, line.text) for line in report.lines]
+        self._lines = deque([*lines, *self._lines], maxlen=2 * MAX_LOG_LINES)

@@ -7,13 +7,13 @@ event loop. Everything here belongs to that loop.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import os
 import random
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from rowlock.client.connections import Stores
 from rowlock.context import Host, Interruption
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Failed, Outcome, Released, Transition, decide
+from rowlock.core.lifecycle import Completed, Failed, Outcome, Released, Transition, decide
 from rowlock.errors import InvalidInput
 from rowlock.runtime.board import Board
 from rowlock.runtime.executor import Executor
@@ -38,6 +38,7 @@ log = logging.getLogger("rowlock")
 _MOST_AHEAD = 500  # jobs claimed ahead, however short they are
 _STALE = 1.0  # seconds after which a job that was claimed ahead and not started is given back
 _WARNING = 2.0  # seconds before the grace ends at which handlers are told
+_ANY_TIME = datetime.min.replace(tzinfo=UTC)
 _PARTING = 0.6  # seconds for the last settlements, after the grace
 
 
@@ -78,7 +79,7 @@ class Worker:
         self._host = host
         self._stores = stores
         self._app = app
-        self._ahead: list[tuple[int, datetime, str, int, Run]] = []  # a heap: highest priority first
+        self._ahead: deque[Run] = deque()  # claimed, not started; in the order in which they are to start
         self._running = 0
         self._mean: float | None = None  # seconds that a handler runs
         self._last_end = 0.0  # when one last ended
@@ -105,6 +106,7 @@ class Worker:
             self._begins,
             self._done,
             self._fill,
+            self._following,
             lambda: self.rounds.abandoned,
             app=self._app,
         )
@@ -127,7 +129,7 @@ class Worker:
     async def _wind_down(self, grace: float | None) -> None:
         deadline = time.monotonic() + (self.settings.grace if grace is None else grace)
         self.stopping = True
-        self._give_back([run for *_, run in self._ahead], "shutdown")
+        self._give_back(list(self._ahead), "shutdown")
         self.look_around()
         given = deadline - time.monotonic()
         with suppress(TimeoutError):
@@ -204,30 +206,39 @@ class Worker:
 
     def hold(self, job: Job, *, marked: bool, sent: float) -> Run:
         """It is ours from now on. `sent`: when the claim was; `marked`: the claim was the start mark as well."""
-        run = Run(job, self.tasks[job.topic], lease=self.settings.lease, claimed=sent, marked=marked)
-        run.listen(self._keeper.said)
+        task, lease, said = self.tasks[job.topic], self.settings.lease, self._keeper.said
+        run = Run(job, task, lease=lease, claimed=sent, marked=marked, said=said)
         self.runs[run.key] = run
         return run
 
     def admit(self, runs: list[Run]) -> None:
         """They may start."""
-        for run in runs:
-            heapq.heappush(self._ahead, (-run.job.priority, run.job.run_at, *run.key, run))
+        in_order = not self._ahead or not runs or _turn(self._ahead[-1]) <= _turn(runs[0])
+        self._ahead.extend(runs)
+        if not in_order:  # a claim brings its jobs in order; only one that brings more urgent ones is worth a sort
+            self._ahead = deque(sorted(self._ahead, key=_turn))
         if self.stopping:  # we asked for them before we knew
             self._give_back(runs, "shutdown")
         self._fill()
 
     def _fill(self) -> None:
-        while self._ahead and self._running < self._slots():
-            *_, run = heapq.heappop(self._ahead)
+        while self._ahead and not self._executor.comes_to(self._ahead[0]) and (run := self._following()) is not None:
+            self._executor.start(run)
+        self.rounds.turn()
+
+    def _following(self) -> Run | None:
+        """The run that is to start next, if there is a slot for it, which is its own from now on."""
+        slots = self._slots()
+        while self._ahead and self._running < slots:
+            run = self._ahead.popleft()
             if run.concluded or run.interruption is not None:
                 continue
             if time.monotonic() - run.renewed >= self.settings.lease:  # we were held up: others may have it by now
                 self.conclude(run, Released("its lease ran out before it started"))
                 continue
             self._running += 1
-            self._executor.start(run)
-        self.rounds.turn()
+            return run
+        return None
 
     def _begins(self, run: Run) -> None:
         """Not when it got its slot: if a neighbour kills this process before its turn comes, it has done nothing."""
@@ -260,6 +271,8 @@ class Worker:
             log.debug("%r %s", run, to.event)
 
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
+        if isinstance(outcome, Completed):  # asks neither clock nor chance
+            return decide(run.job, outcome, _ANY_TIME, ran=run.ran)
         now, chance = datetime.now(UTC) + self.clock_offset, random.random()  # noqa: S311 - jitter
         try:
             return decide(run.job, outcome, now, retry=run.task.policy.retry, chance=chance, ran=run.ran)
@@ -308,7 +321,7 @@ class Worker:
     def give_back(self, paused: set[str]) -> None:
         """What was claimed ahead and waits for too long, or whose topic has been paused."""
         now = time.monotonic()
-        waiting = [run for *_, run in self._ahead]
+        waiting = list(self._ahead)
         self._give_back([run for run in waiting if run.job.topic in paused], "paused")
         self._give_back([run for run in waiting if now - run.claimed > _STALE and run.job.topic not in paused], "late")
 
@@ -320,8 +333,11 @@ class Worker:
 
     def _drop_ahead(self, runs: list[Run]) -> None:
         gone = {id(run) for run in runs}
-        self._ahead = [entry for entry in self._ahead if id(entry[-1]) not in gone]
-        heapq.heapify(self._ahead)
+        self._ahead = deque(run for run in self._ahead if id(run) not in gone)
+
+
+def _turn(run: Run) -> tuple[int, datetime, str]:
+    return -run.job.priority, run.job.run_at, run.job.id
 
 
 def _chosen(tasks: Mapping[str, Task[..., Any]], topics: tuple[str, ...] | None) -> dict[str, Task[..., Any]]:

@@ -204,6 +204,11 @@ class Store(Protocol):
         ...
 
     @property
+    def owes_ring(self) -> bool:
+        """Has it inserted jobs without having rung for anyone? Inserts ring by themselves where that saves time."""
+        ...
+
+    @property
     def watches_commits(self) -> bool:
         """Does wait_for_work notice every commit by itself? Then nobody needs to ring."""
         ...

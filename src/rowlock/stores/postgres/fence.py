@@ -12,6 +12,7 @@ from rowlock.errors import LeaseLost
 from rowlock.stores import sql
 from rowlock.stores.base import Guard
 from rowlock.stores.postgres.rows import settle_arrays
+from rowlock.stores.postgres.statements import settling
 from rowlock.stores.steps import Query, Steps
 
 
@@ -40,7 +41,7 @@ def _hold(schema: str) -> str:
 def _settle_text(schema: str) -> str:
     """Store.settle's own statement, with all its parameters in one text: any driver can pass that."""
     column = r"ARRAY(SELECT value::\2 FROM given, jsonb_array_elements_text(given.columns -> (\1 - 1)) AS e (value))"
-    settle = re.sub(r"\$(\d+)::(\w+)\[\]", column, _load("settle", schema))
+    settle = re.sub(r"\$(\d+)::(\w+)\[\]", column, settling(f'"{schema}"'))
     given = "WITH given AS MATERIALIZED (SELECT $1::text::jsonb AS columns)"
     answer = "SELECT CASE WHEN applied IS NULL THEN 'applied' ELSE 'refused' END FROM settle_summary"
     return f"{given},\n{settle}\n{answer}"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import asyncpg
+
 from rowlock.core.job import NewJob, Status
 from rowlock.stores.base import Enqueued
 from rowlock.stores.postgres import rows
@@ -13,18 +15,44 @@ from rowlock.stores.postgres.connections import Conflict
 from rowlock.stores.postgres.statements import Statements
 
 
+async def insert_new(
+    connection: Any, sql: Statements, jobs: Sequence[NewJob], ring: tuple[bool, str, int]
+) -> tuple[list[Enqueued], bool]:
+    """Jobs without keys that can't be there yet. One statement, which needs no BEGIN and COMMIT round trips. `ring`:
+    whether, where, and the key of the lock of those who wait. Also answers whether it rang for someone."""
+    same = rows.insert_alike(jobs)
+    parameters: tuple[Any, ...]
+    if same is None:
+        statement, parameters = sql.insert_new, rows.insert_arrays(jobs)
+    else:
+        columns = [job.id for job in jobs], [job.topic for job in jobs], [job.payload for job in jobs]
+        statement, parameters = sql.insert_alike, (*columns, *same, *ring)
+    try:
+        row = await connection.fetchrow(statement, *parameters)
+    except asyncpg.UniqueViolationError as error:
+        if not str(error.constraint_name).startswith("_jobs"):  # an index of the user's own
+            raise
+        row = None  # an id is there already, or twice in this batch: nothing was written
+    if row is None or row[1] < len(jobs):
+        return await insert(connection, sql, jobs, keyed=False, repeat=False), False
+    now = row[0]
+    if same is None:
+        return [Enqueued(job.id, False, Status.PENDING, _run_at(job, now), now) for job in jobs], False
+    run_at = _run_at(jobs[0], now)
+    return [Enqueued(job.id, False, Status.PENDING, run_at, now) for job in jobs], row[2]
+
+
 async def insert(
     connection: Any, sql: Statements, jobs: Sequence[NewJob], *, keyed: bool, repeat: bool
 ) -> list[Enqueued]:
     """On a connection; in a transaction, if it may have to be undone. Raises Conflict to be run again."""
-    now, fresh = await _insert_new(connection, sql, list(jobs), keyed, repeat)
+    now, fresh = await _insert_absent(connection, sql, jobs, keyed, repeat)
     answers: dict[int, Enqueued] = {}
     taken: list[int] = []
     for n, job in enumerate(jobs):
         if job.id in fresh:
             fresh.remove(job.id)  # the same id again in this batch is answered by the first
-            run_at = job.run_at or now + timedelta(seconds=job.delay)
-            answers[n] = Enqueued(job.id, False, Status.PENDING, run_at, now)
+            answers[n] = Enqueued(job.id, False, Status.PENDING, _run_at(job, now), now)
         else:
             taken.append(n)
     if taken:
@@ -36,8 +64,8 @@ async def insert(
     return [answers[n] for n in range(len(jobs))]
 
 
-async def _insert_new(
-    connection: Any, sql: Statements, jobs: list[NewJob], keyed: bool, repeat: bool
+async def _insert_absent(
+    connection: Any, sql: Statements, jobs: Sequence[NewJob], keyed: bool, repeat: bool
 ) -> tuple[datetime, set[str]]:
     """The ids that are new."""
     statement = sql.insert_keyed if keyed else sql.insert
@@ -47,6 +75,10 @@ async def _insert_new(
     if repeat and fresh:
         fresh -= {str(row[0]) for row in await connection.fetch(sql.insert_undo, list(fresh))}
     return now, fresh
+
+
+def _run_at(job: NewJob, now: datetime) -> datetime:
+    return job.run_at or now + timedelta(seconds=job.delay)
 
 
 async def _existing(connection: Any, sql: Statements, jobs: Sequence[NewJob], taken: list[int]) -> dict[int, Enqueued]:

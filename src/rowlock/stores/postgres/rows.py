@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from rowlock.core.codec import decode, encode
 from rowlock.core.job import Event, Job, Lane, NewJob, Status
@@ -18,6 +20,7 @@ STATUS = {status.value: status for status in Status}
 LARGEST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 _encode = msgspec.json.Encoder().encode
+_OPTIONS, _VERSION, _TAGS = map(NewJob.__struct_fields__.index, ("priority", "template_version", "tags"))
 
 # In the order of Job's fields, of a row called j.
 COLUMNS = """j.id, j.topic, j.template_version, j.payload, j.status, j.priority, j.run_at, j.expires_at, j.key, j.scope,
@@ -25,9 +28,38 @@ COLUMNS = """j.id, j.topic, j.template_version, j.payload, j.status, j.priority,
     j.max_retries, j.crashes, j.timeout, j.version, j.locked_by, j.locked_until, j.cancel_requested_at,
     j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, j.updated, j.claimed_at, j.started_at,
     j.finished_at"""
-LIVE_COLUMNS = (
-    f"{COLUMNS}, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events_count"
-)
+# Of a job that was claimed this moment: what the claim did not just write. With the types, for the row without a job.
+CLAIMED = {
+    "j.id": "uuid",
+    "j.topic": "text",
+    "j.template_version": "int",
+    "j.payload": "json",
+    "j.priority": "int",
+    "j.run_at": "timestamptz",
+    "j.expires_at": "timestamptz",
+    "j.key": "text",
+    "j.scope": "text",
+    "j.scope_id": "text",
+    "j.tags": "jsonb",
+    "j.trace": "text",
+    "j.step": "text",
+    "j.result": "json",
+    "j.last_error": "text",
+    "j.retries": "int",
+    "j.max_retries": "int",
+    "j.crashes": "int",
+    "j.timeout": "float8",
+    "j.version": "int",
+    "j.cancel_requested_at": "timestamptz",
+    "j.cancel_reason": "text",
+    "j.flow_id": "uuid",
+    "j.schedule_id": "uuid",
+    "j.fire_at": "timestamptz",
+    "j.created": "timestamptz",
+    "1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped": "int",
+}
+CLAIMED_COLUMNS = ", ".join(CLAIMED)
+CLAIMED_NULLS = ", ".join(f"NULL::{kind}" for kind in CLAIMED.values())
 
 
 def job(row: Any) -> Job:
@@ -45,6 +77,26 @@ def job(row: Any) -> Job:
         None if schedule_id is None else str(schedule_id), fire_at, created, updated, claimed_at, started_at,
         finished_at, events_count,
     )  # fmt: skip
+
+
+def claimed_job(row: Any, worker: str, now: datetime, until: datetime, started: datetime | None) -> Job:
+    (
+        _, _, _, _, _, job_id, topic, template_version, payload, priority, run_at, expires_at, key, scope, scope_id,
+        tags, trace, step, result, last_error, retries, max_retries, crashes, timeout, version, cancel_requested_at,
+        cancel_reason, flow_id, schedule_id, fire_at, created, events_count,
+    ) = row  # fmt: skip
+    return Job(
+        str(job_id), topic, template_version or None, decode(payload), Status.PROCESSING, priority, run_at, expires_at,
+        key, scope, scope_id, () if tags is None else tuple(decode(tags)), trace, step, 0.0, None, None,
+        None if result is None else decode(result), last_error, retries, max_retries, crashes, timeout, version,
+        worker, until, cancel_requested_at, cancel_reason, None if flow_id is None else str(flow_id),
+        None if schedule_id is None else str(schedule_id), fire_at, created, now, now, started, None, events_count,
+    )  # fmt: skip
+
+
+def turn(job: Job) -> tuple[int, datetime, str]:
+    """The order in which jobs are claimed."""
+    return -job.priority, job.run_at, job.id
 
 
 def kept(row: Any) -> Kept:
@@ -80,23 +132,32 @@ def event(row: Any) -> Event:
     )
 
 
-def insert_arrays(jobs: list[NewJob]) -> tuple[list[Any], ...]:
+def insert_arrays(jobs: Sequence[NewJob]) -> tuple[Sequence[Any], ...]:
+    """A column per field, in their order."""
+    columns: list[Sequence[Any]] = list(zip(*map(astuple, jobs), strict=True))
+    columns[_VERSION] = [version or 0 for version in columns[_VERSION]]
+    columns[_TAGS] = [tags_text(tags) for tags in columns[_TAGS]]
+    return tuple(columns)
+
+
+def insert_alike(jobs: Sequence[NewJob]) -> tuple[Any, ...] | None:
+    """What the jobs have in common, if they differ in id, topic and payload only, and have no more than every job has:
+    the last parameters of insert_alike.sql."""
+    same = astuple(jobs[0])[_OPTIONS:]
+    priority, run_at, delay, expires_at, key, scope, scope_id, version, max_retries, timeout, tags, trace = same
+    if run_at or expires_at or key or scope or scope_id or tags or trace:
+        return None
+    if len(jobs) > 1 and any(astuple(job)[_OPTIONS:] != same for job in jobs):
+        return None
+    return priority, delay, version or 0, max_retries, timeout
+
+
+def complete_arrays(settlements: list[Settlement]) -> tuple[list[Any], ...]:
     return (
-        [job.id for job in jobs],
-        [job.topic for job in jobs],
-        [job.payload for job in jobs],
-        [job.priority for job in jobs],
-        [job.run_at for job in jobs],
-        [job.delay for job in jobs],
-        [job.expires_at for job in jobs],
-        [job.key for job in jobs],
-        [job.scope for job in jobs],
-        [job.scope_id for job in jobs],
-        [job.template_version or 0 for job in jobs],
-        [job.max_retries for job in jobs],
-        [job.timeout for job in jobs],
-        [tags_text(job.tags) for job in jobs],
-        [job.trace for job in jobs],
+        [settlement.id for settlement in settlements],
+        [settlement.version for settlement in settlements],
+        [settlement.transition.result for settlement in settlements],
+        [settlement.transition.ran for settlement in settlements],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
@@ -48,9 +49,9 @@ from rowlock.stores.postgres import listing, migrate, partitions, rows
 from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.hints import LaneHints
-from rowlock.stores.postgres.insert import insert
+from rowlock.stores.postgres.insert import insert, insert_new
 from rowlock.stores.postgres.listing import PostgresStep
-from rowlock.stores.postgres.statements import CLAIMED_JOB, Statements
+from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.sync_transactions import sync_transaction
 from rowlock.stores.postgres.transactions import Transactions
 from rowlock.stores.reading import (
@@ -69,6 +70,7 @@ from rowlock.stores.reports import death, merge, read_log
 
 T = TypeVar("T")
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
+RINGS = 0.01  # seconds between two in which an insert rings: a NOTIFY takes a global lock when it commits
 NOTHING = Claimed([], contended=False, next_due=None)
 
 
@@ -82,6 +84,8 @@ class PostgresStore:
         self._doorbell = Doorbell(self._connections)
         self._transactions = Transactions(self._connections)
         self._hints = LaneHints()
+        self._owes_ring = False
+        self._rang = 0.0  # when someone was last rung for, by time.monotonic()
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self._target.label}, schema {self._target.schema}>"
@@ -144,16 +148,29 @@ class PostgresStore:
             return []
         self._hints.forget()
         keyed = any(job.key is not None for job in jobs)
+        if not keyed and not repeat:
+            return await self._insert_new(jobs)
+        self._owes_ring = True
 
         async def run(connection: Any) -> list[Enqueued]:
-            # All is in one statement, which needs no BEGIN and COMMIT round trips …
-            if not repeat and (not keyed or len(jobs) == 1):
+            if len(jobs) == 1 and not repeat:
                 return await insert(connection, self._sql, jobs, keyed=keyed, repeat=repeat)
-            # … unless it may have to be undone.
+            # It may have to be undone.
             async with connection.transaction(isolation="read_committed"):
                 return await insert(connection, self._sql, jobs, keyed=keyed, repeat=repeat)
 
         return await self._with_connection(run)
+
+    async def _insert_new(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        target = self._target
+        now = time.monotonic()
+        ring = (now - self._rang >= RINGS, target.channel, target.waiting_key)
+        if ring[0]:
+            self._rang = now
+        answers, rang = await self._with_connection(lambda connection: insert_new(connection, self._sql, jobs, ring))
+        if not rang:
+            self._owes_ring = True
+        return answers
 
     # ── Workers ──
 
@@ -165,8 +182,10 @@ class PostgresStore:
         return self._claimed(claim, bool(bounds), found)
 
     def _claimed(self, claim: Claim, bounded: bool, found: list[Any]) -> Claimed:
-        contended, next_due = found[0][0], found[0][1]
-        jobs = [rows.job(row[CLAIMED_JOB:]) for row in found if row[CLAIMED_JOB] is not None]
+        contended, next_due, now, until = found[0][:4]
+        started = now if claim.start else None
+        jobs = [rows.claimed_job(row, claim.worker, now, until, started) for row in found[1:]]
+        jobs.sort(key=rows.turn)
         self._hints.learn(claim, jobs)
         # A bounded claim that came back short has not seen what lies before the bound.
         return Claimed(jobs, contended or (bounded and len(jobs) < claim.limit), next_due)
@@ -178,20 +197,34 @@ class PostgresStore:
         for n, settlement in enumerate(settlements):
             places.setdefault(settlement.id, n)
         batch = [settlements[n] for n in places.values()]
-        parameters = rows.settle_arrays(batch)
-        claimed = None
         if claim is None or claim.limit <= 0 or not claim.lanes:
-            found = await self._fetch(self._sql.settle, *parameters)
+            applied = (await self._settle(batch))[0]["applied"]
             claimed = None if claim is None else NOTHING
         else:
             bounds = self._hints.bounds(claim)
-            found = await self._fetch(self._sql.settle_and_claim, *parameters, *_claim_parameters(claim, bounds))
-            claimed = self._claimed(claim, bool(bounds), found)
-        applied = found[0]["applied"]
+            found = await self._settle(batch, *_claim_parameters(claim, bounds))
+            applied, claimed = found[0]["applied"], self._claimed(claim, bool(bounds), found)
         if applied is None and len(batch) == len(settlements):
             return Settled([APPLIED] * len(batch), claimed)
         done = set(places.values()) if applied is None else {places[str(job_id)] for job_id in applied}
         return Settled(await self._verdicts(settlements, done), claimed)
+
+    async def _settle(self, batch: list[Settlement], *claim: Any) -> list[Any]:
+        complete = all(settlement.transition.status is Status.COMPLETED for settlement in batch)
+
+        async def run(connection: Any) -> list[Any]:
+            nonlocal complete
+            if complete:
+                complete = False  # but once: a conflict means that the archive has one of them already
+                statement = self._sql.complete_and_claim if claim else self._sql.complete
+                arrays = rows.complete_arrays(batch)
+            else:
+                statement = self._sql.settle_and_claim if claim else self._sql.settle
+                arrays = rows.settle_arrays(batch)
+            found: list[Any] = await connection.fetch(statement, *arrays, *claim)
+            return found
+
+        return await self._with_connection(run)
 
     async def _verdicts(self, settlements: Sequence[Settlement], done: set[int]) -> list[Verdict]:
         """What became of those that are not `done`, by a fresh look; what would pass the guard now is tried again."""
@@ -204,8 +237,7 @@ class PostgresStore:
                     missed.setdefault(settlement.id, n)
             if not missed:
                 break
-            arrays = rows.settle_arrays([settlements[n] for n in missed.values()])
-            [(applied,)] = await self._fetch(self._sql.settle, *arrays)
+            [(applied,)] = await self._settle([settlements[n] for n in missed.values()])
             done |= set(missed.values()) if applied is None else {missed[str(job_id)] for job_id in applied}
         verdicts = []
         for n, settlement in enumerate(settlements):
@@ -431,7 +463,13 @@ class PostgresStore:
 
     # ── Wake-up ──
 
+    @property
+    def owes_ring(self) -> bool:
+        return self._owes_ring
+
     async def ring(self) -> None:
+        self._owes_ring = False
+        self._rang = time.monotonic()
         await self._fetch(self._sql.ring, self._target.channel, self._target.waiting_key)
 
     async def wait_for_work(self, timeout: float) -> bool:

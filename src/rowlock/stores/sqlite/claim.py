@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from sqlite3 import Connection
-from typing import Any
+from datetime import datetime
+from sqlite3 import Connection, DataError
+from typing import Any, NamedTuple
+
+import msgspec
 
 from rowlock.core.codec import decode
 from rowlock.core.job import Job, Lane, Status
@@ -13,6 +16,19 @@ from rowlock.stores.sqlite.rows import Times, json_text, span, sql
 _Candidate = tuple[int, int, str, int]  # what they are ordered by: -priority, run_at, id; and n
 
 _UNUSED: list[Any] = [None] * 14 + [0]  # expires_at … fire_at, and the number of history entries
+
+_PART = 500  # jobs in one answer, which is in memory as text, too
+
+_candidates = msgspec.json.Decoder(list[_Candidate]).decode
+
+
+class _Lease(NamedTuple):
+    """What a claim sets, as the jobs have it."""
+
+    worker: str
+    until: datetime
+    now: datetime
+    started: datetime | None
 
 
 def claim(conn: Connection, now: int, claim: Claim) -> Claimed:
@@ -28,6 +44,8 @@ def _choose(conn: Connection, now: int, claim: Claim) -> list[_Candidate]:
     lanes = [lane for lane in set(claim.lanes) if lane.topic not in paused]
     if not lanes:
         return []
+    if len(lanes) == 1:
+        return _head(conn, now, lanes[0], limit, 0)
     # Of many deep lanes each will give a part only: ask each for twice its share, then those for more that gave all.
     share = min(limit, 2 * limit // len(lanes) + 8)
     heads = [(lane, _head(conn, now, lane, share, 0)) for lane in lanes]
@@ -43,32 +61,51 @@ def _choose(conn: Connection, now: int, claim: Claim) -> list[_Candidate]:
 
 def _head(conn: Connection, now: int, lane: Lane, limit: int, offset: int) -> list[_Candidate]:
     values = (lane.topic, lane.template_version or 0, now, limit, offset)
-    return conn.execute(sql("claim_lane"), values).fetchall()
+    (found,) = conn.execute(sql("claim_lane"), values).fetchone()
+    return [] if found is None else _candidates(found)
 
 
 def _take(conn: Connection, now: int, claim: Claim, chosen: list[_Candidate]) -> list[Job]:
     until, started = now + span(claim.lease), now if claim.start else None
-    rows = json_text([candidate[3] for candidate in chosen])
-    values = {"worker": claim.worker, "until": until, "now": now, "started": started, "rows": rows}
-    taken = {row[0]: row for row in conn.execute(sql("claim"), values).fetchall()}
+    numbers = [candidate[3] for candidate in chosen]
+    values = {"worker": claim.worker, "until": until, "now": now, "started": started, "rows": json_text(numbers)}
+    conn.execute(sql("claim"), values)
     times = Times()
-    return [_job(taken[candidate[2]], claim.worker, times, until, now, started) for candidate in chosen]
+    lease = _Lease(claim.worker, times[until], times[now], times[started])
+    parts = (numbers[at : at + _PART] for at in range(0, len(numbers), _PART))
+    return [job for part in parts for job in _read(conn, part, lease, times)]
 
 
-def _job(row: tuple[Any, ...], worker: str, times: Times, until: int, now: int, started: int | None) -> Job:
-    """As it is now. Positional, as this is the hottest place of all."""
-    (
-        job_id, topic, template_version, payload, priority, run_at, retries, max_retries, crashes, timeout, version,
-        created, rest,
-    ) = row  # fmt: skip
-    (
-        expires_at, key, scope, scope_id, tags, trace, step, result, last_error, cancel_requested_at, cancel_reason,
-        flow_id, schedule_id, fire_at, entries,
-    ) = _UNUSED if rest is None else decode(rest)  # fmt: skip
-    return Job(
-        job_id, topic, template_version or None, decode(payload), Status.PROCESSING, priority, times[run_at],
-        times[expires_at], key, scope, scope_id, tuple(tags) if tags else (), trace, step, 0.0, None, None, result,
-        last_error, retries, max_retries, crashes, timeout, version, worker, times[until], times[cancel_requested_at],
-        cancel_reason, flow_id, schedule_id, times[fire_at], times[created], times[now], times[now], times[started],
-        None, 1 + version + entries,
-    )  # fmt: skip
+def _read(conn: Connection, numbers: list[int], lease: _Lease, times: Times) -> list[Job]:
+    """The jobs as they are now. Positional, as this is the hottest place of all."""
+    rows = {"rows": json_text(numbers)}
+    try:
+        found, payloads = conn.execute(sql("claim_rows"), rows).fetchone()
+    except DataError:  # more than SQLite puts in one text, which is 10^9 bytes
+        if len(numbers) == 1:
+            raise
+        half = len(numbers) // 2
+        return _read(conn, numbers[:half], lease, times) + _read(conn, numbers[half:], lease, times)
+    worker, until, now, started = lease
+    timeouts: dict[str, float] = {}
+    jobs = []
+    for row, payload in zip(decode(found), decode(payloads), strict=True):
+        (
+            job_id, topic, template_version, priority, run_at, retries, max_retries, crashes, timeout, version, created,
+            rest,
+        ) = row  # fmt: skip
+        (
+            expires_at, key, scope, scope_id, tags, trace, step, result, last_error, cancel_requested_at, cancel_reason,
+            flow_id, schedule_id, fire_at, entries,
+        ) = _UNUSED if rest is None else rest  # fmt: skip
+        if timeout is None:
+            timeouts = timeouts or dict(conn.execute(sql("claim_timeouts"), rows).fetchall())
+            timeout = timeouts[job_id]
+        jobs.append(Job(
+            job_id, topic, template_version or None, payload, Status.PROCESSING, priority, times[run_at],
+            times[expires_at], key, scope, scope_id, tuple(tags) if tags else (), trace, step, 0.0, None, None, result,
+            last_error, retries, max_retries, crashes, float(timeout), version, worker, until,
+            times[cancel_requested_at], cancel_reason, flow_id, schedule_id, times[fire_at], times[created], now, now,
+            started, None, 1 + version + entries,
+        ))  # fmt: skip
+    return jobs

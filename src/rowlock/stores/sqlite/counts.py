@@ -28,6 +28,11 @@ def count(conn: Connection, ended: Iterable[Ended], sign: int = 1) -> None:
         if took is not None:
             counts[_EXECUTIONS] += 1
             counts[_EXECUTION_US] += took
+    add(conn, topics)
+
+
+def add(conn: Connection, topics: dict[str, list[int]]) -> None:
+    """To the totals: by topic, the columns of _jobs_totals in their order."""
     if topics:
         every = [sum(column) for column in zip(*topics.values(), strict=True)]
         conn.executemany(sql("count"), [("", *every), *((topic, *counts) for topic, counts in topics.items())])

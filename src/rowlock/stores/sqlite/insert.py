@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import cache
-from itertools import chain
 from sqlite3 import Connection, Cursor
 from typing import Any
 
@@ -29,6 +28,8 @@ def insert(conn: Connection, now: int, jobs: Sequence[NewJob], *, repeat: bool =
     new = _insert(cursor, now, wanted)
     times = Times()
     born = times[now]
+    if new is None and not archived:  # the usual case, in short
+        return [Enqueued(job.id, False, Status.PENDING, times[_run_at(job, now)], born) for job in jobs]
     return [
         Enqueued(job.id, False, Status.PENDING, times[_run_at(job, now)], born)
         if (job.id not in archived if new is None else job.id in new)
@@ -43,11 +44,11 @@ def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None
     inserted = 0
     low, high = first_id(moment(now), -_HOUR), first_id(moment(now), _HOUR)
     for part in _parts(jobs):
+        values: list[Any] = []
         plain = all(low <= job.id < high and _is_plain(job) for job in part)
-        values = chain.from_iterable(
-            _plain_row(job, now) if plain else _row(job, now, not low <= job.id < high) for job in part
-        )
-        inserted += cursor.execute(_statement("insert_plain" if plain else "insert", len(part)), tuple(values)).rowcount
+        for job in part:
+            values += _plain_row(job, now) if plain else _row(job, now, not low <= job.id < high)
+        inserted += cursor.execute(_statement("insert_plain" if plain else "insert", len(part)), values).rowcount
     if inserted == len(jobs):
         return None
     ids = json_text([job.id for job in jobs])
@@ -71,7 +72,9 @@ def _statement(name: str, rows: int) -> str:
 
 
 def _run_at(job: NewJob, now: int) -> int:
-    return now + span(job.delay) if job.run_at is None else micros(job.run_at)
+    if job.run_at is None:
+        return now + span(job.delay) if job.delay else now
+    return micros(job.run_at)
 
 
 def _is_plain(job: NewJob) -> bool:

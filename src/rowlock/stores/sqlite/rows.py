@@ -15,7 +15,6 @@ from rowlock.core.lifecycle import MAX_HISTORY
 from rowlock.stores import sql as files
 from rowlock.stores.times import micros as micros
 from rowlock.stores.times import moment as moment
-from rowlock.stores.times import span as span
 
 STATUS: dict[str, Status] = {status.value: status for status in Status}
 
@@ -29,6 +28,13 @@ def sql(name: str) -> str:
 def json_text(value: Any) -> str:
     """For values that rowlock made itself; what callers made goes through core.codec."""
     return _encode(value).decode()
+
+
+def span(seconds: float) -> int:
+    """Seconds as microseconds, rounded just as datetime does it (halves to even, apart from whole seconds), in a third
+    of its time."""
+    whole = int(seconds)
+    return whole * 1_000_000 + round((seconds - whole) * 1e6)
 
 
 class Times(dict[int | None, Any]):

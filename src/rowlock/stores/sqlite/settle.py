@@ -14,7 +14,7 @@ from rowlock.core.lifecycle import APPLIED, Settlement, Standing, Transition, Ve
 from rowlock.stores.base import MAX_LOG_LINES, Beat, Claim, Hold, NewLine, Progress, Settled
 from rowlock.stores.reports import merge
 from rowlock.stores.sqlite.claim import claim as claim_next
-from rowlock.stores.sqlite.counts import Ended, count
+from rowlock.stores.sqlite.counts import Ended, add, count
 from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, span, sql
 
 _lines = msgspec.json.Decoder(list[msgspec.Raw]).decode  # old lines are moved as they are
@@ -32,6 +32,43 @@ class _Held(NamedTuple):
 
 
 def settle(conn: Connection, now: int, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
+    verdicts = _settle(conn, now, settlements)
+    return Settled(verdicts, None if claim is None else claim_next(conn, now, claim))
+
+
+def _settle(conn: Connection, now: int, settlements: Sequence[Settlement]) -> list[Verdict]:
+    """Completions all at once, if nothing is wrong with any of them; whatever else there is one by one."""
+    completions = [one for one in settlements if one.transition.status is Status.COMPLETED]
+    # A job that is settled twice in one batch: its first settlement counts.
+    twice = len({one.id for one in settlements}) < len(settlements)
+    if not completions or twice or not _complete(conn, now, completions):
+        return _settle_each(conn, now, settlements)
+    if len(completions) == len(settlements):
+        return [APPLIED] * len(settlements)
+    rest = [one for one in settlements if one.transition.status is not Status.COMPLETED]
+    verdicts = iter(_settle_each(conn, now, rest))
+    return [APPLIED if one.transition.status is Status.COMPLETED else next(verdicts) for one in settlements]
+
+
+def _complete(conn: Connection, now: int, settlements: list[Settlement]) -> bool:
+    """In statements whose number doesn't grow with the batch, guarded in SQL. False: not all could be completed, and so
+    none was."""
+    (before,) = conn.execute(sql("settle_before")).fetchone()
+    rows = json_text([_completion(one.id, one.version, one.transition) for one in settlements])
+    if conn.execute(sql("settle_archive"), {"now": now, "rows": rows}).rowcount < len(settlements):
+        conn.execute(sql("settle_undo"), (before,))
+        return False
+    conn.execute(sql("settle_delete"), (json_text([one.id for one in settlements]),))
+    counts = conn.execute(sql("settle_counts"), (before,)).fetchall()
+    add(conn, {topic: [jobs, 0, 0, 0, executions, took] for topic, jobs, executions, took in counts})
+    return True
+
+
+def _completion(job_id: str, version: int, to: Transition) -> tuple[str, int, str | None, int | None]:
+    return job_id, version, to.result, None if to.ran is None else span(to.ran)
+
+
+def _settle_each(conn: Connection, now: int, settlements: Sequence[Settlement]) -> list[Verdict]:
     rows = _standing(conn, settlements)
     completed: list[tuple[Any, ...]] = []
     others: list[tuple[_Held, Transition]] = []
@@ -40,28 +77,28 @@ def settle(conn: Connection, now: int, settlements: Sequence[Settlement], claim:
     for place, settlement in enumerate(settlements):
         # Taken out: a second settlement of the same job finds nothing, and is judged after the first was applied.
         row = rows.pop(settlement.id, None)
+        to = settlement.transition
         if row is None or not _may(row, settlement):
             refused.append((place, settlement))
             if row is not None:
                 rows[settlement.id] = row
-        elif settlement.transition.status is Status.COMPLETED:
-            to = settlement.transition
+        elif to.status is Status.COMPLETED:
             started_at = _started(row, to, now)
-            completed.append((row.n, started_at, to.result))
+            completed.append(_completion(row.id, row.version, to))
             ended.append((row.topic, Status.COMPLETED, None if started_at is None else now - started_at))
         else:
-            others.append((row, settlement.transition))
-            ended.append((row.topic, settlement.transition.status, None))
+            others.append((row, to))
+            ended.append((row.topic, to.status, None))
     if completed:
         conn.execute(sql("settle_archive"), {"now": now, "rows": json_text(completed)})
-        conn.execute(sql("settle_delete"), (json_text([row[0] for row in completed]),))
+        conn.execute(sql("settle_delete"), (json_text([job_id for job_id, *_ in completed]),))
     if others:
         _apply(conn, now, others)
     count(conn, ended)
     verdicts = [APPLIED] * len(settlements)
     for place, settlement in refused:
         verdicts[place] = _refuse(conn, settlement)
-    return Settled(verdicts, None if claim is None else claim_next(conn, now, claim))
+    return verdicts
 
 
 def _standing(conn: Connection, asked: Iterable[Settlement | Beat | Progress]) -> dict[str, _Held]:

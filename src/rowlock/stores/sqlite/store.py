@@ -119,6 +119,10 @@ class SqliteStore:
         return self._path is None
 
     @property
+    def owes_ring(self) -> bool:
+        return False
+
+    @property
     def watches_commits(self) -> bool:
         return True
 

@@ -3,53 +3,33 @@ s AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::uuid[], $2::int[], $3::text[], $4::float8[], $5::int[], $6::text[], $7::text[], $8::float8[],
         $9::text[], $10::text[]
-    ) AS s (id, run, goal, delay, retries, error, result, ran, reason, entry)
+    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry)
     ORDER BY id
 ),
 -- By primary key, one by one; status and version are judged outside, where no partial index can tempt the planner.
 held AS MATERIALIZED (
-    SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.status AS current_status, j.version AS current_version
-        FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
+    SELECT s.run, s.goal, s.delay, s.charged, s.error, s.outcome, s.ran, s.reason, s.entry, h.*
+    FROM s CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid, j.* FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
+-- Read when the first row has been judged: after the locks.
+settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 ok AS MATERIALIZED (
-    SELECT *, clock_timestamp() AS now FROM held
-    WHERE current_version = run
-      AND (current_status = 'processing'
-           OR current_status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
+    SELECT tid, id, goal, delay, charged, error, ran, reason, entry, (SELECT now FROM settle_clock) AS now FROM held
+    WHERE version = run AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
 ),
 gone AS (
-    DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING *
+    DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING id
 ),
-archived AS (
-    INSERT INTO {schema}._jobs_archive (
-        id, created, updated, run_at, expires_at, claimed_at, started_at, finished_at, cancel_requested_at, fire_at,
-        timeout, template_version, priority, version, retries, max_retries, crashes, history_dropped, topic, locked_by,
-        key, scope, scope_id, step, stage, message, cancel_reason, trace, flow_id, schedule_id, tags, payload, result,
-        last_error, history, stray, log, log_dropped)
-    SELECT g.id, g.created, ok.now, g.run_at, g.expires_at, g.claimed_at,
-           CASE WHEN ok.ran IS NULL THEN g.started_at
-                ELSE greatest(g.claimed_at, ok.now - ok.ran * interval '1 second') END,
-           ok.now, g.cancel_requested_at, g.fire_at,
-           g.timeout, g.template_version, g.priority, g.version, g.retries, g.max_retries, g.crashes, g.history_dropped,
-           g.topic, g.locked_by, g.key, g.scope, g.scope_id, g.step, g.stage, g.message, g.cancel_reason, g.trace,
-           g.flow_id, g.schedule_id, g.tags, g.payload, ok.result::json, g.last_error, g.history, g.stray,
-           g.log, g.log_dropped
-    -- A FULL JOIN can't be a nested loop. An inner one becomes that when ANALYZE has met an empty queue: 500 × 500 rows.
-    FROM gone g FULL JOIN ok ON ok.id = g.id
-    WHERE coalesce(g.version, -1) >= 0  -- g is not null, said so that the planner doesn't make it an inner join
-    -- Only a caller's own id that was used twice can be there already: its first completion stands.
-    ON CONFLICT (id) DO NOTHING
-    RETURNING topic, finished_at - started_at AS took
-),
+{archived},
 moved AS (
     UPDATE {schema}._jobs j SET
         status = ok.goal,
         ready = ok.goal = 'pending' AND coalesce(ok.delay, 0) = 0,
         run_at = CASE WHEN ok.goal = 'pending' AND ok.delay IS NOT NULL
                       THEN ok.now + ok.delay * interval '1 second' ELSE j.run_at END,
-        retries = coalesce(ok.retries, j.retries),
+        retries = coalesce(ok.charged, j.retries),
         last_error = coalesce(ok.error, j.last_error),
         cancel_reason = CASE WHEN ok.goal = 'cancelled' THEN coalesce(j.cancel_reason, ok.reason)
                              ELSE j.cancel_reason END,

@@ -1,1 +1,2 @@
-DELETE FROM _jobs WHERE n IN (SELECT value FROM json_each(?))
+-- Jobs that have just been archived, by id.
+DELETE FROM _jobs WHERE id IN (SELECT value FROM json_each(?))

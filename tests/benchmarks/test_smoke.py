@@ -1,0 +1,32 @@
+"""A real drain: programs, marks, checks."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.drain import drained
+from benchmarks.programs import Failed, Task
+from benchmarks.servers import Servers
+from benchmarks.systems import raw_sqlite, rowlock_sqlite
+from benchmarks.systems.base import System
+
+JOBS = 200
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    with Servers() as servers:
+        yield servers
+
+
+@pytest.mark.parametrize("system", [rowlock_sqlite.SYSTEM, raw_sqlite.SYSTEM], ids=lambda system: system.name)
+def test_a_drain_on_sqlite(servers: Servers, system: System) -> None:
+    with servers.filled(system, JOBS) as url:
+        task = Task(system, url, JOBS, options={"synchronous": "NORMAL"})
+        assert 0 < drained(servers, task, 1) < 30
+
+
+def test_a_drain_that_did_not_do_what_it_should(servers: Servers) -> None:
+    system = raw_sqlite.SYSTEM
+    with servers.filled(system, JOBS) as url, pytest.raises(Failed, match=f"{JOBS} of {JOBS - 1} jobs are recorded"):
+        drained(servers, Task(system, url, JOBS - 1), 1)
