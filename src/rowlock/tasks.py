@@ -222,7 +222,7 @@ class Arguments:
     def values(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments that a payload stands for; InvalidInput names the field that doesn't fit."""
         try:
-            values: dict[str, Any] = msgspec.convert(payload, self._type, dec_hook=_decode_model)
+            values: dict[str, Any] = msgspec.convert(payload, self._type, str_keys=True, dec_hook=_decode_model)
         except msgspec.ValidationError as error:
             problem, _, path = str(error).partition(" - at `$")
             field = f"payload{path.rstrip('`')}"

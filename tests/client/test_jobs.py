@@ -291,7 +291,7 @@ def test_one_object_serves_one_event_loop_after_another(tmp_path: Path) -> None:
     asyncio.run(_enqueue(jobs))
     threads = threading.active_count()
     ids = {asyncio.run(_enqueue(jobs)).id for _ in range(10)}
-    assert threading.active_count() == threads  # nothing is left behind by a loop
+    assert threading.active_count() <= threads  # nothing is left behind by a loop
     assert len(ids) == 10
     assert jobs.sync.stats().pending == 11
     jobs.sync.close()

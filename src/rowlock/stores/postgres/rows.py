@@ -184,6 +184,7 @@ Bound = tuple[int, datetime, str]
 
 
 def lane_arrays(lanes: tuple[Lane, ...], bounds: dict[Lane, Bound]) -> tuple[list[Any], ...]:
+    lanes = tuple(dict.fromkeys(lanes))  # twice the same would count each of its jobs twice
     none = (None, None, None)
     after = [bounds.get(lane, none) for lane in lanes]
     return (
