@@ -101,7 +101,7 @@ async def work(url: str, name: str, limit: int, stop: asyncio.Event) -> None:
     pause = PAUSE
     while not stop.is_set() or done:
         if done:
-            found = await connection.fetch(sql.complete_and_claim, *rows.complete_arrays(done), *claim)
+            found = await connection.fetch(sql.complete_and_claim, *rows.completions(done), *claim)
             assert found[0]["applied"] is None  # all of them
         else:
             found = await connection.fetch(sql.claim, *claim)

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from rowlock import config
 from rowlock.client.connections import Handle, Stores
-from rowlock.client.enqueue import Draftable, build, checked, draft, draft_of, refuse_other_content, safe_insert
+from rowlock.client.enqueue import Draftable, build, checked, draft, draft_of, plain, refuse_other_content, safe_insert
 from rowlock.client.host import ContextHost
 from rowlock.client.middleware import Around
 from rowlock.client.noise import noise
@@ -38,7 +38,6 @@ from rowlock.core.job import (
     check_tags,
     check_time,
     check_topic,
-    plain_job,
 )
 from rowlock.core.lifecycle import MOVES
 from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreBusy, StoreError, WrongContext
@@ -213,8 +212,8 @@ class Jobs(Registry):
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
         """Add a job. Returns when it is committed; with `conn=`, when it is part of that transaction."""
-        if not options and not self._middleware and check_topic(topic) not in self._tasks:  # the usual case, in short
-            return await self._insert_alone(plain_job(self._ids.one(), topic, payload))
+        if not options and not self._middleware:  # the usual case, in short
+            return await self._insert_alone(plain(self._ids.one(), topic, payload, self._tasks.get(check_topic(topic))))
         one = draft(topic, payload, options)
         with Around(self._middleware, [one]) as around:
             job = checked(one, self._ids.one(), self._tasks.get(one.topic))

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 import msgspec
 from msgspec import Struct
 
-from rowlock.core.job import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, Job, check_topic
+from rowlock.core import codec
+from rowlock.core.job import (
+    DEFAULT_MAX_RETRIES,
+    DEFAULT_PRIORITY,
+    DEFAULT_TIMEOUT,
+    Job,
+    NewJob,
+    check_topic,
+    new_job,
+)
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.errors import InvalidInput
 from rowlock.stores.base import Enqueued
@@ -109,8 +118,20 @@ class Task(Generic[P, R]):
         self.is_async = _is_async(function)
         self.kind: Kind = "process" if policy.process else "async" if self.is_async else "thread"
         self._jobs = jobs
+        self._usual: tuple[int, int, float] | None = None  # priority, retries, timeout, once they have been checked
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", topic)
+
+    def usual_job(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
+        """A job without options of its own. The payload's fields must fit; what the policy says is checked once."""
+        self.arguments.values(payload or {})
+        if self._usual is None:
+            job = new_job(job_id, self.topic, payload, **cast(dict[str, Any], self.policy.defaults()))
+            self._usual = job.priority, job.max_retries, job.timeout
+            return job
+        priority, retries, timeout = self._usual
+        text = codec.encode_payload(payload)
+        return NewJob(job_id, self.topic, text, priority, max_retries=retries, timeout=timeout)
 
     def __repr__(self) -> str:
         return f"<Task {self.topic}>"
@@ -199,6 +220,9 @@ class Arguments:
                 case _:  # left out of the payload, it keeps the function's own default
                     fields[name] = typing.NotRequired[_usable(hint)]
         self._fields = frozenset(fields)
+        self._required = [name for name, hint in fields.items() if typing.get_origin(hint) is not typing.NotRequired]
+        kinds = {name: _without_default(hint) for name, hint in fields.items()}
+        self._scalars = {name: kind for name, kind in kinds.items() if kind in (str, int, float, bool)}
         given = [one for one in self._signature.parameters.values() if one.name not in self.injected]
         self._signature = self._signature.replace(parameters=given)
         self._type = typing.TypedDict("Arguments", fields)  # type: ignore[misc] # made at run time
@@ -221,6 +245,8 @@ class Arguments:
 
     def values(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments that a payload stands for; InvalidInput names the field that doesn't fit."""
+        if self._fits_as_it_is(payload):
+            return dict(payload)
         try:
             values: dict[str, Any] = msgspec.convert(payload, self._type, str_keys=True, dec_hook=_decode_model)
         except msgspec.ValidationError as error:
@@ -234,6 +260,13 @@ class Arguments:
                 raise InvalidInput("payload", "bad_arguments", extra)
             values |= unknown
         return values
+
+    def _fits_as_it_is(self, payload: Mapping[str, Any]) -> bool:
+        """Are all arguments there, and of just the types that were asked for? To convert them takes longer."""
+        for name, value in payload.items():
+            if type(value) is not self._scalars.get(name):
+                return False
+        return all(name in payload for name in self._required)
 
     def call(self, payload: Mapping[str, Any], job: Job, context: Context) -> dict[str, Any]:
         """All keyword arguments of a run: those of the payload, and those that are injected."""
@@ -250,6 +283,10 @@ class Arguments:
             raise InvalidInput(
                 "handler", "unknown_type", f"{self._name}: {error}: import the types of its arguments at run time"
             ) from None
+
+
+def _without_default(hint: Any) -> Any:
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.NotRequired else hint
 
 
 def _is_injected(hint: Any) -> bool:

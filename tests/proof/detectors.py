@@ -48,7 +48,11 @@ _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
 
 
 async def settle(store: Harness) -> None:
-    await test_fencing.test_an_old_version_in_the_same_status_is_refused(store)
+    await test_fencing.test_an_old_version_in_the_same_status_is_refused(store, Failed("x"))
+
+
+async def completion(store: Harness) -> None:
+    await test_fencing.test_an_old_version_in_the_same_status_is_refused(store, Completed())
 
 
 heartbeat = settle

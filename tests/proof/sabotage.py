@@ -176,6 +176,7 @@ class _Mute:
 
 _PROCESSING = "AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))"
 _VERSION = "version = json_extract(s.value, '$[1]') AND"
+_RUN = "version = $2::int"
 _RUNNING = "AND (status = 'processing' OR status = 'cancel_requested')"
 _HELD = "AND status IN ('processing', 'cancel_requested')"
 _EXPIRED = "least(clock_timestamp(), coalesce($6::timestamptz, 'infinity'))"
@@ -188,13 +189,16 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "version in settle",
         "postgres",
-        postgres("settle settle_and_claim complete complete_and_claim", "version = run", "true"),
+        postgres("settle settle_and_claim", "version = run", "true"),
         red.settle,
     ),
     Defence("status in settle", "sqlite", replaced(settle, "_may", _any_status), red.status),
     Defence("status in settle", "postgres", postgres("settle settle_and_claim", _PROCESSING, ""), red.status),
-    Defence("version in complete", "sqlite", sqlite(settle, "settle_archive", _VERSION, ""), red.settle),
+    Defence("version in complete", "sqlite", sqlite(settle, "settle_archive", _VERSION, ""), red.completion),
     Defence("status in complete", "sqlite", sqlite(settle, "settle_archive", _RUNNING, ""), red.complete),
+    Defence(
+        "version in complete", "postgres", postgres("complete complete_and_claim", _RUN, "$2::int > 0"), red.completion
+    ),
     Defence("status in complete", "postgres", postgres("complete complete_and_claim", _RUNNING, ""), red.complete),
     Defence("version in heartbeat", "sqlite", replaced(settle, "_holds", _any_version), red.heartbeat),
     Defence("version in heartbeat", "postgres", postgres("heartbeat", "version = run AND", ""), red.heartbeat),
@@ -309,13 +313,6 @@ DEFENCES: tuple[Defence, ...] = (
         virtual=False,
     ),
     Defence(
-        "applied is asked of the delete",
-        "postgres",
-        postgres("complete", "AS applied FROM gone", "AS applied FROM held"),
-        red.write_that_waited,
-        virtual=False,
-    ),
-    Defence(
         "missed writes are repeated",
         "postgres",
         replaced(rowlock.stores.postgres.store, "_may_settle", lambda *_: False),
@@ -332,7 +329,7 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "sorted settles",
         "postgres",
-        postgres("settle complete", "ORDER BY id\n)", ")"),
+        postgres("settle", "ORDER BY id\n)", ")"),
         red.opposite_settles,
         virtual=False,
     ),

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from rowlock.core.job import Job, Status
-from rowlock.core.lifecycle import Answer, Completed, Failed, Released
+from rowlock.core.lifecycle import Answer, Completed, Failed, Outcome, Released
 from rowlock.stores.base import Beat, Hold, NewLine, Progress
 from tests.stores.harness import LEASE, NOBODY, OUTCOMES, START, Harness, settlement
 
@@ -152,14 +152,15 @@ async def test_a_zombie_after_rescue_and_the_next_claim(store: Harness) -> None:
     assert await store.story(a.id) == ["enqueued", "claimed", "rescued", "claimed", "completed"]
 
 
-async def test_an_old_version_in_the_same_status_is_refused(store: Harness) -> None:
+@pytest.mark.parametrize("outcome", [Completed(), Failed("x")], ids=["completed", "failed"])
+async def test_an_old_version_in_the_same_status_is_refused(store: Harness, outcome: Outcome) -> None:
     """processing is processing, but it is another's."""
     a = await store.claimed("A")
     await store.store.settle([settlement(a, Released())])
     [b] = (await store.claim("A")).jobs  # even the same worker's earlier run
     before = await store.rows()
     assert await store.store.heartbeat([Beat(a.id, 1)], 1000.0) == [Hold.LOST]
-    [verdict] = (await store.store.settle([settlement(a, Completed())])).verdicts
+    [verdict] = (await store.store.settle([settlement(a, outcome)])).verdicts
     assert verdict.answer is Answer.LOST
     assert await store.rows() == before
     assert (await store.job(b.id)).version == 2

@@ -177,5 +177,5 @@ async def test_a_plan_made_for_an_empty_queue_still_archives_a_batch_in_one_pass
     begin = next(n for n, line in enumerate(lines) if line.strip() == "CTE archived")
     end = next(n for n, line in enumerate(lines) if n > begin and line.strip().startswith("CTE "))
     plan = "\n".join(lines[begin:end])
-    assert "hashed SubPlan" in plan, plan
+    assert "Full Join" in plan, plan
     assert "Nested Loop" not in plan, plan

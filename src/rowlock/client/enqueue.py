@@ -49,11 +49,11 @@ def draft_of(n: int, job: object) -> Draft:
 def checked(draft: Draft, new_id: str, task: Task[..., Any] | None) -> NewJob:
     """Every check of one job, with the defaults of its task."""
     options: JobOptions = draft.options
+    if not options:
+        return plain(new_id, draft.topic, draft.payload, task)
     if task is not None:
         options = {**task.policy.defaults(), **options}
         task.arguments.values(draft.payload)
-    elif not options:
-        return plain_job(new_id, draft.topic, draft.payload)
     rest = cast(dict[str, Any], {**options})
     own = rest.pop("id", None)
     if unknown := sorted(rest.keys() - JobOptions.__annotations__.keys()):
@@ -61,17 +61,25 @@ def checked(draft: Draft, new_id: str, task: Task[..., Any] | None) -> NewJob:
     return new_job(new_id if own is None else check_id(own), draft.topic, draft.payload, **rest)
 
 
+def plain(new_id: str, topic: str, payload: Mapping[str, Any] | None, task: Task[..., Any] | None) -> NewJob:
+    """A job without options."""
+    if task is None:
+        return plain_job(new_id, topic, payload)
+    codec.check_object(payload)
+    return task.usual_job(new_id, payload)
+
+
 def build(entries: Sequence[object], ids: Sequence[str], tasks: Tasks) -> tuple[list[NewJob], bool]:
     """The jobs of enqueue_many, and whether any has an id of the caller's own."""
     jobs: list[NewJob] = []
     named = False
     for n, entry in enumerate(entries):
-        pair = type(entry) is tuple and len(entry) == 2 and type(entry[0]) is str and entry[0] not in tasks
+        pair = type(entry) is tuple and len(entry) == 2 and type(entry[0]) is str
         draft = None if pair else draft_of(n, entry)  # a plain pair would have no use for it
         try:
             if draft is None:
                 topic, payload = cast(tuple[str, Any], entry)
-                jobs.append(plain_job(ids[n], topic, payload))
+                jobs.append(plain(ids[n], topic, payload, tasks.get(topic)))
             else:
                 jobs.append(checked(draft, ids[n], tasks.get(check_topic(draft.topic))))
                 named = named or "id" in draft.options

@@ -83,6 +83,10 @@ class Executor:
             self._chain = run.fiber
             self._chain.add_done_callback(self._unchain)
 
+    @property
+    def chains(self) -> bool:
+        return self._chain is not None
+
     def comes_to(self, run: Run) -> bool:
         """Is a chain under way that this run may be part of?"""
         return self._chain is not None and self._may_chain(run)

@@ -35,7 +35,7 @@ from rowlock.tasks import Task
 
 log = logging.getLogger("rowlock")
 
-_MOST_AHEAD = 500  # jobs claimed ahead, however short they are
+_MOST_AHEAD = 1000  # jobs claimed ahead, however short they are: two batches
 _STALE = 1.0  # seconds after which a job that was claimed ahead and not started is given back
 _WARNING = 2.0  # seconds before the grace ends at which handlers are told
 _ANY_TIME = datetime.min.replace(tzinfo=UTC)
@@ -168,6 +168,11 @@ class Worker:
     @property
     def running(self) -> int:
         return self._running
+
+    @property
+    def is_brisk(self) -> bool:
+        """Do handlers end one after the other at this moment, without waiting for anything?"""
+        return self._executor.chains
 
     @property
     def leaked(self) -> int:

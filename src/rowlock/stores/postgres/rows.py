@@ -152,10 +152,11 @@ def insert_alike(jobs: Sequence[NewJob]) -> tuple[Any, ...] | None:
     return priority, delay, version or 0, max_retries, timeout
 
 
-def complete_arrays(settlements: list[Settlement]) -> tuple[list[Any], ...]:
+def completions(settlements: list[Settlement]) -> tuple[Any, ...]:
+    """All of the same version."""
     return (
         [settlement.id for settlement in settlements],
-        [settlement.version for settlement in settlements],
+        settlements[0].version,
         [settlement.transition.result for settlement in settlements],
         [settlement.transition.ran for settlement in settlements],
     )

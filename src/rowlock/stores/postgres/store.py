@@ -210,18 +210,19 @@ class PostgresStore:
         return Settled(await self._verdicts(settlements, done), claimed)
 
     async def _settle(self, batch: list[Settlement], *claim: Any) -> list[Any]:
-        complete = all(settlement.transition.status is Status.COMPLETED for settlement in batch)
+        version = batch[0].version
+        complete = all(one.version == version and one.transition.status is Status.COMPLETED for one in batch)
 
         async def run(connection: Any) -> list[Any]:
             nonlocal complete
             if complete:
                 complete = False  # but once: a conflict means that the archive has one of them already
                 statement = self._sql.complete_and_claim if claim else self._sql.complete
-                arrays = rows.complete_arrays(batch)
+                parameters = rows.completions(batch)
             else:
                 statement = self._sql.settle_and_claim if claim else self._sql.settle
-                arrays = rows.settle_arrays(batch)
-            found: list[Any] = await connection.fetch(statement, *arrays, *claim)
+                parameters = rows.settle_arrays(batch)
+            found: list[Any] = await connection.fetch(statement, *parameters, *claim)
             return found
 
         return await self._with_connection(run)

@@ -8,20 +8,20 @@ s AS MATERIALIZED (
 ),
 -- By primary key, one by one; status and version are judged outside, where no partial index can tempt the planner.
 held AS MATERIALIZED (
-    SELECT s.run, s.goal, s.delay, s.charged, s.error, s.outcome, s.ran, s.reason, s.entry, h.*
-    FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.* FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
+    SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid, j.status, j.version FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
 -- Read when the first row has been judged: after the locks.
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 ok AS MATERIALIZED (
-    SELECT tid, id, goal, delay, charged, error, ran, reason, entry, (SELECT now FROM settle_clock) AS now FROM held
+    SELECT *, (SELECT now FROM settle_clock) AS now FROM held
     WHERE version = run AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
 ),
 gone AS (
-    DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING id
+    DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING *
 ),
+done AS MATERIALIZED (SELECT id, outcome, ran FROM ok WHERE goal = 'completed'),
 {archived},
 moved AS (
     UPDATE {schema}._jobs j SET
