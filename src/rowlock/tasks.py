@@ -248,7 +248,12 @@ class Arguments:
         if self._fits_as_it_is(payload):
             return dict(payload)
         try:
-            values: dict[str, Any] = msgspec.convert(payload, self._type, str_keys=True, dec_hook=_decode_model)
+            values: dict[str, Any] = msgspec.convert(
+                payload if isinstance(payload, dict) else dict(payload),
+                self._type,
+                str_keys=True,
+                dec_hook=_decode_model,
+            )
         except msgspec.ValidationError as error:
             problem, _, path = str(error).partition(" - at `$")
             field = f"payload{path.rstrip('`')}"

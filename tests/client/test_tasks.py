@@ -6,6 +6,7 @@ import functools
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -215,3 +216,9 @@ def test_limits_of_child_processes_are_checked() -> None:
 
 
 def print_it() -> None: ...
+
+
+def test_any_mapping_is_a_payload() -> None:
+    def work(ids: list[int]) -> None: ...
+
+    assert Arguments(work).values(MappingProxyType({"ids": [1]})) == {"ids": [1]}

@@ -57,7 +57,8 @@ def _last_words(world: World, history: History) -> Iterator[Violation]:
         if run is None or commits or not row["payload"].get("talks") or f"done {version}" in said:
             continue
         troubles = [*world.machines[run.worker].line.disturbances, *world.network.outages]
-        if not overlaps(troubles, _seconds(run.begun), _seconds(run.ended or run.begun)):
+        # The worker waits two seconds for them.
+        if not overlaps(troubles, _seconds(run.begun), _seconds(run.ended or run.begun) + 2.0):
             yield Violation("WORDS", row["id"], f"run {version} completed, and what it said at last is lost: {said}")
 
 

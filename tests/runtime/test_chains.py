@@ -1,7 +1,9 @@
 """Handlers that never wait take turns in one task. Nobody may notice."""
 
 import asyncio
+import time
 from contextvars import ContextVar
+from typing import NoReturn
 
 import pytest
 
@@ -140,3 +142,27 @@ async def test_others_have_their_turn_while_a_chain_goes_on(jobs: Jobs) -> None:
     await until_true(lambda: done == 2000)
     await counting
     assert turns > 5
+
+
+async def test_a_result_that_breaks_when_it_is_looked_at_fails_its_job_alone(jobs: Jobs) -> None:
+    class Broken(dict[str, int]):
+        def items(self) -> NoReturn:
+            raise RuntimeError("changed during iteration")
+
+    @jobs.task
+    async def work(n: int) -> object:
+        return Broken(n=1) if n == 0 else n
+
+    made = await jobs.enqueue_many([("work", {"n": n}) for n in range(3)])
+    await jobs.start(concurrency=3)
+    found = [await ended(jobs, answer.id) for answer in made]
+    assert [job.status for job in found] == [Status.FAILED, Status.COMPLETED, Status.COMPLETED]
+
+
+async def test_handlers_that_block_the_event_loop_are_not_given_back_while_there_are_slots_for_them(jobs: Jobs) -> None:
+    @jobs.task
+    async def block() -> None:
+        time.sleep(0.3)  # noqa: ASYNC251 - that is the point
+
+    for job_id in await start(jobs, "block", 6):
+        assert (await ended(jobs, job_id)).version == 1

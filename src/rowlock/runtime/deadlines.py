@@ -9,6 +9,7 @@ from collections.abc import Callable
 from rowlock.runtime.run import Run
 
 _GRAIN = 0.05  # seconds; so late may one be, and never early
+_EARLY = 0.001  # seconds; so much too soon may the loop's own timer go off
 
 
 class Deadlines:
@@ -45,8 +46,8 @@ class Deadlines:
 
     def _ring(self) -> None:
         self._timer = None
-        now = self._loop.time() / _GRAIN
-        for moment in sorted(moment for moment in self._due if moment <= now):
+        now = self._loop.time() + _EARLY
+        for moment in sorted(moment for moment in self._due if moment * _GRAIN <= now):
             for run in self._due.pop(moment, ()):
                 self._passed(run)
         if self._due and self._timer is None:

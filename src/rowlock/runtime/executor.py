@@ -113,10 +113,12 @@ class Executor:
 
     def _is_clean(self, fiber: asyncio.Task[None]) -> bool:
         """Has the handler left nothing behind in this task?"""
-        try:
-            return not fiber.cancelling() and contextvars.copy_context() == self._variables
-        except Exception:  # it compares what is in the variables
+        if fiber.cancelling():
             return False
+        now = contextvars.copy_context()
+        return len(now) == len(self._variables) and all(
+            now.get(name, self) is value for name, value in self._variables.items()
+        )
 
     def _waits(self, run: Run) -> None:
         """Its handler waits for something, for the first time."""

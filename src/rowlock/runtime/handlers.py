@@ -54,6 +54,8 @@ async def call_async(
             if waits is not None and type(working) is CoroutineType:
                 result = await _step(working, waits)
             else:
+                if waits is not None:
+                    waits()  # it may, without telling
                 result = await working
         except BaseException as error:
             around.failed(error)
@@ -88,6 +90,7 @@ def _step(working: CoroutineType[Any, Any, Any], waits: Callable[[], None]) -> G
             except StopIteration as end:
                 return end.value
         else:
+            del awaited  # and what it has brought: the handler may run for long
             return (yield from working)  # type: ignore[misc] # @coroutine allows it
 
 

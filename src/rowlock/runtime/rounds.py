@@ -273,6 +273,8 @@ class Rounds:
                 if self._again is not None:
                     self._again.cancel()
                 self._again = self._worker.loop.call_later(self._pause(self._in_vain), self.wake)
+        else:
+            self._hungry = True
         self._in_vain = self._in_vain + 1 if claimed.contended and not claimed.jobs else 0
         self._promote_in(claimed.next_due)
         runs = [self._worker.hold(job, marked=claim.start, sent=sent) for job in claimed.jobs]

@@ -276,9 +276,9 @@ class Worker:
             log.debug("%r %s", run, to.event)
 
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
-        if isinstance(outcome, Completed):  # asks neither clock nor chance
-            return decide(run.job, outcome, _ANY_TIME, ran=run.ran)
-        now, chance = datetime.now(UTC) + self.clock_offset, random.random()  # noqa: S311 - jitter
+        now, chance = _ANY_TIME, 0.0
+        if not isinstance(outcome, Completed):  # which asks neither clock nor chance
+            now, chance = datetime.now(UTC) + self.clock_offset, random.random()  # noqa: S311 - jitter
         try:
             return decide(run.job, outcome, now, retry=run.task.policy.retry, chance=chance, ran=run.ran)
         except Exception as error:  # whatever the handler has put into its outcome, the job must come to an end
@@ -327,8 +327,10 @@ class Worker:
         """What was claimed ahead and waits for too long, or whose topic has been paused."""
         now = time.monotonic()
         waiting = list(self._ahead)
+        without_slot = waiting[max(0, self._slots() - self._running) :]  # the others are about to start
         self._give_back([run for run in waiting if run.job.topic in paused], "paused")
-        self._give_back([run for run in waiting if now - run.claimed > _STALE and run.job.topic not in paused], "late")
+        late = [run for run in without_slot if now - run.claimed > _STALE and run.job.topic not in paused]
+        self._give_back(late, "late")
 
     def _give_back(self, runs: list[Run], reason: str) -> None:
         if runs:

@@ -55,8 +55,12 @@ def _complete(conn: Connection, now: int, settlements: list[Settlement]) -> bool
     none was."""
     (before,) = conn.execute(sql("settle_before")).fetchone()
     rows = json_text([_completion(one.id, one.version, one.transition) for one in settlements])
-    if conn.execute(sql("settle_archive"), {"now": now, "rows": rows}).rowcount < len(settlements):
-        conn.execute(sql("settle_undo"), (before,))
+    conn.execute("SAVEPOINT completions")
+    archived = conn.execute(sql("settle_archive"), {"now": now, "rows": rows}).rowcount
+    if archived < len(settlements):
+        conn.execute("ROLLBACK TO completions")
+    conn.execute("RELEASE completions")
+    if archived < len(settlements):
         return False
     conn.execute(sql("settle_delete"), (json_text([one.id for one in settlements]),))
     counts = conn.execute(sql("settle_counts"), (before,)).fetchall()
