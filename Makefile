@@ -21,7 +21,7 @@ test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in par
 
 proof: $(READY) ## try to break every promise (docs/reliability.md); takes minutes
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
-	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime tests/cli $(ARGS)
 
 bench-quick: .bench/peers-quick ## measure rowlock beside some other queues; about a minute (benchmarks/README.md)
 	$(BENCH)/bin/python -m benchmarks --quick $(ARGS)

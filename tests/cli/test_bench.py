@@ -130,6 +130,7 @@ def test_people_see_a_table_and_a_sentence_and_the_jobs_of_others_stay_as_they_a
     assert result.stderr == ""
 
 
+@pytest.mark.proof  # slow
 def test_kept_jobs_are_all_completed_and_can_be_removed_by_the_usual_command(shell: Shell) -> None:
     result = shell(*SMALL, "--keep", "--payload", "100")
     kept = own(shell)
@@ -142,6 +143,7 @@ def test_kept_jobs_are_all_completed_and_can_be_removed_by_the_usual_command(she
     assert everything(shell) == []
 
 
+@pytest.mark.proof  # slow
 def test_without_a_number_it_finds_out_how_many_fit(shell: Shell) -> None:
     report = shell.json("bench", "--for", "1", "--processes", "1", "--concurrency", "10")
     assert report["drains"][0]["jobs"] >= 1000
@@ -213,7 +215,7 @@ def busy(shell: Shell) -> bool:
     return sum("sleep" in job.payload for job in own(shell, "processing")) >= 10
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.proof), signal.SIGTERM])
 def test_what_is_interrupted_removes_its_jobs(shell: Shell, number: signal.Signals) -> None:
     mine = shell.add()
     with started(shell, *LONG) as process:
@@ -227,6 +229,7 @@ def test_what_is_interrupted_removes_its_jobs(shell: Shell, number: signal.Signa
     assert running(children) == set()
 
 
+@pytest.mark.proof  # slow
 def test_ctrl_c_while_it_enqueues(shell: Shell) -> None:
     with started(shell, "bench", "--for", "1h") as process:  # it enqueues one by one for a tenth of that
         until(lambda: own(shell), "the first jobs")
@@ -236,6 +239,7 @@ def test_ctrl_c_while_it_enqueues(shell: Shell) -> None:
     assert everything(shell) == []
 
 
+@pytest.mark.proof  # slow
 def test_what_could_not_be_removed_is_told(shell: Shell) -> None:
     async def hold(jobs: Jobs) -> str:
         claim = Claim("someone", (Lane(topic),), 1, 600.0)
@@ -262,6 +266,7 @@ def test_workers_that_can_t_start_are_an_error_and_leave_nothing(shell: Shell) -
     assert everything(shell) == []
 
 
+@pytest.mark.proof  # slow
 def test_its_workers_end_with_it_even_if_it_is_killed(shell: Shell) -> None:
     with started(shell, *LONG) as process:
         until(lambda: busy(shell), "the sleeping jobs")

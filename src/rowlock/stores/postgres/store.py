@@ -164,7 +164,7 @@ class PostgresStore:
     async def _insert_new(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         target = self._target
         now = time.monotonic()
-        ring = (now - self._rang >= RINGS, target.channel, target.waiting_key)
+        ring = (target.listen and now - self._rang >= RINGS, target.channel, target.waiting_key)
         if ring[0]:
             self._rang = now
         answers, rang = await self._with_connection(lambda connection: insert_new(connection, self._sql, jobs, ring))
@@ -466,9 +466,11 @@ class PostgresStore:
 
     @property
     def owes_ring(self) -> bool:
-        return self._owes_ring
+        return self._owes_ring and self._target.listen
 
     async def ring(self) -> None:
+        if not self._target.listen:
+            return
         self._owes_ring = False
         self._rang = time.monotonic()
         await self._fetch(self._sql.ring, self._target.channel, self._target.waiting_key)
