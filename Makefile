@@ -23,7 +23,7 @@ proof: $(READY) ## try to break every promise (docs/reliability.md); takes minut
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime tests/cli $(ARGS)
 
-bench-quick: .bench/peers-quick ## measure rowlock beside some other queues; about a minute (benchmarks/README.md)
+bench-quick: .bench/peers-quick ## measure rowlock beside some other queues; about two minutes (benchmarks/README.md)
 	$(BENCH)/bin/python -m benchmarks --quick $(ARGS)
 
 bench: .bench/peers ## every measure, every other queue; takes more than an hour

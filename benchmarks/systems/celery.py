@@ -78,7 +78,7 @@ SYSTEM = System(
     version=version_of("celery"),
     unfinished=unfinished,
     settings={
-        "worker": f"pool solo (for a noop faster than threads, prefork or gevent), prefetch {PREFETCH}, one process",
+        "worker": f"pool solo (a noop is as fast in threads, prefork, gevent), prefetch {PREFETCH}, one process",
         "acknowledgement": "early, as by default: a crash loses the jobs that it holds",
         "results": "ignored: no result backend",
         "bulk": "has none: apply_async one by one with one producer",

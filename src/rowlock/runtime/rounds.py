@@ -121,7 +121,7 @@ class Rounds:
         if self._resting or self.under_way >= _ROUNDS:
             return False
         # Handlers end one after the other at this moment, without waiting for anything, and the database is at work: in
-        # a few milliseconds all of them will have ended. Half as many rounds, of twice the size, cost a third less.
+        # a few milliseconds all of them will have ended: half as many rounds, of twice the size.
         if self.under_way and self._worker.is_brisk and len(self._finished) < _BATCH and not self._alone:
             return False
         if self._finished or self._alone:
