@@ -17,6 +17,7 @@ from rowlock.stores.postgres.store import PostgresStore
 from tests.proxy import Proxy
 from tests.servers import PostgresServer
 from tests.stores.conftest import StoreDatabases
+from tests.stores.harness import job
 
 CHANNEL = "rowlock_public"
 QUICK = Rhythm(check=0.05, patience=0.5, linger=0.05, rarely=3600.0)
@@ -153,6 +154,35 @@ async def test_an_application_has_its_own_advisory_locks(url: str, onlooker: Onl
         for key in (0, 1, 42, 2**31):
             await onlooker.execute("SELECT pg_advisory_lock($1)", key)
         assert len(await onlooker.waiters()) == 1
+
+
+async def test_of_many_that_enqueue_at_once_one_rings_and_whoever_hears_it_looks_twice(
+    url: str, onlooker: Onlooker
+) -> None:
+    await onlooker.listen()
+    patient = Rhythm(echo=3600.0)  # no insert takes too long
+    async with opened(url) as store, opened(url, patient) as one, opened(url) as another:
+        async with idle(store) as waiting:
+            key = one._target.ringing_key
+            await onlooker.execute("SELECT pg_advisory_lock($1)", key)  # someone else rings, and takes its time
+            await one.insert([job()])
+            assert not one.owes_ring
+            await one.ring()
+            assert await onlooker.heard() == []
+            await onlooker.execute("SELECT pg_advisory_unlock($1)", key)
+            await another.insert([job()])
+            assert await rung(waiting)
+            assert await onlooker.heard() == [CHANNEL]
+        assert await rung(asyncio.create_task(store.wait_for_work(60.0)))  # nobody rang again
+
+
+async def test_an_insert_that_leaves_the_ring_to_another_and_takes_too_long_owes_one(
+    url: str, onlooker: Onlooker
+) -> None:
+    async with opened(url) as store, opened(url, Rhythm(echo=0.0)) as slow, idle(store):
+        await onlooker.execute("SELECT pg_advisory_lock($1)", slow._target.ringing_key)
+        await slow.insert([job()])
+        assert slow.owes_ring
 
 
 # ── Who has gone deaf ──

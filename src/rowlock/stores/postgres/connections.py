@@ -58,10 +58,18 @@ class Target(Struct, frozen=True):
 
     @property
     def waiting_key(self) -> int:
-        """Of the advisory lock that whoever waits for work holds. 64 bits that an application's own locks won't meet;
-        PostgreSQL keeps those of different databases apart."""
-        digest = hashlib.sha256(f"rowlock waits on {self.channel}".encode()).digest()
-        return int.from_bytes(digest[:8], signed=True)
+        """Of the advisory lock that whoever waits for work holds."""
+        return _lock_key(f"rowlock waits on {self.channel}")
+
+    @property
+    def ringing_key(self) -> int:
+        """Of the advisory lock that whoever rings holds."""
+        return _lock_key(f"rowlock rings on {self.channel}")
+
+
+def _lock_key(name: str) -> int:
+    """64 bits that an application's own locks won't meet; PostgreSQL keeps those of different databases apart."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
 
 
 def parse_target(url: str) -> Target:

@@ -5,6 +5,10 @@ holds an advisory lock, shared, on its LISTEN connection; who rings notifies onl
 (sql/ring.sql). Whenever the lock is taken, whoever waits looks for work once more: what was enqueued before the lock
 rang for nobody.
 
+Of many that enqueue at once one rings: who can't have a second lock, which is held until the ring is sent, leaves it to
+its holder. What such a one enqueues may be committed after the ring has been heard. So whoever hears a ring looks again
+a moment later; and an insert that has taken longer than that rings after its commit (store.py).
+
 A connection may also be deaf without knowing: a socket whose other end is gone, or a pooler that has passed us on to
 another server connection. So a waiter asks now and then whether it still listens.
 """
@@ -15,6 +19,7 @@ import asyncio
 import logging
 import random
 import secrets
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from msgspec import Struct
@@ -32,6 +37,7 @@ class Rhythm(Struct, frozen=True):
 
     check: float = 10.0  # between two looks whether we still listen
     patience: float = 5.0  # for an answer; a socket that is half open gives none
+    echo: float = 0.05  # after a ring, whoever has heard it looks again
     linger: float = 1.0  # so long after a wait we count as idle, and are rung for
     rarely: float = 300.0  # between tries where LISTEN doesn't work
 
@@ -42,12 +48,13 @@ USUAL = Rhythm()
 class Doorbell:
     def __init__(self, connections: Connections, rhythm: Rhythm = USUAL) -> None:
         self._connections = connections
-        self._rhythm = rhythm
+        self.rhythm = rhythm
         self._rang = asyncio.Event()
         self._stir = asyncio.Event()  # the keeper has something to look at
         self._waiting = 0
         self._left = 0.0  # when the last wait ended
         self._locked = False  # others know that we are idle
+        self._echo: asyncio.TimerHandle | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     async def wait(self, timeout: float) -> bool:
@@ -75,6 +82,8 @@ class Doorbell:
         elif keeper is not None:
             keeper.cancel()
             await asyncio.wait([keeper])
+        if self._echo is not None:
+            self._echo.cancel()
         self._rang.set()  # last: whoever waits finds the store closed
 
     async def _keep(self) -> None:
@@ -86,11 +95,11 @@ class Doorbell:
             since = _now()
             trouble = await self._listen()
             lasted = _now() - since
-            failures = 1 if lasted >= self._rhythm.check else failures + 1
-            deaf = 0 if lasted >= self._rhythm.rarely else deaf
+            failures = 1 if lasted >= self.rhythm.check else failures + 1
+            deaf = 0 if lasted >= self.rhythm.rarely else deaf
             deaf += isinstance(trouble, _Deaf)
             self._tell(trouble, failures, deaf)
-            await asyncio.sleep(self._rhythm.rarely if deaf >= 2 else _pause(failures))
+            await asyncio.sleep(self.rhythm.rarely if deaf >= 2 else _pause(failures))
 
     def _tell(self, trouble: Exception, failures: int, deaf: int) -> None:
         """Once, not at each try."""
@@ -109,8 +118,8 @@ class Doorbell:
             connection = await self._connections.connect()
             connection.add_termination_listener(lambda _connection: self._stir.set())
             session = _Session(connection, self._connections.target.channel, self._connections.target.waiting_key)
-            async with asyncio.timeout(self._rhythm.patience):
-                await session.listen(self._rang)
+            async with asyncio.timeout(self.rhythm.patience):
+                await session.listen(self._ring)
             await self._attend(session)
         except Exception as error:
             return error
@@ -119,13 +128,19 @@ class Doorbell:
             if connection is not None:
                 connection.terminate()
 
+    def _ring(self) -> None:
+        self._rang.set()
+        if self._echo is not None:
+            self._echo.cancel()
+        self._echo = asyncio.get_running_loop().call_later(self.rhythm.echo, self._rang.set)
+
     async def _attend(self, session: _Session) -> NoReturn:
         """Hold the lock while someone waits."""
         checked = _now()
         while not session.lost:
-            idle = self._waiting > 0 or _now() - self._left < self._rhythm.linger
-            async with asyncio.timeout(self._rhythm.patience):
-                if (idle and not self._locked) or _now() - checked >= self._rhythm.check:
+            idle = self._waiting > 0 or _now() - self._left < self.rhythm.linger
+            async with asyncio.timeout(self.rhythm.patience):
+                if (idle and not self._locked) or _now() - checked >= self.rhythm.check:
                     await session.check()
                     checked = _now()
                 if idle and not self._locked:
@@ -134,7 +149,7 @@ class Doorbell:
                 elif self._locked and not idle:
                     await session.unlock()
             self._locked = idle
-            await self._stirred(min(self._rhythm.linger, self._rhythm.check) if idle else None)
+            await self._stirred(min(self.rhythm.linger, self.rhythm.check) if idle else None)
         raise ConnectionError("the connection was closed")
 
     async def _stirred(self, timeout: float | None) -> None:
@@ -164,8 +179,8 @@ class _Session:
     def lost(self) -> bool:
         return bool(self._connection.is_closed())
 
-    async def listen(self, rang: asyncio.Event) -> None:
-        await self._connection.add_listener(self._channel, lambda *_: rang.set())
+    async def listen(self, ring: Callable[[], None]) -> None:
+        await self._connection.add_listener(self._channel, lambda *_: ring())
         await self._connection.execute(
             f"LISTEN \"{self._channel}\"; SELECT set_config('rowlock.listener', '{self._mark}', false)"
         )

@@ -16,10 +16,11 @@ from rowlock.stores.postgres.statements import Statements
 
 
 async def insert_new(
-    connection: Any, sql: Statements, jobs: Sequence[NewJob], ring: tuple[bool, str, int]
-) -> tuple[list[Enqueued], bool]:
+    connection: Any, sql: Statements, jobs: Sequence[NewJob], ring: tuple[bool, str, int, int]
+) -> tuple[list[Enqueued], bool | None]:
     """Jobs without keys that can't be there yet. One statement, which needs no BEGIN and COMMIT round trips. `ring`:
-    whether, where, and the key of the lock of those who wait. Also answers whether it rang for someone."""
+    whether, where, and the keys of the locks of those who wait and of who rings. Also answers whether it rang for
+    someone; None: another one did at that moment."""
     same = rows.insert_alike(jobs)
     parameters: tuple[Any, ...]
     if same is None:

@@ -84,6 +84,7 @@ class PostgresStore:
         self._doorbell = Doorbell(self._connections)
         self._transactions = Transactions(self._connections)
         self._hints = LaneHints()
+        self._bell = self._target.channel, self._target.waiting_key, self._target.ringing_key
         self._owes_ring = False
         self._rang = 0.0  # when someone was last rung for, by time.monotonic()
 
@@ -163,11 +164,13 @@ class PostgresStore:
 
     async def _insert_new(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         target = self._target
-        now = time.monotonic()
-        ring = (target.listen and now - self._rang >= RINGS, target.channel, target.waiting_key)
+        began = time.monotonic()
+        ring = (target.listen and began - self._rang >= RINGS, *self._bell)
         if ring[0]:
-            self._rang = now
+            self._rang = began
         answers, rang = await self._with_connection(lambda connection: insert_new(connection, self._sql, jobs, ring))
+        if rang is None:  # whoever another one has woken looks again, when these have been committed, if that was soon
+            rang = time.monotonic() - began < self._doorbell.rhythm.echo / 2
         if not rang:
             self._owes_ring = True
         return answers
@@ -473,7 +476,7 @@ class PostgresStore:
             return
         self._owes_ring = False
         self._rang = time.monotonic()
-        await self._fetch(self._sql.ring, self._target.channel, self._target.waiting_key)
+        await self._fetch(self._sql.ring, *self._bell)
 
     async def wait_for_work(self, timeout: float) -> bool:
         self._connections.check()

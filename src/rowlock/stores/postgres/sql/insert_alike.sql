@@ -17,8 +17,9 @@ ins AS (
 )
 SELECT now, (SELECT count(*) FROM ins) AS inserted,
        -- ring.sql, if it is wanted, in the same commit: a worker that waits has the job a round trip and a flush sooner.
-       -- Nobody waits: that may be wrong by the time of the commit, so the bell must be rung after it.
+       -- False, nobody waits: that may be wrong by the time of the commit, so the bell must be rung after it. NULL, another
+       -- one rings at this moment: see doorbell.py.
        CASE WHEN NOT $9::bool THEN false
             WHEN pg_try_advisory_lock($11::bigint) THEN NOT pg_advisory_unlock($11::bigint)
-            ELSE (SELECT true FROM pg_notify($10::text, '')) END AS rang
+            WHEN pg_try_advisory_xact_lock($12::bigint) THEN (SELECT true FROM pg_notify($10::text, '')) END AS rang
 FROM clock
