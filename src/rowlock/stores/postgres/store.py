@@ -180,16 +180,16 @@ class PostgresStore:
     async def claim(self, claim: Claim) -> Claimed:
         if claim.limit <= 0 or not claim.lanes:
             return NOTHING
-        bounds = self._hints.bounds(claim)
+        bounds, sent = self._hints.bounds(claim), time.monotonic()
         found = await self._fetch(self._sql.claim, *_claim_parameters(claim, bounds))
-        return self._claimed(claim, bool(bounds), found)
+        return self._claimed(claim, bool(bounds), sent, found)
 
-    def _claimed(self, claim: Claim, bounded: bool, found: list[Any]) -> Claimed:
+    def _claimed(self, claim: Claim, bounded: bool, sent: float, found: list[Any]) -> Claimed:
         contended, next_due, now, until = found[0][:4]
         started = now if claim.start else None
         jobs = [rows.claimed_job(row, claim.worker, now, until, started) for row in found[1:]]
         jobs.sort(key=rows.turn)
-        self._hints.learn(claim, jobs)
+        self._hints.learn(claim, jobs, bounded=bounded, seconds=time.monotonic() - sent)
         # A bounded claim that came back short has not seen what lies before the bound.
         return Claimed(jobs, contended or (bounded and len(jobs) < claim.limit), next_due)
 
@@ -204,9 +204,9 @@ class PostgresStore:
             applied = (await self._settle(batch))[0]["applied"]
             claimed = None if claim is None else NOTHING
         else:
-            bounds = self._hints.bounds(claim)
+            bounds, sent = self._hints.bounds(claim), time.monotonic()
             found = await self._settle(batch, *_claim_parameters(claim, bounds))
-            applied, claimed = found[0]["applied"], self._claimed(claim, bool(bounds), found)
+            applied, claimed = found[0]["applied"], self._claimed(claim, bool(bounds), sent, found)
         if applied is None and len(batch) == len(settlements):
             return Settled([APPLIED] * len(batch), claimed)
         done = set(places.values()) if applied is None else {places[str(job_id)] for job_id in applied}
