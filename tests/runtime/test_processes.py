@@ -63,6 +63,12 @@ async def test_the_child_has_the_surroundings_of_its_worker(runner: Runner, monk
     }
 
 
+async def test_transactions_in_a_child_are_fenced_by_version_and_worker(runner: Runner) -> None:
+    job = await runner.claimed("guard", {})
+    found = completed(await runner.pool.run(job, deeds.guard, Wire()))
+    assert found == {"id": job.id, "version": 1, "worker": "w1"}
+
+
 async def test_what_a_handler_tells_arrives(runner: Runner) -> None:
     link = Wire()
     result = completed(await runner.run("tell", link=link))

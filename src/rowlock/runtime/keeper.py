@@ -149,7 +149,7 @@ class Keeper:
         now = time.monotonic()
         beats, looks = [], []
         for run in self._held():
-            if run.overdue > self._settings.wedged or run.completed:
+            if run.overdue > self._settings.wedged or run.completed or run.interruption is Interruption.LOST:
                 continue
             late_mark = run.began and not run.marked and now - run.began > _MARK_AFTER
             if late_mark or run.hasty or now - run.renewed >= self._settings.beat - self._settings.look:
@@ -159,7 +159,7 @@ class Keeper:
         if beats:
             await self._beat(beats)
         if looks:
-            holds = await self._store.look([Beat(run.job.id, run.job.version) for run in looks])
+            holds = await self._store.look([_beat(run) for run in looks])
             self._tell(looks, holds)
         if now - self._reported >= self._settings.beat:
             await self._report()
@@ -169,7 +169,7 @@ class Keeper:
 
     async def _beat(self, runs: list[Run]) -> None:
         sent = time.monotonic()
-        beats = [Beat(run.job.id, run.job.version, bool(run.began)) for run in runs]
+        beats = [_beat(run) for run in runs]
         for run in runs:
             run.hasty = False
         holds = await self._store.heartbeat(beats, self._settings.lease)
@@ -214,7 +214,8 @@ class Keeper:
     async def _collect(self) -> None:
         await self._rang.wait()
         self._rang.clear()
-        runs, self._talking = self._talking, set()
+        runs = {run for run in self._talking if run.interruption is not Interruption.LOST}
+        self._talking = set()
         try:
             if hasty := [run for run in runs if run.hasty]:
                 await self._beat(hasty)
@@ -266,7 +267,7 @@ class Keeper:
     async def evacuate(self) -> None:
         """Settle everything from here, because the worker's loop can't: this process is about to end."""
         held = [run for run in self._held() if not run.completed and run.interruption is not Interruption.LOST]
-        settlements = [Settlement(run.job.id, run.job.version, self._last_word(run)) for run in held]
+        settlements = [Settlement(run.job.id, run.job.version, self._last_word(run), run.job.locked_by) for run in held]
         if settlements:
             await self._store.settle(settlements)
         self._worker.board.wipe()
@@ -283,3 +284,7 @@ class Keeper:
     def evacuate_from(self, seconds: float) -> None:
         """From any thread, within so many seconds."""
         self._thread.submit(self.evacuate).result(seconds)
+
+
+def _beat(run: Run) -> Beat:
+    return Beat(run.job.id, run.job.version, bool(run.began), run.job.locked_by)

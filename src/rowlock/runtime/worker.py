@@ -66,7 +66,7 @@ class Worker:
     ) -> None:
         self.settings = settings
         self.pid = os.getpid()
-        self.name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
         self.tasks = _chosen(tasks, settings.topics)
         self.runs: dict[tuple[str, int], Run] = {}  # all that we hold, also what has finished and is not settled yet
         self.board = board or Board.private()
@@ -213,8 +213,17 @@ class Worker:
         """It is ours from now on. `sent`: when the claim was; `marked`: the claim was the start mark as well."""
         task, lease, said = self.tasks[job.topic], self.settings.lease, self._keeper.said
         run = Run(job, task, lease=lease, claimed=sent, marked=marked, said=said)
+        older = self.runs.get(run.key)
         self.runs[run.key] = run
+        if older is not None:
+            self._replaced(older)
         return run
+
+    def _replaced(self, run: Run) -> None:
+        """The database has given us its version again: it has lost that claim, as after a failover."""
+        log.warning("%r has been claimed anew: what comes of it is dropped", run)
+        if run.interrupt(Interruption.LOST):
+            self.interrupted(run)
 
     def admit(self, runs: list[Run]) -> None:
         """They may start."""
@@ -287,7 +296,8 @@ class Worker:
 
     def forget(self, run: Run) -> None:
         run.concluded = True
-        self.runs.pop(run.key, None)
+        if self.runs.get(run.key) is run:  # and not a newer one in its place
+            del self.runs[run.key]
         self.look_around()
 
     def look_around(self) -> None:

@@ -156,7 +156,7 @@ class Database:
     def held_by(self, worker: str) -> list[base.Beat]:
         with translated(self.where):
             found = self.conn.execute(rows.sql("held_by"), (worker,)).fetchall()
-        return [base.Beat(job_id, version, bool(started)) for job_id, version, started in found]
+        return [base.Beat(job_id, version, bool(started), worker) for job_id, version, started in found]
 
     # ── Workers' register ──
 
