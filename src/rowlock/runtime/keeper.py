@@ -84,7 +84,7 @@ class Keeper:
             asyncio.create_task(self._repeat(self._renew, self._settings.look, trusted=True)),
             asyncio.create_task(self._repeat(self._watch_loop, self._settings.look)),
             asyncio.create_task(self._repeat(self._collect, None)),
-            asyncio.create_task(self._repeat(maintenance.run_once, self._settings.maintenance)),
+            asyncio.create_task(self._repeat(maintenance.run_once, None)),
         ]
 
     async def _end(self) -> None:
@@ -96,15 +96,17 @@ class Keeper:
                 await self._store.retire([self._worker.name])
         await self._stores.close_here()
 
-    async def _repeat(self, once: Callable[[], Awaitable[None]], pause: float | None, *, trusted: bool = False) -> None:
-        """For ever; a failure is said once, and the pause grows. `pause` None: it waits by itself. `trusted`: who fails
-        in this may not rescue others for a while."""
+    async def _repeat(
+        self, once: Callable[[], Awaitable[float | None]], pause: float | None, *, trusted: bool = False
+    ) -> None:
+        """For ever; a failure is said once, and the pause grows. `pause` None: it waits by itself, or says how long.
+        `trusted`: who fails in this may not rescue others for a while."""
         patience = Patience(f"{once.__qualname__} of {self._worker.name}", min(2.0, self._settings.beat / 2))
         while True:
             try:
-                await once()
+                wanted = await once()
                 patience.worked()
-                wait = pause or 0.0
+                wait = wanted or pause or 0.0
             except StoreError as error:
                 if trusted:
                     self._trust.broken()
