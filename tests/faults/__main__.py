@@ -25,6 +25,11 @@ from tests.faults.suites import BOTH, POSTGRES, Cell, Suite
 SUITES = {
     "kills": Suite("kills"),
     "zombies": Suite("zombies"),
+    "outages": Suite("outages", POSTGRES),
+    "poison": Suite("poison"),
+    "xmin": Suite("xmin", POSTGRES, "it has no snapshots that hold vacuum back"),
+    "deploys": Suite("deploys"),
+    "race": Suite("race"),
 }
 OUT = Path("build/faults")
 LONGEST = 900.0  # seconds that a cell may take
