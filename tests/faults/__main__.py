@@ -26,10 +26,17 @@ SUITES = {
     "kills": Suite("kills"),
     "zombies": Suite("zombies"),
     "outages": Suite("outages", POSTGRES),
+    "network": Suite("network", POSTGRES, "there is no network"),
+    "listen": Suite("listen", POSTGRES, "nobody listens"),
+    "pgbouncer": Suite("pgbouncer", POSTGRES),
+    "clocks": Suite("clocks", POSTGRES, "its clock is the machine's"),
     "poison": Suite("poison"),
     "xmin": Suite("xmin", POSTGRES, "it has no snapshots that hold vacuum back"),
     "deploys": Suite("deploys"),
     "race": Suite("race"),
+    "failover": Suite("failover", POSTGRES),
+    "lagging": Suite("lagging", POSTGRES),
+    "fuzz": Suite("fuzz"),
 }
 OUT = Path("build/faults")
 LONGEST = 900.0  # seconds that a cell may take

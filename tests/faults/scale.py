@@ -13,8 +13,14 @@ class Scale(Struct, frozen=True, kw_only=True):
     clocks: int = 4
     deaf: int = 10  # listeners lost
     fills: int = 1  # of the disk
+    poison: int = 20  # jobs that kill
+    around_poison: int = 600  # jobs that don't
+    pinned: float = 30.0  # seconds that a snapshot is held open
     stops: int = 5  # polite ones, of whole workers
+    failovers: int = 4
+    lagging: int = 2  # failovers to a standby that lags
     raced: int = 5000  # jobs claimed by 16 connections at once
+    strange: int = 1200  # values, of which half as many go through handlers
 
 
 QUICK = Scale()
