@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import asyncpg
 import pytest
@@ -12,7 +13,7 @@ from rowlock import errors
 from rowlock.core.job import Status, new_job
 from rowlock.core.lifecycle import Answer, Completed, Failed, Released
 from rowlock.stores import open_store
-from rowlock.stores.base import Claim, Edit, Settled, Store
+from rowlock.stores.base import Beat, Claim, Edit, Settled, Store
 from rowlock.stores.postgres.connections import parse_target
 from rowlock.stores.postgres.store import PostgresStore
 from tests.servers import PostgresServer
@@ -93,6 +94,32 @@ async def test_a_connection_cut_in_the_middle_leaves_the_outcome_unknown(
     assert [change.done for change in await store.cancel([held.id], by="ann")] == [True]
     await other.close()
     await store.close()
+
+
+async def test_behind_a_pooler_types_are_asked_for_in_one_transaction(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are three statements of the driver's. On three servers, one of them would compile the question for a second,
+    and another one would keep a setting that is not its own."""
+    driver: Any = asyncpg.Connection
+    real = driver._introspect_types
+    together: list[bool] = []
+
+    async def introspect(self: Any, typeoids: Any, timeout: Any) -> Any:
+        together.append(self.is_in_transaction())
+        return await real(self, typeoids, timeout)
+
+    monkeypatch.setattr(driver, "_introspect_types", introspect)
+    await open_store(postgres_url).migrate()
+    store = open_store(f"{postgres_url}?statement_cache_size=0")
+    await store.open()
+    await store.insert([job(), job(key="a"), job(priority=7)])
+    claimed = (await store.claim(claim_by("w1"))).jobs
+    await store.heartbeat([Beat(one.id, one.version, started=True) for one in claimed], 30.0)
+    await store.settle([settlement(one, Completed(b"1")) for one in claimed])
+    await store.rescue(by="w1", backoff=[1.0], limit=10)
+    await store.close()
+    assert together == [True]
 
 
 # ── Addresses ──

@@ -29,6 +29,10 @@ PLANNER = {
     # Compiling the plan at every call took 70 % of the throughput at batch 500.
     "jit": "off",
 }
+# Of our statements' parameters and answers, beyond those that the driver knows by itself.
+_TYPES = "SELECT " + ", ".join(
+    f"NULL::{name}[]" for name in ("bigint", "bool", "float8", "int", "json", "timestamptz", "uuid")
+)
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,53}\Z")  # leaves room for the channel's prefix in 63 bytes
 
 
@@ -198,13 +202,13 @@ class Connections:
         self._pid = os.getpid()
         with self._connecting():
             try:
-                connection = await self._dial(self._session)
+                connection = await self._join()
             except asyncpg.ProtocolViolationError as error:
                 if "startup parameter" not in str(error):
                     raise
                 # PgBouncer takes no settings for a session. Without them, plans must not outlive their call.
                 self._session = self._options(0, {})
-                connection = await self._dial(self._session)
+                connection = await self._join()
         self._idle.append(connection)
         self._opened = True
 
@@ -274,7 +278,21 @@ class Connections:
             if not connection.is_closed():
                 return connection
         with self._connecting():
-            return await self._dial(self._session)
+            return await self._join()
+
+    async def _join(self) -> Any:
+        """One more for the verbs. Of types like uuid[] the driver asks the server on every connection. It switches JIT
+        off for that, and on again, for to compile the question takes a second and more; behind a pooler these are three
+        statements on three servers, unless a transaction holds them together."""
+        connection = await self._dial(self._session)
+        if self._session["statement_cache_size"] == 0:
+            try:
+                async with connection.transaction():
+                    await connection.fetch(_TYPES)
+            except BaseException:
+                connection.terminate()
+                raise
+        return connection
 
     async def _dial(self, options: dict[str, Any]) -> Any:
         """To the one of several hosts that can be written to. The one that was it last is asked first; a host that is
