@@ -50,13 +50,17 @@ class Load:
         async with asyncio.TaskGroup() as group:
             for _ in range(callers):
                 group.create_task(self._produce(over, least, callers * BATCH / rate))
-            meddling = group.create_task(self._meddle()) if meddle else None
+            if meddle:
+                group.create_task(self._meddle(over))
             try:
                 yield
             finally:
                 over.set()
-                if meddling is not None:
-                    meddling.cancel()
+
+    async def pile(self, topic: str, count: int) -> None:
+        """So many of one kind, for when there is nothing else to do."""
+        for at in range(0, count, 100):
+            await self._insist([(self._ids.one(), topic, None) for _ in range(min(100, count - at))], priority=0)
 
     async def _produce(self, over: asyncio.Event, least: int, pause: float) -> None:
         chance = self._stage.chance
@@ -71,36 +75,37 @@ class Load:
         key = chance.choice([None, None, None, "a", "b"]) if topic in ("quick", "nap") else None
         return self._ids.one(), topic, key
 
-    async def _insist(self, chosen: Sequence[Chosen]) -> None:
+    async def _insist(self, chosen: Sequence[Chosen], **options: Any) -> None:
         """Until it is told. The ids stay the same, so that nothing is made twice."""
         self.made += [job_id for job_id, _, _ in chosen]
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:
-                    await self._enqueue(chosen)
+                    await self._enqueue(chosen, **options)
                     return
                 except StoreError as error:
                     self.unknown += isinstance(error, OutcomeUnknown)
                     await asyncio.sleep(0.1)
 
-    async def _enqueue(self, chosen: Sequence[Chosen]) -> None:
+    async def _enqueue(self, chosen: Sequence[Chosen], **options: Any) -> None:
         ids = [job_id for job_id, _, _ in chosen]
         if len(chosen) == 1:
             [(job_id, topic, key)] = chosen
+            own: Any = {"id": job_id, "key": key, **options}
             with self._record.operation("enqueue", ids, topic=topic, key=key) as told:
-                told(await self._jobs.enqueue(topic, self._kinds[topic], id=job_id, key=key))
+                told(await self._jobs.enqueue(topic, self._kinds[topic], **own))
             return
         drafts = [
-            {"topic": topic, "payload": self._kinds[topic], "id": job_id, "key": key} for job_id, topic, key in chosen
+            {"topic": topic, "payload": self._kinds[topic], "id": job_id, "key": key, **options}
+            for job_id, topic, key in chosen
         ]
         with self._record.operation("enqueue", ids, batch=True) as told:
             told(await self._jobs.enqueue_many(drafts))
 
-    async def _meddle(self) -> None:
-        """An operator who cancels, requeues, deletes, updates and pauses, whether that is allowed or not, until
-        cancelled."""
+    async def _meddle(self, over: asyncio.Event) -> None:
+        """An operator who cancels, requeues, deletes, updates and pauses, whether that is allowed or not."""
         chance = self._stage.chance
-        while True:
+        while not over.is_set():
             await asyncio.sleep(chance.uniform(0.05, 0.3))
             if not self.made:
                 continue
@@ -118,10 +123,13 @@ class Load:
         try:
             await self._jobs.pause("nap", by="ann")
         finally:  # whatever we were told: a topic that stays paused is never drained
-            async with asyncio.timeout(PATIENCE):
-                while True:
-                    try:
-                        await self._jobs.resume("nap", by="ann")
-                        return
-                    except StoreError:
-                        await asyncio.sleep(0.1)
+            await self._resume()
+
+    async def _resume(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    await self._jobs.resume("nap", by="ann")
+                    return
+                except StoreError:
+                    await asyncio.sleep(0.1)

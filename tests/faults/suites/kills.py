@@ -31,8 +31,8 @@ async def run(cell: Cell) -> Result:
         return await stage.judged(cell.result())
 
 
-async def kill_one(stage: Stage) -> None:
-    """As soon as one of them holds jobs, and enough others are there."""
+async def kill_one(stage: Stage, *options: str, **env: str) -> None:
+    """As soon as one of them holds jobs, and enough others are there. `options`, `env`: of those that follow."""
     while sum(len(worker.children()) for worker in stage.workers) < ALIVE:
         await asyncio.sleep(0.02)
     while (found := await stage.busy_process()) is None:
@@ -40,6 +40,6 @@ async def kill_one(stage: Stage) -> None:
     worker, pid = found
     if stage.chance.random() < MACHINES:
         stage.kill_machine(worker)
-        stage.launch(processes=PROCESSES)
+        stage.launch(*options, processes=PROCESSES, **env)
     else:
         stage.kill(pid)
