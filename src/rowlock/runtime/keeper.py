@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from rowlock.client.connections import Stores
@@ -133,7 +133,7 @@ class Keeper:
         clock = await self._store.report(info)
         self._reported = time.monotonic()
         self._trust.contact(asked, self._reported, clock)
-        worker.clock_offset = clock - datetime.now(UTC)
+        worker.clock_zero = clock - timedelta(seconds=self._reported)
 
     # ── Leases ──
 
@@ -280,7 +280,7 @@ class Keeper:
         else:
             outcome = TimedOut(run.job.timeout) if run.overdue > 0 else Released("the worker is stuck")
         ran = time.monotonic() - run.began if run.began and run.ran is None else run.ran
-        return decide(run.job, outcome, datetime.now(UTC), retry=run.task.policy.retry, ran=ran)
+        return decide(run.job, outcome, self._worker.now(), retry=run.task.policy.retry, ran=ran)
 
     def evacuate_from(self, seconds: float) -> None:
         """From any thread, within so many seconds."""
