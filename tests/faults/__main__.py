@@ -30,6 +30,7 @@ SUITES = {
     "listen": Suite("listen", POSTGRES, "nobody listens"),
     "pgbouncer": Suite("pgbouncer", POSTGRES),
     "clocks": Suite("clocks", POSTGRES, "its clock is the machine's"),
+    "disk": Suite("disk"),
     "poison": Suite("poison"),
     "xmin": Suite("xmin", POSTGRES, "it has no snapshots that hold vacuum back"),
     "deploys": Suite("deploys"),
