@@ -38,6 +38,11 @@ class Trust:
     def may_rescue(self, at: float, others: float) -> bool:
         """Have our heartbeats gone through for long enough that everyone alive has had the time for one? `others`: the
         longest interval of the other workers."""
+        return self.wait(at, others) <= 0
+
+    def wait(self, at: float, others: float) -> float:
+        """Seconds until that may be so."""
+        needed = max(self._interval, others)
         if self._since is None or self._last is None or at - self._last[1] > 2 * self._interval:
-            return False
-        return at - self._since >= max(self._interval, others)
+            return needed
+        return self._since + needed - at

@@ -64,8 +64,9 @@ class Transactions:
                 async with asyncio.timeout(self._connections.target.command_timeout):
                     await transaction.commit()
             sound = await self._clean(connection, transaction)
-        except (Exception, asyncio.CancelledError):
-            sound = await self._clean(connection, transaction)
+        except (Exception, asyncio.CancelledError) as error:
+            # Where nothing can be written the next one shall not begin: there is another server, or will be.
+            sound = await self._clean(connection, transaction) and not _read_only(error)
             raise
         finally:
             self._give_back(connection, sound)
@@ -147,3 +148,9 @@ class Transactions:
             if connection.is_closed() or isinstance(cause, (OSError, *_GOODBYE)):
                 raise error(f"{label} hung up {when}: {str(cause) or type(cause).__name__}") from cause
             raise
+
+
+def _read_only(error: BaseException) -> bool:
+    return isinstance(error, asyncpg.ReadOnlySQLTransactionError) or (
+        error.__cause__ is not None and _read_only(error.__cause__)
+    )
