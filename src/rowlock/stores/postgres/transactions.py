@@ -26,8 +26,9 @@ _GOODBYE = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
+    asyncpg.InternalClientError,  # the driver lost count: seen when the server was killed between two messages
 )
-_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class _Connection(asyncpg.Connection):
@@ -146,6 +147,7 @@ class Transactions:
             raise error(f"{label} gave no answer {when}") from cause
         except _FAILURES as cause:
             if connection.is_closed() or isinstance(cause, (OSError, *_GOODBYE)):
+                connection.terminate()
                 raise error(f"{label} hung up {when}: {str(cause) or type(cause).__name__}") from cause
             raise
 
