@@ -158,7 +158,8 @@ class StoreUnavailable(StoreError):
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The connection broke after the statement was sent: it may or may not have been committed.
+    """The connection broke (or the Jobs were closed) after the statement was sent: it may or may not have been
+    committed.
 
     Every verb may be repeated safely: a job keeps its id, and worker writes carry their version.
     """

@@ -38,6 +38,7 @@ SUITES = {
     "failover": Suite("failover", POSTGRES),
     "lagging": Suite("lagging", POSTGRES),
     "fuzz": Suite("fuzz"),
+    "misuse": Suite("misuse"),
 }
 OUT = Path("build/faults")
 LONGEST = 900.0  # seconds that a cell may take

@@ -21,6 +21,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     lagging: int = 2  # failovers to a standby that lags
     raced: int = 5000  # jobs claimed by 16 connections at once
     strange: int = 1200  # values, of which half as many go through handlers
+    misuses: int = 300
 
 
 QUICK = Scale()
