@@ -59,7 +59,8 @@ class Stage:
             await self.fleet.working(worker, processes)
 
     def launch(self, *options: str, processes: int = 1, app: str | None = None, **env: str) -> WorkerProcess:
-        known = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "ROWLOCK_PROOF_RECORD": str(self.folder / "record"), **env}
+        path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+        known = {"PYTHONPATH": path, "ROWLOCK_PROOF_RECORD": str(self.folder / "record"), **env}
         words = (*OPTIONS, *options, "--processes", str(processes))
         worker = self.fleet.launch(*words, app=app or self._app, **known)
         self.workers.append(worker)
@@ -135,7 +136,8 @@ class Stage:
         """Everything since the beginning."""
         history = History(self.tables.kind, {**self.settings, "cancel_grace": 30.0}, at_rest=at_rest)
         await Witness(self.tables).collect(self.record.load(history))
-        there = {(str(one), version) for one, version in await self.tables.fetch("SELECT job_id, version FROM business")}
+        rows = await self.tables.fetch("SELECT job_id, version FROM business")
+        there = {(str(job_id), version) for job_id, version in rows}
         for operation in history.operations:
             if operation.verb == "complete" and operation.detail:
                 operation.detail["row_visible"] = (operation.ids[0], operation.detail["version"]) in there
@@ -166,8 +168,12 @@ async def prepared(
     await open_store(direct).migrate()
     await Witness(TablesAt(direct)).install()
     await TablesAt(direct).execute(BUSINESS)
+    _furnish(folder)
+    async with opened(through(direct) if through else direct, folder) as fleet:
+        yield Stage(fleet, Recorder(folder / "record"), direct, seed, app)
+
+
+def _furnish(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "record").mkdir()
     shutil.copy(history_app.__file__, folder / "history_app.py")
-    async with opened(through(direct) if through else direct, folder) as fleet:
-        yield Stage(fleet, Recorder(folder / "record"), direct, seed, app)

@@ -1,14 +1,13 @@
 """kill -9, at random, of workers that hold jobs: a child alone, whose supervisor takes its jobs back at once, or the
 supervisor and all its children in the same moment, as when a machine dies."""
 
-import asyncio
-
 from rowlock.jobs import Jobs
 from tests.faults.load import Load
 from tests.faults.places import staged
 from tests.faults.results import Result
-from tests.faults.stage import Stage
+from tests.faults.stage import PATIENCE, Stage
 from tests.faults.suites import Cell
+from tests.runtime.system.fleet import until
 
 WORKERS, PROCESSES = 3, 2
 MACHINES = 0.4  # of all kills
@@ -33,13 +32,14 @@ async def run(cell: Cell) -> Result:
 
 async def kill_one(stage: Stage, *options: str, **env: str) -> None:
     """As soon as one of them holds jobs, and enough others are there. `options`, `env`: of those that follow."""
-    while sum(len(worker.children()) for worker in stage.workers) < ALIVE:
-        await asyncio.sleep(0.02)
-    while (found := await stage.busy_process()) is None:
-        await asyncio.sleep(0.02)
-    worker, pid = found
+    await until(lambda: processes(stage) >= ALIVE, what="enough workers", patience=PATIENCE)
+    worker, pid = await until(stage.busy_process, what="somebody to work", patience=PATIENCE)
     if stage.chance.random() < MACHINES:
         stage.kill_machine(worker)
         stage.launch(*options, processes=PROCESSES, **env)
     else:
         stage.kill(pid)
+
+
+def processes(stage: Stage) -> int:
+    return sum(len(worker.children()) for worker in stage.workers)
