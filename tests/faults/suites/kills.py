@@ -1,8 +1,6 @@
 """kill -9, at random, of workers that hold jobs: a child alone, whose supervisor takes its jobs back at once, or the
 supervisor and all its children in the same moment, as when a machine dies."""
 
-import asyncio
-
 from rowlock.jobs import Jobs
 from tests.faults.load import Load
 from tests.faults.places import staged
