@@ -1,7 +1,7 @@
 """`make faults`: every suite on every database it applies to, two at a time, a line each; non-zero on any violation.
 
-    python -m tests.faults                              # the quick column of the fault table
-    python -m tests.faults kills zombies --store sqlite --seed 7
+python -m tests.faults                              # the quick column of the fault table
+python -m tests.faults kills zombies --store sqlite --seed 7
 """
 
 import argparse
