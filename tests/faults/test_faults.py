@@ -1,4 +1,4 @@
-"""In small, what `make faults` does in full: two workers, one of them killed, and a database that is killed and comes back."""
+"""What `make faults` does in full, in small: two workers, one of them killed, and a server that is killed as well."""
 
 from pathlib import Path
 
