@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 ARGS ?=
-DURATION ?= 2h
 BENCH := .bench/venv
+DURATION ?= 2h
 
 .PHONY: help demo test proof faults faults-long bench bench-quick check format clean
 
@@ -24,10 +24,10 @@ proof: $(READY) ## try to break every promise (docs/reliability.md); takes minut
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime tests/cli $(ARGS)
 
-faults: $(READY) ## real faults against real processes (docs/reliability.md); takes a quarter of an hour
+faults: $(READY) ## kill, freeze, cut off, fill up: every fault suite, about 15 minutes (ARGS="kills --seed 7")
 	$(BIN)/python -m tests.faults $(ARGS)
 
-faults-long: $(READY) ## all faults mixed, for hours (DURATION=2h): what breaks, and what grows
+faults-long: $(READY) ## all faults mixed for DURATION=2h: does anything break, does anything grow?
 	$(BIN)/python -m tests.faults.soak --for $(DURATION) $(ARGS)
 
 bench-quick: .bench/peers-quick ## measure rowlock beside some other queues; about two minutes (benchmarks/README.md)
