@@ -1,6 +1,6 @@
 """`make faults`: every suite on every database it applies to, two at a time, a line each; non-zero on any violation.
 
-`python -m tests.faults` is the quick column of the fault table; `python -m tests.faults kills --store sqlite --seed 7` shows
+`python -m tests.faults` is the quick column of the fault table; `… kills --store sqlite --seed 7` shows
 one cell again.
 """
 
@@ -99,7 +99,7 @@ async def in_process(name: str, store: str, seed: int, keep: Path | None) -> Res
     """In a process of its own, so that a suite that dies, or hangs, takes nothing along."""
     words = ["-m", "tests.faults", name, "--store", store, "--seed", str(seed), "--cell"]
     words += ["--keep", str(keep)] if keep else []
-    began = time.monotonic()
+    began, err = time.monotonic(), b""
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=-1, stderr=-1)
     try:
         out, err = await asyncio.wait_for(process.communicate(), LONGEST)

@@ -36,7 +36,7 @@ def named(cell: Cell) -> Borrowed:
         case "crash-points":
             return Borrowed((*PYTEST, "tests/proof/test_crash_points.py", "tests/proof/test_crash_points_worker.py"))
         case "model":
-            steps = {"steps of Hypothesis per store": MODEL_EXAMPLES * MODEL_STEPS}
+            steps: dict[str, float] = {"steps of Hypothesis per store": MODEL_EXAMPLES * MODEL_STEPS}
             known = {"ROWLOCK_TEST_EXAMPLES": str(MODEL_EXAMPLES)}
             return Borrowed((*PYTEST, f"--hypothesis-seed={cell.seed}", "tests/stores/test_model.py"), known, steps)
         case "simulation":
@@ -44,7 +44,8 @@ def named(cell: Cell) -> Borrowed:
             return Borrowed(("tests.proof.simulation", str(first), str(first + cell.scale.seeds - 1)))
         case "small-model":
             return Borrowed((*PYTEST, "tests/proof/test_small_model.py"))
-    raise LookupError(cell.suite)
+        case _:
+            raise LookupError(cell.suite)
 
 
 async def run(cell: Cell) -> Result:

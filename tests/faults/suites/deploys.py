@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from rowlock.jobs import Jobs
 from tests.faults.load import KINDS, Load
@@ -90,7 +91,7 @@ class Deploy:
             worker.signal(signal.SIGTERM)
         await stopping
 
-    async def roll(self, release: int, **env: str) -> None:
+    async def roll(self, release: int, **env: Any) -> None:
         """One after the other is replaced."""
         self._release = str(release)
         for old in list(self._stage.workers):
