@@ -185,6 +185,13 @@ async def test_an_interruption_that_is_older_than_the_run_reaches_it_too(runner:
     assert "TimeLimit" in outcome.error
 
 
+async def test_a_run_that_was_lost_while_its_child_started_never_begins(runner: Runner, tmp_path: Path) -> None:
+    link = Wire()
+    link.interruption = Interruption.LOST
+    assert await runner.run("work_until_told", link=link, file=str(tmp_path / "pid")) == GaveUp(None)
+    assert not (tmp_path / "pid").exists()
+
+
 async def test_an_interruption_is_not_for_the_next_job(runner: Runner) -> None:
     link = Wire()
     await runner.run("add", link=link, a=1, b=1)

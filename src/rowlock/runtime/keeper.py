@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from rowlock.client.connections import Stores
@@ -84,7 +84,7 @@ class Keeper:
             asyncio.create_task(self._repeat(self._renew, self._settings.look, trusted=True)),
             asyncio.create_task(self._repeat(self._watch_loop, self._settings.look)),
             asyncio.create_task(self._repeat(self._collect, None)),
-            asyncio.create_task(self._repeat(maintenance.run_once, self._settings.maintenance)),
+            asyncio.create_task(self._repeat(maintenance.run_once, None)),
         ]
 
     async def _end(self) -> None:
@@ -96,15 +96,17 @@ class Keeper:
                 await self._store.retire([self._worker.name])
         await self._stores.close_here()
 
-    async def _repeat(self, once: Callable[[], Awaitable[None]], pause: float | None, *, trusted: bool = False) -> None:
-        """For ever; a failure is said once, and the pause grows. `pause` None: it waits by itself. `trusted`: who fails
-        in this may not rescue others for a while."""
+    async def _repeat(
+        self, once: Callable[[], Awaitable[float | None]], pause: float | None, *, trusted: bool = False
+    ) -> None:
+        """For ever; a failure is said once, and the pause grows. `pause` None: it waits by itself, or says how long.
+        `trusted`: who fails in this may not rescue others for a while."""
         patience = Patience(f"{once.__qualname__} of {self._worker.name}", min(2.0, self._settings.beat / 2))
         while True:
             try:
-                await once()
+                wanted = await once()
                 patience.worked()
-                wait = pause or 0.0
+                wait = wanted or pause or 0.0
             except StoreError as error:
                 if trusted:
                     self._trust.broken()
@@ -131,7 +133,7 @@ class Keeper:
         clock = await self._store.report(info)
         self._reported = time.monotonic()
         self._trust.contact(asked, self._reported, clock)
-        worker.clock_offset = clock - datetime.now(UTC)
+        worker.clock_zero = clock - timedelta(seconds=self._reported)
 
     # ── Leases ──
 
@@ -279,7 +281,7 @@ class Keeper:
         else:
             outcome = TimedOut(run.job.timeout) if run.overdue > 0 else Released("the worker is stuck")
         ran = time.monotonic() - run.began if run.began and run.ran is None else run.ran
-        return decide(run.job, outcome, datetime.now(UTC), retry=run.task.policy.retry, ran=ran)
+        return decide(run.job, outcome, self._worker.now(), retry=run.task.policy.retry, ran=ran)
 
     def evacuate_from(self, seconds: float) -> None:
         """From any thread, within so many seconds."""

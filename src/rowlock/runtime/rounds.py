@@ -326,10 +326,12 @@ class Rounds:
         self.claim_lost = False
 
     def _rest(self, error: Exception) -> None:
-        self._resting = True
         self._hungry = True
         self._plenty = False
-        self._worker.loop.call_later(self._patience.failed(error), self._rested)
+        pause = self._patience.failed(error)
+        if not self._resting:  # of two rounds that fail only one is waited for: each wait ends with two more of them
+            self._resting = True
+            self._worker.loop.call_later(pause, self._rested)
 
     def _rested(self) -> None:
         self._resting = False

@@ -73,7 +73,7 @@ class Worker:
         self.stopping = False
         self.replace = replace
         self.version = version
-        self.clock_offset = timedelta()  # what the database's clock is ahead of ours
+        self.clock_zero = datetime.now(UTC) - timedelta(seconds=time.monotonic())  # the database's, when ours was 0
         self.last_turn = time.monotonic()  # of the event loop
         self._middleware = middleware
         self._host = host
@@ -287,12 +287,16 @@ class Worker:
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
         now, chance = _ANY_TIME, 0.0
         if not isinstance(outcome, Completed):  # which asks neither clock nor chance
-            now, chance = datetime.now(UTC) + self.clock_offset, random.random()  # noqa: S311 - jitter
+            now, chance = self.now(), random.random()  # noqa: S311 - jitter
         try:
             return decide(run.job, outcome, now, retry=run.task.policy.retry, chance=chance, ran=run.ran)
         except Exception as error:  # whatever the handler has put into its outcome, the job must come to an end
             log.exception("%r: its outcome makes no sense", run)
             return decide(run.job, Failed(f"The outcome makes no sense: {error!r:.200}", final=True), now, ran=run.ran)
+
+    def now(self) -> datetime:
+        """By the database's clock. Counted on by the monotonic one: this machine's own may be set at any moment."""
+        return self.clock_zero + timedelta(seconds=time.monotonic())
 
     def forget(self, run: Run) -> None:
         run.concluded = True

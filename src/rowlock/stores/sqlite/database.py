@@ -57,8 +57,8 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[int]:
         """All or nothing. Answers the time, read once the write lock is held: a wait for it ages nothing."""
-        self.begin()
         try:
+            self.begin()
             with translated(self.where):
                 yield self._clock()
             with translated(self.where, committing=True):
@@ -95,9 +95,13 @@ class Database:
             self.conn.execute("COMMIT")
 
     def _rollback(self) -> None:
-        if self.conn.in_transaction:
-            with suppress(sqlite3.Error):
+        while self.conn.in_transaction:
+            try:
                 self.conn.execute("ROLLBACK")
+            except sqlite3.Error:
+                return
+            except MemoryError:  # a handler ate it all; until we are done, nobody else can write
+                time.sleep(_PAUSE)
 
     # ── Schema ──
 
