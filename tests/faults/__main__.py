@@ -1,7 +1,7 @@
 """`make faults`: every suite on every database it applies to, two at a time, a line each; non-zero on any violation.
 
-    python -m tests.faults                              # the quick column of the fault table
-    python -m tests.faults kills zombies --store sqlite --seed 7
+python -m tests.faults                              # the quick column of the fault table
+python -m tests.faults kills zombies --store sqlite --seed 7
 """
 
 import argparse
@@ -20,7 +20,7 @@ import msgspec
 
 from tests.faults.results import Result, write_report
 from tests.faults.scale import QUICK
-from tests.faults.suites import BOTH, POSTGRES, Cell, Suite
+from tests.faults.suites import BOTH, ONCE, POSTGRES, Cell, Suite
 
 SUITES = {
     "kills": Suite("kills"),
@@ -39,6 +39,10 @@ SUITES = {
     "lagging": Suite("lagging", POSTGRES),
     "fuzz": Suite("fuzz"),
     "misuse": Suite("misuse"),
+    "crash-points": Suite("borrowed", ONCE, "it sees to all databases at once"),
+    "model": Suite("borrowed", ONCE, "it sees to all databases at once"),
+    "simulation": Suite("borrowed", ONCE, "it sees to all databases at once"),
+    "small-model": Suite("borrowed", ONCE, "it sees to all databases at once"),
 }
 OUT = Path("build/faults")
 LONGEST = 900.0  # seconds that a cell may take
@@ -47,7 +51,7 @@ LONGEST = 900.0  # seconds that a cell may take
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.split("\n")[0])
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; default: all")
-    parser.add_argument("--store", choices=BOTH, action="append", help="default: both")
+    parser.add_argument("--store", choices=(*BOTH, *ONCE), action="append", help="default: each that a suite is for")
     parser.add_argument("--seed", type=int, help="to see a failure again; default: a new one")
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="cells side by side (default: 2)")
     parser.add_argument("--out", type=Path, default=OUT, help=f"folder of the report (default: {OUT})")
@@ -60,7 +64,7 @@ def main() -> int:
     names = given.suites or list(SUITES)
     if given.cell:
         return run_cell(names[0], given.store[0], seed, given.keep)
-    cells = [(name, store) for name in names for store in given.store or BOTH]
+    cells = [(name, store) for name in names for store in given.store or SUITES[name].asked]
     began = time.monotonic()
     results = asyncio.run(run_all(cells, seed, given.at_once, given.keep))
     took = time.monotonic() - began
@@ -95,7 +99,7 @@ async def in_process(name: str, store: str, seed: int, keep: Path | None) -> Res
     """In a process of its own, so that a suite that dies, or hangs, takes nothing along."""
     words = ["-m", "tests.faults", name, "--store", store, "--seed", str(seed), "--cell"]
     words += ["--keep", str(keep)] if keep else []
-    began = time.monotonic()
+    began, err = time.monotonic(), b""
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=-1, stderr=-1)
     try:
         out, err = await asyncio.wait_for(process.communicate(), LONGEST)

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -18,8 +18,8 @@ class Mute(Exception):
 
 
 class Unlike(Exception):
-    def __str__(self) -> Any:  # type: ignore[override]
-        return {}.get("no text at all")
+    def __str__(self) -> Any:
+        return self.__cause__  # which is no text
 
 
 def chance_of(seed: int, n: int) -> Random:
@@ -95,11 +95,12 @@ async def saying_async(ctx: Context, seed: int, n: int) -> None:
 
 def made(url: str | None = None, kinds: Sequence[str] = KINDS) -> Jobs:
     jobs = Jobs(url)
-    for kind, functions in {
+    handlers: dict[str, tuple[Callable[..., Any], ...]] = {
         "async": (returning, raising, saying_async),
         "thread": (returning_thread, raising_thread, saying),
         "process": (returning_thread, raising_thread, saying),
-    }.items():
+    }
+    for kind, functions in handlers.items():
         if kind not in kinds:
             continue
         for what, function in zip(("returning", "raising", "saying"), functions, strict=True):

@@ -7,7 +7,7 @@ import select
 import signal
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -21,6 +21,8 @@ from rowlock.stores.reading import Filter
 from tests.faults import strange
 from tests.faults.stage import Stage
 from tests.proof.history_app import app, new_ids
+
+Do = Callable[[], Awaitable[object]]
 
 REFUSALS = (RowlockError, TypeError, ValueError)
 GARBAGE: list[Any] = [
@@ -58,7 +60,7 @@ class Misuses:
         self._chance = stage.chance
         self._contexts: list[Context] = []
         self.made: list[str] = []
-        self.all: list[Callable[[], Awaitable[object]]] = [
+        self.all: list[Do] = [
             *[self.wrong_types] * 6,
             *[self.wrong_state] * 4,
             *[self.cancelled_in_the_middle] * 4,
@@ -74,7 +76,10 @@ class Misuses:
         verb = chance.choice(
             ["enqueue", "enqueue", "enqueue_many", "update", "steer", "read", "list", "other", "filter"]
         )
-        junk = lambda: chance.choice(GARBAGE)  # noqa: E731
+
+        def junk() -> Any:
+            return chance.choice(GARBAGE)
+
         one = self._some_id() if chance.random() < 0.5 else junk()
         match verb:
             case "enqueue":
@@ -105,16 +110,16 @@ class Misuses:
                 )
                 await self._jobs.list(Filter(**{name: junk() for name in names}))
             case _:
-                await chance.choice(
-                    [
-                        lambda: self._jobs.stats(junk()),
-                        lambda: self._jobs.verify(limit=junk(), seconds=0.5),
-                        lambda: self._jobs.wait(one, timeout=chance.choice([0, -1, 0.01, "x", object()])),
-                        lambda: self._jobs.pause("nobody", until=junk(), reason=junk()),
-                        lambda: self._jobs.resume(junk(), reason=junk()),
-                        lambda: self._jobs.stop(grace=junk()),
-                    ]
-                )()
+                soon: Any = chance.choice([0, -1, 0.01, "x", object()])
+                others: list[Do] = [
+                    lambda: self._jobs.stats(junk()),
+                    lambda: self._jobs.verify(limit=junk(), seconds=0.5),
+                    lambda: self._jobs.wait(one, timeout=soon),
+                    lambda: self._jobs.pause("nobody", until=junk(), reason=junk()),
+                    lambda: self._jobs.resume(junk(), reason=junk()),
+                    lambda: self._jobs.stop(grace=junk()),
+                ]
+                await chance.choice(others)()
 
     async def wrong_state(self) -> None:
         verb = self._chance.choice([*STEERS, "update", "again"])
@@ -132,19 +137,17 @@ class Misuses:
     async def cancelled_in_the_middle(self) -> None:
         chance, one = self._chance, self._some_id()
         other = Jobs(self._stage.url)
-        coroutine = chance.choice(
-            [
-                lambda: self._enqueue(self._jobs, "quick", {}),
-                lambda: self._enqueue(other, "quick", {}),
-                lambda: self._enqueue_many(self._jobs, 20),
-                lambda: self._jobs.cancel(one),
-                lambda: self._jobs.requeue(one),
-                lambda: self._jobs.list(),
-                lambda: other.open(),
-                lambda: self._open_and_close(other),
-            ]
-        )
-        task = asyncio.ensure_future(coroutine())
+        doing: list[Do] = [
+            lambda: self._enqueue(self._jobs, "quick", {}),
+            lambda: self._enqueue(other, "quick", {}),
+            lambda: self._enqueue_many(self._jobs, 20),
+            lambda: self._jobs.cancel(one),
+            lambda: self._jobs.requeue(one),
+            lambda: self._jobs.list(),
+            lambda: other.open(),
+            lambda: self._open_and_close(other),
+        ]
+        task = asyncio.ensure_future(chance.choice(doing)())
         await asyncio.sleep(chance.choice([0.0, 0.0, 0.0005, 0.002, 0.01]))
         task.cancel()
         with suppress(asyncio.CancelledError, *REFUSALS):
@@ -183,14 +186,14 @@ class Misuses:
 
     async def closed_by_several(self) -> None:
         other = Jobs(self._stage.url)
-        doing = [self._enqueue(other, "quick", {}) for _ in range(5)]
+        doing: list[Awaitable[object]] = [self._enqueue(other, "quick", {}) for _ in range(5)]
         doing += [self._pause_and(other.close) for _ in range(3)]
         doing += [self._pause_and(lambda: asyncio.to_thread(other.sync.close)) for _ in range(2)]
         self._chance.shuffle(doing)
         check_all(await asyncio.gather(*doing, return_exceptions=True))
         await other.close()
 
-    async def _pause_and(self, do: Callable[[], Awaitable[object]]) -> None:
+    async def _pause_and(self, do: Do) -> None:
         await asyncio.sleep(self._chance.uniform(0.0, 0.02))
         await do()
 
@@ -291,9 +294,8 @@ class Misuses:
             await self._enqueue(other, "quick", {})
             check_all(await asyncio.gather(other.stop(), other.stop(grace=0.1), other.stop(), return_exceptions=True))
             await other.stop()
-            await must_refuse(
-                REFUSALS, other.start(concurrency=self._chance.choice([0, -1, "x", 2**40, None.__class__]))
-            )
+            wrong: Any = self._chance.choice([0, -1, "x", 2**40, object])
+            await must_refuse(REFUSALS, other.start(concurrency=wrong))
             await other.start(concurrency=1, grace=1.0)
         finally:
             check_all(await asyncio.gather(other.close(), other.close(), other.stop(), return_exceptions=True))
@@ -301,7 +303,8 @@ class Misuses:
     async def started_and_cancelled(self) -> None:
         other = app(self._stage.record, self._stage.url)
         try:
-            for verb in (lambda: other.start(concurrency=2, grace=1.0), lambda: other.stop(grace=1.0)):
+            verbs: list[Do] = [lambda: other.start(concurrency=2, grace=1.0), lambda: other.stop(grace=1.0)]
+            for verb in verbs:
                 task = asyncio.ensure_future(verb())
                 await asyncio.sleep(self._chance.choice([0.0, 0.001, 0.01, 0.05]))
                 task.cancel()
@@ -427,7 +430,7 @@ async def must_refuse(how: type[BaseException] | tuple[type[BaseException], ...]
     raise Unseen(f"{doing} was not refused: {strange.shown(said)}")
 
 
-def check_all(answers: list[Any]) -> None:
+def check_all(answers: Sequence[object]) -> None:
     """Of several at once: none may fail in a way that is not ours."""
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, REFUSALS):

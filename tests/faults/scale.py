@@ -22,6 +22,8 @@ class Scale(Struct, frozen=True, kw_only=True):
     raced: int = 5000  # jobs claimed by 16 connections at once
     strange: int = 1200  # values, of which half as many go through handlers
     misuses: int = 300
+    seeds: int = 2000  # of the simulation
 
 
 QUICK = Scale()
+SMALL = Scale(jobs=60, rate=60.0, kills=1, restarts=1)

@@ -9,6 +9,8 @@ from tests.faults.scale import Scale
 
 BOTH = ("sqlite", "postgres")
 POSTGRES = ("postgres",)
+ONCE = ("all",)
+"""For suites that see to all databases by themselves, or to none."""
 
 
 class Cell(Struct, frozen=True):
@@ -30,3 +32,8 @@ class Suite(Struct, frozen=True):
     stores: tuple[str, ...] = BOTH
     why_not: str = "there is no server"
     """Why it has no place on the other database."""
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Where it runs, or has to say why not."""
+        return ONCE if self.stores == ONCE else BOTH

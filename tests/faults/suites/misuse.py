@@ -54,8 +54,9 @@ class Trying:
     async def one(self, misuse: Callable[[], Awaitable[object]]) -> None:
         self.count += 1
         name = getattr(misuse, "__name__", repr(misuse))
+        limit = asyncio.timeout(LONGEST)
         try:
-            async with asyncio.timeout(LONGEST) as limit:
+            async with limit:
                 await misuse()
         except REFUSALS:
             self.refused += 1
