@@ -238,11 +238,15 @@ _GOOD = [one for one in SNIPPETS if text_verdict(one, 10_000) is KEPT]
 
 
 def exact(one: Any) -> Any:
-    """For comparing: 1, 1.0 and True are not the same, nor are 0.0 and -0.0; a tuple is a list."""
+    """For comparing: 1, 1.0 and True are not the same, nor are 0.0 and -0.0; a tuple is a list, and what is derived
+    from a type of JSON's is that."""
     if isinstance(one, dict):
         return {"object": sorted((key, exact(inner)) for key, inner in one.items())} if _sortable(one) else repr(one)
     if isinstance(one, list | tuple):
         return [exact(inner) for inner in one]
+    for kind in (bool, int, float, str):
+        if isinstance(one, kind):
+            return (kind.__name__, repr(kind(one)))
     return (type(one).__name__, repr(one))
 
 
