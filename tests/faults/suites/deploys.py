@@ -35,7 +35,7 @@ async def run(cell: Cell) -> Result:
         stage.settings["stop_slack"] = BUSY
         load = Load(stage, jobs, {**KINDS, "nap": {"seconds": 0.3}, "renewed": {"pages": 3}, "newcomer": {}})
         deploy = Deploy(stage)
-        await deploy.start(processes=2)
+        await deploy.start(2)
         async with load.going_on(rate=cell.scale.rate / 3, least=times * 100):
             for n in range(times):
                 await have_long_ones(stage, jobs)
@@ -70,7 +70,7 @@ class Deploy:
 
     # ── Workers ──
 
-    async def start(self, processes: int = 1, **env: str) -> None:
+    async def start(self, processes: int, **env: str) -> None:
         worker = self._stage.launch(processes=processes, APP_RELEASE=self._release, **env)
         await self._stage.fleet.working(worker, processes)
 
@@ -95,7 +95,7 @@ class Deploy:
         """One after the other is replaced."""
         self._release = str(release)
         for old in list(self._stage.workers):
-            await self.start(**env)
+            await self.start(1, **env)
             await self._stage.stop_politely(old)
 
     # ── Migrations ──
