@@ -18,6 +18,7 @@ from rowlock import errors
 from rowlock.stores.inherited import keep_for_ever
 
 MIN_SERVER = 13
+FAREWELL = 0.3  # seconds for the polite end of an idle connection: on a half-open line nobody answers, and a stop waits
 
 # Settings of our sessions; the URL may say otherwise. See docs/decisions/0001-postgres-driver.md for the figures.
 PLANNER = {
@@ -196,7 +197,7 @@ class Connections:
             with self._running():
                 yield connection
         finally:
-            await connection.close()
+            await connection.close(timeout=5)
 
     async def open(self) -> None:
         self._pid = os.getpid()
@@ -219,7 +220,7 @@ class Connections:
             self._idle = []
         idle, self._idle = self._idle, []
         # An error means that it is gone already, which is what we want.
-        await asyncio.gather(*(connection.close(timeout=5) for connection in idle), return_exceptions=True)
+        await asyncio.gather(*(connection.close(timeout=FAREWELL) for connection in idle), return_exceptions=True)
 
     @property
     def opened(self) -> bool:

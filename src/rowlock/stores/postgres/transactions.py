@@ -12,7 +12,7 @@ import asyncpg
 from rowlock import errors
 from rowlock.stores.base import Guard
 from rowlock.stores.inherited import keep_for_ever
-from rowlock.stores.postgres.connections import Connections
+from rowlock.stores.postgres.connections import FAREWELL, Connections
 from rowlock.stores.postgres.ending import MARK, last_statements
 from rowlock.stores.steps import Query, drive_async
 
@@ -80,7 +80,7 @@ class Transactions:
             connection, timer = self._idle.popitem()
             timer.cancel()
             with suppress(*_FAILURES):  # it is gone already, which is what we want
-                await connection.close(timeout=_PATIENCE)
+                await connection.close(timeout=FAREWELL)
 
     async def _begun(self) -> tuple[Any, Any]:
         if self._connections.forked:
