@@ -7,8 +7,9 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 ARGS ?=
 BENCH := .bench/venv
+DURATION ?= 2h
 
-.PHONY: help demo test proof bench bench-quick check format clean
+.PHONY: help demo test proof faults faults-long bench bench-quick check format clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
@@ -22,6 +23,12 @@ test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in par
 proof: $(READY) ## try to break every promise (docs/reliability.md); takes minutes
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime tests/cli $(ARGS)
+
+faults: $(READY) ## kill, freeze, cut off, fill up: every fault suite, about 15 minutes (ARGS="kills --seed 7")
+	$(BIN)/python -m tests.faults $(ARGS)
+
+faults-long: $(READY) ## all faults mixed for DURATION=2h: does anything break, does anything grow?
+	$(BIN)/python -m tests.faults.soak --for $(DURATION) $(ARGS)
 
 bench-quick: .bench/peers-quick ## measure rowlock beside some other queues; about two minutes (benchmarks/README.md)
 	$(BENCH)/bin/python -m benchmarks --quick $(ARGS)

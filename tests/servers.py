@@ -244,6 +244,10 @@ class PostgresServer:
         """Shut down in good order, cutting off clients. The data stays."""
         self._running_guard("stop", signal.SIGINT)
 
+    def stop_at_once(self) -> None:
+        """Without a checkpoint: the next start recovers. The data stays."""
+        self._running_guard("stop", signal.SIGQUIT)
+
     def kill9(self) -> None:
         """SIGKILL the postmaster and all its children; return when none of them runs. The data stays."""
         self._running_guard("kill9")

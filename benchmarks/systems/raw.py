@@ -108,7 +108,7 @@ async def work(url: str, name: str, limit: int, stop: asyncio.Event) -> None:
         done = []
         for row in found[1:]:
             marks.seen(decode(row[at_payload])["n"])
-            done.append(Settlement(row[at_id], row[at_version], DONE))
+            done.append(Settlement(row[at_id], row[at_version], DONE, name))
         if done:
             pause = PAUSE
         else:

@@ -59,7 +59,7 @@ def worker(wanted: Order) -> None:
         done = []
         for job in answer.jobs:
             marks.seen(job.payload["n"])
-            done.append(Settlement(job.id, job.version, DONE))
+            done.append(Settlement(job.id, job.version, DONE, job.locked_by))
         if not done:
             time.sleep(PAUSE)
     database.conn.close()

@@ -163,10 +163,19 @@ class Context:
             result=None if result is None else codec.encode(result, "result"),
             ran=time.monotonic() - self._link.began,
         )
-        guard.completion = Settlement(guard.id, guard.version, done)
+        guard.completion = Settlement(guard.id, guard.version, done, guard.worker)
 
     def _guard(self) -> Guard:
-        return Guard(self.job.id, self.job.version)
+        if lost := self._lost():
+            raise lost
+        return Guard(self.job.id, self.job.version, worker=self.job.locked_by)
+
+    def _lost(self) -> LeaseLost | None:
+        """What the worker knows, the database may not: another run of the same worker may have been given this
+        version."""
+        if self._link.interruption is Interruption.LOST:
+            return LeaseLost(self.job.id, self.job.version)
+        return None
 
     def _inherit(self, options: EnqueueOptions) -> EnqueueOptions:
         inherited: dict[str, Any] = {
@@ -220,11 +229,14 @@ class FencedTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         committed = False
+        lost = self._context._lost() if error is None else None
         try:
-            await self._entered.__aexit__(kind, error, trace)
-            committed = error is None
+            await self._entered.__aexit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
+            committed = error is None and lost is None
         finally:
             self._context._ended(self._guard, committed=committed)
+        if lost:
+            raise lost
 
     def __enter__(self) -> Any:
         self._entered = self._host.sync_transaction(self._guard, self._longest)
@@ -236,8 +248,11 @@ class FencedTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         committed = False
+        lost = self._context._lost() if error is None else None
         try:
-            self._entered.__exit__(kind, error, trace)
-            committed = error is None
+            self._entered.__exit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
+            committed = error is None and lost is None
         finally:
             self._context._ended(self._guard, committed=committed)
+        if lost:
+            raise lost

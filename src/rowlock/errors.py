@@ -17,10 +17,10 @@
     ├── WrongContext          jobs.sync in an event loop, or the other way round
     └── StoreError            the database said no
         ├── StoreUnavailable  can't be reached, or hung up; safe to try again
-        │   └── OutcomeUnknown    … and the statement may or may not have been carried out
+        │   ├── OutcomeUnknown    … and the statement may or may not have been carried out
+        │   └── StoreReadOnly     a read-only file, or a standby server: it may be promoted, or another one be
         ├── StoreBusy         locked by others for longer than we are willing to wait
         ├── StoreFull         no disk space left
-        ├── StoreReadOnly     a read-only file, or a standby server
         ├── AccessDenied      wrong password, missing privilege
         ├── UnsafeFilesystem  SQLite on a network file system
         ├── NotMigrated       rowlock's tables are missing or too old: run `rowlock migrate`
@@ -158,10 +158,15 @@ class StoreUnavailable(StoreError):
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The connection broke after the statement was sent: it may or may not have been committed.
+    """The connection broke (or the Jobs were closed) after the statement was sent: it may or may not have been
+    committed.
 
     Every verb may be repeated safely: a job keeps its id, and worker writes carry their version.
     """
+
+
+class StoreReadOnly(StoreUnavailable):
+    """Nothing was written. A server that is a standby now was a primary before, or will be one."""
 
 
 class StoreBusy(StoreError):
@@ -169,10 +174,6 @@ class StoreBusy(StoreError):
 
 
 class StoreFull(StoreError):
-    pass
-
-
-class StoreReadOnly(StoreError):
     pass
 
 

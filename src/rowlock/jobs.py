@@ -216,7 +216,7 @@ class Jobs(Registry):
             return await self._insert_alone(plain(self._ids.one(), topic, payload, self._tasks.get(check_topic(topic))))
         one = draft(topic, payload, options)
         with Around(self._middleware, [one]) as around:
-            job = checked(one, self._ids.one(), self._tasks.get(one.topic))
+            job = checked(one, self._ids.one(), self._tasks.get(check_topic(one.topic)))
             answers = await self._write([job], "id" in one.options, options.get("conn"), options.get("notify"))
             around.done(answers)
         return answers[0]

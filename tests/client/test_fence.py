@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
+from msgspec import structs
 from psycopg.rows import dict_row
 
 from rowlock.core.job import Job, Status
@@ -29,7 +30,8 @@ async def claimed(place: Place, worker: str = "w1") -> Job:
 
 
 def guard(run: Job, *, completes: bool = False) -> Guard:
-    return Guard(run.id, run.version, settlement(run, Completed({"ok": True}), ran=1.0) if completes else None)
+    done = settlement(run, Completed({"ok": True}), ran=1.0) if completes else None
+    return Guard(run.id, run.version, done, run.locked_by)
 
 
 async def orders(place: Place) -> list[int]:
@@ -76,6 +78,19 @@ async def test_a_zombie_commits_nothing(kind: Kind) -> None:
         assert (lost.value.job_id, lost.value.version) == (zombie.id, 1)
     assert await orders(kind.place) == []
     assert await now(kind.place, current) == current
+
+
+async def test_another_workers_run_of_the_same_version_is_not_its_own(kind: Kind) -> None:
+    run = await claimed(kind.place)
+    for completes in (False, True):
+        other = guard(structs.replace(run, locked_by="w2"), completes=completes)
+        with pytest.raises(LeaseLost):
+            await write(kind, other)
+    assert await kind.place.committed() == ([], [run.id])
+    assert await now(kind.place, run) == run
+    anyone = guard(structs.replace(run, locked_by=None), completes=True)
+    await write(kind, anyone)
+    assert await kind.place.committed() == ([1], [])
 
 
 async def test_a_completion_commits_with_the_writes(kind: Kind) -> None:

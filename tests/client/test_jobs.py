@@ -113,6 +113,13 @@ async def test_entries_that_are_no_jobs(jobs: Jobs, entry: Any, field: str) -> N
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize("options", [{}, {"key": "k"}])
+async def test_a_topic_that_is_no_text_is_refused(jobs: Jobs, options: Any) -> None:
+    topic: Any = ["mail"]
+    with pytest.raises(errors.InvalidInput, match="topic: must be a string, not list"):
+        await jobs.enqueue(topic, **options)
+
+
 async def test_an_id_with_other_content_writes_nothing_of_its_batch(jobs: Jobs) -> None:
     own = "0193fb1e-0000-7000-8000-000000000007"
     await jobs.enqueue("mail", {"n": 1}, id=own)

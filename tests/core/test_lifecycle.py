@@ -215,6 +215,11 @@ JUDGEMENTS: list[tuple[Standing | None, Verdict]] = [  # of run 2, which wanted 
 @pytest.mark.parametrize(("standing", "verdict"), JUDGEMENTS, ids=[repr(j[0]) for j in JUDGEMENTS])
 def test_judge(standing: Standing | None, verdict: Verdict) -> None:
     assert judge(2, "retried", standing) == verdict
+    if standing is not None:
+        ours = structs.replace(standing, worker="A")
+        assert judge(2, "retried", ours, "A") == verdict
+        if verdict.answer is Answer.CHANGED:  # the run is open, but it is another's
+            assert judge(2, "retried", ours, "B") == LOST
 
 
 def test_ended_by() -> None:
@@ -231,6 +236,19 @@ def test_ended_by() -> None:
     assert ended_by(3, Status.COMPLETED, 3, history) == "completed"
     assert ended_by(2, Status.COMPLETED, 3, history) == "cancelled"
     assert ended_by(1, Status.PENDING, 0, []) is None
+
+
+def test_ended_by_looks_at_the_worker_too() -> None:
+    history: list[dict[str, Any]] = [
+        {"event": "released", "version": 1, "claimed_at": 1, "by": "A"},
+        {"event": "rescued", "version": 2, "claimed_at": 2, "by": "A", "worker": "B"},
+    ]
+    assert ended_by(1, Status.PENDING, 2, history, "A") == "released"
+    assert ended_by(1, Status.PENDING, 2, history, "B") is None
+    assert ended_by(2, Status.PENDING, 2, history, "B") == "rescued"
+    assert ended_by(2, Status.PENDING, 2, history, "A") is None  # who took it away was not its worker
+    assert ended_by(3, Status.COMPLETED, 3, history, "C", "C") == "completed"
+    assert ended_by(3, Status.COMPLETED, 3, history, "A", "C") is None
 
 
 # ── Retry policies ──

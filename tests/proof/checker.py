@@ -5,9 +5,10 @@ said about results, without a comparison of clocks (`monotonic_offset`) nothing 
 outside of the database. Unknown is not failed: an operation whose outcome is unknown may have happened or not.
 
 Settings that it knows, all in seconds but the offset: lease, poll, maintenance, grace, cancel_grace, slack (how late a
-busy machine may be; liveness is judged only where it is given), drain_within, pause_margin, and `monotonic_offset`
-(microseconds to add to CLOCK_MONOTONIC to get the database's clock), `now` (the database's clock at the end),
-`keep_completed`, `keep_failed`, … (for how long maintenance keeps what has ended).
+busy machine may be; liveness is judged only where it is given), stop_slack (the same for polite stops; none by
+default), drain_within, pause_margin, and `monotonic_offset` (microseconds to add to CLOCK_MONOTONIC to get the
+database's clock), `now` (the database's clock at the end), `keep_completed`, `keep_failed`, … (for how long maintenance
+keeps what has ended).
 """
 
 from collections import Counter

@@ -152,9 +152,10 @@ def l6_a_polite_stop_leaves_nothing(world: World) -> Found:
     """`term` is the signal, `gone` the end of that process."""
     faults = world.history.faults
     grace = world.history.settings.get("grace")
+    slack = world.history.settings.get("stop_slack", 0.0)
     for term in (fault for fault in faults if fault.kind == "term"):
         gone = [fault for fault in faults if fault.kind == "gone" and fault.target == term.target]
-        if grace is not None and gone and gone[0].at - term.at > (grace + 1) * SECOND:
+        if grace is not None and gone and gone[0].at - term.at > (grace + 1 + slack) * SECOND:
             late = (gone[0].at - term.at) / SECOND
             yield None, f"{term.target} was gone {late:.3f} s after SIGTERM; {grace + 1:g} s are allowed"
         if gone:

@@ -101,7 +101,7 @@ case(
 
 async def _find_lost_claims(actor: Actor, act: Act | None = None) -> None:
     """As a worker does it. The run in the facts, if there is one, is known to it."""
-    known = {(actor.facts["id"], actor.facts.get("version"))}
+    known = {(actor.facts["id"], actor.facts.get("version")): SimpleNamespace(interruption=None)}
     worker = SimpleNamespace(name=ACTOR, runs=known)
     await Rounds._find_lost_claims(cast(Rounds, SimpleNamespace(_store=actor.store, _worker=worker)))
 
@@ -158,7 +158,7 @@ async def _claimed_ahead(stage: Stage) -> Facts:
 
 def _beating(*, started: bool) -> Callable[[Actor], Awaitable[Act]]:
     async def ready(actor: Actor) -> Act:
-        beat = Beat(actor.facts["id"], actor.facts["version"], started)
+        beat = Beat(actor.facts["id"], actor.facts["version"], started, ACTOR)
         return lambda: actor.store.heartbeat([beat], LEASE)
 
     return ready
@@ -166,7 +166,7 @@ def _beating(*, started: bool) -> Callable[[Actor], Awaitable[Act]]:
 
 async def _reporting(actor: Actor) -> Act:
     lines = (NewLine(0.0, "info", "half way"),)
-    report = Progress(actor.facts["id"], actor.facts["version"], 50.0, "stage", "message", lines)
+    report = Progress(actor.facts["id"], actor.facts["version"], 50.0, "stage", "message", lines, ACTOR)
     return lambda: actor.store.progress([report])
 
 
@@ -178,7 +178,7 @@ case("progress with lines", _run, _reporting, steps("progress"), once=False)  # 
 def _in_transaction(*, completes: bool) -> Callable[[Actor], Awaitable[Act]]:
     async def ready(actor: Actor) -> Act:
         job_id, version = actor.facts["id"], actor.facts["version"]
-        guard = Guard(job_id, version, await _settlement(actor) if completes else None)
+        guard = Guard(job_id, version, await _settlement(actor) if completes else None, ACTOR)
 
         async def act() -> None:
             async with actor.store.transaction(guard, longest=10.0) as conn:

@@ -38,7 +38,7 @@ def claim_by(worker: str, *, lease: float = LEASE, start: bool = True) -> Claim:
 
 def settlement(job: Job, outcome: Outcome) -> Settlement:
     decided = decide(job, outcome, datetime.now(UTC), retry=Delays((0.01,)), ran=0.0)
-    return Settlement(job.id, job.version, decided)
+    return Settlement(job.id, job.version, decided, job.locked_by)
 
 
 def output(job: Job) -> dict[str, Any]:

@@ -8,11 +8,14 @@ from typing import Any
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 import rowlock.stores.postgres.store
 from rowlock.core.job import Job, Status
-from rowlock.core.lifecycle import Answer, Completed, Failed, Released
+from rowlock.core.lifecycle import Answer, Completed, Failed, Outcome, Released
 from rowlock.errors import StoreError
+from rowlock.jobs import Jobs
+from rowlock.runtime.keeper import Keeper
 from rowlock.stores.base import Hold, Progress, Store
 from rowlock.stores.sqlite.database import Database
 from tests.proof import test_simulation
@@ -23,6 +26,7 @@ from tests.proof.lives import World
 from tests.proof.performance import opened_stage, swallow
 from tests.proof.simulation import simulate
 from tests.proof.simulation_sabotage import KILLS
+from tests.runtime import test_claimed_again
 from tests.stores import (
     test_claim,
     test_fencing,
@@ -32,6 +36,7 @@ from tests.stores import (
     test_postgres_doorbell,
     test_races,
     test_replay,
+    test_same_version,
     test_settle,
     test_sqlite_own,
     test_transactions,
@@ -63,8 +68,9 @@ async def status(store: Harness) -> None:
 
 
 async def complete(store: Harness) -> None:
-    """Who has given a job back can't complete it any more, although its version is still the same."""
-    old = await store.claimed("A")
+    """Who has given a job back can't complete it any more, although its version is still the same. By whatever name:
+    the worker's own would not fit either."""
+    old = replace(await store.claimed("A"), locked_by=None)
     await store.store.settle([settlement(old, Released())])
     [verdict] = (await store.store.settle([settlement(old, Completed())])).verdicts
     assert verdict.answer is Answer.LOST
@@ -89,8 +95,75 @@ async def heartbeat_after_the_end(store: Harness) -> None:
 
 async def fence(store: Harness) -> None:
     await store.execute(ORDERS)
-    lose = test_transactions._rescued_and_claimed
+    await test_transactions.test_a_zombie_commits_nothing(store, _rescued_and_claimed_anew, False, "async")
+
+
+async def _rescued_and_claimed_anew(store: Harness, run: Job) -> None:
+    """By the same worker: its name tells them not apart."""
+    await test_transactions._rescued(store, run)
+    [again] = (await store.claim("w1")).jobs
+    assert (again.id, again.version) == (run.id, 2)
+
+
+# Another worker's run of the same version.
+
+
+async def others_settle(store: Harness) -> None:
+    await _forgotten(store, Failed("x"))
+
+
+async def others_completion(store: Harness) -> None:
+    await _forgotten(store, Completed())
+
+
+async def _forgotten(store: Harness, outcome: Outcome) -> None:
+    old, _ = await test_same_version.given_twice(store)
+    before = await store.rows()
+    [verdict] = (await store.store.settle([settlement(old, outcome)])).verdicts
+    assert verdict.answer is Answer.LOST
+    assert await store.rows() == before
+
+
+async def others_in_a_mixed_batch(store: Harness) -> None:
+    await test_same_version.test_a_batch_of_several_workers(store, "all kinds", False)
+
+
+async def others_heartbeat(store: Harness) -> None:
+    old, _ = await test_same_version.given_twice(store)
+    before = await store.rows()
+    assert await store.store.heartbeat([test_same_version.beat(old)], 1000.0) == [Hold.LOST]
+    assert await store.rows() == before
+
+
+async def others_progress(store: Harness) -> None:
+    old, _ = await test_same_version.given_twice(store)
+    before = await store.rows()
+    assert await store.store.progress([test_same_version.report(old)]) == [Hold.LOST]
+    assert await store.rows() == before
+
+
+async def others_fence(store: Harness) -> None:
+    await store.execute(ORDERS)
+    lose = test_transactions._forgotten_and_claimed
     await test_transactions.test_a_zombie_commits_nothing(store, lose, False, "async")
+
+
+async def others_repeat(store: Harness) -> None:
+    await test_same_version.test_a_repeat_of_ones_own_is_known_by_the_worker_too(store, Released())
+
+
+async def own_claim_beside_the_settle(store: Harness) -> None:
+    await test_same_version.test_a_settle_can_not_end_what_its_own_claim_brings(store, Completed())
+
+
+async def older_run(store: Harness) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Keeper, "_renew_all", test_claimed_again.nothing)
+        async with Jobs(_url(store)) as jobs:
+            try:
+                await test_claimed_again.test_one_that_has_not_started_makes_room(jobs)
+            finally:
+                await jobs.stop(grace=0)
 
 
 # ── The claim ──

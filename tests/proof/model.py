@@ -162,10 +162,10 @@ class Database:
         """A handler has ended."""
         return row._replace(running=row.running & ~(1 << version))
 
-    def _settle(self, row: Row, version: int, to: To) -> tuple[Row, Said]:
+    def _settle(self, row: Row, worker: int, version: int, to: To) -> tuple[Row, Said]:
         move = SETTLES[to.event]
-        if not self._may(move, row, version, Sabotage.SETTLE_ANY_VERSION, Sabotage.SETTLE_ANY_STATUS):
-            return row, self._judge(row, version, to)
+        if not self._may(move, row, worker, version, Sabotage.SETTLE_ANY_VERSION, Sabotage.SETTLE_ANY_STATUS):
+            return row, self._judge(row, worker, version, to)
         if to.event not in ("released", "cancelled") and not (row.began & ~row.running) >> version & 1:
             self._broken("X1", f"run {version} {to.event}, but its handler has not begun and ended")
         retries = row.retries if to.retries is None else to.retries
@@ -173,7 +173,7 @@ class Database:
         after = self._ended(row, to.event)._replace(status=to.status, retries=retries, charged=charged)
         return self._changed(move, row, after, version), Said(Answer.APPLIED)
 
-    def _judge(self, row: Row, version: int, to: To) -> Said:
+    def _judge(self, row: Row, worker: int, version: int, to: To) -> Said:
         if row.status == GONE:
             return Said(judge(version, to.event, None).answer)
         if self._sabotage is Sabotage.JUDGE_BY_STATUS and row.status == to.status:
@@ -185,17 +185,17 @@ class Database:
         ]
         status = Status(row.status)
         ended = ended_by(version, status, row.version, history)
-        said = judge(version, to.event, Standing(status, row.version, ended))
+        said = judge(version, to.event, Standing(status, row.version, ended, str(row.holder)), str(worker))
         return Said(said.answer, said.status.value if said.status else "")
 
-    def _heartbeat(self, row: Row, version: int, started: bool) -> tuple[Row, Said]:
-        if not self._may("heartbeat", row, version, Sabotage.BEAT_ANY_VERSION):
+    def _heartbeat(self, row: Row, worker: int, version: int, started: bool) -> tuple[Row, Said]:
+        if not self._may("heartbeat", row, worker, version, Sabotage.BEAT_ANY_VERSION):
             return row, Said("lost")
         after = row._replace(expired=False, started=row.started or (version if started else 0))
         return self._changed("heartbeat", row, after, version), _hold(row)
 
-    def _progress(self, row: Row, version: int) -> tuple[Row, Said]:
-        if not self._may("progress", row, version, Sabotage.REPORT_ANY_VERSION):
+    def _progress(self, row: Row, worker: int, version: int) -> tuple[Row, Said]:
+        if not self._may("progress", row, worker, version, Sabotage.REPORT_ANY_VERSION):
             return row, Said("lost")
         return self._changed("progress", row, row._replace(reporter=version), version), _hold(row)
 
@@ -261,11 +261,12 @@ class Database:
 
     # ── Guards and invariants ──
 
-    def _may(self, move: str, row: Row, version: int, *without: Sabotage) -> bool:
-        """MOVES, as a guard."""
+    def _may(self, move: str, row: Row, worker: int, version: int, *without: Sabotage) -> bool:
+        """MOVES, as a guard. Nobody's job is left to the status, or a mistake in MOVES would hide behind the worker."""
         any_version = self._sabotage in without and "version" in str(self._sabotage)
         any_status = self._sabotage in without and not any_version
-        ours = row.version == version or not MOVES[move].fenced or any_version
+        unfenced = not MOVES[move].fenced or any_version
+        ours = unfenced or (row.version == version and row.holder in (worker, NOBODY))
         return ours and (row.status in sources(move) or (any_status and row.status != GONE))
 
     def _broken(self, invariant: str, text: str) -> None:

@@ -125,7 +125,7 @@ class System:
         row = state.jobs[run.job]
         who = (name, run.version, run.job)
         label = self._do("worker {}: heartbeat of run {} of job {}", *who)
-        after, said = self._database.heartbeat(row, run.version, run.began)
+        after, said = self._database.heartbeat(row, name, run.version, run.began)
         heard = self._conduct.hear(worker, run, said)
         if after != row or heard != worker:
             yield label, True, state.with_job(run.job, after).with_worker(name, heard)
@@ -134,7 +134,7 @@ class System:
             yield label, False, state.with_job(run.job, after)._replace(budget=budget)
         if self.size.reports and run.phase == RUNNING:
             label = self._do("worker {}: run {} of job {} reports progress", *who)
-            after, _ = self._database.progress(row, run.version)
+            after, _ = self._database.progress(row, name, run.version)
             if after != row:
                 yield label, True, state.with_job(run.job, after)
 
@@ -205,9 +205,9 @@ class System:
         said = []
         for job, version, to in request.wishes:
             if to is None:
-                row, answer = self._database.heartbeat(jobs[job], version, started=True)
+                row, answer = self._database.heartbeat(jobs[job], name, version, started=True)
             else:
-                row, answer = self._database.settle(jobs[job], version, to)
+                row, answer = self._database.settle(jobs[job], name, version, to)
             jobs = put(jobs, job, row)
             said.append(answer)
         due = [job for job, row in enumerate(jobs) if row.status in sources("claim")]
@@ -253,7 +253,7 @@ class System:
             if not marked:
                 label = self._do("the supervisor marks what {} had started: {}", _who(dead), started)
                 for job, version in started:
-                    jobs = put(jobs, job, self._database.heartbeat(jobs[job], version, started=True)[0])
+                    jobs = put(jobs, job, self._database.heartbeat(jobs[job], dead, version, started=True)[0])
                 yield label, True, state._replace(jobs=jobs, orders=(*rest, (dead, started, True)))
             else:
                 label = self._do("the supervisor rescues what {} held", _who(dead))

@@ -154,7 +154,7 @@ class RandomLives:
             ran = 0.0 if job.started_at or not isinstance(outcome, Released) else None
             to = decide(seen, outcome, self.harness.now, retry=Delays((0.0, 9.0)), ran=ran)
             claim = claim_by(worker, *TOPICS, limit=1, lease=LEASE) if self.random.random() < 0.3 else None
-            settled = await store.settle([Settlement(job.id, job.version, to)], claim)
+            settled = await store.settle([Settlement(job.id, job.version, to, worker)], claim)
             self.running.remove((job, worker))
             self.running += [(one, worker) for one in (settled.claimed.jobs if settled.claimed else ())]
             told = "lost" if settled.verdicts[0].answer is Answer.LOST else None
@@ -183,7 +183,7 @@ class RandomLives:
         result = {"own": job.id, "run": job.version}
         to = decide(job, Completed(result), self.harness.now, ran=0.0)
         assert to.result == encode(result, "result")
-        settled = await self.harness.store.settle([Settlement(job.id, job.version, to)])
+        settled = await self.harness.store.settle([Settlement(job.id, job.version, to, worker)])
         done = settled.verdicts[0].answer is Answer.APPLIED
         self.running.remove((job, worker))
         self._ran(job, worker, ended=None)
@@ -191,7 +191,7 @@ class RandomLives:
         self._note("complete", [job.id], "ok" if done else "fail", detail=detail)
 
     async def _heartbeat(self) -> None:
-        beats = [Beat(job.id, job.version, self.random.random() < 0.5) for job, _ in self.running]
+        beats = [Beat(job.id, job.version, self.random.random() < 0.5, worker) for job, worker in self.running]
         holds = await self.harness.store.heartbeat(beats, LEASE)
         for (job, worker), hold in zip(list(self.running), holds, strict=True):
             if hold is Hold.LOST:
@@ -200,14 +200,16 @@ class RandomLives:
 
     async def _progress(self) -> None:
         line = NewLine(0.0, "info", "so far, so good")
-        await self.harness.store.progress(
-            [Progress(job.id, job.version, self.random.random() * 100, lines=(line,)) for job, _ in self.running]
-        )
+        reports = [
+            Progress(job.id, job.version, self.random.random() * 100, lines=(line,), worker=worker)
+            for job, worker in self.running
+        ]
+        await self.harness.store.progress(reports)
 
     async def _kill(self) -> None:
         worker = self.random.choice(WORKERS)
         if self.random.random() < 0.5:  # under a supervisor, which marks what had started before it takes it back
-            beats = [Beat(job.id, job.version, True) for job, by in self.running if by == worker]
+            beats = [Beat(job.id, job.version, True, worker) for job, by in self.running if by == worker]
             await self.harness.store.heartbeat(beats, 0.001)
             self.history.faults.append(Fault(self.now, "kill", worker))
             await self.harness.store.rescue(by="supervisor", backoff=(7.0,), workers=[worker], detail="killed")

@@ -13,6 +13,7 @@ has a beginning and no end is an operation whose outcome is unknown, or a run th
 import asyncio
 import itertools
 import os
+import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,12 +45,14 @@ class Recorder:
         self._folder = folder
         self._numbers = itertools.count(1)
         self._file = (0, -1)  # pid, descriptor
+        self._mark = secrets.token_hex(3)  # a pid may come again when many are killed, and its numbers begin anew
 
     def _write(self, **line: Any) -> None:
         pid, descriptor = self._file
         if pid != os.getpid():  # also after a fork
             pid = os.getpid()
-            descriptor = os.open(self._folder / f"{pid}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            name = f"{pid}-{self._mark}.jsonl"
+            descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             self._file = (pid, descriptor)
         os.write(descriptor, msgspec.json.encode(line, enc_hook=repr) + b"\n")
 

@@ -18,8 +18,10 @@ import rowlock.client.enqueue
 import rowlock.stores.postgres.fence
 import rowlock.stores.postgres.store
 import rowlock.stores.sqlite.database
+from rowlock.core import lifecycle
 from rowlock.core.job import HELD, Status
 from rowlock.runtime.run import Run
+from rowlock.runtime.worker import Worker
 from rowlock.stores.base import Rescued
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.statements import Statements
@@ -102,6 +104,14 @@ def _any_version(rows: Any, run: Any) -> bool:
     return run.id in rows and rows[run.id].status in HELD
 
 
+def _any_holder(rows: Any, run: Any) -> bool:
+    return _any_version(rows, run) and bool(rows[run.id].version == run.version)
+
+
+def _any_worker(row: Any, settlement: Any) -> bool:
+    return row.status in HELD and bool(row.version == settlement.version)
+
+
 def _any_status(row: Any, settlement: Any) -> bool:
     return bool(row.version == settlement.version)
 
@@ -142,6 +152,10 @@ def _fence_ignores_the_version(hold: Any) -> Any:
     return lambda schema: without(hold(schema), "JOIN asked USING (version)", "CROSS JOIN asked")
 
 
+def _fence_ignores_the_worker(hold: Any) -> Any:
+    return lambda schema: without(hold(schema), "asked.worker = found.locked_by", "true")
+
+
 def _without_a_rescan(attend: Any) -> Any:
     """The lock is taken, and nobody who waits looks again."""
 
@@ -177,6 +191,8 @@ class _Mute:
 _PROCESSING = "AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))"
 _VERSION = "version = json_extract(s.value, '$[1]') AND"
 _RUN = "version = $2::int"
+_WORKER = "AND (:worker IS NULL OR locked_by = :worker)"
+_OURS = "AND (worker IS NULL OR worker = locked_by)"
 _RUNNING = "AND (status = 'processing' OR status = 'cancel_requested')"
 _HELD = "AND status IN ('processing', 'cancel_requested')"
 _EXPIRED = "least(clock_timestamp(), coalesce($6::timestamptz, 'infinity'))"
@@ -213,6 +229,55 @@ DEFENCES: tuple[Defence, ...] = (
         "postgres",
         wrapped(rowlock.stores.postgres.fence, "_hold", _fence_ignores_the_version),
         red.fence,
+        virtual=False,
+    ),
+    Defence("worker in settle", "sqlite", replaced(settle, "_may", _any_worker), red.others_settle),
+    Defence(
+        "worker in settle",
+        "postgres",
+        postgres("settle settle_and_claim", "locked_by = $11::text", "true"),
+        red.others_settle,
+    ),
+    Defence(
+        "worker in a mixed settle",
+        "postgres",
+        postgres("settle_mixed settle_mixed_and_claim", "asked.worker = held.locked_by", "true"),
+        red.others_in_a_mixed_batch,
+    ),
+    Defence("worker in complete", "sqlite", sqlite(settle, "settle_archive", _WORKER, ""), red.others_completion),
+    Defence(
+        "worker in complete",
+        "postgres",
+        postgres("complete complete_and_claim", "locked_by = $5::text", "true"),
+        red.others_completion,
+    ),
+    Defence("worker in heartbeat", "sqlite", replaced(settle, "_holds", _any_holder), red.others_heartbeat),
+    Defence("worker in heartbeat", "postgres", postgres("heartbeat", _OURS, ""), red.others_heartbeat),
+    Defence("worker in progress", "sqlite", replaced(settle, "_holds", _any_holder), red.others_progress),
+    Defence("worker in progress", "postgres", postgres("progress", _OURS, ""), red.others_progress),
+    Defence("worker in fence", "sqlite", replaced(settle, "_holds", _any_holder), red.others_fence, virtual=False),
+    Defence(
+        "worker in fence",
+        "postgres",
+        wrapped(rowlock.stores.postgres.fence, "_hold", _fence_ignores_the_worker),
+        red.others_fence,
+        virtual=False,
+    ),
+    Defence("worker in repeats", "sqlite", replaced(lifecycle, "same_worker", lambda *_: True), red.others_repeat),
+    Defence("worker in repeats", "postgres", replaced(lifecycle, "same_worker", lambda *_: True), red.others_repeat),
+    Defence(
+        "what a settle claims is not its own",
+        "postgres",
+        wrapped(
+            PostgresStore, "_verdicts", lambda judge: lambda self, wishes, done, _: judge(self, wishes, done, None)
+        ),
+        red.own_claim_beside_the_settle,
+    ),
+    Defence(
+        "an older run makes room",
+        "sqlite",
+        replaced(Worker, "_replaced", lambda *_: None),
+        red.older_run,
         virtual=False,
     ),
     # ── The claim ──

@@ -52,7 +52,7 @@ def commit_without_a_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def rescue_at_once_after_an_outage(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Trust, "may_rescue", lambda self, at, others: True)
+    patch.setattr(Trust, "wait", lambda self, at, others: 0.0)
 
 
 def never_renew(patch: pytest.MonkeyPatch) -> None:

@@ -325,7 +325,7 @@ def inhabited(world: World) -> Iterator[None]:
             for module in (board, executor, keeper, maintenance, rounds, run, worker, rowlock.context)
         ),
         *((module, "random", chance) for module in (maintenance, patience, rounds, worker, client_enqueue)),
-        *((module, "datetime", _Clock) for module in (keeper, worker)),
+        (worker, "datetime", _Clock),
         *((module, "DEFAULT_RETRY", _BACKOFF) for module in (maintenance, rescue)),
         (keeper, "Portal", LanePortal),
         (rescue, "open_store", lambda url: Line(world.network, "supervisor")),

@@ -68,14 +68,12 @@ class Witness:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._has_transactions = True
 
     async def install(self, *, clock: str | None = None, transaction: str | None = None) -> "Witness":
         """`clock`, `transaction`: SQLite only, functions of the one connection that writes (see `lend`)."""
         if self._tables.kind == "postgres":
             statements = _postgres_statements()
         else:
-            self._has_transactions = transaction is not None
             columns = {table: await self._columns(table) for table in TABLES}
             statements = _sqlite_statements(columns, clock or _MACHINE_CLOCK, transaction or "0")
         for statement in statements:
@@ -103,7 +101,7 @@ class Witness:
             RowChange(seq, at, table, op, tx, self._row(before), self._row(after))
             for seq, at, tx, table, op, before, after in await self._tables.fetch(f"{query} ORDER BY seq")
         ]
-        return found if self._has_transactions else with_transactions(found)
+        return found if any(change.tx for change in found) else with_transactions(found)
 
     async def rows(self, table: str) -> dict[str, dict[str, Any]]:
         if self._tables.kind == "postgres":

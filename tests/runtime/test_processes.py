@@ -63,6 +63,12 @@ async def test_the_child_has_the_surroundings_of_its_worker(runner: Runner, monk
     }
 
 
+async def test_transactions_in_a_child_are_fenced_by_version_and_worker(runner: Runner) -> None:
+    job = await runner.claimed("guard", {})
+    found = completed(await runner.pool.run(job, deeds.guard, Wire()))
+    assert found == {"id": job.id, "version": 1, "worker": "w1"}
+
+
 async def test_what_a_handler_tells_arrives(runner: Runner) -> None:
     link = Wire()
     result = completed(await runner.run("tell", link=link))
@@ -177,6 +183,13 @@ async def test_an_interruption_that_is_older_than_the_run_reaches_it_too(runner:
     outcome = await runner.run("work_until_told", link=link, file=str(tmp_path / "pid"))
     assert isinstance(outcome, Failed)
     assert "TimeLimit" in outcome.error
+
+
+async def test_a_run_that_was_lost_while_its_child_started_never_begins(runner: Runner, tmp_path: Path) -> None:
+    link = Wire()
+    link.interruption = Interruption.LOST
+    assert await runner.run("work_until_told", link=link, file=str(tmp_path / "pid")) == GaveUp(None)
+    assert not (tmp_path / "pid").exists()
 
 
 async def test_an_interruption_is_not_for_the_next_job(runner: Runner) -> None:

@@ -127,6 +127,38 @@ async def test_a_lost_claim_is_given_back_even_while_stopping(jobs: Jobs, monkey
     assert (job.status, job.retries, job.locked_by) == (Status.PENDING, 0, None)
 
 
+async def test_a_database_that_stays_away_is_not_asked_more_and_more_often(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One round looks for a claim whose reply was lost, another one settles, and both fail, again and again."""
+    over = asyncio.Event()
+
+    @jobs.task
+    async def work() -> None:
+        await over.wait()
+
+    await jobs.start(poll=0.05, lease=2)
+    worker = working(jobs)
+    made = await work.enqueue()
+    await status_of(jobs, made.id, Status.PROCESSING)
+    tries = 0
+
+    async def away(*arguments: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        await asyncio.sleep(0.01)  # long enough that the other one is under way
+        raise OutcomeUnknown("cut off")
+
+    with monkeypatch.context() as patched:
+        for verb in ("claim", "held_by", "settle"):
+            patched.setattr(worker.rounds._store, verb, away)
+        await until_true(lambda: worker.rounds.claim_lost)
+        over.set()
+        await asyncio.sleep(3.0)
+        assert tries < 60  # every third of a second, two at a time
+    assert (await ended(jobs, made.id)).status is Status.COMPLETED
+
+
 async def test_a_lost_claim_that_was_cancelled_meanwhile_ends_cancelled(jobs: Jobs, url: str) -> None:
     @jobs.task
     async def work() -> None: ...

@@ -20,65 +20,65 @@ def steady(trust: Trust, start: float, end: float, step: float = 5.0) -> None:
 
 def test_nobody_rescues_before_an_interval_of_heartbeats() -> None:
     trust = Trust(10.0)
-    assert not trust.may_rescue(0.0, 0.0)
+    assert trust.wait(0.0, 0.0) > 0
     steady(trust, 0.0, 5.0)
-    assert not trust.may_rescue(9.0, 0.0)
+    assert trust.wait(9.0, 0.0) > 0
     steady(trust, 10.0, 10.0)
-    assert trust.may_rescue(10.0, 0.0)
+    assert trust.wait(10.0, 0.0) <= 0
 
 
 def test_others_may_beat_more_slowly() -> None:
     trust = Trust(10.0)
     steady(trust, 0.0, 15.0)
-    assert not trust.may_rescue(15.0, 20.0)
+    assert trust.wait(15.0, 20.0) > 0
     steady(trust, 20.0, 20.0)
-    assert trust.may_rescue(20.0, 20.0)
+    assert trust.wait(20.0, 20.0) <= 0
 
 
 def test_a_failed_heartbeat_starts_anew() -> None:
     trust = Trust(10.0)
     steady(trust, 0.0, 20.0)
-    assert trust.may_rescue(20.0, 0.0)
+    assert trust.wait(20.0, 0.0) <= 0
     trust.broken()
-    assert not trust.may_rescue(21.0, 0.0)
+    assert trust.wait(21.0, 0.0) > 0
     steady(trust, 22.0, 27.0)
-    assert not trust.may_rescue(27.0, 0.0)
+    assert trust.wait(27.0, 0.0) > 0
     steady(trust, 32.0, 32.0)
-    assert trust.may_rescue(32.0, 0.0)
+    assert trust.wait(32.0, 0.0) <= 0
 
 
 def test_a_process_that_slept_starts_anew() -> None:
     trust = Trust(10.0)
     steady(trust, 0.0, 20.0)
-    assert not trust.may_rescue(60.0, 0.0)  # no contact for too long
+    assert trust.wait(60.0, 0.0) > 0  # no contact for too long
     trust.contact(60.0, 60.0, clock(60.0))
-    assert not trust.may_rescue(60.0, 0.0)
+    assert trust.wait(60.0, 0.0) > 0
     steady(trust, 65.0, 70.0)
-    assert trust.may_rescue(70.0, 0.0)
+    assert trust.wait(70.0, 0.0) <= 0
 
 
 def test_a_clock_that_jumps_ahead_starts_anew() -> None:
     trust = Trust(10.0)
     steady(trust, 0.0, 20.0)
     trust.contact(25.0, 25.0, clock(25.0 + 3600))
-    assert not trust.may_rescue(25.0, 0.0)
+    assert trust.wait(25.0, 0.0) > 0
     trust.contact(30.0, 30.0, clock(30.0 + 3600))
     trust.contact(35.0, 35.0, clock(35.0 + 3600))
-    assert trust.may_rescue(35.0, 0.0)
+    assert trust.wait(35.0, 0.0) <= 0
 
 
 def test_a_clock_that_falls_back_harms_nobody() -> None:
     trust = Trust(10.0)
     steady(trust, 0.0, 20.0)
     trust.contact(25.0, 25.0, clock(25.0 - 3600))
-    assert trust.may_rescue(25.0, 0.0)
+    assert trust.wait(25.0, 0.0) <= 0
 
 
 def test_a_slow_answer_is_no_jump() -> None:
     trust = Trust(10.0)
     steady(trust, 0.0, 15.0)
     trust.contact(20.0, 24.0, clock(23.9))
-    assert trust.may_rescue(20.0, 0.0)
+    assert trust.wait(20.0, 0.0) <= 0
 
 
 def test_a_very_slow_answer_is_a_gap() -> None:
@@ -86,6 +86,13 @@ def test_a_very_slow_answer_is_a_gap() -> None:
     trust = Trust(10.0)
     steady(trust, 0.0, 15.0)
     trust.contact(20.0, 60.0, clock(60.0))
-    assert not trust.may_rescue(60.0, 0.0)
+    assert trust.wait(60.0, 0.0) > 0
     steady(trust, 65.0, 70.0)
-    assert trust.may_rescue(70.0, 0.0)
+    assert trust.wait(70.0, 0.0) <= 0
+
+
+def test_it_tells_how_long_to_wait() -> None:
+    trust = Trust(10.0)
+    assert trust.wait(0.0, 20.0) == 20.0
+    steady(trust, 0.0, 5.0)
+    assert (trust.wait(6.0, 0.0), trust.wait(6.0, 20.0)) == (4.0, 14.0)

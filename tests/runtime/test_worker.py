@@ -4,11 +4,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Generator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
 
+import rowlock.runtime.worker
 from rowlock.context import Context
 from rowlock.core.job import Job, Lane, Status
 from rowlock.core.retry import Delays
@@ -134,6 +135,26 @@ async def test_snooze_runs_later_and_costs_no_retry(jobs: Jobs) -> None:
     assert await events(jobs, job.id) == [
         "enqueued", "claimed", "snoozed", "claimed", "snoozed", "claimed", "completed",
     ]  # fmt: skip
+
+
+async def test_a_snooze_until_a_time_when_the_clock_is_set(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is the database's, whatever the machine's own clock has become since the worker last compared them."""
+
+    class Behind(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) - timedelta(hours=1)
+
+    @jobs.task
+    async def patient(job: Job) -> int:
+        if job.version == 1:
+            monkeypatch.setattr(rowlock.runtime.worker, "datetime", Behind)
+            raise Snooze(job.created + timedelta(seconds=0.2))
+        return job.version
+
+    await jobs.start()
+    job = await ended(jobs, (await jobs.enqueue("patient")).id)  # not in an hour
+    assert (job.status, job.result) == (Status.COMPLETED, 2)
 
 
 async def test_a_handler_may_cancel_its_own_job(jobs: Jobs) -> None:

@@ -40,6 +40,13 @@ MINUTE = 60.0
 NOBODY = "0193fb1e-0000-7000-8000-000000000000"  # no job has this id
 RETRY_IN_10 = Delays((10.0,))
 
+# What is running is pending again, and nothing tells of it.
+FORGET_CLAIMS = """
+UPDATE _jobs SET status = 'pending', ready = true, version = version - 1, locked_by = NULL, locked_until = NULL,
+    claimed_at = NULL, started_at = NULL
+WHERE locked_by IS NOT NULL
+"""
+
 _ids = IdMaker(lambda: micros(START) * 1000, os.urandom)
 
 
@@ -57,7 +64,8 @@ def claim_by(worker: str = "w1", *topics: str, limit: int = 10, lease: float = L
 
 def settlement(claimed: Job, outcome: Outcome, *, ran: float | None = None) -> Settlement:
     """What a worker would ask for that has just seen the job as `claimed`."""
-    return Settlement(claimed.id, claimed.version, decide(claimed, outcome, START, retry=RETRY_IN_10, ran=ran))
+    to = decide(claimed, outcome, START, retry=RETRY_IN_10, ran=ran)
+    return Settlement(claimed.id, claimed.version, to, claimed.locked_by)
 
 
 def info(name: str = "w1", **fields: Any) -> WorkerInfo:
@@ -191,6 +199,10 @@ class Harness(ABC):
 
     async def story(self, job_id: str) -> list[str]:
         return [event.event for event in await self.events(job_id)]
+
+    async def forget_claims(self) -> None:
+        """As a database does that took over before it had heard of them."""
+        await self.execute(FORGET_CLAIMS)
 
     # ── Jobs in the state a test wants ──
 

@@ -218,14 +218,14 @@ class Reference:
         holds = []
         for run in runs:
             row = self.rows.get(run.id)
-            ours = row is not None and row.job.version == run.version and row.job.status in HELD
+            ours = row is not None and _is_of(row.job, run) and row.job.status in HELD
             asked = row is not None and row.job.status is Status.CANCEL_REQUESTED
             holds.append((Hold.CANCEL if asked else Hold.KEPT) if ours else Hold.LOST)
         return holds
 
     def held_by(self, worker: str) -> list[Beat]:
         held = self._where(lambda job: job.status in HELD and job.locked_by == worker)
-        return [Beat(job.id, job.version, job.started_at is not None) for job in held]
+        return [Beat(job.id, job.version, job.started_at is not None, worker) for job in held]
 
     def report(self, worker: WorkerInfo) -> datetime:
         before = self.register.get(worker.name)
@@ -241,7 +241,7 @@ class Reference:
 
     def _held(self, move: str, run: Run, columns: Callable[[Job, Run], dict[str, Any]]) -> Hold:
         row = self.rows.get(run.id)
-        if row is None or row.job.version != run.version or row.job.status not in MOVES[move].sources:
+        if row is None or not _is_of(row.job, run) or row.job.status not in MOVES[move].sources:
             return Hold.LOST
         self._change(move, row.job, **columns(row.job, run))
         return Hold.CANCEL if row.job.status is Status.CANCEL_REQUESTED else Hold.KEPT
@@ -256,9 +256,9 @@ class Reference:
         if row is None:
             return judge(wish.version, to.event, None)
         job = row.job
-        if job.version != wish.version or job.status not in MOVES[move].sources:
-            ended = ended_by(wish.version, job.status, job.version, list(row.history))
-            return judge(wish.version, to.event, Standing(job.status, job.version, ended))
+        if not _is_of(job, wish) or job.status not in MOVES[move].sources:
+            ended = ended_by(wish.version, job.status, job.version, list(row.history), wish.worker, job.locked_by)
+            return judge(wish.version, to.event, Standing(job.status, job.version, ended, job.locked_by), wish.worker)
         assert job.claimed_at
         started_at = job.started_at if to.ran is None else max(job.claimed_at, self._after(-to.ran))
         common: dict[str, Any] = {
@@ -538,3 +538,8 @@ class Reference:
             return Log([])
         lines = [LogLine(moment(line["at"]), line["version"], line["level"], line["text"]) for line in row.log]
         return Log(lines, row.log_dropped)
+
+
+def _is_of(job: Job, run: Beat | Progress | Settlement) -> bool:
+    """The fence."""
+    return job.version == run.version and run.worker in (None, job.locked_by)

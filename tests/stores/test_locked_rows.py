@@ -63,7 +63,7 @@ async def test_look_and_held_by_wait_for_nobody(store: Harness) -> None:
     claimed = await store.claimed()
     async with locked(store, claimed.id):
         assert await store.store.look([Beat(claimed.id, 1), Beat(claimed.id, 2)]) == [Hold.KEPT, Hold.LOST]
-        assert await store.store.held_by("w1") == [Beat(claimed.id, 1, started=True)]
+        assert await store.store.held_by("w1") == [Beat(claimed.id, 1, started=True, worker="w1")]
 
 
 async def test_who_is_just_reporting_is_not_retired(store: Harness) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from rowlock.core.job import Job, NewJob, Status, new_job
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Settlement, Snoozed, TimedOut, decide
@@ -36,6 +36,9 @@ workers = st.sampled_from(["w1", "w2"])
 people = st.sampled_from(["ann", "bob"])
 reasons = st.sampled_from([None, "because"])
 seconds = st.sampled_from([0.0, 0.5, 7.0, 60.0])
+# Whose a run is said to be: its own worker's, anybody's, or another's, who may have a run of the same version as well:
+# jobs that were deleted come back under their ids.
+whose = st.sampled_from([None, "own", "own", "w1", "w2"])
 # Any of the jobs, or runs, that there have been: an index, so that examples shrink well.
 which = st.integers(0, 15)
 some = st.lists(which, min_size=1, max_size=3)
@@ -144,6 +147,9 @@ class Model(RuleBasedStateMachine):
         runs = [self.runs[-1 - n % len(self.runs)] for n in indexes]
         return list({run.id: run for run in runs}.values())
 
+    def worker_of(self, run: Job, whose: str | None) -> str | None:
+        return run.locked_by if whose == "own" else whose
+
     # ── Clients ──
 
     @rule(
@@ -194,29 +200,32 @@ class Model(RuleBasedStateMachine):
         self.both("claim", claim)
 
     @precondition(lambda self: self.runs)
-    @rule(chosen=some, started=st.booleans(), lease=st.sampled_from([1.0, 30.0, 100.0]))
-    def heartbeat(self, chosen: list[int], started: bool, lease: float) -> None:
-        self.both("heartbeat", [Beat(job.id, job.version, started) for job in self.chosen(chosen)], lease)
+    @rule(chosen=some, started=st.booleans(), whose=whose, lease=st.sampled_from([1.0, 30.0, 100.0]))
+    def heartbeat(self, chosen: list[int], started: bool, whose: str | None, lease: float) -> None:
+        runs = self.chosen(chosen)
+        self.both("heartbeat", [Beat(run.id, run.version, started, self.worker_of(run, whose)) for run in runs], lease)
 
     @precondition(lambda self: self.runs)
     @rule(
         chosen=some,
+        whose=whose,
         percent=st.none() | st.floats(-10, 110),
         stage=reasons,
         message=reasons,
         lines=said,
         more=st.lists(st.builds(dict, percent=st.sampled_from([None, 7.0]), stage=reasons, lines=said), max_size=2),
     )
-    def progress(self, chosen: list[int], more: list[dict[str, Any]], **first: Any) -> None:
+    def progress(self, chosen: list[int], whose: str | None, more: list[dict[str, Any]], **first: Any) -> None:
         runs = self.chosen(chosen)
-        reports = [Progress(job.id, job.version, **first) for job in runs]
-        reports += [Progress(runs[0].id, runs[0].version, **fields) for fields in more]
+        reports = [Progress(run.id, run.version, worker=self.worker_of(run, whose), **first) for run in runs]
+        reports += [structs.replace(reports[0], **{"percent": None, "message": None} | fields) for fields in more]
         self.both("progress", reports)
 
     @precondition(lambda self: self.runs)
-    @rule(chosen=some)
-    def look(self, chosen: list[int]) -> None:
-        self.both("look", [Beat(job.id, job.version) for job in self.chosen(chosen)])
+    @rule(chosen=some, whose=whose)
+    def look(self, chosen: list[int], whose: str | None) -> None:
+        runs = self.chosen(chosen)
+        self.both("look", [Beat(run.id, run.version, worker=self.worker_of(run, whose)) for run in runs])
 
     @rule(worker=workers)
     def held_by(self, worker: str) -> None:
@@ -239,6 +248,7 @@ class Model(RuleBasedStateMachine):
         informed=st.booleans(),
         ran=st.sampled_from([None, 0.0, 3.0]),
         wrong=st.sampled_from([0, 0, 0, 0, -1]),
+        whose=st.lists(whose, min_size=3, max_size=3) | st.just(["own"] * 3),
         claim=st.none() | claims,
     )
     def settle(
@@ -248,14 +258,15 @@ class Model(RuleBasedStateMachine):
         informed: bool,
         ran: float | None,
         wrong: int,
+        whose: list[str | None],
         claim: Claim | None,
     ) -> None:
         settlements = []
-        for run, outcome in zip(self.chosen(chosen), wishes, strict=False):
+        for run, outcome, by in zip(self.chosen(chosen), wishes, whose, strict=False):
             row = self.reference.rows.get(run.id)
             seen = row.job if row and informed and row.job.version == run.version else run
             transition = decide(seen, outcome, self.reference.now, retry=Delays((0.0, 9.0)), ran=ran)
-            settlements.append(Settlement(run.id, run.version + wrong, transition))
+            settlements.append(Settlement(run.id, run.version + wrong, transition, self.worker_of(run, by)))
         if any(wish.transition.status is Status.PENDING for wish in settlements):
             claim = None  # a store may or may not claim what the same call made ready
         self.both("settle", settlements, claim)

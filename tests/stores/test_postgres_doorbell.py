@@ -212,6 +212,15 @@ async def test_a_socket_that_is_half_open_is_replaced(url: str, postgres: Postgr
                 assert await rung(waiting)
 
 
+async def test_connections_that_are_half_open_do_not_hold_up_the_end(url: str, postgres: PostgresServer) -> None:
+    async with Proxy(postgres.host, postgres.port) as proxy:
+        store = PostgresStore(url.replace(f":{urlsplit(url).port}/", f":{proxy.port}/"))
+        await store.open()
+        proxy.freeze_newest()
+        async with asyncio.timeout(3):  # a worker that is told to stop has a second for this and more
+            await store.close()
+
+
 async def test_a_server_that_was_away(caplog: pytest.LogCaptureFixture) -> None:
     with PostgresServer() as server:
         await PostgresStore(server.url()).migrate()

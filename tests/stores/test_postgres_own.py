@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import asyncpg
 import pytest
@@ -12,8 +13,9 @@ from rowlock import errors
 from rowlock.core.job import Status, new_job
 from rowlock.core.lifecycle import Answer, Completed, Failed, Released
 from rowlock.stores import open_store
-from rowlock.stores.base import Claim, Edit, Settled, Store
+from rowlock.stores.base import Beat, Claim, Edit, Settled, Store
 from rowlock.stores.postgres.connections import parse_target
+from rowlock.stores.postgres.store import PostgresStore
 from tests.servers import PostgresServer
 from tests.stores.harness import claim_by, job, lanes, settlement
 
@@ -94,6 +96,32 @@ async def test_a_connection_cut_in_the_middle_leaves_the_outcome_unknown(
     await store.close()
 
 
+async def test_behind_a_pooler_types_are_asked_for_in_one_transaction(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are three statements of the driver's. On three servers, one of them would compile the question for a second,
+    and another one would keep a setting that is not its own."""
+    driver: Any = asyncpg.Connection
+    real = driver._introspect_types
+    together: list[bool] = []
+
+    async def introspect(self: Any, typeoids: Any, timeout: Any) -> Any:
+        together.append(self.is_in_transaction())
+        return await real(self, typeoids, timeout)
+
+    monkeypatch.setattr(driver, "_introspect_types", introspect)
+    await open_store(postgres_url).migrate()
+    store = open_store(f"{postgres_url}?statement_cache_size=0")
+    await store.open()
+    await store.insert([job(), job(key="a"), job(priority=7)])
+    claimed = (await store.claim(claim_by("w1"))).jobs
+    await store.heartbeat([Beat(one.id, one.version, started=True) for one in claimed], 30.0)
+    await store.settle([settlement(one, Completed(b"1")) for one in claimed])
+    await store.rescue(by="w1", backoff=[1.0], limit=10)
+    await store.close()
+    assert together == [True]
+
+
 # ── Addresses ──
 
 
@@ -126,6 +154,57 @@ def test_bad_options_are_named(query: str, code: str) -> None:
 def test_a_bad_port_is_a_bad_url() -> None:
     with pytest.raises(errors.InvalidInput, match="url"):
         parse_target("postgresql://localhost:ninety/shop")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:secret@one:6543,two,[::1]:7/shop",
+        "postgresql://ann:secret@/shop?host=one,two,::1&port=6543,5432,7",
+    ],
+)
+def test_several_hosts_want_the_one_that_can_be_written_to(url: str) -> None:
+    target = parse_target(url)
+    assert target.hosts == (("one", 6543), ("two", 5432), ("::1", 7))
+    assert "target_session_attrs=read-write" in target.dsn
+    assert "secret" not in target.label
+    assert target.label.startswith("PostgreSQL at one:6543,two:5432")
+
+
+def test_one_host_is_taken_as_it_is() -> None:
+    for url in ("postgresql://one/shop", "postgresql:///shop?host=one", "postgresql:///shop"):
+        assert parse_target(url).hosts == ()
+        assert "target_session_attrs" not in parse_target(url).dsn
+
+
+def test_every_host_has_its_port() -> None:
+    with pytest.raises(errors.InvalidInput, match="port"):
+        parse_target("postgresql:///shop?host=one,two&port=1,2,3")
+
+
+async def test_hosts_that_are_gone_silent_or_standbys_are_passed_over(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    """The silent one keeps nobody waiting twice, also if the first had no patience."""
+    database = postgres_url.rsplit("/", 1)[1]
+    await postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+
+    silent = socket.create_server(("127.0.0.1", 0))  # nobody takes the calls
+    port = silent.getsockname()[1]
+    login, _, place = postgres_url.removeprefix("postgresql://").rpartition("@")
+    server, _, _ = place.partition("/")
+    url = f"postgresql://{login}@127.0.0.1:1,127.0.0.1:{port},{server}/{database}?connect_timeout=30"
+    store = open_store(url)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await store.open()
+    with pytest.raises(errors.StoreUnavailable, match=f"{server}: None of the hosts match"):
+        await open_store(url.replace("connect_timeout=30", "connect_timeout=0.2")).open()
+    await postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = off")
+    async with asyncio.timeout(10):
+        with pytest.raises(errors.NotMigrated):
+            await store.open()
+    silent.close()
 
 
 # ── Schemas and privileges ──
@@ -191,6 +270,31 @@ async def test_a_read_only_server_is_said_to_be_one(postgres_url: str) -> None:
     with pytest.raises(errors.StoreReadOnly, match="read-only"):
         await standby.insert([job()])
     await standby.close()
+    assert issubclass(errors.StoreReadOnly, errors.StoreUnavailable)  # to be waited for
+    await store.close()
+
+
+async def test_connections_to_a_server_that_became_read_only_are_given_up(postgres_url: str) -> None:
+    store = await migrated(postgres_url)
+    connection = await asyncpg.connect(postgres_url)
+    query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'rowlock' AND datname = current_database()"
+    await asyncio.gather(*(store.insert([job()]) for _ in range(5)))  # on several connections
+    before = {pid for (pid,) in await connection.fetch(query)}
+    assert isinstance(store, PostgresStore)
+    async with store._connections.acquire() as mine:  # this one has been demoted
+        await mine.execute("SET default_transaction_read_only = on")
+    with pytest.raises(errors.StoreReadOnly):
+        await store.insert([job()])
+    await store.insert([job()])
+
+    for _ in range(500):
+        if not before & {pid for (pid,) in await connection.fetch(query)}:
+            break
+        await asyncio.sleep(0.02)
+    else:
+        pytest.fail("an old connection is still there")
+    assert len(before) > 1
+    await connection.close()
     await store.close()
 
 

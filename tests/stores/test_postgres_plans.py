@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rowlock.core.lifecycle import CRASH_ERROR, Completed, Failed, Settlement, decide
+from rowlock.core.lifecycle import CRASH_ERROR, Completed, Failed
 from rowlock.stores.base import Claim
 from rowlock.stores.postgres import rows
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.store import PostgresStore
-from tests.stores.harness import START, info, job, lanes
+from tests.stores.harness import info, job, lanes, settlement
 
 JOBS = 20
 LANES = lanes("mail", "bills", "nobody_enqueues_this")
@@ -82,16 +82,20 @@ class Meter:
         claimed = (await store.claim(CLAIM)).jobs
         assert len(claimed) == JOBS
         settlements = [
-            Settlement(one.id, one.version, decide(one, Completed() if n % 2 else Failed("no"), START, ran=0.1))
-            for n, one in enumerate(claimed)
+            settlement(one, Completed() if n % 2 else Failed("no"), ran=0.1) for n, one in enumerate(claimed)
         ]
         settle = rows.settle_arrays(settlements)
+        mixed = rows.settle_arrays(settlements, mixed=True)
+        complete = rows.completions([settlement(one, Completed(), ran=0.1) for one in claimed])
         ids, versions = [one.id for one in claimed], [one.version for one in claimed]
+        workers = [one.locked_by for one in claimed]
         blocks["settle"] = await self.blocks(sql.settle, *settle)
+        blocks["settle of several workers"] = await self.blocks(sql.settle_mixed, *mixed)
+        blocks["complete"] = await self.blocks(sql.complete, *complete)
         blocks["settle and claim"] = await self.blocks(sql.settle_and_claim, *settle, *claim)
-        blocks["heartbeat"] = await self.blocks(sql.heartbeat, ids, versions, [True] * JOBS, 30.0)
+        blocks["heartbeat"] = await self.blocks(sql.heartbeat, ids, versions, workers, [True] * JOBS, 30.0)
         said = [[5.0] * JOBS, ["stage"] * JOBS, ["message"] * JOBS, ['[[0,"info","hi"]]'] * JOBS]
-        blocks["progress"] = await self.blocks(sql.progress, ids, versions, *said, 200)
+        blocks["progress"] = await self.blocks(sql.progress, ids, versions, workers, *said, 200)
         blocks["look"] = await self.blocks(sql.look, ids)
         blocks["held_by"] = await self.blocks(sql.held_by, CLAIM.worker)
         blocks["rescue of the dead"] = await self.blocks(
@@ -133,7 +137,7 @@ async def test_what_workers_say_again_and_again_reaches_no_index(store: Postgres
         await connection.execute("VACUUM _jobs")
         await connection.execute("BEGIN")
         for percent in (10.0, 20.0, 30.0):
-            said = [[run.id], [1], [percent], ["stage"], ["message"], [line], 200]
+            said = [[run.id], [1], ["w1"], [percent], ["stage"], ["message"], [line], 200]
             await connection.fetch(store._sql.progress, *said)
             await connection.fetch(store._sql.report, *rows.worker_values(info()))
         hot = {
@@ -163,7 +167,7 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
     assert {name: len(text) for name, text in statements.items() if len(text) >= 15 * 1024} == {}
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("settle", 10), ("complete", 4)])
+@pytest.mark.parametrize(("name", "parameters"), [("settle", 11), ("settle_mixed", 11), ("complete", 5)])
 async def test_a_plan_made_for_an_empty_queue_still_archives_a_batch_in_one_pass(
     store: PostgresStore, name: str, parameters: int
 ) -> None:

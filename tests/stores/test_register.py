@@ -115,7 +115,7 @@ async def test_look_answers_in_order_and_writes_nothing(store: Harness) -> None:
 @pytest.mark.parametrize("status", Status)
 async def test_held_by_in_every_status(store: Harness, status: Status) -> None:
     job = await store.in_status(status)
-    expected = [Beat(job.id, 1, started=True)] if status in HELD else []
+    expected = [Beat(job.id, 1, started=True, worker="w1")] if status in HELD else []
     assert await store.store.held_by("w1") == expected
 
 
@@ -127,8 +127,12 @@ async def test_held_by_names_the_runs_of_this_worker_alone(store: Harness) -> No
     done = await store.claimed(topic="other")
     await store.store.settle([settlement(done, Completed())])
     held = await store.store.held_by("w1")
-    assert set(held) == {Beat(started.id, 1, True), Beat(ahead.id, 1, False), Beat(again.id, 2, True)}
+    assert set(held) == {
+        Beat(started.id, 1, True, "w1"),
+        Beat(ahead.id, 1, False, "w1"),
+        Beat(again.id, 2, True, "w1"),
+    }
     assert len(held) == 3
     assert await store.store.held_by("w") == []
     await store.store.heartbeat([Beat(ahead.id, 1, started=True)], LEASE)
-    assert Beat(ahead.id, 1, True) in await store.store.held_by("w1")
+    assert Beat(ahead.id, 1, True, "w1") in await store.store.held_by("w1")

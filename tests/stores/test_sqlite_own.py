@@ -20,7 +20,7 @@ from rowlock import errors
 from rowlock.core.lifecycle import Answer, Completed, Failed
 from rowlock.stores import migrations
 from rowlock.stores.base import Beat
-from rowlock.stores.sqlite import connect, filesystem
+from rowlock.stores.sqlite import connect, filesystem, threads
 from rowlock.stores.sqlite.database import Database, microseconds
 from rowlock.stores.sqlite.insert import insert
 from rowlock.stores.sqlite.migrate import known, statements
@@ -633,3 +633,37 @@ async def test_heartbeats_of_many_jobs(store: SqliteStore) -> None:
     held = (await store.claim(claim_by(limit=3000))).jobs
     assert len(held) == 3000
     assert set(await store.heartbeat([Beat(one.id, one.version) for one in held], 30.0)) == {"kept"}
+
+
+async def test_an_answer_that_finds_no_memory_comes_later(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler has eaten it all for a moment: the thread must not die, and nobody may wait for ever."""
+    deliver, failures = threads.deliver, iter([MemoryError(), MemoryError()])
+
+    def hungry(answers: list[threads.Answer]) -> None:
+        for failure in failures:
+            raise failure
+        deliver(answers)
+
+    monkeypatch.setattr(threads, "deliver", hungry)
+    async with asyncio.timeout(10):
+        assert await store.promote() == 0
+        assert await store.promote() == 0
+
+
+def test_a_rollback_that_finds_no_memory_is_tried_again(tmp_path: Path) -> None:
+    failures = iter([MemoryError(), MemoryError()])
+
+    class Hungry(sqlite3.Connection):
+        def execute(self, statement: str, *arguments: object) -> sqlite3.Cursor:
+            if statement == "ROLLBACK":
+                for failure in failures:
+                    raise failure
+            return super().execute(statement, *arguments)  # type: ignore[arg-type]
+
+    path = tmp_path / "some.db"
+    with closing(sqlite3.connect(path, isolation_level=None, factory=Hungry)) as conn:
+        with pytest.raises(MemoryError), Database(conn, str(path)).transaction():
+            raise MemoryError
+        assert not conn.in_transaction

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, Failed, Settlement, decide
+from rowlock.core.lifecycle import Completed, Failed, Settlement
 from rowlock.stores.base import Beat, Claim, NewLine, Progress
 from rowlock.stores.sqlite import settle, upkeep
 from rowlock.stores.sqlite.claim import claim
 from rowlock.stores.sqlite.connect import connect_writer
 from rowlock.stores.sqlite.database import Database, microseconds
 from rowlock.stores.sqlite.rows import sql
-from tests.stores.harness import START, job, lanes
+from tests.stores.harness import job, lanes, settlement
 
 JOBS = 20
 LANES = lanes("mail", "bills", "nobody_enqueues_this")
@@ -84,9 +84,9 @@ def measure(database: Database) -> dict[str, int]:
     claimed = database.claim(CLAIM).jobs
     assert len(claimed) == JOBS
     settlements = [_settlement(n, one) for n, one in enumerate(claimed)]
-    beats = [Beat(one.id, one.version, True) for one in claimed]
+    beats = [Beat(one.id, one.version, True, one.locked_by) for one in claimed]
     lines = (NewLine(0.0, "info", "hi"),)
-    reports = [Progress(one.id, one.version, 5.0, "stage", "message", lines) for one in claimed]
+    reports = [Progress(one.id, one.version, 5.0, "stage", "message", lines, one.locked_by) for one in claimed]
     taken["settle"] = steps(conn, lambda now: settle.settle(conn, now, settlements))
     taken["settle and claim"] = steps(conn, lambda now: settle.settle(conn, now, settlements, CLAIM))
     taken["heartbeat"] = steps(conn, lambda now: settle.heartbeat(conn, now, beats, 30.0))
@@ -101,7 +101,7 @@ def measure(database: Database) -> dict[str, int]:
 
 
 def _settlement(n: int, one: Job) -> Settlement:
-    return Settlement(one.id, one.version, decide(one, Completed() if n % 2 else Failed("no"), START, ran=0.1))
+    return settlement(one, Completed() if n % 2 else Failed("no"), ran=0.1)
 
 
 @pytest.mark.timeout(300)

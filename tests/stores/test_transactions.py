@@ -64,7 +64,8 @@ async def claimed(harness: Harness, worker: str = "w1") -> Job:
 
 
 def guard(run: Job, *, completes: bool = False) -> Guard:
-    return Guard(run.id, run.version, settlement(run, Completed({"ok": True}), ran=1.0) if completes else None)
+    done = settlement(run, Completed({"ok": True}), ran=1.0) if completes else None
+    return Guard(run.id, run.version, done, run.locked_by)
 
 
 # ── Commit, or not ──
@@ -89,6 +90,12 @@ async def _rescued_and_claimed(harness: Harness, run: Job) -> None:
     assert (again.id, again.version) == (run.id, 2)
 
 
+async def _forgotten_and_claimed(harness: Harness, run: Job) -> None:
+    await harness.forget_claims()
+    [again] = (await harness.store.claim(claim_by("w2"))).jobs
+    assert (again.id, again.version) == (run.id, 1)
+
+
 async def _cancelled_by_timeout(harness: Harness, run: Job) -> None:
     await harness.store.cancel([run.id], by="ann")
     assert await harness.store.cancel_timeout(by="m1", grace=0.0) == [run.id]
@@ -100,7 +107,9 @@ async def _completed(harness: Harness, run: Job) -> None:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("completes", [False, True])
-@pytest.mark.parametrize("lose", [_rescued, _rescued_and_claimed, _cancelled_by_timeout, _completed])
+@pytest.mark.parametrize(
+    "lose", [_rescued, _rescued_and_claimed, _forgotten_and_claimed, _cancelled_by_timeout, _completed]
+)
 async def test_a_zombie_commits_nothing(
     real_store: Harness, lose: Callable[[Harness, Job], Awaitable[None]], completes: bool, colour: str
 ) -> None:

@@ -278,6 +278,30 @@ def _cut_around_the_check(monkeypatch: pytest.MonkeyPatch, proxy: Proxy, *, befo
     monkeypatch.setattr(sync_transactions, "_check", checked_sync)
 
 
+@pytest.mark.parametrize("at", ["commit", "reset"])
+async def test_a_driver_that_loses_count(harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """As when the server is killed between two messages. At the COMMIT nobody knows; after it, all is well."""
+    run = await claimed(harness)
+    where = asyncpg.transaction.Transaction if at == "commit" else transactions._Connection
+    real = getattr(where, at)
+
+    async def losing_count(*arguments: Any, **options: Any) -> None:
+        await real(*arguments, **options)
+        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, at, losing_count)
+        if at == "commit":
+            with pytest.raises(OutcomeUnknown):
+                await write(harness.store, guard(run))
+        else:
+            await write(harness.store, guard(run))
+    assert isinstance(harness.store, PostgresStore)
+    assert not harness.store._transactions._idle
+    await write(harness.store, guard(run), n=2)
+    assert await orders(harness) == [1, 2]
+
+
 async def test_cancelled_in_the_middle_of_a_statement(harness: PostgresHarness) -> None:
     run = await claimed(harness)
 

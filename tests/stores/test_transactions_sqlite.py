@@ -116,6 +116,22 @@ async def test_no_watchdog_and_no_thread_is_left(harness: SqliteHarness) -> None
         assert not thread.is_alive() or thread.name.startswith("asyncio")
 
 
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_no_room_for_the_watchdog(harness: SqliteHarness, monkeypatch: pytest.MonkeyPatch, colour: str) -> None:
+    """A limit on threads or memory: the lock must not stay with a transaction that nobody has."""
+    run = await claimed(harness)
+
+    def start(_: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Timer, "start", start)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await write(harness.store, guard(run), colour, 1)
+    await write(harness.store, guard(run), colour, 2)
+    assert await orders(harness) == [2]
+
+
 async def test_cancelled_while_it_waits_for_the_lock(harness: SqliteHarness) -> None:
     run = await claimed(harness)
     async with fenced(harness.store, guard(run)) as conn:

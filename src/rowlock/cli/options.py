@@ -121,6 +121,8 @@ def read_json(text: str, refuse: Callable[[str], Any]) -> Any:
         return refuse(f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}")
     except RecursionError:
         return refuse("is nested too deeply")
+    except ValueError:  # Python reads no number of that many digits
+        return refuse("holds a number that is too long")
 
 
 # ── Options ──

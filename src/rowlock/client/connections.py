@@ -94,6 +94,8 @@ class Stores:
         await store.open()
 
     def reopen(self) -> None:
+        if self.portal.is_here:
+            return  # whoever closes it at this moment waits for us
         with self._closing:
             if self._closed:
                 self.portal = Portal()
@@ -111,6 +113,7 @@ class Stores:
 
     def _close_portal(self) -> None:
         with self._closing:  # a second caller waits for the first, and finds nothing to do
+            self._closed = True  # also if someone has opened it meanwhile: this portal is of no more use
             if self.portal.started:
                 self.portal.submit(self._close_shared).result()
             self.portal.close()

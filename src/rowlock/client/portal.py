@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from rowlock.errors import StoreClosed, WrongContext
+from rowlock.errors import OutcomeUnknown, StoreClosed, WrongContext
 
 T = TypeVar("T")
 
@@ -27,6 +27,11 @@ class Portal:
     def started(self) -> bool:
         return self.loop is not None
 
+    @property
+    def is_here(self) -> bool:
+        """Is this its thread?"""
+        return threading.current_thread() is self._thread
+
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the portal's thread and wait for it. Any number of threads may call at once."""
         refuse_in_loop()
@@ -34,7 +39,7 @@ class Portal:
         try:
             return future.result()
         except CancelledError:
-            raise StoreClosed("closed while this call was waiting") from None
+            raise OutcomeUnknown("closed while this call was waiting: it may have been carried out, or not") from None
         except BaseException:
             future.cancel()  # the caller was interrupted: nobody waits for the answer
             raise

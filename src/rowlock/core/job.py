@@ -168,7 +168,7 @@ def new_job(
     template_version: int | None = None,
     max_retries: int = DEFAULT_MAX_RETRIES,
     timeout: float | timedelta = DEFAULT_TIMEOUT,
-    tags: Sequence[str] = (),
+    tags: Sequence[str] | None = (),
     trace: str | None = None,
 ) -> NewJob:
     """Check everything about a job before anything is written; InvalidInput names the field."""
@@ -191,7 +191,7 @@ def new_job(
         None if template_version is None else _whole(template_version, "template_version", 1, PRIORITY_LIMIT),
         _whole(max_retries, "max_retries", 0, 1_000_000),
         check_timeout(timeout),
-        check_tags(tags) if tags else (),
+        () if tags is None or tags == () else check_tags(tags),
         None if trace is None else codec.check_text(trace, "trace", max_chars=MAX_TEXT),
     )
 

@@ -1,7 +1,7 @@
 """The life of a job: which moves exist, and what a run's outcome means.
 
 `MOVES` is the one list of legal moves; stores guard every statement by it, tests hold them to it.
-`decide` turns the outcome of a run into a Transition; a store applies it, guarded by status AND version.
+`decide` turns the outcome of a run into a Transition; a store applies it, guarded by status, version AND worker.
 `judge` says what became of a Transition that a store could not apply.
 """
 
@@ -31,7 +31,7 @@ EXPIRED_ERROR = "Expired: not started before expires_at"
 class Move(Struct, frozen=True):
     """A legal move: from any of `sources` to one of `targets`, writing one of `events`.
 
-    `fenced`: made by a worker, and guarded by the version it was given in the claim.
+    `fenced`: made by a worker, and guarded by its name and the version it was given in the claim.
     """
 
     by: Literal["client", "worker", "operator", "maintenance", "callback"]
@@ -238,11 +238,16 @@ def _wait(until: float | timedelta | datetime, now: datetime) -> float:
 
 
 class Settlement(Struct, frozen=True):
-    """A worker's wish: apply `transition` to run `version` of job `id`."""
+    """A worker's wish: apply `transition` to run `version` of job `id`, if `worker` has it; None: whoever has it.
+
+    A version may be given twice: by a database that has lost its last claims (a failover, a restored backup), or to a
+    job whose id was used before.
+    """
 
     id: str
     version: int
     transition: Transition
+    worker: str | None = None
 
 
 class Answer(StrEnum):
@@ -262,14 +267,16 @@ LOST = Verdict(Answer.LOST)
 
 
 class Standing(Struct, frozen=True):
-    """Where a job stands now, for judging a refused write. `ended` is the event by which run `version` ended."""
+    """Where a job stands now, for judging a refused write. `ended` is the event by which the run in question ended,
+    `worker` has the job now."""
 
     status: Status
     version: int
     ended: str | None
+    worker: str | None = None
 
 
-def judge(version: int, event: str, standing: Standing | None) -> Verdict:
+def judge(version: int, event: str, standing: Standing | None, worker: str | None = None) -> Verdict:
     """Why was a settlement refused? `standing` is read after the refusal; None means that the job is gone.
 
     The event, not the status, tells a repeat of our own write from another's: a rescue also makes a job pending.
@@ -279,16 +286,31 @@ def judge(version: int, event: str, standing: Standing | None) -> Verdict:
     if standing.ended == event:
         return Verdict(Answer.ALREADY, standing.status)
     if standing.version == version and standing.status in (PROCESSING, CANCEL_REQUESTED):
-        return Verdict(Answer.CHANGED, standing.status)
+        return Verdict(Answer.CHANGED, standing.status) if same_worker(worker, standing.worker) else LOST
     return LOST
 
 
-def ended_by(version: int, status: Status, current: int, history: list[dict[str, Any]]) -> str | None:
-    """The event by which run `version` ended, from the row's columns and its history; None if it is open or unknown."""
-    if status is COMPLETED and current == version:
+def ended_by(
+    version: int,
+    status: Status,
+    current: int,
+    history: list[dict[str, Any]],
+    worker: str | None = None,
+    holder: str | None = None,
+) -> str | None:
+    """The event by which run `version` of `worker` ended, from the row's columns and its history; None if it is open or
+    unknown. `holder`: locked_by, of a completed job who completed it."""
+    if status is COMPLETED and current == version and same_worker(worker, holder):
         return "completed"
     for entry in reversed(history):
-        if entry.get("version") == version and "claimed_at" in entry:
+        # Whoever takes a run away names its worker; who ends it by itself is the worker.
+        whose = entry.get("worker", entry.get("by"))
+        if entry.get("version") == version and "claimed_at" in entry and same_worker(worker, whose):
             event: str = entry["event"]
             return event
     return None
+
+
+def same_worker(asked: str | None, holder: str | None) -> bool:
+    """The guard by worker: None asks for nobody in particular."""
+    return asked is None or asked == holder

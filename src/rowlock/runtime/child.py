@@ -226,6 +226,8 @@ class Child:
             owner, task = lookup.find(self._setup, start)
         except lookup.NotFound as error:
             return Missing(codec.clean_text(str(error)))
+        if link.interruption is Interruption.LOST:  # while this process started: someone else runs it by now
+            return Stopped(None)
         try:
             context = Context(start.job, link, owner.context_host())
             fresh = contextvars.copy_context()  # what one run sets, the next one doesn't see

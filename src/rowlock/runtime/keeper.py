@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from rowlock.client.connections import Stores
@@ -84,7 +84,7 @@ class Keeper:
             asyncio.create_task(self._repeat(self._renew, self._settings.look, trusted=True)),
             asyncio.create_task(self._repeat(self._watch_loop, self._settings.look)),
             asyncio.create_task(self._repeat(self._collect, None)),
-            asyncio.create_task(self._repeat(maintenance.run_once, self._settings.maintenance)),
+            asyncio.create_task(self._repeat(maintenance.run_once, None)),
         ]
 
     async def _end(self) -> None:
@@ -96,15 +96,17 @@ class Keeper:
                 await self._store.retire([self._worker.name])
         await self._stores.close_here()
 
-    async def _repeat(self, once: Callable[[], Awaitable[None]], pause: float | None, *, trusted: bool = False) -> None:
-        """For ever; a failure is said once, and the pause grows. `pause` None: it waits by itself. `trusted`: who fails
-        in this may not rescue others for a while."""
+    async def _repeat(
+        self, once: Callable[[], Awaitable[float | None]], pause: float | None, *, trusted: bool = False
+    ) -> None:
+        """For ever; a failure is said once, and the pause grows. `pause` None: it waits by itself, or says how long.
+        `trusted`: who fails in this may not rescue others for a while."""
         patience = Patience(f"{once.__qualname__} of {self._worker.name}", min(2.0, self._settings.beat / 2))
         while True:
             try:
-                await once()
+                wanted = await once()
                 patience.worked()
-                wait = pause or 0.0
+                wait = wanted or pause or 0.0
             except StoreError as error:
                 if trusted:
                     self._trust.broken()
@@ -131,7 +133,7 @@ class Keeper:
         clock = await self._store.report(info)
         self._reported = time.monotonic()
         self._trust.contact(asked, self._reported, clock)
-        worker.clock_offset = clock - datetime.now(UTC)
+        worker.clock_zero = clock - timedelta(seconds=self._reported)
 
     # ── Leases ──
 
@@ -149,7 +151,7 @@ class Keeper:
         now = time.monotonic()
         beats, looks = [], []
         for run in self._held():
-            if run.overdue > self._settings.wedged or run.completed:
+            if run.overdue > self._settings.wedged or run.completed or run.interruption is Interruption.LOST:
                 continue
             late_mark = run.began and not run.marked and now - run.began > _MARK_AFTER
             if late_mark or run.hasty or now - run.renewed >= self._settings.beat - self._settings.look:
@@ -159,7 +161,7 @@ class Keeper:
         if beats:
             await self._beat(beats)
         if looks:
-            holds = await self._store.look([Beat(run.job.id, run.job.version) for run in looks])
+            holds = await self._store.look([_beat(run) for run in looks])
             self._tell(looks, holds)
         if now - self._reported >= self._settings.beat:
             await self._report()
@@ -169,7 +171,7 @@ class Keeper:
 
     async def _beat(self, runs: list[Run]) -> None:
         sent = time.monotonic()
-        beats = [Beat(run.job.id, run.job.version, bool(run.began)) for run in runs]
+        beats = [_beat(run) for run in runs]
         for run in runs:
             run.hasty = False
         holds = await self._store.heartbeat(beats, self._settings.lease)
@@ -214,7 +216,8 @@ class Keeper:
     async def _collect(self) -> None:
         await self._rang.wait()
         self._rang.clear()
-        runs, self._talking = self._talking, set()
+        runs = {run for run in self._talking if run.interruption is not Interruption.LOST}
+        self._talking = set()
         try:
             if hasty := [run for run in runs if run.hasty]:
                 await self._beat(hasty)
@@ -266,7 +269,7 @@ class Keeper:
     async def evacuate(self) -> None:
         """Settle everything from here, because the worker's loop can't: this process is about to end."""
         held = [run for run in self._held() if not run.completed and run.interruption is not Interruption.LOST]
-        settlements = [Settlement(run.job.id, run.job.version, self._last_word(run)) for run in held]
+        settlements = [Settlement(run.job.id, run.job.version, self._last_word(run), run.job.locked_by) for run in held]
         if settlements:
             await self._store.settle(settlements)
         self._worker.board.wipe()
@@ -278,8 +281,12 @@ class Keeper:
         else:
             outcome = TimedOut(run.job.timeout) if run.overdue > 0 else Released("the worker is stuck")
         ran = time.monotonic() - run.began if run.began and run.ran is None else run.ran
-        return decide(run.job, outcome, datetime.now(UTC), retry=run.task.policy.retry, ran=ran)
+        return decide(run.job, outcome, self._worker.now(), retry=run.task.policy.retry, ran=ran)
 
     def evacuate_from(self, seconds: float) -> None:
         """From any thread, within so many seconds."""
         self._thread.submit(self.evacuate).result(seconds)
+
+
+def _beat(run: Run) -> Beat:
+    return Beat(run.job.id, run.job.version, bool(run.began), run.job.locked_by)

@@ -36,12 +36,15 @@ class Maintenance:
         self._found_work = found_work
         self._backoff = backoff_table(DEFAULT_RETRY)
         self._retention = Retention()
+        self._pause = settings.maintenance
         self._next_housekeeping = time.monotonic() + random.uniform(0, _HOUSEKEEPING)  # noqa: S311 - spreads a fleet
         self._next_partitions = 0.0
         self._may_partition = True
 
-    async def run_once(self) -> None:
-        """Every duty has its turn, whatever becomes of the others; then the first trouble is raised."""
+    async def run_once(self) -> float:
+        """Every duty has its turn, whatever becomes of the others; then the first trouble is raised. Seconds until the
+        next pass: where workers die young, someone must come to rescue before it dies itself."""
+        self._pause = self._settings.maintenance
         trouble: list[StoreError] = []
         for duty in self._duties():
             try:
@@ -54,6 +57,7 @@ class Maintenance:
                 trouble.append(error)
         if trouble:
             raise trouble[0]
+        return self._pause
 
     def _duties(self) -> list[Callable[[], Awaitable[bool]]]:
         duties: list[Callable[[], Awaitable[bool]]] = [
@@ -76,7 +80,8 @@ class Maintenance:
         clock = await self._store.now()
         answered = time.monotonic()
         self._trust.contact(asked, answered, clock)
-        if not self._trust.may_rescue(answered, max(others, default=0.0)):
+        if (wait := self._trust.wait(answered, max(others, default=0.0))) > 0:
+            self._pause = min(self._pause, wait)
             return False
         # What had expired when we asked: this may wait for a lock as long as the heartbeats of others do.
         rescued = await self._store.rescue(by=self._by, backoff=self._backoff, limit=500, before=clock)

@@ -50,14 +50,14 @@ async def _give_back(store: Store, order: Rescue) -> int:
     started = set() if order.blameless else set(order.started)
     held = [beat for beat in await store.held_by(order.worker) if (beat.id, beat.version) not in started]
     for at in range(0, len(held), _BATCH):
-        await store.settle([Settlement(beat.id, beat.version, to) for beat in held[at : at + _BATCH]])
+        await store.settle([Settlement(beat.id, beat.version, to, beat.worker) for beat in held[at : at + _BATCH]])
     return len(held)
 
 
 async def _rescue(store: Store, order: Rescue) -> list[Rescued]:
     """All that is left. Of what was given back, that is what someone wanted cancelled."""
     if not order.blameless:
-        await store.heartbeat([Beat(job_id, version, started=True) for job_id, version in order.started], 0.0)
+        await store.heartbeat([Beat(job_id, version, True, order.worker) for job_id, version in order.started], 0.0)
     rescued: list[Rescued] = []
     while True:
         batch = await store.rescue(

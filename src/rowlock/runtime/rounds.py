@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from rowlock.context import Interruption
 from rowlock.core.job import Lane, Status
 from rowlock.core.lifecycle import APPLIED, Answer, Failed, Released, Settlement, Transition, Verdict
 from rowlock.errors import OutcomeUnknown, StoreError
@@ -185,8 +186,17 @@ class Rounds:
 
     def _next_batch(self) -> list[Settling]:
         if self._alone:
-            return [self._alone.popleft()]
-        return [self._finished.popleft() for _ in range(min(_BATCH, len(self._finished)))]
+            batch = [self._alone.popleft()]
+        else:
+            batch = [self._finished.popleft() for _ in range(min(_BATCH, len(self._finished)))]
+        lost = [run for run, _ in batch if run.interruption is Interruption.LOST]
+        if not lost:
+            return batch
+        # Found out after they had ended. Another run of ours may have their version: what is theirs would end that one.
+        for run in lost:
+            log.warning("%r is not ours any more: what came of it is dropped", run)
+            self._worker.forget(run)
+        return [(run, to) for run, to in batch if run.interruption is not Interruption.LOST]
 
     def _next_claim(self) -> Claim | None:
         if not self._may_claim():
@@ -197,7 +207,7 @@ class Rounds:
         return Claim(self._worker.name, self._lanes, room, self._settings.lease, starts)
 
     async def _settle(self, batch: list[Settling], claim: Claim | None) -> Claimed | None:
-        settlements = [Settlement(run.job.id, run.job.version, to) for run, to in batch]
+        settlements = [Settlement(run.job.id, run.job.version, to, run.job.locked_by) for run, to in batch]
         try:
             if not batch:
                 return None if claim is None else await self._store.claim(claim)
@@ -214,7 +224,8 @@ class Rounds:
         runs = self._worker.runs
         for (run, to), verdict in zip(batch, settled.verdicts, strict=True):
             if verdict is APPLIED:
-                runs.pop(run.key, None)
+                if runs.get(run.key) is run:
+                    del runs[run.key]
             else:
                 self._judged(run, to, verdict)
         return settled.claimed
@@ -286,7 +297,7 @@ class Rounds:
     async def _mark(self, runs: list[Run]) -> None:
         """Nobody starts these before the database knows that they start: their crash must be charged."""
         try:
-            beats = [Beat(run.job.id, run.job.version, started=True) for run in runs]
+            beats = [Beat(run.job.id, run.job.version, True, run.job.locked_by) for run in runs]
             holds = await self._store.heartbeat(beats, self._settings.lease)
         except StoreError:
             holds = [Hold.UNSEEN] * len(runs)
@@ -301,23 +312,26 @@ class Rounds:
     async def _find_lost_claims(self) -> None:
         """Give back what a claim brought whose reply never came, rather than let it wait for its lease to run out."""
         held = await self._store.held_by(self._worker.name)
-        unknown = [beat for beat in held if (beat.id, beat.version) not in self._worker.runs]
+        known = {key for key, run in self._worker.runs.items() if run.interruption is not Interruption.LOST}
+        unknown = [beat for beat in held if (beat.id, beat.version) not in known]
         if unknown:
             log.warning("worker %s gives back %d jobs of a claim whose reply was lost", self._worker.name, len(unknown))
             why = "the reply to the claim was lost"
             back = Transition(event="released", status=Status.PENDING, delay=None, reason=why)
-            settled = await self._store.settle([Settlement(beat.id, beat.version, back) for beat in unknown])
+            settled = await self._store.settle([_settlement(beat, back) for beat in unknown])
             answers = zip(unknown, settled.verdicts, strict=True)
             cancelled = [beat for beat, verdict in answers if verdict.answer is Answer.CHANGED]
             gone = Transition(event="cancelled", status=Status.CANCELLED, reason=why)
-            await self._store.settle([Settlement(beat.id, beat.version, gone) for beat in cancelled])
+            await self._store.settle([_settlement(beat, gone) for beat in cancelled])
         self.claim_lost = False
 
     def _rest(self, error: Exception) -> None:
-        self._resting = True
         self._hungry = True
         self._plenty = False
-        self._worker.loop.call_later(self._patience.failed(error), self._rested)
+        pause = self._patience.failed(error)
+        if not self._resting:  # of two rounds that fail only one is waited for: each wait ends with two more of them
+            self._resting = True
+            self._worker.loop.call_later(pause, self._rested)
 
     def _rested(self) -> None:
         self._resting = False
@@ -346,3 +360,7 @@ class Rounds:
         except StoreError as error:
             log.debug("promote: %s; maintenance will do it", error)
         self.wake()
+
+
+def _settlement(run: Beat, to: Transition) -> Settlement:
+    return Settlement(run.id, run.version, to, run.worker)

@@ -153,7 +153,7 @@ class Run:
                 return None
             now = time.monotonic()
             aged = tuple(NewLine(max(0.0, now - at), level, text) for at, level, text in lines)
-            report = Progress(self.job.id, self.job.version, *said, aged)
+            report = Progress(self.job.id, self.job.version, *said, aged, self.job.locked_by)
             self.writing = Future()
         return report
 

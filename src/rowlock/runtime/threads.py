@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar, cast
 
 T = TypeVar("T")
+
+_BREATH = 0.01  # seconds to wait for memory
 
 _Work = tuple[contextvars.Context, Callable[[], object], "asyncio.Future[object]"]
 
@@ -88,8 +91,13 @@ class _Thread:
                 result = context.run(function)
             except BaseException as error:  # it must not: but a dead thread would answer nobody
                 problem = error
-            with suppress(RuntimeError):  # the loop has been closed: nobody waits
-                loop.call_soon_threadsafe(answer, result, problem)
+            while True:
+                try:
+                    with suppress(RuntimeError):  # the loop has been closed: nobody waits
+                        loop.call_soon_threadsafe(answer, result, problem)
+                    return
+                except MemoryError:  # the handler ate it all, and lets go of it now
+                    time.sleep(_BREATH)
 
         self._queue.put(run)
         return ended

@@ -35,9 +35,10 @@ class Trust:
         """A heartbeat failed."""
         self._since = self._last = None
 
-    def may_rescue(self, at: float, others: float) -> bool:
-        """Have our heartbeats gone through for long enough that everyone alive has had the time for one? `others`: the
-        longest interval of the other workers."""
+    def wait(self, at: float, others: float) -> float:
+        """Seconds until our heartbeats have gone through for so long that everyone alive has had the time for one; 0 or
+        less: we may rescue. `others`: the longest interval of the other workers."""
+        needed = max(self._interval, others)
         if self._since is None or self._last is None or at - self._last[1] > 2 * self._interval:
-            return False
-        return at - self._since >= max(self._interval, others)
+            return needed
+        return self._since + needed - at

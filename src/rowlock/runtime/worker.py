@@ -66,14 +66,14 @@ class Worker:
     ) -> None:
         self.settings = settings
         self.pid = os.getpid()
-        self.name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
         self.tasks = _chosen(tasks, settings.topics)
         self.runs: dict[tuple[str, int], Run] = {}  # all that we hold, also what has finished and is not settled yet
         self.board = board or Board.private()
         self.stopping = False
         self.replace = replace
         self.version = version
-        self.clock_offset = timedelta()  # what the database's clock is ahead of ours
+        self.clock_zero = datetime.now(UTC) - timedelta(seconds=time.monotonic())  # the database's, when ours was 0
         self.last_turn = time.monotonic()  # of the event loop
         self._middleware = middleware
         self._host = host
@@ -213,8 +213,17 @@ class Worker:
         """It is ours from now on. `sent`: when the claim was; `marked`: the claim was the start mark as well."""
         task, lease, said = self.tasks[job.topic], self.settings.lease, self._keeper.said
         run = Run(job, task, lease=lease, claimed=sent, marked=marked, said=said)
+        older = self.runs.get(run.key)
         self.runs[run.key] = run
+        if older is not None:
+            self._replaced(older)
         return run
+
+    def _replaced(self, run: Run) -> None:
+        """The database has given us its version again: it has lost that claim, as after a failover."""
+        log.warning("%r has been claimed anew: what comes of it is dropped", run)
+        if run.interrupt(Interruption.LOST):
+            self.interrupted(run)
 
     def admit(self, runs: list[Run]) -> None:
         """They may start."""
@@ -278,16 +287,21 @@ class Worker:
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
         now, chance = _ANY_TIME, 0.0
         if not isinstance(outcome, Completed):  # which asks neither clock nor chance
-            now, chance = datetime.now(UTC) + self.clock_offset, random.random()  # noqa: S311 - jitter
+            now, chance = self.now(), random.random()  # noqa: S311 - jitter
         try:
             return decide(run.job, outcome, now, retry=run.task.policy.retry, chance=chance, ran=run.ran)
         except Exception as error:  # whatever the handler has put into its outcome, the job must come to an end
             log.exception("%r: its outcome makes no sense", run)
             return decide(run.job, Failed(f"The outcome makes no sense: {error!r:.200}", final=True), now, ran=run.ran)
 
+    def now(self) -> datetime:
+        """By the database's clock. Counted on by the monotonic one: this machine's own may be set at any moment."""
+        return self.clock_zero + timedelta(seconds=time.monotonic())
+
     def forget(self, run: Run) -> None:
         run.concluded = True
-        self.runs.pop(run.key, None)
+        if self.runs.get(run.key) is run:  # and not a newer one in its place
+            del self.runs[run.key]
         self.look_around()
 
     def look_around(self) -> None:

@@ -77,11 +77,13 @@ class Settled(Struct, frozen=True):
 
 
 class Beat(Struct, frozen=True):
-    """`started`: the handler of a job that was claimed ahead starts now (or has started): a durable start mark."""
+    """A run. `started`: the handler of a job that was claimed ahead starts now (or has started): a durable start mark.
+    `worker`: who must have it; None: whoever has it."""
 
     id: str
     version: int
     started: bool = False
+    worker: str | None = None
 
 
 class NewLine(Struct, frozen=True):
@@ -97,7 +99,8 @@ class NewLine(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """What a run says about itself. None leaves percent, stage or message as it is; lines are added to the log."""
+    """What a run says about itself. None leaves percent, stage or message as it is; lines are added to the log.
+    `worker`: who must have it; None: whoever has it."""
 
     id: str
     version: int
@@ -105,6 +108,7 @@ class Progress(Struct, frozen=True):
     stage: str | None = None
     message: str | None = None
     lines: tuple[NewLine, ...] = ()
+    worker: str | None = None
 
     def __post_init__(self) -> None:
         # Whatever a handler says: one report must not fail the batch that it goes with.
@@ -185,12 +189,13 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
 
 
 class Guard(Struct):
-    """The run that a transaction belongs to: it commits only while the run holds its lease (HELD, same version).
-    `completion`: the transaction completes the job as well, by this settlement."""
+    """The run that a transaction belongs to: it commits only while the run holds its lease (HELD, same version, same
+    worker; None: whoever has it). `completion`: the transaction completes the job as well, by this settlement."""
 
     id: str
     version: int
     completion: Settlement | None = None
+    worker: str | None = None
 
 
 class Store(Protocol):
@@ -261,8 +266,8 @@ class Store(Protocol):
         ...
 
     async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
-        """Apply transitions, each guarded by status AND version; a verdict per settlement. With `claim`, also claim
-        the next batch in the same round trip and transaction."""
+        """Apply transitions, each guarded by status, version AND worker; a verdict per settlement. With `claim`, also
+        claim the next batch in the same round trip and transaction."""
         ...
 
     async def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:

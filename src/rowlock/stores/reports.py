@@ -12,11 +12,14 @@ from rowlock.stores.times import moment
 MAX_DETAIL = 2000  # bytes; it goes into the history too
 
 
-def merge(reports: Sequence[Progress]) -> dict[tuple[str, int], Progress]:
+Reporter = tuple[str, int, str | None]  # id, version, worker
+
+
+def merge(reports: Sequence[Progress]) -> dict[Reporter, Progress]:
     """One report per run: the last word on each field, and all lines."""
-    merged: dict[tuple[str, int], Progress] = {}
+    merged: dict[Reporter, Progress] = {}
     for report in reports:
-        run = report.id, report.version
+        run = report.id, report.version, report.worker
         earlier = merged.get(run)
         merged[run] = report if earlier is None else _add(earlier, report)
     return merged
@@ -30,6 +33,7 @@ def _add(earlier: Progress, later: Progress) -> Progress:
         earlier.stage if later.stage is None else later.stage,
         earlier.message if later.message is None else later.message,
         earlier.lines + later.lines,
+        later.worker,
     )
 
 

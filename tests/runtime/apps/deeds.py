@@ -48,6 +48,12 @@ def surroundings() -> dict[str, Any]:
 
 
 @jobs.task(process=True)
+def guard(ctx: Context) -> dict[str, Any]:
+    """By which its transactions are fenced."""
+    return {name: getattr(ctx._guard(), name) for name in ("id", "version", "worker")}
+
+
+@jobs.task(process=True)
 def tell(ctx: Context, lines: int = 3) -> dict[str, Any]:
     for n in range(lines):
         ctx.progress(100 * n / lines, stage=f"stage {n}")

@@ -229,9 +229,9 @@ class Fleet:
 
     # ── Waiting ──
 
-    async def until(self, condition: Callable[[], Any], *, what: str) -> Any:
+    async def until(self, condition: Callable[[], Any], *, what: str, patience: float = PATIENCE) -> Any:
         try:
-            return await until(condition, what=what)
+            return await until(condition, what=what, patience=patience)
         except AssertionError as error:
             said = "\n".join(f"--- worker {worker.pid}\n{worker.output}" for worker in self.workers)
             raise AssertionError(f"{error}\n{said}") from None

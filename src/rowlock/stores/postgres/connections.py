@@ -18,6 +18,7 @@ from rowlock import errors
 from rowlock.stores.inherited import keep_for_ever
 
 MIN_SERVER = 13
+FAREWELL = 0.3  # seconds for the polite end of an idle connection: on a half-open line nobody answers, and a stop waits
 
 # Settings of our sessions; the URL may say otherwise. See docs/decisions/0001-postgres-driver.md for the figures.
 PLANNER = {
@@ -29,6 +30,10 @@ PLANNER = {
     # Compiling the plan at every call took 70 % of the throughput at batch 500.
     "jit": "off",
 }
+# Of our statements' parameters and answers, beyond those that the driver knows by itself.
+_TYPES = "SELECT " + ", ".join(
+    f"NULL::{name}[]" for name in ("bigint", "bool", "float8", "int", "json", "timestamptz", "uuid")
+)
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,53}\Z")  # leaves room for the channel's prefix in 63 bytes
 
 
@@ -36,6 +41,7 @@ class Target(Struct, frozen=True):
     """Where the tables are. `dsn` holds the password: it is handed to the driver and never printed."""
 
     dsn: str
+    hosts: tuple[tuple[str, int], ...]  # of several, each: one of them may be written to, the others are its standbys
     schema: str
     label: str
     pool_size: int
@@ -73,11 +79,12 @@ def _lock_key(name: str) -> int:
 
 
 def parse_target(url: str) -> Target:
-    """postgresql://user:password@host:port/database?schema=…&pool_size=…; the rest of the query is the driver's."""
-    parts, host, port = urlsplit(""), "", 0
+    """postgresql://user:password@host:port/database?schema=…&pool_size=…; the rest of the query is the driver's.
+    Several hosts: host:port,host:port."""
+    parts, named = urlsplit(""), []
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or "localhost", parts.port or 5432
+        named = [_host(one) for one in parts.netloc.rpartition("@")[2].split(",")]
         confused = "@" in parts.path or "@" in parts.query or parts.fragment
     except ValueError:  # its message may quote the password
         confused = True
@@ -94,14 +101,42 @@ def parse_target(url: str) -> Target:
     command_timeout = _number(query, "command_timeout", 60, 0.1, 86_400)
     statement_cache_size = int(_number(query, "statement_cache_size", 100, 0, 10_000))
     listen = _switch(query, "listen", default=True)
+    if named == [("", None)]:
+        named = _hosts_in(query)
+    hosts = tuple((host or "localhost", port or 5432) for host, port in named) if len(named) > 1 else ()
+    if hosts:
+        query.setdefault("target_session_attrs", "read-write")
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(query, quote_via=quote), ""))
-    host = unquote(query.get("host", host))
-    label = (
-        f"PostgreSQL at {host}:{query.get('port', port)}/{unquote(parts.path.lstrip('/')) or query.get('database', '')}"
-    )
+    where = ",".join(f"{host or 'localhost'}:{port or query.get('port', 5432)}" for host, port in named)
+    label = f"PostgreSQL at {where}/{unquote(parts.path.lstrip('/')) or query.get('database', '')}"
     return Target(
-        dsn, schema, label, pool_size, connect_timeout, command_timeout, statement_cache_size, listen, frozenset(query)
+        dsn,
+        hosts,
+        schema,
+        label,
+        pool_size,
+        connect_timeout,
+        command_timeout,
+        statement_cache_size,
+        listen,
+        frozenset(query),
     )
+
+
+def _host(text: str) -> tuple[str, int | None]:
+    parts = urlsplit(f"//{text}")
+    return unquote(parts.hostname or ""), parts.port
+
+
+def _hosts_in(query: dict[str, str]) -> list[tuple[str, int | None]]:
+    """?host=a,b&port=1,2, or one port for all of them."""
+    hosts = query.get("host", "").split(",")
+    ports = query.get("port", "").split(",")
+    if len(ports) == 1:
+        ports *= len(hosts)
+    if len(ports) != len(hosts) or not all(port.isdigit() or not port for port in ports):
+        raise errors.InvalidInput("url", "bad_port", "port must be one number, or one for every host")
+    return [(host, int(port) if port else None) for host, port in zip(hosts, ports, strict=True)]
 
 
 def _number(query: dict[str, str], name: str, default: float, low: float, high: float) -> float:
@@ -137,6 +172,7 @@ class Connections:
         self._pid = os.getpid()
         self._idle: list[Any] = []  # the one used last is taken first: its plans are there, and others may go cold
         self._slots = asyncio.Semaphore(target.pool_size)
+        self._host = 0  # of several, where the next connection is tried first
         self._session = self._options(
             target.statement_cache_size, {k: v for k, v in PLANNER.items() if k not in target.settings}
         )
@@ -144,14 +180,14 @@ class Connections:
     async def connect(self) -> Any:
         """A connection of one's own, without settings: through PgBouncer too."""
         with self._connecting():
-            return await asyncpg.connect(self.target.dsn, **{**self._options(0, {}), "command_timeout": None})
+            return await self._dial({**self._options(0, {}), "command_timeout": None})
 
     async def connect_plain(self, connection_class: Any) -> Any:
         """A connection of one's own with the server's settings, for statements that are not ours."""
         options = self._options(self._session["statement_cache_size"], {})  # 0 behind a PgBouncer
         options |= {"command_timeout": None, "connection_class": connection_class}
         with self._connecting():
-            return await asyncpg.connect(self.target.dsn, **options)
+            return await self._dial(options)
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[Any]:
@@ -161,19 +197,19 @@ class Connections:
             with self._running():
                 yield connection
         finally:
-            await connection.close()
+            await connection.close(timeout=5)
 
     async def open(self) -> None:
         self._pid = os.getpid()
         with self._connecting():
             try:
-                connection = await asyncpg.connect(self.target.dsn, **self._session)
+                connection = await self._join()
             except asyncpg.ProtocolViolationError as error:
                 if "startup parameter" not in str(error):
                     raise
                 # PgBouncer takes no settings for a session. Without them, plans must not outlive their call.
                 self._session = self._options(0, {})
-                connection = await asyncpg.connect(self.target.dsn, **self._session)
+                connection = await self._join()
         self._idle.append(connection)
         self._opened = True
 
@@ -184,7 +220,7 @@ class Connections:
             self._idle = []
         idle, self._idle = self._idle, []
         # An error means that it is gone already, which is what we want.
-        await asyncio.gather(*(connection.close(timeout=5) for connection in idle), return_exceptions=True)
+        await asyncio.gather(*(connection.close(timeout=FAREWELL) for connection in idle), return_exceptions=True)
 
     @property
     def opened(self) -> bool:
@@ -219,15 +255,22 @@ class Connections:
             except CONFLICTS:
                 sound = True  # the server rolled back; the connection is as good as new
                 raise
+            except errors.StoreUnavailable:
+                self._hang_up()
+                raise
             finally:
                 # Anything else, a cancelled caller above all, may leave a statement running: hang up.
                 if sound and self._opened and not connection.is_closed() and not connection.is_in_transaction():
                     self._idle.append(connection)
                 else:
-                    if connection.is_closed():  # the others lead to the same server: nobody should find out one by one
-                        while self._idle:
-                            self._idle.pop().terminate()
+                    if connection.is_closed():
+                        self._hang_up()
                     connection.terminate()
+
+    def _hang_up(self) -> None:
+        """The others lead to the same server, which is gone, silent or read-only: nobody should find out one by one."""
+        while self._idle:
+            self._idle.pop().terminate()
 
     async def _take(self) -> Any:
         self.check()  # again: it may have been closed while we waited for a slot
@@ -236,7 +279,41 @@ class Connections:
             if not connection.is_closed():
                 return connection
         with self._connecting():
-            return await asyncpg.connect(self.target.dsn, **self._session)
+            return await self._join()
+
+    async def _join(self) -> Any:
+        """One more for the verbs. Of types like uuid[] the driver asks the server on every connection. It switches JIT
+        off for that, and on again, for to compile the question takes a second and more; behind a pooler these are three
+        statements on three servers, unless a transaction holds them together."""
+        connection = await self._dial(self._session)
+        if self._session["statement_cache_size"] == 0:
+            try:
+                async with connection.transaction():
+                    await connection.fetch(_TYPES)
+            except BaseException:
+                connection.terminate()
+                raise
+        return connection
+
+    async def _dial(self, options: dict[str, Any]) -> Any:
+        """To the one of several hosts that can be written to. The one that was it last is asked first; a host that is
+        silent is not asked first again, also if whoever waited for it has given up before its time was over."""
+        hosts = self.target.hosts
+        if not hosts:
+            return await asyncpg.connect(self.target.dsn, **options)
+        said = []
+        first = self._host
+        for at in ((first + n) % len(hosts) for n in range(len(hosts))):
+            self._host = (at + 1) % len(hosts)
+            host, port = hosts[at]
+            try:
+                connection = await asyncpg.connect(self.target.dsn, host=host, port=port, **options)
+            except _TRY_NEXT as error:
+                said.append(f"{host}:{port}: {_what(error)}")
+            else:
+                self._host = at
+                return connection
+        raise ConnectionError("; ".join(said))
 
     def _options(self, statement_cache_size: int, settings: dict[str, str]) -> dict[str, Any]:
         return {
@@ -258,7 +335,7 @@ class Connections:
             raise errors.AccessDenied(f"{label} refused the login: {error}") from error
         except asyncpg.InvalidCatalogNameError as error:
             raise errors.StoreUnavailable(f"{label}: {error}; create the database first") from error
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             raise errors.StoreUnavailable(f"{label} can't be reached: {_what(error)}") from error
 
     @contextmanager
@@ -311,6 +388,10 @@ class Conflict(Exception):
 
 # The transaction was rolled back as a whole, through no fault of its own: run it again.
 CONFLICTS = (Conflict, asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
+
+
+# This host does not answer, is not ready, or is a standby.
+_TRY_NEXT = (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched)
 
 
 def _what(error: Exception) -> str:

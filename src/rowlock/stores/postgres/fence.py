@@ -22,7 +22,8 @@ def fence(schema: str, guard: Guard) -> Steps[None]:
     The row is locked by a statement of its own, also before a completion: a settle that had to wait for the lock would
     miss what was written meanwhile, be it only a heartbeat.
     """
-    if (yield Query(_hold(schema), _text({"id": guard.id, "version": guard.version}))) != "held":
+    asked = {"id": guard.id, "version": guard.version, "worker": guard.worker}
+    if (yield Query(_hold(schema), _text(asked))) != "held":
         raise LeaseLost(guard.id, guard.version)
     if guard.completion is not None and (yield _settle(schema, guard.completion)) != "applied":
         raise LeaseLost(guard.id, guard.version)
@@ -42,6 +43,7 @@ def _settle_text(schema: str) -> str:
     """Store.settle's own statement, with all its parameters in one text: any driver can pass that."""
     column = r"ARRAY(SELECT value::\2 FROM given, jsonb_array_elements_text(given.columns -> (\1 - 1)) AS e (value))"
     settle = re.sub(r"\$(\d+)::(\w+)\[\]", column, settling(f'"{schema}"'))
+    settle = re.sub(r"\$(\d+)::text", r"(SELECT given.columns ->> (\1 - 1) FROM given)", settle)
     given = "WITH given AS MATERIALIZED (SELECT $1::text::jsonb AS columns)"
     answer = "SELECT CASE WHEN applied IS NULL THEN 'applied' ELSE 'refused' END FROM settle_summary"
     return f"{given},\n{settle}\n{answer}"

@@ -153,16 +153,18 @@ def insert_alike(jobs: Sequence[NewJob]) -> tuple[Any, ...] | None:
 
 
 def completions(settlements: list[Settlement]) -> tuple[Any, ...]:
-    """All of the same version."""
+    """All of the same version and worker."""
     return (
         [settlement.id for settlement in settlements],
         settlements[0].version,
         [settlement.transition.result for settlement in settlements],
         [settlement.transition.ran for settlement in settlements],
+        settlements[0].worker,
     )
 
 
-def settle_arrays(settlements: list[Settlement]) -> tuple[list[Any], ...]:
+def settle_arrays(settlements: list[Settlement], *, mixed: bool = False) -> tuple[Any, ...]:
+    """`mixed`: of several workers."""
     moves = [settlement.transition for settlement in settlements]
     return (
         [settlement.id for settlement in settlements],
@@ -178,6 +180,7 @@ def settle_arrays(settlements: list[Settlement]) -> tuple[list[Any], ...]:
             None if move.status is Status.COMPLETED else entry_text(settlement)
             for settlement, move in zip(settlements, moves, strict=True)
         ],
+        [settlement.worker for settlement in settlements] if mixed else settlements[0].worker,
     )
 
 

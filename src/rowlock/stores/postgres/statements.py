@@ -14,23 +14,30 @@ _CLAIMED = (
     f"SELECT contended, next_due, now, until, applied, {CLAIMED_NULLS} FROM {{source}} "  # noqa: S608 - our own text
     "UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j"
 )
+_ALL_OF_ONE = "($11::text IS NULL OR locked_by = $11::text)"
+_EACH_ITS_OWN = (
+    "EXISTS (SELECT FROM unnest($1::uuid[], $11::text[]) AS asked (id, worker) "
+    "WHERE asked.id = held.id AND (asked.worker IS NULL OR asked.worker = held.locked_by))"
+)
 CLAIMED_JOB = 5  # where the job begins
 
 
 class Statements:
     def __init__(self, schema: str) -> None:
         claim = _load("claim", schema).replace("{columns}", CLAIMED_COLUMNS)
-        settle = settling(schema)
+        settle, settle_mixed = settling(schema), settling(schema, mixed=True)
         complete = _load("complete", schema).replace("{archived}", _load("archived", schema).replace("{conflict}", ""))
         # The claim waits until the settled rows are locked. It never waits for a lock itself, so no circle can close.
         after_settle = claim.replace("{after_settle}", "(SELECT count(*) FROM held) >= 0 AND")
         nothing_settled = "(SELECT *, NULL::uuid[] AS applied FROM claim_summary) summary"
         self.claim = f"WITH {claim.replace('{after_settle}', '')} {_CLAIMED.format(source=nothing_settled)}"
         self.settle = f"WITH {settle} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
+        self.settle_mixed = f"WITH {settle_mixed} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
         self.complete = f"WITH {complete} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
         both = _CLAIMED.format(source="settle_summary CROSS JOIN claim_summary")
-        self.settle_and_claim = f"WITH {settle}, {_shift(after_settle, 10)} {both}"
-        self.complete_and_claim = f"WITH {complete}, {_shift(after_settle, 4)} {both}"
+        self.settle_and_claim = f"WITH {settle}, {_shift(after_settle, 11)} {both}"
+        self.settle_mixed_and_claim = f"WITH {settle_mixed}, {_shift(after_settle, 11)} {both}"
+        self.complete_and_claim = f"WITH {complete}, {_shift(after_settle, 5)} {both}"
         insert = _load("insert", schema)
         self.insert = insert.replace("{order}", "")
         self.insert_new = self.insert.replace("ON CONFLICT DO NOTHING", "")
@@ -84,12 +91,13 @@ class Statements:
         self.stats_of_topic = stats.replace("{of_topic}", "AND j.topic = $3::text")
 
 
-def settling(schema: str) -> str:
-    """The CTEs of settle."""
+def settling(schema: str, *, mixed: bool = False) -> str:
+    """The CTEs of settle. `mixed`: the settlements are of several workers, which no worker ever sends."""
     # Only a caller's own id that was used twice can be in the archive already: its first completion stands. A batch of
     # completions is tried without this: being ready for it costs a tenth.
     archived = _load("archived", schema).replace("{conflict}", "ON CONFLICT (id) DO NOTHING")
-    return _load("settle", schema).replace("{archived}", archived)
+    whose = _EACH_ITS_OWN if mixed else _ALL_OF_ONE
+    return _load("settle", schema).replace("{archived}", archived).replace("{whose}", whose)
 
 
 @cache

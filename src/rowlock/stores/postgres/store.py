@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import UNSET
 
@@ -17,12 +17,14 @@ from rowlock.core.lifecycle import (
     APPLIED,
     CRASH_ERROR,
     EXPIRED_ERROR,
+    LOST,
     MOVES,
     Settlement,
     Standing,
     Verdict,
     ended_by,
     judge,
+    same_worker,
 )
 from rowlock.core.verify import Kept
 from rowlock.stores.base import (
@@ -67,12 +69,30 @@ from rowlock.stores.reading import (
     make_stats,
 )
 from rowlock.stores.records import Audited, Entry, Record, Write
-from rowlock.stores.reports import death, merge, read_log
+from rowlock.stores.reports import Reporter, death, merge, read_log
 
 T = TypeVar("T")
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
 RINGS = 0.01  # seconds between two in which an insert rings: a NOTIFY takes a global lock when it commits
 NOTHING = Claimed([], contended=False, next_due=None)
+
+
+class _Row(NamedTuple):
+    """A job as it stands; `worker` is locked_by."""
+
+    status: Status
+    version: int
+    worker: str | None
+    history: list[dict[str, Any]]
+
+
+class _Seen(NamedTuple):
+    """The same of a row that we had locked."""
+
+    status: str
+    version: int
+    worker: str | None
+    written: bool
 
 
 class PostgresStore:
@@ -211,11 +231,14 @@ class PostgresStore:
         if applied is None and len(batch) == len(settlements):
             return Settled([APPLIED] * len(batch), claimed)
         done = set(places.values()) if applied is None else {places[str(job_id)] for job_id in applied}
-        return Settled(await self._verdicts(settlements, done), claimed)
+        return Settled(await self._verdicts(settlements, done, claimed), claimed)
 
     async def _settle(self, batch: list[Settlement], *claim: Any) -> list[Any]:
-        version = batch[0].version
-        complete = all(one.version == version and one.transition.status is Status.COMPLETED for one in batch)
+        version, worker = batch[0].version, batch[0].worker
+        complete = all(
+            one.transition.status is Status.COMPLETED and one.version == version and one.worker == worker
+            for one in batch
+        )
 
         async def run(connection: Any) -> list[Any]:
             nonlocal complete
@@ -223,22 +246,31 @@ class PostgresStore:
                 complete = False  # but once: a conflict means that the archive has one of them already
                 statement = self._sql.complete_and_claim if claim else self._sql.complete
                 parameters = rows.completions(batch)
-            else:
+            elif all(one.worker == worker for one in batch):
                 statement = self._sql.settle_and_claim if claim else self._sql.settle
                 parameters = rows.settle_arrays(batch)
+            else:
+                statement = self._sql.settle_mixed_and_claim if claim else self._sql.settle_mixed
+                parameters = rows.settle_arrays(batch, mixed=True)
             found: list[Any] = await connection.fetch(statement, *parameters, *claim)
             return found
 
         return await self._with_connection(run)
 
-    async def _verdicts(self, settlements: Sequence[Settlement], done: set[int]) -> list[Verdict]:
-        """What became of those that are not `done`, by a fresh look; what would pass the guard now is tried again."""
-        standing: dict[str, tuple[Status, int, list[dict[str, Any]]]] = {}
+    async def _verdicts(
+        self, settlements: Sequence[Settlement], done: set[int], claimed: Claimed | None
+    ) -> list[Verdict]:
+        """What became of those that are not `done`, by a fresh look; what would pass the guard now is tried again.
+        `claimed` came after them, in the same statement: none of it is theirs, though it may have their version."""
+        new = {(job.id, job.version) for job in claimed.jobs} if claimed else set()
+        standing: dict[str, _Row] = {}
         for _ in range(ATTEMPTS):
             standing = await self._standing([s.id for n, s in enumerate(settlements) if n not in done])
             missed: dict[str, int] = {}
             for n, settlement in enumerate(settlements):
-                if n not in done and _may_settle(settlement, standing.get(settlement.id)):
+                if n in done or (settlement.id, settlement.version) in new:
+                    continue
+                if _may_settle(settlement, standing.get(settlement.id)):
                     missed.setdefault(settlement.id, n)
             if not missed:
                 break
@@ -246,23 +278,26 @@ class PostgresStore:
             done |= set(missed.values()) if applied is None else {missed[str(job_id)] for job_id in applied}
         verdicts = []
         for n, settlement in enumerate(settlements):
-            version, row = settlement.version, standing.get(settlement.id)
-            now = None if row is None else Standing(row[0], row[1], ended_by(version, *row))
-            verdicts.append(APPLIED if n in done else judge(version, settlement.transition.event, now))
+            if n in done:
+                verdicts.append(APPLIED)
+            elif (settlement.id, settlement.version) in new:
+                verdicts.append(LOST)
+            else:
+                verdicts.append(_judge(settlement, standing.get(settlement.id)))
         return verdicts
 
-    async def _standing(self, ids: Sequence[str]) -> dict[str, tuple[Status, int, list[dict[str, Any]]]]:
-        """Status, version and history, by a fresh snapshot."""
+    async def _standing(self, ids: Sequence[str]) -> dict[str, _Row]:
+        """By a fresh snapshot."""
         found = await self._fetch(self._sql.standing, list(ids))
         return {
-            str(job_id): (rows.STATUS[status], version, decode(history) if history else [])
-            for job_id, status, version, history in found
+            str(job_id): _Row(rows.STATUS[status], version, worker, decode(history) if history else [])
+            for job_id, status, version, worker, history in found
         }
 
     async def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:
         if not beats:
             return []
-        asked = [(beat.id, beat.version) for beat in beats]
+        asked = [(beat.id, beat.version, beat.worker) for beat in beats]
         started = [beat.started for beat in beats]
         return await self._hold(asked, self._sql.heartbeat, started, lease)
 
@@ -280,24 +315,24 @@ class PostgresStore:
             MAX_LOG_LINES,
         )
         answers = dict(zip(merged, holds, strict=True))
-        return [answers[report.id, report.version] for report in reports]
+        return [answers[report.id, report.version, report.worker] for report in reports]
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
         found = await self._fetch(self._sql.look, [run.id for run in runs]) if runs else []
-        seen = {str(job_id): (status, version, True) for job_id, status, version in found}
-        return [_hold(run.version, seen.get(run.id), None) for run in runs]
+        seen = {str(job_id): _Seen(status, version, worker, True) for job_id, status, version, worker in found}
+        return [_hold(run.version, run.worker, seen.get(run.id), None) for run in runs]
 
     async def held_by(self, worker: str) -> list[Beat]:
         found = await self._fetch(self._sql.held_by, worker)
-        return [Beat(str(job_id), version, started) for job_id, version, started in found]
+        return [Beat(str(job_id), version, started, worker) for job_id, version, started in found]
 
-    async def _hold(self, asked: list[tuple[str, int]], statement: str, *parameters: Any) -> list[Hold]:
-        ids, versions = [job_id for job_id, _ in asked], [version for _, version in asked]
-        found = await self._fetch(statement, ids, versions, *parameters)
-        seen = {str(job_id): (status, version, written) for job_id, status, version, written in found}
+    async def _hold(self, asked: list[Reporter], statement: str, *parameters: Any) -> list[Hold]:
+        ids, versions = [job_id for job_id, _, _ in asked], [version for _, version, _ in asked]
+        found = await self._fetch(statement, ids, versions, [worker for _, _, worker in asked], *parameters)
+        seen = {str(job_id): _Seen(*row) for job_id, *row in found}
         unseen = [job_id for job_id in ids if job_id not in seen]
         elsewhere = await self._standing(unseen) if unseen else {}
-        return [_hold(version, seen.get(job_id), elsewhere.get(job_id)) for job_id, version in asked]
+        return [_hold(version, by, seen.get(job_id), elsewhere.get(job_id)) for job_id, version, by in asked]
 
     # ── Workers' register ──
 
@@ -565,27 +600,31 @@ def _claim_parameters(claim: Claim, bounds: dict[Lane, rows.Bound]) -> tuple[Any
     return (*rows.lane_arrays(claim.lanes, bounds), claim.limit, claim.worker, claim.lease, claim.start)
 
 
-def _may_settle(settlement: Settlement, row: tuple[Status, int, Any] | None) -> bool:
+def _may_settle(settlement: Settlement, row: _Row | None) -> bool:
     """The guard of settle.sql, on a row read later."""
-    if row is None or row[1] != settlement.version:
+    if row is None or row.version != settlement.version or not same_worker(settlement.worker, row.worker):
         return False
-    return row[0] is Status.PROCESSING or (
-        row[0] is Status.CANCEL_REQUESTED and settlement.transition.from_cancel_requested
+    return row.status is Status.PROCESSING or (
+        row.status is Status.CANCEL_REQUESTED and settlement.transition.from_cancel_requested
     )
 
 
-def _hold(version: int, seen: tuple[str, int, bool] | None, elsewhere: tuple[Status, int, Any] | None) -> Hold:
+def _judge(settlement: Settlement, row: _Row | None) -> Verdict:
+    version, worker, standing = settlement.version, settlement.worker, None
+    if row is not None:
+        ended = ended_by(version, row.status, row.version, row.history, worker, row.worker)
+        standing = Standing(row.status, row.version, ended, row.worker)
+    return judge(version, settlement.transition.event, standing, worker)
+
+
+def _hold(version: int, worker: str | None, seen: _Seen | None, elsewhere: _Row | None) -> Hold:
     """`seen`: the row as we locked it; `elsewhere`: the row as others see it, when someone else had it locked."""
-    if seen is not None:
-        status, current, written = seen
-        if current != version or status not in HELD:
-            return Hold.LOST
-        if not written:
-            return Hold.UNSEEN
-        return Hold.CANCEL if status == Status.CANCEL_REQUESTED else Hold.KEPT
-    if elsewhere is None or elsewhere[1] != version or elsewhere[0] not in HELD:
+    row = seen or elsewhere
+    if row is None or row.version != version or not same_worker(worker, row.worker) or row.status not in HELD:
         return Hold.LOST
-    return Hold.UNSEEN
+    if seen is None or not seen.written:
+        return Hold.UNSEEN
+    return Hold.CANCEL if seen.status == Status.CANCEL_REQUESTED else Hold.KEPT
 
 
 def _count(tag: str) -> int:

@@ -72,9 +72,10 @@ def _libpq(dsn: str, known: set[str]) -> tuple[str, str]:
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if "database" in query:
         query.setdefault("dbname", query.pop("database"))
+    hosts = parts.netloc.rpartition("@")[2]
     said = {
-        "host": parts.hostname,
-        "port": parts.port,
+        "host": hosts,
+        "port": hosts if "," in hosts else parts.port,
         "user": parts.username,
         "password": parts.password,
         "dbname": parts.path.strip("/"),

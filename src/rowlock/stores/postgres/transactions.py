@@ -12,7 +12,7 @@ import asyncpg
 from rowlock import errors
 from rowlock.stores.base import Guard
 from rowlock.stores.inherited import keep_for_ever
-from rowlock.stores.postgres.connections import Connections
+from rowlock.stores.postgres.connections import FAREWELL, Connections
 from rowlock.stores.postgres.ending import MARK, last_statements
 from rowlock.stores.steps import Query, drive_async
 
@@ -26,8 +26,9 @@ _GOODBYE = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
+    asyncpg.InternalClientError,  # the driver lost count: seen when the server was killed between two messages
 )
-_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class _Connection(asyncpg.Connection):
@@ -64,8 +65,9 @@ class Transactions:
                 async with asyncio.timeout(self._connections.target.command_timeout):
                     await transaction.commit()
             sound = await self._clean(connection, transaction)
-        except (Exception, asyncio.CancelledError):
-            sound = await self._clean(connection, transaction)
+        except (Exception, asyncio.CancelledError) as error:
+            # Where nothing can be written the next one shall not begin: there is another server, or will be.
+            sound = await self._clean(connection, transaction) and not _read_only(error)
             raise
         finally:
             self._give_back(connection, sound)
@@ -78,7 +80,7 @@ class Transactions:
             connection, timer = self._idle.popitem()
             timer.cancel()
             with suppress(*_FAILURES):  # it is gone already, which is what we want
-                await connection.close(timeout=_PATIENCE)
+                await connection.close(timeout=FAREWELL)
 
     async def _begun(self) -> tuple[Any, Any]:
         if self._connections.forked:
@@ -145,5 +147,12 @@ class Transactions:
             raise error(f"{label} gave no answer {when}") from cause
         except _FAILURES as cause:
             if connection.is_closed() or isinstance(cause, (OSError, *_GOODBYE)):
+                connection.terminate()
                 raise error(f"{label} hung up {when}: {str(cause) or type(cause).__name__}") from cause
             raise
+
+
+def _read_only(error: BaseException) -> bool:
+    return isinstance(error, asyncpg.ReadOnlySQLTransactionError) or (
+        error.__cause__ is not None and _read_only(error.__cause__)
+    )

@@ -62,8 +62,8 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[int]:
         """All or nothing. Answers the time, read once the write lock is held: a wait for it ages nothing."""
-        self.begin()
         try:
+            self.begin()
             with translated(self.where):
                 yield self._clock()
             with translated(self.where, committing=True):
@@ -100,9 +100,13 @@ class Database:
             self.conn.execute("COMMIT")
 
     def _rollback(self) -> None:
-        if self.conn.in_transaction:
-            with suppress(sqlite3.Error):
+        while self.conn.in_transaction:
+            try:
                 self.conn.execute("ROLLBACK")
+            except sqlite3.Error:
+                return
+            except MemoryError:  # a handler ate it all; until we are done, nobody else can write
+                time.sleep(_PAUSE)
 
     # ── Schema ──
 
@@ -161,7 +165,7 @@ class Database:
     def held_by(self, worker: str) -> list[base.Beat]:
         with translated(self.where):
             found = self.conn.execute(rows.sql("held_by"), (worker,)).fetchall()
-        return [base.Beat(job_id, version, bool(started)) for job_id, version, started in found]
+        return [base.Beat(job_id, version, bool(started), worker) for job_id, version, started in found]
 
     # ── Workers' register ──
 

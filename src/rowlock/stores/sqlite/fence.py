@@ -14,7 +14,7 @@ from rowlock.stores.sqlite.settle import look, settle
 def fence(conn: Connection, now: int, guard: Guard) -> None:
     """The run holds its lease, and is completed if that is asked for; else LeaseLost."""
     if guard.completion is None:
-        held = look(conn, [Beat(guard.id, guard.version)]) != [Hold.LOST]
+        held = look(conn, [Beat(guard.id, guard.version, worker=guard.worker)]) != [Hold.LOST]
     else:
         held = settle(conn, now, [guard.completion]).verdicts == [APPLIED]
     if not held:

@@ -48,10 +48,11 @@ class FencedConnection(sqlite3.Connection):
         """The transaction has begun: from now on it has so many seconds."""
         self._longest = longest
         self._phase = _Phase.OPEN
-        self._watchdog = threading.Timer(longest, self._expire)
-        self._watchdog.daemon = True
-        self._watchdog.name = "rowlock-sqlite-watchdog"
-        self._watchdog.start()
+        watchdog = threading.Timer(longest, self._expire)
+        watchdog.daemon = True
+        watchdog.name = "rowlock-sqlite-watchdog"
+        watchdog.start()  # there may be no room for another thread
+        self._watchdog = watchdog
 
     def finish(self, commit: Callable[[], None]) -> None:
         """Run `commit`, unless the transaction is gone."""

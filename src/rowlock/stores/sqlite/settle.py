@@ -10,7 +10,7 @@ import msgspec
 
 from rowlock.core.codec import decode
 from rowlock.core.job import HELD, Status
-from rowlock.core.lifecycle import APPLIED, Settlement, Standing, Transition, Verdict, ended_by, judge
+from rowlock.core.lifecycle import APPLIED, Settlement, Standing, Transition, Verdict, ended_by, judge, same_worker
 from rowlock.stores.base import MAX_LOG_LINES, Beat, Claim, Hold, NewLine, Progress, Settled
 from rowlock.stores.reports import merge
 from rowlock.stores.sqlite.claim import claim as claim_next
@@ -52,11 +52,14 @@ def _settle(conn: Connection, now: int, settlements: Sequence[Settlement]) -> li
 
 def _complete(conn: Connection, now: int, settlements: list[Settlement]) -> bool:
     """In statements whose number doesn't grow with the batch, guarded in SQL. False: not all could be completed, and so
-    none was."""
+    none was; or they are not all of one worker."""
+    worker = settlements[0].worker
+    if any(one.worker != worker for one in settlements):
+        return False
     (before,) = conn.execute(sql("settle_before")).fetchone()
     rows = json_text([_completion(one.id, one.version, one.transition) for one in settlements])
     conn.execute("SAVEPOINT completions")
-    archived = conn.execute(sql("settle_archive"), {"now": now, "rows": rows}).rowcount
+    archived = conn.execute(sql("settle_archive"), {"now": now, "rows": rows, "worker": worker}).rowcount
     if archived < len(settlements):
         conn.execute("ROLLBACK TO completions")
     conn.execute("RELEASE completions")
@@ -94,7 +97,7 @@ def _settle_each(conn: Connection, now: int, settlements: Sequence[Settlement]) 
             others.append((row, to))
             ended.append((row.topic, to.status, None))
     if completed:
-        conn.execute(sql("settle_archive"), {"now": now, "rows": json_text(completed)})
+        conn.execute(sql("settle_archive"), {"now": now, "rows": json_text(completed), "worker": None})
         conn.execute(sql("settle_delete"), (json_text([job_id for job_id, *_ in completed]),))
     if others:
         _apply(conn, now, others)
@@ -111,7 +114,7 @@ def _standing(conn: Connection, asked: Iterable[Settlement | Beat | Progress]) -
 
 
 def _may(row: _Held, settlement: Settlement) -> bool:
-    if row.version != settlement.version:
+    if row.version != settlement.version or not same_worker(settlement.worker, row.locked_by):
         return False
     if row.status == "processing":
         return True
@@ -153,12 +156,12 @@ def _apply(conn: Connection, now: int, moves: list[tuple[_Held, Transition]]) ->
 
 def _refuse(conn: Connection, settlement: Settlement) -> Verdict:
     row = conn.execute(sql("settle_refused"), {"id": settlement.id}).fetchone()
-    standing = None
+    version, worker, standing = settlement.version, settlement.worker, None
     if row is not None:
-        status, version, history = row
-        ended = ended_by(settlement.version, STATUS[status], version, decode(history) if history else [])
-        standing = Standing(STATUS[status], version, ended)
-    return judge(settlement.version, settlement.transition.event, standing)
+        status, current, holder, history = row
+        ended = ended_by(version, STATUS[status], current, decode(history) if history else [], worker, holder)
+        standing = Standing(STATUS[status], current, ended, holder)
+    return judge(version, settlement.transition.event, standing, worker)
 
 
 def heartbeat(conn: Connection, now: int, beats: Sequence[Beat], lease: float) -> list[Hold]:
@@ -202,7 +205,9 @@ def look(conn: Connection, runs: Sequence[Beat]) -> list[Hold]:
 
 def _holds(rows: dict[str, _Held], run: Beat | Progress) -> bool:
     row = rows.get(run.id)
-    return row is not None and row.version == run.version and row.status in HELD
+    if row is None or row.version != run.version or not same_worker(run.worker, row.locked_by):
+        return False
+    return row.status in HELD
 
 
 def _hold(rows: dict[str, _Held], run: Beat | Progress) -> Hold:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -11,6 +12,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Answer = tuple["asyncio.Future[Any]", Any, BaseException | None]
+
+_BREATH = 0.01  # seconds to wait for memory
 
 
 class Worker:
@@ -32,11 +35,17 @@ class Worker:
         def run() -> None:
             if future.cancelled():  # nobody wants it any more, and it hasn't begun
                 return
+            result, problem = None, None
             try:
-                answer: Answer = (future, function(), None)
+                result = function()
             except BaseException as error:  # raised where the answer is awaited
-                answer = (future, None, error)
-            deliver([answer])
+                problem = error
+            while True:
+                try:
+                    deliver([(future, result, problem)])
+                    return
+                except MemoryError:  # or whoever waits would wait for ever
+                    time.sleep(_BREATH)
 
         self._queue.put(run)
         return await future
@@ -51,9 +60,14 @@ class Worker:
         self._thread.join()
 
     def _work(self) -> None:
-        while (function := self._queue.get()) is not None:
-            function()
-            del function  # or its result would live until the next call
+        while True:
+            try:
+                if (function := self._queue.get()) is None:
+                    return
+                function()
+                del function  # or its result would live until the next call
+            except MemoryError:  # a handler ate it all; without this thread its connection would be lost, and locked
+                time.sleep(_BREATH)
 
 
 def deliver(answers: Iterable[Answer]) -> None:

@@ -1,8 +1,10 @@
--- settle.sql for what nearly every batch is: runs of the same number that have all completed. Two thirds of its price
--- (docs/decisions/0004): the guard is in the DELETE itself, which waits for whoever holds a row and then looks again.
+-- settle.sql for what nearly every batch is: runs of the same number and of one worker (NULL: whoever has them) that
+-- have all completed. Two thirds of its price (docs/decisions/0004): the guard is in the DELETE itself, which waits for
+-- whoever holds a row and then looks again.
 gone AS (
     DELETE FROM {schema}._jobs
-    WHERE id = ANY ($1::uuid[]) AND version = $2::int AND (status = 'processing' OR status = 'cancel_requested')
+    WHERE id = ANY ($1::uuid[]) AND version = $2::int AND ($5::text IS NULL OR locked_by = $5::text)
+      AND (status = 'processing' OR status = 'cancel_requested')
     RETURNING *
 ),
 held AS (SELECT 1 FROM gone),

@@ -1,23 +1,25 @@
 -- SKIP LOCKED: a heartbeat never waits. A row that someone holds is answered by `standing`, never called lost.
 WITH s AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::int[], $3::bool[]) AS s (id, run, started) ORDER BY id
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[], $4::bool[]) AS s (id, run, worker, started) ORDER BY id
 ),
 held AS MATERIALIZED (
     SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.status, j.version FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE SKIP LOCKED
+        SELECT j.ctid AS tid, j.status, j.version, j.locked_by
+        FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE SKIP LOCKED
     ) h
 ),
 ok AS MATERIALIZED (
-    SELECT * FROM held WHERE version = run AND status IN ('processing', 'cancel_requested')
+    SELECT * FROM held
+    WHERE version = run AND (worker IS NULL OR worker = locked_by) AND status IN ('processing', 'cancel_requested')
 ),
 kept AS (
     UPDATE {schema}._jobs j SET
-        locked_until = greatest(j.locked_until, clock_timestamp() + $4::float8 * interval '1 second'),
+        locked_until = greatest(j.locked_until, clock_timestamp() + $5::float8 * interval '1 second'),
         started_at = CASE WHEN ok.started THEN coalesce(j.started_at, clock_timestamp()) ELSE j.started_at END
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok)) AND j.id = ok.id
     RETURNING j.id
 )
 -- A row that was changed since our snapshot is locked, but too new to be written.
-SELECT held.id, held.status, held.version, kept.id IS NOT NULL AS written
+SELECT held.id, held.status, held.version, held.locked_by, kept.id IS NOT NULL AS written
 FROM held LEFT JOIN kept ON kept.id = held.id

@@ -1,25 +1,26 @@
--- What is NULL stays as it is. `lines` is [[age in microseconds, level, text], …]; the newest $7 lines are kept.
+-- What is NULL stays as it is. `lines` is [[age in microseconds, level, text], …]; the newest $8 lines are kept.
 WITH s AS MATERIALIZED (
-    SELECT id, run, progress, stage, message, lines::jsonb AS lines
-    FROM unnest($1::uuid[], $2::int[], $3::float8[], $4::text[], $5::text[], $6::text[])
-        AS s (id, run, progress, stage, message, lines)
+    SELECT id, run, worker, progress, stage, message, lines::jsonb AS lines
+    FROM unnest($1::uuid[], $2::int[], $3::text[], $4::float8[], $5::text[], $6::text[], $7::text[])
+        AS s (id, run, worker, progress, stage, message, lines)
     ORDER BY id
 ),
 held AS MATERIALIZED (
     SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.status, j.version FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE SKIP LOCKED
+        SELECT j.ctid AS tid, j.status, j.version, j.locked_by
+        FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE SKIP LOCKED
     ) h
 ),
 ok AS MATERIALIZED (
     SELECT *, clock_timestamp() AS now FROM held
-    WHERE version = run AND status IN ('processing', 'cancel_requested')
+    WHERE version = run AND (worker IS NULL OR worker = locked_by) AND status IN ('processing', 'cancel_requested')
 ),
 reported AS (
     UPDATE {schema}._jobs j SET
         progress = coalesce(ok.progress, j.progress), stage = coalesce(ok.stage, j.stage),
         message = coalesce(ok.message, j.message), updated = ok.now,
         log_dropped = j.log_dropped + greatest(  -- of 0 and NULL the greatest is 0
-            0, coalesce(jsonb_array_length(j.log), 0) + jsonb_array_length(ok.lines) - $7::int),
+            0, coalesce(jsonb_array_length(j.log), 0) + jsonb_array_length(ok.lines) - $8::int),
         log = CASE WHEN ok.lines IS NULL THEN j.log ELSE (
             SELECT jsonb_agg(line ORDER BY new, n) FROM (
                 SELECT false AS new, n, line FROM jsonb_array_elements(j.log) WITH ORDINALITY AS old (line, n)
@@ -29,12 +30,12 @@ reported AS (
                     'text', said->2)
                 FROM jsonb_array_elements(ok.lines) WITH ORDINALITY AS fresh (said, n)
                 ORDER BY new DESC, n DESC
-                LIMIT $7::int
+                LIMIT $8::int
             ) newest) END
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok)) AND j.id = ok.id
     RETURNING j.id
 )
 -- A row that was changed since our snapshot is locked, but too new to be written.
-SELECT held.id, held.status, held.version, reported.id IS NOT NULL AS written
+SELECT held.id, held.status, held.version, held.locked_by, reported.id IS NOT NULL AS written
 FROM held LEFT JOIN reported ON reported.id = held.id

@@ -6,17 +6,20 @@ s AS MATERIALIZED (
     ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry)
     ORDER BY id
 ),
--- By primary key, one by one; status and version are judged outside, where no partial index can tempt the planner.
+-- By primary key, one by one; status, version and worker are judged outside, where no partial index can tempt the
+-- planner.
 held AS MATERIALIZED (
     SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.status, j.version FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
+        SELECT j.ctid AS tid, j.status, j.version, j.locked_by
+        FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
 -- Read when the first row has been judged: after the locks.
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 ok AS MATERIALIZED (
     SELECT *, (SELECT now FROM settle_clock) AS now FROM held
-    WHERE version = run AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
+    WHERE version = run AND {whose}
+      AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
 ),
 gone AS (
     DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING *

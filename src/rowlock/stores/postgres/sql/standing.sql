@@ -1,1 +1,1 @@
-SELECT id, status, version, history FROM {schema}._jobs_all WHERE id = ANY ($1::uuid[])
+SELECT id, status, version, locked_by, history FROM {schema}._jobs_all WHERE id = ANY ($1::uuid[])

@@ -1,3 +1,3 @@
-SELECT status, version, history FROM _jobs WHERE id = :id
+SELECT status, version, locked_by, history FROM _jobs WHERE id = :id
 UNION ALL
-SELECT 'completed', version, history FROM _jobs_archive WHERE id = :id
+SELECT 'completed', version, locked_by, history FROM _jobs_archive WHERE id = :id

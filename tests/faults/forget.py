@@ -1,0 +1,45 @@
+"""Between two rounds of a soak: what was checked goes, in the tables, in the witness's log and in the record. Jobs are
+deleted row by row, as by an operator: the tables must bear it."""
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+
+import asyncpg
+
+from tests.faults.stage import Stage
+
+TABLES = ("_jobs", "_jobs_archive", "_jobs_audit", "business")
+
+
+async def forget(stage: Stage) -> None:
+    """Only while nothing is under way."""
+    emptied = "; ".join(f"DELETE FROM {table}" for table in TABLES)
+    if stage.store == "sqlite":
+        path = stage.direct.removeprefix("sqlite:///")
+        with closing(sqlite3.connect(path, timeout=30.0, isolation_level=None)) as connection:
+            connection.executescript(f"BEGIN IMMEDIATE; {emptied}; DELETE FROM _witness; COMMIT")
+    else:
+        connection_ = await asyncpg.connect(stage.direct)
+        try:
+            await connection_.execute(f"{emptied}; TRUNCATE witness.log")
+        finally:
+            await connection_.close()
+    _forget_record(stage)
+    stage.fleet.workers[:] = [worker for worker in stage.fleet.workers if worker.process.poll() is None]
+
+
+def _forget_record(stage: Stage) -> None:
+    """Whoever lives goes on writing to its file, which is open for appending."""
+    for file in (stage.folder / "record").glob("*.jsonl"):
+        if _lives(int(file.name.partition("-")[0])):
+            os.truncate(file, 0)
+        else:
+            file.unlink()
+
+
+def _lives(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False

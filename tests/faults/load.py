@@ -1,0 +1,135 @@
+"""Work for a stage: producers that never give up, and an operator who interferes, all of it on record."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from rowlock.core.ids import IdMaker
+from rowlock.errors import InvalidState, KeyTaken, OutcomeUnknown, StoreError
+from rowlock.jobs import Jobs
+from tests.faults.stage import PATIENCE, Stage
+from tests.proof.history_app import new_ids
+from tests.proof.recorder import Recorder
+
+KINDS: dict[str, dict[str, Any]] = {
+    "quick": {},
+    "nap": {"seconds": 0.05},
+    "threaded": {},
+    "flaky": {"good_from": 2},
+    "hopeless": {},
+    "snoozing": {},
+    "giving_up": {},
+    "owning": {},
+    "parent": {},
+}
+BATCH = 20
+Chosen = tuple[str, str, str | None]  # id, topic, key
+
+
+class Load:
+    """`jobs` is the client. `made` are the ids of what was asked for, whether it was told or not."""
+
+    def __init__(self, stage: Stage, jobs: Jobs, kinds: dict[str, dict[str, Any]] | None = None) -> None:
+        self._stage = stage
+        self._jobs = jobs
+        self._kinds = KINDS if kinds is None else kinds
+        self._ids: IdMaker = new_ids
+        self.made: list[str] = []
+        self.unknown = 0  # enqueues that nobody has answered
+
+    @property
+    def _record(self) -> Recorder:
+        return self._stage.record
+
+    @asynccontextmanager
+    async def going_on(self, *, rate: float, least: int, callers: int = 3, meddle: bool = True) -> AsyncIterator[None]:
+        """Jobs come at about that rate per second while the block runs, and until there were so many; half of them
+        alone, half of them in batches. And an operator meddles."""
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(callers):
+                group.create_task(self._produce(over, least, callers * BATCH / rate))
+            if meddle:
+                group.create_task(self._meddle(over))
+            try:
+                yield
+            finally:
+                over.set()
+
+    async def pile(self, topic: str, count: int) -> None:
+        """So many of one kind, for when there is nothing else to do."""
+        for at in range(0, count, 100):
+            await self._insist([(self._ids.one(), topic, None) for _ in range(min(100, count - at))], priority=0)
+
+    async def _produce(self, over: asyncio.Event, least: int, pause: float) -> None:
+        chance = self._stage.chance
+        while not over.is_set() or len(self.made) < least:
+            size = BATCH if chance.random() < 1 / (1 + BATCH) else 1  # as many jobs come in batches as alone
+            await self._insist([self._choose() for _ in range(size)])
+            await asyncio.sleep(pause / BATCH * 2 * chance.uniform(0.0, 1.0))
+
+    def _choose(self) -> Chosen:
+        chance = self._stage.chance
+        topic = chance.choice(list(self._kinds))
+        key = chance.choice([None, None, None, "a", "b"]) if topic in ("quick", "nap") else None
+        return self._ids.one(), topic, key
+
+    async def _insist(self, chosen: Sequence[Chosen], **options: Any) -> None:
+        """Until it is told. The ids stay the same, so that nothing is made twice."""
+        self.made += [job_id for job_id, _, _ in chosen]
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    await self._enqueue(chosen, **options)
+                    return
+                except StoreError as error:
+                    self.unknown += isinstance(error, OutcomeUnknown)
+                    await asyncio.sleep(0.1)
+
+    async def _enqueue(self, chosen: Sequence[Chosen], **options: Any) -> None:
+        ids = [job_id for job_id, _, _ in chosen]
+        if len(chosen) == 1:
+            [(job_id, topic, key)] = chosen
+            own: Any = {"id": job_id, "key": key, **options}
+            with self._record.operation("enqueue", ids, topic=topic, key=key) as told:
+                told(await self._jobs.enqueue(topic, self._kinds[topic], **own))
+            return
+        drafts = [
+            {"topic": topic, "payload": self._kinds[topic], "id": job_id, "key": key, **options}
+            for job_id, topic, key in chosen
+        ]
+        with self._record.operation("enqueue", ids, batch=True) as told:
+            told(await self._jobs.enqueue_many(drafts))
+
+    async def _meddle(self, over: asyncio.Event) -> None:
+        """An operator who cancels, requeues, deletes, updates and pauses, whether that is allowed or not."""
+        chance = self._stage.chance
+        while not over.is_set():
+            await asyncio.sleep(chance.uniform(0.05, 0.3))
+            if not self.made:
+                continue
+            verb = chance.choice(["cancel", "requeue", "requeue", "delete", "update", "pause"])
+            one = chance.choice(self.made[-500:])
+            with suppress(InvalidState, KeyTaken, LookupError, StoreError), self._record.operation(verb, [one]):
+                if verb == "pause":
+                    await self._pause()
+                elif verb == "update":
+                    await self._jobs.update(one, priority=chance.randrange(200), by="ann")
+                else:
+                    await getattr(self._jobs, verb)(one, by="ann")
+
+    async def _pause(self) -> None:
+        try:
+            await self._jobs.pause("nap", by="ann")
+        finally:  # whatever we were told: a topic that stays paused is never drained
+            await self._resume()
+
+    async def _resume(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    await self._jobs.resume("nap", by="ann")
+                    return
+                except StoreError:
+                    await asyncio.sleep(0.1)

@@ -1,0 +1,30 @@
+"""Where a stage stands: a file of SQLite's, or a PostgreSQL server of its own that keeps what it has acknowledged."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from tests.faults.stage import Stage, prepared
+from tests.faults.suites import Cell
+from tests.servers import PostgresServer
+
+
+@asynccontextmanager
+async def staged(cell: Cell, app: str = "history_app:jobs") -> AsyncIterator[Stage]:
+    """A stage on the cell's kind of database."""
+    if cell.store == "sqlite":
+        cell.folder.mkdir(parents=True, exist_ok=True)
+        async with prepared(cell.folder, f"sqlite:///{cell.folder}/jobs.db", cell.seed, app=app) as stage:
+            yield stage
+    else:
+        async with on_server(cell, app=app) as (stage, _server):
+            yield stage
+
+
+@asynccontextmanager
+async def on_server(
+    cell: Cell, *, app: str = "history_app:jobs", settings: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[Stage, PostgresServer]]:
+    """A stage, and the server under it, which may be killed."""
+    with PostgresServer(durable=True, settings=settings) as server:
+        async with prepared(cell.folder, server.url(), cell.seed, app=app) as stage:
+            yield stage, server

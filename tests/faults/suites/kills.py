@@ -1,0 +1,45 @@
+"""kill -9, at random, of workers that hold jobs: a child alone, whose supervisor takes its jobs back at once, or the
+supervisor and all its children in the same moment, as when a machine dies."""
+
+from rowlock.jobs import Jobs
+from tests.faults.load import Load
+from tests.faults.places import staged
+from tests.faults.results import Result
+from tests.faults.stage import PATIENCE, Stage
+from tests.faults.suites import Cell
+from tests.runtime.system.fleet import until
+
+WORKERS, PROCESSES = 3, 2
+MACHINES = 0.4  # of all kills
+ALIVE = 4  # processes that can be killed
+
+
+async def run(cell: Cell) -> Result:
+    async with staged(cell) as stage, Jobs(stage.url) as jobs:
+        load = Load(stage, jobs)
+        survivor = stage.launch()  # someone must live long enough to take jobs back
+        stage.workers.remove(survivor)
+        await stage.start_workers(WORKERS, processes=PROCESSES)
+        async with load.going_on(rate=cell.scale.rate / 2, least=cell.scale.jobs):
+            for _ in range(cell.scale.kills):
+                await kill_one(stage)
+                await stage.pause(0.2, 0.8)
+        await stage.drained()
+        stage.workers.append(survivor)
+        await stage.stop_all()
+        return await stage.judged(cell.result())
+
+
+async def kill_one(stage: Stage, *options: str, **env: str) -> None:
+    """As soon as one of them holds jobs, and enough others are there. `options`, `env`: of those that follow."""
+    await until(lambda: processes(stage) >= ALIVE, what="enough workers", patience=PATIENCE)
+    worker, pid = await until(stage.busy_process, what="somebody to work", patience=PATIENCE)
+    if stage.chance.random() < MACHINES:
+        stage.kill_machine(worker)
+        stage.launch(*options, processes=PROCESSES, **env)
+    else:
+        stage.kill(pid)
+
+
+def processes(stage: Stage) -> int:
+    return sum(len(worker.children()) for worker in stage.workers)

@@ -1,0 +1,288 @@
+"""A wire between PostgreSQL and those who talk to it, that can be cut at the worst moment.
+
+It reads along: which statements the client sends, and which of them a reply is about to acknowledge as committed. So a
+connection can be reset in the middle of a chosen statement, and the very reply that says "committed" can be lost.
+"""
+
+import asyncio
+import re
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+Statement = Callable[[str], bool]
+
+_SSL, _GSS = 80877103, 80877104  # what clients ask for before they say hello
+_LINGER_NOT = struct.pack("ii", 1, 0)
+
+
+def enqueues(text: str) -> bool:
+    return re.search(r"INSERT INTO \S*_jobs \(", text) is not None
+
+
+def settles(text: str) -> bool:
+    return "settle_summary" in text
+
+
+def claims(text: str) -> bool:
+    return "claim_summary" in text
+
+
+def fences(text: str) -> bool:
+    """In a transaction of the application's own."""
+    return "business" in text
+
+
+def anything(text: str) -> bool:
+    return True
+
+
+class Trap:
+    """Springs when a client sends a statement: `sprung` tells. `how`: "early" resets the connection with the statement
+    half sent, "late" when it was sent, "swallow" when the server has committed it, before the client hears of it."""
+
+    def __init__(self, how: str, on: Statement) -> None:
+        self.how = how
+        self.on = on
+        self.sprung = asyncio.Event()
+
+
+class Wire:
+    """`delay`: seconds that everything takes, one way. `rate`: bytes per second, of each connection. `silent`: whoever
+    connects hears nothing."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.links: list[Link] = []
+        self.traps: list[Trap] = []
+        self.port = 0
+        self.delay = 0.0
+        self.rate: float | None = None
+        self.silent = False
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def via(self, url: str) -> str:
+        """The same, by this wire."""
+        return url.replace(f"@{self._target[0]}:{self._target[1]}/", f"@127.0.0.1:{self.port}/", 1)
+
+    def freeze(self) -> list["Link"]:
+        """Half open: what is connected now stays so, and nothing gets through. Who was frozen."""
+        found = [link for link in self.links if not link.frozen]
+        for link in found:
+            link.frozen = True
+        return found
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            up_reader, up_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            _reset(writer)
+            return
+        link = Link(self, (reader, writer), (up_reader, up_writer))
+        link.frozen = self.silent
+        self.links.append(link)
+        try:
+            with suppress(asyncio.CancelledError):  # by nobody but ourselves, at the end
+                await link.run()
+        finally:
+            self.links.remove(link)
+            writer.close()
+            up_writer.close()
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Link:
+    """One connection. `frozen`: it stays open on both sides, and nothing gets through any more."""
+
+    def __init__(self, wire: Wire, client: Streams, server: Streams) -> None:
+        self._wire = wire
+        self._client = client
+        self._server = server
+        self._asked = _Asked()
+        self._answered = _Answered()
+        self._swallowing: Trap | None = None
+        self.frozen = False
+
+    @property
+    def listens(self) -> bool:
+        return self._asked.listens
+
+    def reset(self) -> None:
+        """RST, to both sides."""
+        _reset(self._client[1])
+        _reset(self._server[1])
+
+    def lose_server(self) -> None:
+        """The server has found out that nobody is there; the client must do so by itself."""
+        _reset(self._server[1])
+
+    async def run(self) -> None:
+        with suppress(OSError):
+            await asyncio.gather(self._requests(), self._replies())
+
+    async def _requests(self) -> None:
+        reader, target = self._client[0], self._server[1]
+        while data := await self._read(reader):
+            self._asked.feed(data, self._answered)
+            trap = self._caught()
+            if trap is not None and trap.how == "early":
+                await self._send(target, data[: len(data) // 2])
+                trap.sprung.set()
+                self.reset()
+                return
+            if trap is not None and trap.how == "swallow":
+                self._swallowing = trap
+            await self._send(target, data)
+            if trap is not None and trap.how == "late":
+                trap.sprung.set()
+                self.reset()
+                return
+        if not self.frozen:
+            self._server[1].close()
+
+    async def _replies(self) -> None:
+        reader, target = self._server[0], self._client[1]
+        while data := await self._read(reader):
+            status = self._answered.feed(data)
+            if self._swallowing is None:
+                await self._send(target, data)
+            elif status is not None:  # it is done
+                self._swallowing.sprung.set()
+                self.reset()
+                return
+        if not self.frozen:
+            target.close()
+
+    def _caught(self) -> Trap | None:
+        for trap in self._wire.traps:
+            asked = self._asked.committing if trap.how == "swallow" else self._asked.newest
+            if any(map(trap.on, asked)):
+                self._wire.traps.remove(trap)
+                return trap
+        return None
+
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        while True:
+            data = await reader.read(65536)
+            if not data or not self.frozen:
+                return data
+
+    async def _send(self, target: asyncio.StreamWriter, data: bytes) -> None:
+        wire = self._wire
+        if wire.delay or wire.rate:
+            await asyncio.sleep(wire.delay + (len(data) / wire.rate if wire.rate else 0.0))
+        if not self.frozen:
+            target.write(data)
+            await target.drain()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+    writer.transport.abort()
+
+
+class _Asked:
+    """What a client sends. `newest`: statements in what it has sent last; `committing`: those that will be committed by
+    it."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._greeted = False
+        self._prepared: dict[bytes, str] = {}
+        self._open: list[str] = []  # statements of the transaction that is open
+        self.listens = False
+        self.newest: list[str] = []
+        self.committing: list[str] = []
+
+    def feed(self, data: bytes, answered: "_Answered") -> None:
+        self.newest, self.committing = [], []
+        self._rest += data
+        while not self._greeted and len(self._rest) >= 8:
+            size, code = struct.unpack("!ii", self._rest[:8])
+            if len(self._rest) < size:
+                return
+            self._rest = self._rest[size:]
+            if code in (_SSL, _GSS):
+                answered.bare += 1
+            else:
+                self._greeted = True
+        if not self._greeted:
+            return
+        while message := _next(self._rest):
+            kind, body = message
+            self._rest = self._rest[5 + len(body) :]
+            if kind == b"P":
+                name, text = body.split(b"\0")[:2]
+                self._prepared[name] = text.decode()
+            elif kind == b"B":
+                self._say(self._prepared.get(body.split(b"\0")[1], ""), answered)
+            elif kind == b"Q":
+                self._say(body.rstrip(b"\0").decode(), answered)
+
+    def _say(self, text: str, answered: "_Answered") -> None:
+        self.newest.append(text)
+        self.listens = self.listens or text.startswith("LISTEN")
+        if text.startswith(("BEGIN", "START")):
+            self._open = [text]
+        elif text.startswith("COMMIT"):
+            self.committing, self._open = [*self._open, text], []
+        elif answered.status == b"T":
+            self._open.append(text)
+        else:
+            self.committing = [text]
+
+
+class _Answered:
+    """What the server sends: `status` is that of the transaction, by its last word on it. `bare`: answers to come that
+    are one byte without a frame."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self.bare = 0
+        self.status = b"I"
+
+    def feed(self, data: bytes) -> bytes | None:
+        """The status, if it comes with this."""
+        found = None
+        if self.bare:
+            data, self.bare = data[self.bare :], 0
+        self._rest += data
+        while message := _next(self._rest):
+            kind, body = message
+            self._rest = self._rest[5 + len(body) :]
+            if kind == b"Z":
+                self.status = found = body
+        return found
+
+
+def _next(data: bytes) -> tuple[bytes, bytes] | None:
+    if len(data) < 5:
+        return None
+    size = int(struct.unpack("!i", data[1:5])[0])
+    return (data[:1], data[5 : 1 + size]) if len(data) > size else None
