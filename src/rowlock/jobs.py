@@ -49,7 +49,8 @@ from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.sync import SyncJobs
 from rowlock.tasks import EnqueueOptions
 
-if TYPE_CHECKING:  # who only enqueues doesn't load the worker
+if TYPE_CHECKING:  # who only enqueues doesn't load the worker, nor the server
+    from rowlock.http.app import Api
     from rowlock.runtime.board import Board
     from rowlock.runtime.worker import Replace, Worker
 
@@ -120,6 +121,17 @@ class Jobs(Registry):
         """Stop working, and let go of all connections. Safe to call twice."""
         await self.stop()
         await self._stores.close()
+
+    def asgi(self, **settings: Any) -> Api:
+        """The HTTP API as an ASGI application, to run or to mount at any prefix. `settings` are those of
+        rowlock.http.settings.ApiSettings: `authenticate`, `origins`, `read_only`, `jwt_secret`, …
+
+            app.mount("/queue", jobs.asgi(authenticate=whoever_is_logged_in))
+        """
+        from rowlock.http.app import Api
+        from rowlock.http.settings import ApiSettings
+
+        return Api(self, ApiSettings(**settings))
 
     def context_host(self) -> ContextHost:
         """What a Context of one of these jobs needs of us."""

@@ -7,16 +7,19 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from rowlock.core.conditions import Compared, Condition, Every, Some
+
 SCOPES = ("read", "enqueue", "manage", "worker", "admin")
-"""Of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `manage`: requeue, cancel, update, delete, pause;
-includes read. `worker`: claim and settle. `admin`: everything a superuser may."""
+"""Of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `manage`: requeue, cancel, update, delete,
+pause; includes read. `worker`: claim and settle. `admin`: everything a superuser may."""
 
 _IMPLIED = {"manage": ("read",), "admin": SCOPES}
 
 
 class Identity(Struct, frozen=True, kw_only=True):
     """`claims` is what rules see as @request.auth. `scopes` go beyond the rules: who has them needs none. `topics`: of a
-    token that is for some only; None: for all."""
+    token that is for some only; None: for all. `job`: of a token that is for one job. `read_only` changes nothing,
+    whatever the rules say."""
 
     kind: Literal["anonymous", "superuser", "token", "user"]
     id: str = ""
@@ -24,6 +27,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     claims: Mapping[str, Any] = {}
     scopes: frozenset[str] = frozenset()
     topics: tuple[str, ...] | None = None
+    job: str | None = None
     read_only: bool = False
 
     @property
@@ -34,8 +38,19 @@ class Identity(Struct, frozen=True, kw_only=True):
     def has(self, scope: str) -> bool:
         return scope in self.scopes
 
-    def covers(self, topic: str) -> bool:
-        return self.topics is None or topic in self.topics
+    @property
+    def reach(self) -> Condition:
+        """The jobs beyond which it gets nowhere, whatever scopes and rules say."""
+        bounds: list[Condition] = []
+        if self.topics is not None:
+            bounds.append(Some(tuple(Compared("topic", "=", topic) for topic in self.topics)))
+        if self.job is not None:
+            bounds.append(Compared("id", "=", self.job))
+        return Every(tuple(bounds)) if len(bounds) > 1 else bounds[0] if bounds else True
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.topics is not None or self.job is not None
 
 
 ANONYMOUS = Identity(kind="anonymous")
@@ -45,7 +60,12 @@ def with_implied(scopes: frozenset[str]) -> frozenset[str]:
     return scopes.union(*(_IMPLIED.get(scope, ()) for scope in scopes))
 
 
-def superuser(id: str, name: str, *, read_only: bool = False) -> Identity:
+def superuser(email: str, *, read_only: bool = False) -> Identity:
     scopes = frozenset({"read"}) if read_only else frozenset(SCOPES)
-    claims = {"id": id, "email": name, "superuser": True}
-    return Identity(kind="superuser", id=id, name=name, claims=claims, scopes=scopes, read_only=read_only)
+    claims = {"id": email, "email": email, "superuser": True}
+    return Identity(kind="superuser", id=email, name=email, claims=claims, scopes=scopes, read_only=read_only)
+
+
+def user(claims: Mapping[str, Any]) -> Identity:
+    """One of the application's own, by what it says of them; `id` is who."""
+    return Identity(kind="user", id=str(claims["id"]), claims=claims)

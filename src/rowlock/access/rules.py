@@ -86,26 +86,27 @@ class Rule(Struct, frozen=True):
 
     def bind(self, claims: Mapping[str, Any]) -> Condition:
         """For whoever has these claims."""
-        return _bind(self.expression, claims)
+        return bind(self.expression, claims)
 
 
 # ── Binding ──
 
 
-def _bind(expression: Expression, claims: Mapping[str, Any]) -> Condition:
+def bind(expression: Expression, claims: Mapping[str, Any]) -> Condition:
+    """The condition that is left for whoever has these claims."""
     match expression:
         case bool():
             return expression
         case Comparison():
             return _compare(expression, claims)
         case All():
-            parts = [_bind(part, claims) for part in expression.parts]
+            parts = [bind(part, claims) for part in expression.parts]
             left = tuple(part for part in parts if not isinstance(part, bool))
             if False in parts:
                 return False
             return Every(left) if len(left) > 1 else left[0] if left else True
         case Either():
-            parts = [_bind(part, claims) for part in expression.parts]
+            parts = [bind(part, claims) for part in expression.parts]
             left = tuple(part for part in parts if not isinstance(part, bool))
             if True in parts:
                 return True
@@ -127,7 +128,7 @@ def _compare(comparison: Comparison, claims: Mapping[str, Any]) -> Condition:
 def _with_text(name: str, op: Op, value: str | float) -> Condition:
     if value == "":
         return Compared(name, op, None)
-    found = _time(str(value)) if FIELDS[name] == "time" else value
+    found = read_time(str(value)) if FIELDS[name] == "time" else value
     return Compared(name, op, found, null=op in ("!=", "!~"))  # what is empty is not equal to it, either
 
 
@@ -135,7 +136,7 @@ def _with_claim(name: str, op: Op, value: Value) -> Condition:
     kind = FIELDS[name]
     if kind == "time":
         try:
-            return Compared(name, op, _time(value)) if isinstance(value, str) else False
+            return Compared(name, op, read_time(value)) if isinstance(value, str) else False
         except InvalidInput:
             return False
     return Compared(name, op, value) if isinstance(value, str) == (kind == "text") else False
@@ -173,7 +174,7 @@ def _constant(left: str | float | None, op: Op, right: str | float | None) -> bo
     return COMPARE[op](left, right)
 
 
-def _time(text: str) -> datetime:
+def read_time(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -307,7 +308,7 @@ class _Reader:
             raise self._wrong(f"{name} is a {kind}, and is compared with a {other}", began)
         elif kind == "time":
             try:
-                _time(str(value))
+                read_time(str(value))
             except InvalidInput as error:
                 raise self._wrong(error.problem, began) from None
 

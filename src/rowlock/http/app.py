@@ -1,0 +1,271 @@
+"""The ASGI application: every request passes the same gates in the same order, then its route's handler.
+
+Host, route, settings, origin, identity, access, query, body. What any of them refuses is a problem+json with the request's
+id, and nothing has been done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rowlock.access import settings as access_settings
+from rowlock.access.identity import ANONYMOUS, Identity
+from rowlock.access.lookup import Lookup
+from rowlock.errors import RowlockError
+from rowlock.http import access, jobs, operators, service, sessions
+from rowlock.http.call import Call, denied
+from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
+from rowlock.http.problems import Problem, from_error, internal
+from rowlock.http.reading import read_body, read_query
+from rowlock.http.request import Gone, Receive, Request, Send
+from rowlock.http.response import Response
+from rowlock.http.routes import Access, Route, Table
+from rowlock.http.settings import ApiSettings
+
+if TYPE_CHECKING:
+    from rowlock.jobs import Jobs
+
+log = logging.getLogger("rowlock.http")
+
+ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES]
+_FRESH = 1.0  # seconds after which settings that another process has changed apply here
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
+_HEADERS = [
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_CSP = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_HSTS = (b"strict-transport-security", b"max-age=31536000")
+
+
+class Api:
+    """`jobs.asgi()` makes it."""
+
+    def __init__(self, jobs: Jobs, settings: ApiSettings | None = None) -> None:
+        self.jobs = jobs
+        self.settings = settings or ApiSettings()
+        self.table = Table(ROUTES)
+        self.attempts = sessions.Attempts()
+        self.stopping = asyncio.Event()  # long polls answer now
+        self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting = 0
+        self._decoders: dict[Any, Any] = {}
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                self._settle_in()
+                await self._serve(scope, receive, send)
+            case "lifespan":
+                await self._live(receive, send)
+            case "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+
+    def _settle_in(self) -> None:
+        """What belongs to an event loop is made when the first request comes, in its loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._doorkeeper = Doorkeeper(self.settings, self.jobs._store)
+            self._records = Lookup(self.jobs._store, access_settings.KIND)
+            self._current: access_settings.Current | None = None
+            self._read_at = 0.0
+            self.stopping, self.hashing = asyncio.Event(), asyncio.Semaphore(2)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            match (await receive())["type"]:
+                case "lifespan.startup":
+                    await send({"type": "lifespan.startup.complete"})
+                case "lifespan.shutdown":
+                    self.stopping.set()
+                    await send({"type": "lifespan.shutdown.complete"})
+                    return
+
+    # ── A request ──
+
+    async def _serve(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
+        request_id = given if _REQUEST_ID.match(given) else secrets.token_hex(8)
+        passage = _Passage()
+        try:
+            response = await self._answer(scope, receive, request_id, passage)
+        except Gone:
+            return
+        except Problem as problem:
+            response = _told(problem, request_id)
+        except RowlockError as error:
+            problem = from_error(error)
+            if problem.status >= 500:
+                log.error("%s: %s", request_id, error)
+            response = _told(_named(problem, passage.route), request_id)
+        except Exception:
+            log.exception("%s: %s %s", request_id, scope["method"], scope["path"])
+            response = _told(internal(), request_id)
+        headers = [*_HEADERS, (b"x-request-id", request_id.encode())]
+        if not any(name == "content-security-policy" for name, _ in response.headers):
+            headers.append(_CSP)
+        if scope.get("scheme") == "https":
+            headers.append(_HSTS)
+        if passage.origin is not None:
+            headers += [(b"access-control-allow-origin", passage.origin.encode("latin-1")), (b"vary", b"Origin")]
+        if response.media:
+            headers.append((b"content-type", response.media.encode()))
+        headers += [(name.encode(), value.encode("latin-1")) for name, value in response.headers]
+        body = b"" if scope["method"] == "HEAD" else response.body
+        if response.status != 204:
+            headers.append((b"content-length", str(len(response.body)).encode()))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+        if log.isEnabledFor(logging.INFO):
+            who = passage.identity.by if passage.identity else "-"
+            took = (time.perf_counter() - began) * 1000
+            log.info(
+                "%s %s %d %.1f ms", scope["method"], scope["path"], response.status, took,
+                extra={"request_id": request_id, "identity": who},
+            )  # fmt: skip
+
+    async def _answer(
+        self, scope: MutableMapping[str, Any], receive: Receive, request_id: str, passage: _Passage
+    ) -> Response:
+        request = Request(scope, receive, request_id)
+        if request.method == "OPTIONS":
+            return self._preflight(request, passage)
+        route, parameters = self.table.find(request.method, request.path)
+        passage.route = route
+        if route.access.kind == "probe":
+            return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters))
+        self._doorkeeper.check_host(request)
+        current = await self.current()
+        if not current.settings.http_enabled:
+            raise Problem(404, "http_disabled", "the HTTP API is switched off: rowlock settings set http_enabled=true")
+        passage.origin = self._doorkeeper.check_origin(request)
+        passage.identity = identity = await self._doorkeeper.identify(request)
+        call = Call(self, request, identity, current, parameters)
+        self._authorize(route, call)
+        if route.query is not None:
+            call.query = read_query(route.query, request.query())
+        elif request.query():
+            raise Problem(400, "unknown_field", "this path takes no parameters", field=request.query()[0][0][:100])
+        if route.body is not None:
+            call.body = await self._body(route, request)
+        return await route.handler(call)
+
+    async def _body(self, route: Route, request: Request) -> Any:
+        headers = request.headers
+        if route.body_optional and headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+            return route.body()
+        return read_body(route.body, await request.body())
+
+    def _preflight(self, request: Request, passage: _Passage) -> Response:
+        """May a page of another origin call this? By default none may."""
+        self._doorkeeper.check_host(request)
+        passage.origin = self._doorkeeper.check_origin(request)
+        allowed = [] if passage.origin is None else [
+            ("access-control-allow-methods", "GET, POST, PATCH, DELETE"),
+            ("access-control-allow-headers", "authorization, content-type, x-request-id"),
+            ("access-control-max-age", "600"),
+        ]  # fmt: skip
+        return Response(status=204, media="", headers=allowed)
+
+    # ── May it? ──
+
+    def _authorize(self, route: Route, call: Call) -> None:
+        wanted, identity = route.access, call.identity
+        if route.writes and (self.settings.read_only or identity.read_only):
+            whose = "this server" if self.settings.read_only else "this account"
+            raise Problem(403, "read_only", f"{whose} is read-only")
+        if identity.is_bounded and not wanted.bounded:
+            raise denied(identity, "this token is for some topics or one job only")
+        if not _is_allowed(wanted, call):
+            raise denied(identity, _needs(wanted))
+
+    def is_loopback(self, request: Request) -> bool:
+        return host_name(request.host) in LOOPBACK
+
+    async def current(self) -> access_settings.Current:
+        if self._current is None or time.monotonic() - self._read_at > _FRESH:
+            asked = time.monotonic()
+            self._current = access_settings.read(await self._records.get(access_settings.ID))
+            self._read_at = asked
+        return self._current
+
+    def forget_settings(self) -> None:
+        self._current = None
+
+    @contextmanager
+    def waiting(self, most: int) -> Iterator[None]:
+        if self._waiting >= most:
+            raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+
+class _Passage:
+    """How far a request has come, for the answer."""
+
+    __slots__ = ("identity", "origin", "route")
+
+    def __init__(self) -> None:
+        self.origin: str | None = None
+        self.identity: Identity | None = None
+        self.route: Route | None = None
+
+
+def _is_allowed(wanted: Access, call: Call) -> bool:
+    identity = call.identity
+    match wanted.kind:
+        case "probe" | "public":
+            return True
+        case "known":
+            return identity.kind != "anonymous"
+        case "enqueue":
+            return identity.has("enqueue") or call.settings.enqueue.bind(identity.claims) is not False
+        case "jobs":
+            return call.reach(wanted.scope) is not False
+        case "scope":
+            return identity.has(wanted.scope)
+
+
+def _needs(wanted: Access) -> str:
+    match wanted.kind:
+        case "enqueue":
+            return "this needs the scope enqueue, or an enqueue_rule that lets you"
+        case "jobs":
+            return f"this needs the scope {wanted.scope}, or a manage_rule that lets you"
+        case _:
+            return f"this needs the scope {wanted.scope}"
+
+
+def _named(problem: Problem, route: Route | None) -> Problem:
+    """A field has the name that it has in the request."""
+    if problem.field is not None and isinstance(problem, Problem) and route is not None:
+        first, dot, rest = problem.field.partition(".")
+        for shape in (route.body, route.query):
+            names = dict(zip(getattr(shape, "__struct_fields__", ()), getattr(shape, "__struct_encode_fields__", ()), strict=True))
+            if first in names and names[first] != first:
+                problem.field = f"{names[first]}{dot}{rest}"
+                problem.detail = problem.detail.replace(first, names[first], 1)
+    return problem
+
+
+def _told(problem: Problem, request_id: str) -> Response:
+    return Response(
+        problem.body(request_id), problem.status, "application/problem+json", list(problem.headers.items())
+    )
+
+

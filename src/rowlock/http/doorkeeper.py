@@ -1,0 +1,161 @@
+"""Who asks: by the application's own means, a token, a JWT, or a session. And from where: no foreign page may."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+from rowlock.access import secrets, sessions, superusers, tokens
+from rowlock.access.identity import ANONYMOUS, Identity, user
+from rowlock.access.lookup import Lookup
+from rowlock.http.problems import Problem
+from rowlock.http.request import Request
+from rowlock.http.sessions import shown_session
+from rowlock.http.settings import ApiSettings
+from rowlock.stores.base import Store
+from rowlock.stores.records import Record
+
+log = logging.getLogger("rowlock.http")
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+CSRF_HEADER = "x-rowlock-csrf"
+_KEPT = 1000  # identities of tokens
+
+
+class Doorkeeper:
+    """For one event loop."""
+
+    def __init__(self, settings: ApiSettings, store: Callable[[], Awaitable[Store]]) -> None:
+        self._settings = settings
+        self._store = store
+        self._verifier = settings.verifier()
+        self._tokens = Lookup(store, tokens.KIND)
+        self._sessions = Lookup(store, sessions.KIND)
+        self._superusers = Lookup(store, superusers.KIND)
+        self._known: dict[tuple[str, int], Identity] = {}  # by the token's id and revision: what it says is read once
+        self._touched: dict[str, datetime] = {}
+
+    # ── From where ──
+
+    def check_host(self, request: Request) -> None:
+        """A foreign name that leads here (DNS rebinding) gets nothing."""
+        allowed = self._settings.allowed_hosts
+        if allowed is not None and host_name(request.host) not in allowed:
+            raise Problem(421, "wrong_host", "this server doesn't answer to that name", field="host")
+
+    def check_origin(self, request: Request) -> str | None:
+        """The foreign origin that may call, if it is one. A page of another origin that may not is refused, whatever
+        else it brings along."""
+        origin = request.headers.get("origin")
+        if origin is not None:
+            if origin in self._settings.origins:
+                return origin
+            if not self._is_own(request, origin):
+                raise _foreign()
+        elif request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            raise _foreign()
+        return None
+
+    def _is_own(self, request: Request, origin: str) -> bool:
+        if self._settings.public_url is not None:
+            return origin == self._settings.public_url
+        return origin == f"{'https' if request.is_secure else 'http'}://{request.host}"
+
+    def _check_csrf(self, request: Request) -> None:
+        """A cookie goes along with what a foreign page makes a browser send. So it counts only with a sign that our own
+        page has sent it: its origin, which was checked, or a header, which a foreign page can't set."""
+        if request.method in ("GET", "HEAD"):
+            return
+        headers = request.headers
+        if not ("origin" in headers or headers.get("sec-fetch-site") == "same-origin" or CSRF_HEADER in headers):
+            text = f"a session needs the header Origin, Sec-Fetch-Site or {CSRF_HEADER}"
+            raise Problem(403, "csrf", text, field="origin")
+
+    # ── Who ──
+
+    async def identify(self, request: Request) -> Identity:
+        """A credential that is not good is an error, never anonymous."""
+        if self._settings.authenticate is not None:
+            found = self._settings.authenticate(request)
+            if inspect.isawaitable(found):
+                found = await found
+            if isinstance(found, Identity):
+                return found
+            if found is not None:
+                return user(found)
+        if (header := request.headers.get("authorization")) is not None:
+            return await self._bearer(header)
+        shown = shown_session(request)
+        if shown is not None:
+            identity = await self._session(shown)
+            if identity is not None:
+                self._check_csrf(request)
+                return identity
+        return ANONYMOUS  # also with a session that has ended: the page shows the login
+
+    async def _bearer(self, header: str) -> Identity:
+        scheme, _, text = header.partition(" ")
+        if scheme.lower() != "bearer":
+            raise _unauthenticated("the header Authorization must say Bearer")
+        if text.startswith(f"{secrets.KINDS['token']}_"):
+            found = await self._token(secrets.read("token", text))
+        else:
+            found = None if self._verifier is None else await self._verifier.identify(text)
+        if found is None:
+            raise _unauthenticated("this token is unknown, expired or revoked")
+        return found
+
+    async def _token(self, shown: secrets.Shown | None) -> Identity | None:
+        record = None if shown is None else await self._tokens.get(shown.id)
+        if shown is None or record is None or not shown.matches(record.data["hash"]):
+            return None
+        await self._touch(record, tokens.touch)
+        known = self._known.get((record.id, record.revision))
+        if known is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            known = self._known[record.id, record.revision] = tokens.identity(tokens.from_record(record))
+        return known
+
+    async def _session(self, shown: secrets.Shown) -> Identity | None:
+        record = await self._sessions.get(shown.id)
+        if record is None or not shown.matches(record.data["hash"]):
+            return None
+        session = sessions.from_record(record)
+        owner = await self._superusers.get(session.email)
+        if owner is None or owner.data["stamp"] != session.stamp or session.ends <= datetime.now(UTC):
+            return None
+        await self._touch(record, sessions.touch)
+        return superusers.from_record(owner).identity
+
+    async def _touch(self, record: Record, touch: Callable[[Store, Record, datetime], Awaitable[None]]) -> None:
+        """Say that it was used: once in a while, and never at the expense of the request."""
+        now = datetime.now(UTC)
+        last = self._touched.get(record.id)
+        if last is not None and now - last < timedelta(minutes=1):
+            return
+        if len(self._touched) >= _KEPT:
+            self._touched.clear()
+        self._touched[record.id] = now
+        if self._settings.read_only:
+            return
+        try:
+            await touch(await self._store(), record, now)
+        except Exception as error:
+            log.warning("the last use of %s can't be written down: %s", record.id, error)
+
+
+def host_name(host: str) -> str:
+    """Without the port."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
+    return name.removeprefix("[").removesuffix("]")
+
+
+def _foreign() -> Problem:
+    return Problem(403, "cross_origin", "pages of other origins may not call this", field="origin")
+
+
+def _unauthenticated(detail: str) -> Problem:
+    return Problem(401, "not_authenticated", detail, headers={"www-authenticate": 'Bearer error="invalid_token"'})

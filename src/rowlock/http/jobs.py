@@ -1,0 +1,370 @@
+"""Routes of jobs: enqueue, look, steer."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from rowlock.access import tokens
+from rowlock.core.conditions import Condition, required
+from rowlock.core.job import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, Job, Status, check_priority
+from rowlock.errors import InvalidInput
+from rowlock.http import shapes
+from rowlock.http.call import Call, denied
+from rowlock.http.problems import Problem
+from rowlock.http.response import Response, answer, nothing
+from rowlock.http.routes import ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
+from rowlock.stores.base import Enqueued
+from rowlock.stores.reading import Filter
+
+MOST_IN_BATCH = 1000
+LONGEST_WAIT = 60.0
+MOST_WAITING = 1000  # long polls at once, in one process
+LONGEST_TOKEN = 86_400.0
+_SAMPLE = 200  # of one's own completed jobs, for the average of how long they take
+
+
+# ── Enqueue ──
+
+
+async def enqueue(call: Call) -> Response:
+    asked: shapes.EnqueueBody = call.body
+    options = asked.options()
+    call.check_enqueue(_columns(asked))
+    told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
+    if told.existing:
+        return await _existing(call, told)
+    return answer(shapes.enqueued_body(asked.topic, told))
+
+
+async def enqueue_batch(call: Call) -> Response:
+    asked: shapes.BatchBody = call.body
+    if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
+        raise Problem(400, "out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
+    for one in asked.jobs:
+        call.check_enqueue(_columns(one))
+    entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
+    told = await call.api.jobs.enqueue_many(entries)
+    items = []
+    for one, new in zip(asked.jobs, told, strict=True):
+        if new.existing:
+            await _check_existing(call, new)
+        items.append(shapes.enqueued_body(one.topic, new))
+    return answer(shapes.BatchAnswer(items=items))
+
+
+def _columns(asked: shapes.EnqueueBody) -> dict[str, Any]:
+    """Of the job that is to be created, as enqueue_rule sees them."""
+    now = datetime.now(UTC)
+    run_at = asked.run_at or now + timedelta(seconds=min(max(asked.delay or 0.0, 0.0), 1e9))
+    return {
+        "id": asked.id, "topic": asked.topic, "status": "pending", "key": asked.key, "scope": asked.scope,
+        "scope_id": asked.scope_id, "retries": 0, "crashes": 0, "version": 0, "progress": 0.0,
+        "priority": DEFAULT_PRIORITY if asked.priority is None else check_priority(asked.priority),
+        "max_retries": DEFAULT_MAX_RETRIES if asked.max_retries is None else asked.max_retries,
+        "timeout": DEFAULT_TIMEOUT if asked.timeout is None else asked.timeout,
+        "created": now, "updated": now, "run_at": _aware(run_at, "run_at"),
+        "expires_at": None if asked.expires_at is None else _aware(asked.expires_at, "expires_at"),
+    }  # fmt: skip
+
+
+def _aware(time: datetime, field: str) -> datetime:
+    if time.tzinfo is None:
+        raise InvalidInput(field, "no_time_zone", "has no time zone: write Z for UTC")
+    return time
+
+
+async def _existing(call: Call, told: Enqueued) -> Response:
+    return answer(shapes.job_body(await _check_existing(call, told), existing=True))
+
+
+async def _check_existing(call: Call, told: Enqueued) -> Job:
+    """A job that was there before is told only to those who may see it."""
+    call.parameters = {"id": told.id}
+    try:
+        return await call.job("read")
+    except Problem:
+        raise Problem(409, "key_taken", "a job with this key or id is there already", field="key") from None
+
+
+# ── Look ──
+
+
+async def get_job(call: Call) -> Response:
+    return answer(shapes.job_body(await call.job("read")))
+
+
+async def list_jobs(call: Call) -> Response:
+    asked: shapes.ListQuery = call.query
+    condition = _visible(call)
+    given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
+    wanted = Filter(
+        ids=asked.id,
+        topics=asked.topic,
+        statuses=asked.status,
+        keys=asked.key,
+        tags=asked.tag,
+        payload=[_path(one) for one in asked.payload],
+        **_narrowed(condition, given),
+    )
+    page = await call.api.jobs.list(wanted, limit=asked.limit, offset=asked.offset, cursor=asked.cursor)
+    return answer(
+        shapes.ListAnswer(
+            items=[shapes.job_body(job) for job in page.items],
+            total=page.total,
+            limit=page.limit,
+            offset=page.offset,
+            total_capped=page.total_capped,
+            partial=page.partial,
+            next=page.next,
+        )
+    )
+
+
+_SAME = (
+    "error", "scope", "scope_id", "flow_id", "created_from", "created_until", "run_at_from", "run_at_until",
+    "finished_from", "finished_until",
+)  # fmt: skip
+
+
+def _visible(call: Call) -> Condition:
+    condition = call.reach("read")
+    if condition is False:
+        raise denied(call.identity, "manage_rule doesn't let you see any job")
+    return condition
+
+
+def _narrowed(condition: Condition, given: dict[str, Any]) -> dict[str, Any]:
+    """With what of the condition an index knows."""
+    if condition is True:
+        return given
+    scope_id = required(condition).get("scope_id")
+    if scope_id and "scope_id" not in given:
+        given = {**given, "scope_id": scope_id}
+    return {**given, "where": condition}
+
+
+def _path(text: str) -> tuple[str, Any]:
+    path, sign, value = text.partition("=")
+    if not sign:
+        raise InvalidInput("payload", "bad_path", f"{text!r:.80} is not path=value, such as user.id=7")
+    try:
+        return path, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return path, value  # a text needs no quotes
+
+
+async def get_stats(call: Call) -> Response:
+    asked: shapes.StatsQuery = call.query
+    condition = _visible(call)
+    if condition is True:
+        stats = await call.api.jobs.stats(asked.topic)
+        topics = {name: stats_body(one) for name, one in stats.topics.items()}
+        fields = msgspec.structs.asdict(stats_body(stats))
+        return answer(shapes.StatsAnswer(**fields, topics=topics, topics_capped=stats.topics_capped))
+    return answer(await _own_stats(call, condition, asked.topic))
+
+
+def stats_body(counts: Any) -> shapes.StatsBody:
+    return shapes.StatsBody(**{name: getattr(counts, name) for name in shapes.StatsBody.__struct_fields__})
+
+
+async def _own_stats(call: Call, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
+    """Of the jobs that one may see, which no counter knows: counted, up to what a list counts."""
+    narrowed = _narrowed(condition, {} if topic is None else {"topics": [topic]})
+    pages = {
+        status: await call.api.jobs.list(Filter(statuses=[status], **narrowed), limit=_SAMPLE if status == "completed" else 1)
+        for status in Status
+    }  # fmt: skip
+    counts = {str(status): page.total for status, page in pages.items()}
+    ended = counts["completed"] + counts["failed"] + counts["expired"]
+    took = [
+        (job.finished_at - job.started_at).total_seconds() * 1000
+        for job in pages[Status.COMPLETED].items
+        if job.finished_at is not None and job.started_at is not None
+    ]
+    return shapes.StatsAnswer(
+        **counts,
+        success_rate=counts["completed"] / ended if ended else None,
+        avg_execution_time=sum(took) / len(took) if took else None,
+        oldest_wait=None,
+        capped=tuple(str(status) for status, page in pages.items() if page.total_capped),
+        topics={},
+        topics_capped=False,
+    )
+
+
+async def get_events(call: Call) -> Response:
+    job = await call.job("read")
+    return answer(shapes.EventsAnswer(items=[*await call.api.jobs.events(job.id)]))
+
+
+async def get_logs(call: Call) -> Response:
+    job = await call.job("read")
+    log = await call.api.jobs.logs(job.id)
+    return answer(shapes.LogsAnswer(items=log.lines, dropped=log.dropped))
+
+
+async def get_why(call: Call) -> Response:
+    job = await call.job("read")
+    why = await call.api.jobs.why(job.id)
+    return answer(shapes.WhyBody(code=why.code, answers=(why.answer,), details=why.details))
+
+
+async def wait_for_job(call: Call) -> Response:
+    """The job when it has ended, or as it is when the time is over: its status tells which."""
+    asked: shapes.WaitQuery = call.query
+    if not 0 <= asked.timeout <= LONGEST_WAIT:
+        raise Problem(400, "out_of_range", f"timeout: must be 0 to {LONGEST_WAIT:g} seconds", field="timeout")
+    job = await call.job("read")
+    if job.is_live and asked.timeout:
+        with call.api.waiting(MOST_WAITING):
+            await _ended_or_gone(call, job.id, asked.timeout)
+        job = await call.job("read")
+    return answer(shapes.job_body(job))
+
+
+async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
+    waiting = asyncio.ensure_future(call.api.jobs.wait(job_id, timeout=timeout))
+    watching = asyncio.ensure_future(call.request.hung_up())
+    stopping = asyncio.ensure_future(call.api.stopping.wait())
+    try:
+        await asyncio.wait([waiting, watching, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (waiting, watching, stopping):
+            task.cancel()
+        await asyncio.gather(waiting, watching, stopping, return_exceptions=True)
+
+
+# ── Steer ──
+
+
+async def requeue_job(call: Call) -> Response:
+    job = await call.job("manage")
+    return answer(shapes.job_body(await call.api.jobs.requeue(job.id, reason=call.body.reason, by=call.by)))
+
+
+async def cancel_job(call: Call) -> Response:
+    job = await call.job("manage")
+    return answer(shapes.job_body(await call.api.jobs.cancel(job.id, reason=call.body.reason, by=call.by)))
+
+
+async def delete_job(call: Call) -> Response:
+    job = await call.job("manage")
+    await call.api.jobs.delete(job.id, by=call.by)
+    return nothing()
+
+
+async def update_job(call: Call) -> Response:
+    asked: shapes.UpdateBody = call.body
+    job = await call.job("manage")
+    given = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "reason"}
+    changes = {name: value for name, value in given.items() if value is not UNSET}
+    return answer(shapes.job_body(await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
+
+
+async def clone_job(call: Call) -> Response:
+    """A new job like this one, with what is given changed. Needs what enqueuing it needs."""
+    asked: shapes.CloneBody = call.body
+    job = await call.job("read")
+    changed = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) is not None}
+    like = {
+        "topic": job.topic, "payload": job.payload, "priority": job.priority, "scope": job.scope,
+        "scope_id": job.scope_id, "max_retries": job.max_retries, "timeout": job.timeout, "tags": job.tags or None,
+    }  # fmt: skip
+    call.body = shapes.EnqueueBody(**{**like, **changed})
+    return await enqueue(call)
+
+
+async def make_job_token(call: Call) -> Response:
+    """For a page that shows this one job: it sees (or manages) nothing else, and not for long."""
+    asked: shapes.JobTokenBody = call.body
+    if not 1 <= asked.seconds <= LONGEST_TOKEN:
+        raise Problem(400, "out_of_range", f"seconds: must be 1 to {LONGEST_TOKEN:g}", field="seconds")
+    job = await call.job("manage" if asked.manage else "read")
+    store = await call.store()
+    token, text = await tokens.create(
+        store,
+        f"job {job.id}",
+        ["manage" if asked.manage else "read"],
+        by=call.by,
+        job=job.id,
+        expires_at=await store.now() + timedelta(seconds=asked.seconds),
+    )
+    return answer(token_body(token, text), 201)
+
+
+def token_body(token: tokens.Token, text: str | None = None) -> shapes.TokenBody:
+    return shapes.TokenBody(**msgspec.structs.asdict(token), token=UNSET if text is None else text)
+
+
+ROUTES = [
+    Route(
+        method="POST", path="/api/jobs/enqueue", access=ENQUEUE, handler=enqueue, summary="Add a job",
+        body=shapes.EnqueueBody, answers=(shapes.EnqueuedBody, shapes.JobBody), errors=(409,),
+    ),
+    Route(
+        method="POST", path="/api/jobs/enqueue/batch", access=ENQUEUE, handler=enqueue_batch,
+        summary="Add up to 1,000 jobs: all or none", body=shapes.BatchBody, answers=(shapes.BatchAnswer,), errors=(409,),
+    ),
+    Route(
+        method="GET", path="/api/jobs", access=SEE_JOBS, handler=list_jobs, summary="List jobs, newest first",
+        query=shapes.ListQuery, answers=(shapes.ListAnswer,),
+    ),
+    Route(
+        method="GET", path="/api/jobs/stats", access=SEE_JOBS, handler=get_stats, summary="How many jobs stand where",
+        query=shapes.StatsQuery, answers=(shapes.StatsAnswer,),
+    ),
+    Route(
+        method="GET", path="/api/jobs/{id}", access=SEE_JOBS, handler=get_job, summary="A job",
+        answers=(shapes.JobBody,), errors=(404,),
+    ),
+    Route(
+        method="PATCH", path="/api/jobs/{id}", access=MANAGE_JOBS, handler=update_job, summary="Change a pending job",
+        body=shapes.UpdateBody, answers=(shapes.JobBody,), errors=(404, 409),
+    ),
+    Route(
+        method="DELETE", path="/api/jobs/{id}", access=MANAGE_JOBS, handler=delete_job,
+        summary="Remove a job that is not running", status=204, errors=(404, 409),
+    ),
+    Route(
+        method="POST", path="/api/jobs/{id}/requeue", access=MANAGE_JOBS, handler=requeue_job,
+        summary="Run a failed, expired or cancelled job again", body=shapes.ReasonBody, body_optional=True,
+        answers=(shapes.JobBody,), errors=(404, 409),
+    ),
+    Route(
+        method="POST", path="/api/jobs/{id}/cancel", access=MANAGE_JOBS, handler=cancel_job,
+        summary="Stop a job: at once if it is not running, else it is asked to", body=shapes.ReasonBody,
+        body_optional=True, answers=(shapes.JobBody,), errors=(404, 409),
+    ),
+    Route(
+        method="POST", path="/api/jobs/{id}/clone", access=SEE_JOBS, handler=clone_job,
+        summary="Add a job like this one", body=shapes.CloneBody, body_optional=True,
+        answers=(shapes.EnqueuedBody, shapes.JobBody), errors=(404, 409),
+    ),
+    Route(
+        method="POST", path="/api/jobs/{id}/token", access=SEE_JOBS, handler=make_job_token,
+        summary="A short-lived token for this job alone", body=shapes.JobTokenBody, body_optional=True,
+        answers=(shapes.TokenBody,), status=201, errors=(404,),
+    ),
+    Route(
+        method="GET", path="/api/jobs/{id}/events", access=SEE_JOBS, handler=get_events, summary="A job's history",
+        answers=(shapes.EventsAnswer,), errors=(404,),
+    ),
+    Route(
+        method="GET", path="/api/jobs/{id}/logs", access=SEE_JOBS, handler=get_logs,
+        summary="What its handlers have logged", answers=(shapes.LogsAnswer,), errors=(404,),
+    ),
+    Route(
+        method="GET", path="/api/jobs/{id}/wait", access=SEE_JOBS, handler=wait_for_job,
+        summary="Wait until a job has ended", query=shapes.WaitQuery, answers=(shapes.JobBody,), errors=(404, 429),
+    ),
+    Route(
+        method="GET", path="/api/jobs/{id}/why", access=SEE_JOBS, handler=get_why, summary="Why is it not running?",
+        answers=(shapes.WhyBody,), errors=(404,),
+    ),
+]  # fmt: skip
