@@ -17,8 +17,8 @@ _IMPLIED = {"manage": ("read",), "admin": SCOPES}
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """`claims` is what rules see as @request.auth. `scopes` go beyond the rules: who has them needs none. `topics`: of a
-    token that is for some only; None: for all. `job`: of a token that is for one job. `read_only` changes nothing,
+    """`claims` is what rules see as @request.auth. `scopes` go beyond the rules: who has them needs none. `topics`: of
+    a token that is for some only; None: for all. `job`: of a token that is for one job. `read_only` changes nothing,
     whatever the rules say."""
 
     kind: Literal["anonymous", "superuser", "token", "user"]

@@ -1,7 +1,7 @@
 """JSON Web Tokens of the application's own users: who `sub` is becomes @request.auth.id, the rest of the claims too.
 
-A shared secret means HS256 and nothing else; a key set (JWKS, a file or a URL) means RS256 and ES256 and nothing else, so
-that nobody can pass off a public key as a shared secret.
+A shared secret means HS256 and nothing else; a key set (JWKS, a file or a URL) means RS256 and ES256 and nothing else,
+so that nobody can pass off a public key as a shared secret.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class KeySet:
         if parts.scheme == "http" and not loopback:
             raise InvalidInput("jwt_jwks", "not_https", "must be https://…, or a file")
         self._url = place if parts.scheme in ("http", "https") else None
-        self._file = None if self._url else Path(place)
+        self._file = Path(place)
         self._keys: dict[str | None, Any] = {}
         self._read_at = float("-inf")
         self._lock = asyncio.Lock()
@@ -104,10 +104,9 @@ class KeySet:
     def _read(self) -> dict[str | None, Any]:
         import jwt
 
-        if self._file is not None:
+        if self._url is None:
             text = self._file.read_bytes()
         else:
-            assert self._url is not None
             with urllib.request.urlopen(self._url, timeout=5) as answer:  # noqa: S310 - https, checked above
                 text = answer.read(_LARGEST_SET)
         keys: dict[str | None, Any] = {}

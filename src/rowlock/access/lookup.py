@@ -1,7 +1,7 @@
 """Records by their ids: what is asked for at the same moment is read by one statement.
 
-Nothing is remembered, so that what was revoked is refused by the next request, in whichever process. A thousand requests
-that come at once cost a few statements all the same.
+Nothing is remembered, so that what was revoked is refused by the next request, in whichever process. A thousand
+requests that come at once cost a few statements all the same.
 """
 
 from __future__ import annotations

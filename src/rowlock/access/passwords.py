@@ -10,8 +10,24 @@ from rowlock.errors import InvalidInput, MissingExtra
 SHORTEST, LONGEST = 12, 512
 
 _COMMON = frozenset(
-    "password1234 123456789012 1234567890123 qwertyuiopas qwerty123456 passwordpassword adminadminadmin letmeinletmein "
-    "iloveyou1234 administrator 111111111111 000000000000 aaaaaaaaaaaa abcdefghijkl password12345 changemechangeme".split()
+    [
+        "password1234",
+        "123456789012",
+        "1234567890123",
+        "qwertyuiopas",
+        "qwerty123456",
+        "passwordpassword",
+        "adminadminadmin",
+        "letmeinletmein",
+        "iloveyou1234",
+        "administrator",
+        "111111111111",
+        "000000000000",
+        "aaaaaaaaaaaa",
+        "abcdefghijkl",
+        "password12345",
+        "changemechangeme",
+    ]
 )
 
 

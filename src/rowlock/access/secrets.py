@@ -1,7 +1,7 @@
 """Secrets that we give away and know again: of tokens, sessions and one-time links. Only their hashes are stored.
 
-A secret has 256 bits of chance, so a plain hash of it can't be guessed. It ends in a checksum, so that a mistyped one is
-refused without a look into the database, and scanners can tell a real one.
+A secret has 256 bits of chance, so a plain hash of it can't be guessed. It ends in a checksum, so that a mistyped one
+is refused without a look into the database, and scanners can tell a real one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def issue(kind: str) -> Issued:
 def read(kind: str, text: object) -> Shown | None:
     """None: it is none of ours."""
     found = _SHAPE.match(text) if isinstance(text, str) and len(text) < 100 else None
-    if found is None or found[1] != KINDS[kind] or _checksum(text[: -_CHECK]) != found[4]:  # type: ignore[index]
+    if found is None or found[1] != KINDS[kind] or _checksum(text[:-_CHECK]) != found[4]:  # type: ignore[index]
         return None
     return Shown(found[2], _hash(found[3]))
 

@@ -95,7 +95,7 @@ async def load(store: Store) -> Current:
 
 def read(record: Record | None) -> Current:
     given = {} if record is None else {name: value for name, value in record.data.items() if name in NAMES}
-    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    tuples: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     settings = AccessSettings(**tuples)
     return Current(
         settings,

@@ -49,7 +49,7 @@ async def every(store: Store) -> list[Superuser]:
 async def create(
     store: Store, email: str, password: str, *, by: str, read_only: bool = False, link: secrets.Shown | None = None
 ) -> bool:
-    """`link`: for the first one only, by the one-time link, which is used up. False: the link is not valid (any more)."""
+    """`link`: for the first one only, by the one-time link, which is used up. False: the link is no good."""
     wanted = check_email(email)
     hashed = await passwords.hash_password(passwords.check_strength(password))
     data = {"password": hashed, "read_only": read_only, "stamp": 1}

@@ -104,9 +104,7 @@ async def touch(store: Store, record: Record, now: datetime) -> None:
 
 async def revoke(store: Store, token_id: str, *, by: str) -> bool:
     """False: there is none (any more)."""
-    return await store.write_records(
-        [Write(KIND, token_id, None)], Entry(by, "token.revoke", data={"token": token_id})
-    )
+    return await store.write_records([Write(KIND, token_id, None)], Entry(by, "token.revoke", data={"token": token_id}))
 
 
 async def every(store: Store) -> list[Token]:

@@ -83,7 +83,9 @@ async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any]
         wanted = (int, float) if FIELDS[name] == "number" else str
         if value is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
             raise InvalidInput(f"job.{name}", "bad_value", f"must be a {FIELDS[name]}")
-    return {name: rules.read_time(value) if FIELDS[name] == "time" and value else value for name, value in given.items()}
+    return {
+        name: rules.read_time(value) if FIELDS[name] == "time" and value else value for name, value in given.items()
+    }
 
 
 def _why(rule: rules.Rule, allowed: bool | None) -> str:
@@ -101,7 +103,8 @@ ROUTES = [
     ),
     Route(
         method="POST", path="/api/tokens", access=scope("admin"), handler=create_token,
-        summary="Make a token; its text is told once", body=shapes.TokenCreateBody, answers=(shapes.TokenBody,), status=201,
+        summary="Make a token; its text is told once", body=shapes.TokenCreateBody, answers=(shapes.TokenBody,),
+        status=201,
     ),
     Route(
         method="DELETE", path="/api/tokens/{id}", access=scope("admin"), handler=revoke_token, summary="Revoke a token",

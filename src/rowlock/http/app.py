@@ -1,7 +1,7 @@
 """The ASGI application: every request passes the same gates in the same order, then its route's handler.
 
-Host, route, settings, origin, identity, access, query, body. What any of them refuses is a problem+json with the request's
-id, and nothing has been done.
+Host, route, settings, origin, identity, access, query, body. What any of them refuses is a problem+json with the
+request's id, and nothing has been done.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rowlock.access import settings as access_settings
@@ -28,6 +29,7 @@ from rowlock.http.request import Gone, Receive, Request, Send
 from rowlock.http.response import Response
 from rowlock.http.routes import Access, Route, Table
 from rowlock.http.settings import ApiSettings
+from rowlock.http.shapes import BatchBody, EnqueueBody
 
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs
@@ -59,7 +61,6 @@ class Api:
         self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = 0
-        self._decoders: dict[Any, Any] = {}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -68,7 +69,7 @@ class Api:
                 await self._serve(scope, receive, send)
             case "lifespan":
                 await self._live(receive, send)
-            case "websocket":
+            case _:
                 await send({"type": "websocket.close", "code": 1008})
 
     def _settle_in(self) -> None:
@@ -84,13 +85,12 @@ class Api:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
-            match (await receive())["type"]:
-                case "lifespan.startup":
-                    await send({"type": "lifespan.startup.complete"})
-                case "lifespan.shutdown":
-                    self.stopping.set()
-                    await send({"type": "lifespan.shutdown.complete"})
-                    return
+            if (await receive())["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                self.stopping.set()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
 
     # ── A request ──
 
@@ -106,10 +106,10 @@ class Api:
         except Problem as problem:
             response = _told(problem, request_id)
         except RowlockError as error:
-            problem = from_error(error)
-            if problem.status >= 500:
+            told = from_error(error)
+            if told.status >= 500:
                 log.error("%s: %s", request_id, error)
-            response = _told(_named(problem, passage.route), request_id)
+            response = _told(_named(told, passage.route), request_id)
         except Exception:
             log.exception("%s: %s %s", request_id, scope["method"], scope["path"])
             response = _told(internal(), request_id)
@@ -253,19 +253,31 @@ def _needs(wanted: Access) -> str:
 
 def _named(problem: Problem, route: Route | None) -> Problem:
     """A field has the name that it has in the request."""
-    if problem.field is not None and isinstance(problem, Problem) and route is not None:
-        first, dot, rest = problem.field.partition(".")
-        for shape in (route.body, route.query):
-            names = dict(zip(getattr(shape, "__struct_fields__", ()), getattr(shape, "__struct_encode_fields__", ()), strict=True))
-            if first in names and names[first] != first:
-                problem.field = f"{names[first]}{dot}{rest}"
-                problem.detail = problem.detail.replace(first, names[first], 1)
+    if problem.field is not None and route is not None:
+        names = _renamed(route.body) | _renamed(route.query)
+        steps = problem.field.split(".")
+        own = next(
+            (n for n, step in enumerate(steps) if step == "payload"), len(steps)
+        )  # what is below is the caller's
+        field = ".".join([*(names.get(step, step) for step in steps[:own]), *steps[own:]])
+        problem.detail = problem.detail.replace(problem.field, field, 1)
+        problem.field = field
     return problem
 
 
+@cache
+def _renamed(shape: Any) -> dict[str, str]:
+    if shape is None:
+        return {}
+    names = dict(zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True))
+    if shape is BatchBody:
+        return names | _renamed(EnqueueBody)
+    # Of a list, a query names one at a time.
+    return names | {plural: one for plural, one in _ONE_OF.items() if one in names}
+
+
+_ONE_OF = {"ids": "id", "topics": "topic", "statuses": "status", "keys": "key", "tags": "tag"}
+
+
 def _told(problem: Problem, request_id: str) -> Response:
-    return Response(
-        problem.body(request_id), problem.status, "application/problem+json", list(problem.headers.items())
-    )
-
-
+    return Response(problem.body(request_id), problem.status, "application/problem+json", list(problem.headers.items()))

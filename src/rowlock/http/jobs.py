@@ -176,10 +176,10 @@ def stats_body(counts: Any) -> shapes.StatsBody:
 async def _own_stats(call: Call, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
     """Of the jobs that one may see, which no counter knows: counted, up to what a list counts."""
     narrowed = _narrowed(condition, {} if topic is None else {"topics": [topic]})
-    pages = {
-        status: await call.api.jobs.list(Filter(statuses=[status], **narrowed), limit=_SAMPLE if status == "completed" else 1)
-        for status in Status
-    }  # fmt: skip
+    pages = {}
+    for status in Status:
+        limit = _SAMPLE if status is Status.COMPLETED else 1
+        pages[status] = await call.api.jobs.list(Filter(statuses=[status], **narrowed), limit=limit)
     counts = {str(status): page.total for status, page in pages.items()}
     ended = counts["completed"] + counts["failed"] + counts["expired"]
     took = [
@@ -212,7 +212,7 @@ async def get_logs(call: Call) -> Response:
 async def get_why(call: Call) -> Response:
     job = await call.job("read")
     why = await call.api.jobs.why(job.id)
-    return answer(shapes.WhyBody(code=why.code, answers=(why.answer,), details=why.details))
+    return answer(shapes.WhyBody(code=why.code, answer=why.answer, details=why.details))
 
 
 async def wait_for_job(call: Call) -> Response:
@@ -309,7 +309,8 @@ ROUTES = [
     ),
     Route(
         method="POST", path="/api/jobs/enqueue/batch", access=ENQUEUE, handler=enqueue_batch,
-        summary="Add up to 1,000 jobs: all or none", body=shapes.BatchBody, answers=(shapes.BatchAnswer,), errors=(409,),
+        summary="Add up to 1,000 jobs: all or none", body=shapes.BatchBody, answers=(shapes.BatchAnswer,),
+        errors=(409,),
     ),
     Route(
         method="GET", path="/api/jobs", access=SEE_JOBS, handler=list_jobs, summary="List jobs, newest first",

@@ -55,8 +55,7 @@ async def render(store: Store) -> bytes:
     lines: list[str] = []
     for name, kind, text, samples in families:
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{{{_labels(labels)}}} {value:g}" if isinstance(value, float) else
-                  f"{name}{{{_labels(labels)}}} {value}" for labels, value in samples]  # fmt: skip
+        lines += [f"{name}{{{_labels(labels)}}} {value!r}" for labels, value in samples]
     return ("\n".join(lines) + "\n").encode()
 
 

@@ -42,8 +42,17 @@ def document() -> dict[str, Any]:
         "components": {
             "schemas": components,
             "securitySchemes": {
-                "bearer": {"type": "http", "scheme": "bearer", "description": "An API token, or the application's JWT."},
-                "session": {"type": "apiKey", "in": "cookie", "name": "rowlock_session", "description": "By logging in."},
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An API token, or the application's JWT.",
+                },
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "rowlock_session",
+                    "description": "By logging in.",
+                },
             },
         },
         "security": [{"bearer": []}, {"session": []}],
@@ -63,7 +72,8 @@ def _operation(route: Route) -> dict[str, Any]:
     elif route.access.kind in ("enqueue", "jobs"):
         told["security"] = [{}, {"bearer": []}, {"session": []}]  # a rule may let everyone
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in route.parameters
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in route.parameters
     ]
     if route.query is not None:
         parameters += _query(route.query)

@@ -32,7 +32,11 @@ async def list_topics(call: Call) -> Response:
     items = []
     for name in names:
         pause = pauses.get(name)
-        told = None if pause is None else shapes.PauseInfo(at=pause.at, until=pause.until, reason=pause.reason, by=pause.by)
+        told = (
+            None
+            if pause is None
+            else shapes.PauseInfo(at=pause.at, until=pause.until, reason=pause.reason, by=pause.by)
+        )
         items.append(
             shapes.TopicBody(
                 **msgspec.structs.asdict(stats_body(stats.topics.get(name) or TopicStats())),
@@ -93,15 +97,18 @@ async def list_audit(call: Call) -> Response:
 ROUTES = [
     Route(
         method="GET", path="/api/topics", access=scope("read", bounded=True), handler=list_topics,
-        summary="Topics: how their jobs stand, whether they are paused, who works on them", answers=(shapes.TopicsAnswer,),
+        summary="Topics: how their jobs stand, whether they are paused, who works on them",
+        answers=(shapes.TopicsAnswer,),
     ),
     Route(
         method="POST", path="/api/topics/{topic*}/pause", access=scope("manage", bounded=True), handler=pause_topic,
-        summary="Start no more jobs of a topic", body=shapes.PauseBody, body_optional=True, answers=(shapes.PausedAnswer,),
+        summary="Start no more jobs of a topic", body=shapes.PauseBody, body_optional=True,
+        answers=(shapes.PausedAnswer,),
     ),
     Route(
         method="POST", path="/api/topics/{topic*}/resume", access=scope("manage", bounded=True), handler=resume_topic,
-        summary="Start jobs of a topic again", body=shapes.ReasonBody, body_optional=True, answers=(shapes.PausedAnswer,),
+        summary="Start jobs of a topic again", body=shapes.ReasonBody, body_optional=True,
+        answers=(shapes.PausedAnswer,),
     ),
     Route(
         method="GET", path="/api/workers", access=scope("read"), handler=list_workers,

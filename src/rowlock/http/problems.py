@@ -1,4 +1,4 @@
-"""What goes wrong, as problem+json: a stable code, a sentence, the field. Never a stack, a secret, or another's data."""
+"""What goes wrong, as problem+json: a stable code, a sentence, the field. Never a stack, a secret or others' data."""
 
 from __future__ import annotations
 

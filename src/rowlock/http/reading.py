@@ -5,24 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from rowlock.http.problems import Problem
-
-T = TypeVar("T")
 
 _AT = re.compile(r" - at `(?:key in )?\$\.?(?P<path>.*)`\Z", re.DOTALL)
 _NAMED = re.compile(r"(?:unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 
 
 @cache
-def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-def read_body(kind: type[T], data: bytes) -> T:
+def read_body(kind: Any, data: bytes) -> Any:
     try:
         return _decoder(kind).decode(data)
     except msgspec.ValidationError as error:
@@ -37,7 +35,7 @@ def read_body(kind: type[T], data: bytes) -> T:
         raise Problem(400, "too_deep", "the body is nested too deeply", field="body") from None
 
 
-def read_query(kind: type[T], pairs: Sequence[tuple[str, str]]) -> T:
+def read_query(kind: Any, pairs: Sequence[tuple[str, str]]) -> Any:
     """A name that may come several times is a list in `kind`."""
     several = _lists(kind)
     values: dict[str, Any] = {}
@@ -57,7 +55,7 @@ def read_query(kind: type[T], pairs: Sequence[tuple[str, str]]) -> T:
 
 
 @cache
-def _lists(kind: type) -> frozenset[str]:
+def _lists(kind: Any) -> frozenset[str]:
     hints = get_type_hints(kind)
     return frozenset(name for name, hint in hints.items() if get_origin(hint) is tuple and len(get_args(hint)) == 2)
 

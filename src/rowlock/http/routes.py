@@ -47,8 +47,8 @@ def scope(name: str, *, bounded: bool = False, writes: bool | None = None) -> Ac
 
 
 class Route(Struct, frozen=True, kw_only=True):
-    """`path`: {name} is one step, {name*} may be several. `query` and `body` are what it reads, `answers` what it may say.
-    `body_optional`: nothing at all is as good as {}. `errors`: statuses that only this one has."""
+    """`path`: {name} is one step, {name*} may be several. `query` and `body` are what it reads, `answers` what it may
+    say. `body_optional`: nothing at all is as good as {}. `errors`: statuses that only this one has."""
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str

@@ -83,7 +83,8 @@ def _file(name: str) -> bytes:
 
 ROUTES = [
     Route(
-        method="GET", path="/healthz", access=PROBE, handler=get_health, summary="Does this process answer?", answers=(Up,),
+        method="GET", path="/healthz", access=PROBE, handler=get_health, summary="Does this process answer?",
+        answers=(Up,),
     ),
     Route(
         method="GET", path="/readyz", access=PROBE, handler=get_readiness,

@@ -22,8 +22,8 @@ LOGOUT = Access("known", bounded=True, writes=False)
 
 
 def cookie_name(request: Request) -> str:
-    """Over https, __Host- keeps other hosts of the same domain from putting one there. Browsers take no such cookie over
-    plain http."""
+    """Over https, __Host- keeps other hosts of the same domain from putting one there. Browsers take no such cookie
+    over plain http."""
     return "__Host-rowlock" if request.is_secure else "rowlock_session"
 
 
@@ -45,7 +45,9 @@ class Attempts:
     _KEPT = 10_000
 
     def __init__(self) -> None:
-        self._failed: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()  # how often, and when it may again
+        self._failed: OrderedDict[tuple[str, str], tuple[int, float]] = (
+            OrderedDict()
+        )  # how often, and when it may again
 
     def check(self, keys: list[tuple[str, str]]) -> None:
         wait = max(self._failed.get(key, (0, 0.0))[1] - time.monotonic() for key in keys)
@@ -173,7 +175,9 @@ ROUTES = [
     Route(
         method="POST", path="/api/auth/logout", access=LOGOUT, handler=log_out, summary="End this session", status=204,
     ),
-    Route(method="GET", path="/api/auth/me", access=KNOWN, handler=get_me, summary="Who am I?", answers=(shapes.MeBody,)),
+    Route(
+        method="GET", path="/api/auth/me", access=KNOWN, handler=get_me, summary="Who am I?", answers=(shapes.MeBody,),
+    ),
     Route(
         method="GET", path="/api/sessions", access=scope("admin"), handler=list_sessions, summary="Who is logged in",
         answers=(shapes.SessionsAnswer,),

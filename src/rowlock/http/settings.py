@@ -39,11 +39,11 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
                 raise InvalidInput("origins", "bad_origin", f"{origin!r:.80} is not an origin: https://app.example.com")
 
     def __repr__(self) -> str:  # the default one would show the secret
-        return f"ApiSettings(allowed_hosts={self.allowed_hosts!r}, origins={self.origins!r}, read_only={self.read_only})"
+        return (
+            f"ApiSettings(allowed_hosts={self.allowed_hosts!r}, origins={self.origins!r}, read_only={self.read_only})"
+        )
 
     def verifier(self) -> Verifier | None:
         if self.jwt_secret is None and self.jwt_jwks is None:
             return None
-        return Verifier(
-            secret=self.jwt_secret, jwks=self.jwt_jwks, issuer=self.jwt_issuer, audience=self.jwt_audience
-        )
+        return Verifier(secret=self.jwt_secret, jwks=self.jwt_jwks, issuer=self.jwt_issuer, audience=self.jwt_audience)

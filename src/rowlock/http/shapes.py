@@ -277,7 +277,7 @@ class PausedAnswer(Struct, kw_only=True):
 
 
 class WorkerBody(Struct, kw_only=True):
-    """`live`: it was seen within its own lease, and is not about to stop. `holds`: jobs by the record, of a dead one."""
+    """`live`: it was seen within its own lease, and is not about to stop. `holds`: jobs of a dead one, by the record."""
 
     name: str
     host: str
@@ -382,13 +382,13 @@ class SettingsBody(Struct, kw_only=True):
 class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is given changes, null means the default."""
 
-    http_enabled: bool | None | UnsetType = UNSET
-    enqueue_rule: str | None | UnsetType = UNSET
-    manage_rule: str | None | UnsetType = UNSET
-    allowed_topics: tuple[str, ...] | None | UnsetType = UNSET
-    worker_pool_size: int | None | UnsetType = UNSET
-    poll_interval: float | None | UnsetType = UNSET
-    lock_duration: float | None | UnsetType = UNSET
+    http_enabled: bool | UnsetType | None = UNSET
+    enqueue_rule: str | UnsetType | None = UNSET
+    manage_rule: str | UnsetType | None = UNSET
+    allowed_topics: tuple[str, ...] | UnsetType | None = UNSET
+    worker_pool_size: int | UnsetType | None = UNSET
+    poll_interval: float | UnsetType | None = UNSET
+    lock_duration: float | UnsetType | None = UNSET
     reason: str | None = None
 
     def changes(self) -> dict[str, Any]:
@@ -397,8 +397,8 @@ class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ExplainBody(Asked, frozen=True, kw_only=True):
-    """May someone with these claims do this? `rule`: this one instead of the saved one. `job`: an id, or the columns of a
-    job that is not there yet."""
+    """May someone with these claims do this? `rule`: this one instead of the saved one. `job`: an id, or the columns of
+    a job that is not there yet."""
 
     action: str
     claims: dict[str, Any] = {}

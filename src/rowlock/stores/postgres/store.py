@@ -580,8 +580,8 @@ class PostgresStore:
             found = await self._fetch(self._sql.stats, *bounds)
         else:
             found = await self._fetch(self._sql.stats_of_topic, *bounds, topic)
-        live = [Tally(branch, name, status, n) for branch, name, status, n, _ in found if branch is not None]
-        return make_stats(topic, live, [(row[1], row[4]) for row in found if row[0] is None])
+        live = [Tally(*row[:5]) for row in found if row[0] is not None]
+        return make_stats(topic, live, [(row[1], row[5]) for row in found if row[0] is None])
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
         place = check_place(limit, offset, cursor)

@@ -316,7 +316,7 @@ class Database:
 
     def stats(self, topic: str | None = None) -> Stats:
         with translated(self.where):
-            return reading.stats(self.conn, topic)
+            return reading.stats(self.conn, self._clock(), topic)
 
     def list(self, filter: Filter, place: Place) -> Page:
         try:
