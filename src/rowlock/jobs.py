@@ -206,8 +206,9 @@ class Jobs(Registry):
 
         own = {name: getattr(self.settings, name) for name in ("concurrency", "lease", "poll", "grace")}
         only = None if topics is None else tuple(check_topic(topic) for topic in topics)
+        fixed = self.settings.given | settings.keys()
         return Worker(
-            WorkerSettings(**{**own, **settings}, topics=only),
+            WorkerSettings(**{**own, **settings}, topics=only, fixed=fixed),
             self._tasks,
             self.run_middleware,
             self.context_host(),

@@ -277,7 +277,7 @@ class PausedAnswer(Struct, kw_only=True):
 
 
 class WorkerBody(Struct, kw_only=True):
-    """`live`: it was seen within its own lease, and is not about to stop. `holds`: jobs of a dead one, by the record."""
+    """`live`: it was seen within its own lease, and is not about to stop. `holds`: what a dead one has still."""
 
     name: str
     host: str

@@ -197,12 +197,12 @@ class Counts(Struct, frozen=True, kw_only=True):
     """How jobs stand now, and how they have ended ever since, also those that are long pruned.
 
     `failed`, `expired` and `cancelled` ended so and were not requeued since. `capped` names the numbers that stand
-    for "at least so many"; the average is in milliseconds, of the `executions`, which are the runs that completed and
-    have a beginning. Of other runs, `retried` failed or crashed and were put back at the cost of a retry, and `lost` were
-    taken back by `rescue`, whatever came of it.
+    for "at least so many"; the average is in milliseconds, of the `executions`: runs that completed and have a
+    beginning. Other runs were `retried` (failed or crashed, and put back at the cost of a retry) or `lost` (taken back
+    by `rescue`, whatever came of it), or both.
 
-    `oldest_wait`: for how many seconds, by the database's clock, the oldest ready job has been due. None: none is ready.
-    Where `pending` is capped, it is at least so long.
+    `oldest_wait`: for how many seconds, by the database's clock, the oldest ready job has been due; None if none is
+    ready. Where `pending` is capped, it is at least so long.
     """
 
     pending: int = 0
