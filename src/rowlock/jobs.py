@@ -201,14 +201,14 @@ class Jobs(Registry):
     ) -> Worker:
         """A worker that has not begun; `settings` are those of WorkerSettings."""
         from rowlock import __version__
-        from rowlock.runtime.settings import WorkerSettings
+        from rowlock.runtime.settings import ADOPTED, WorkerSettings
         from rowlock.runtime.worker import Worker
 
         own = {name: getattr(self.settings, name) for name in ("concurrency", "lease", "poll", "grace")}
         only = None if topics is None else tuple(check_topic(topic) for topic in topics)
-        fixed = self.settings.given | settings.keys()
+        follows = ADOPTED - self.settings.given - settings.keys()
         return Worker(
-            WorkerSettings(**{**own, **settings}, topics=only, fixed=fixed),
+            WorkerSettings(**{**own, **settings}, topics=only, follows=follows),
             self._tasks,
             self.run_middleware,
             self.context_host(),

@@ -37,7 +37,10 @@ PATTERNS = [*TEXTS[1:], "a%", "%b", "%a%", "%", "a%b%", "%%", "report%", "_", "*
 
 async def filled(store: Harness, chance: random.Random) -> None:
     """Jobs with all kinds of columns, in all kinds of states."""
-    text = lambda: chance.choice([None, *TEXTS[1:]])  # noqa: E731
+
+    def text() -> str | None:
+        return chance.choice([None, *TEXTS[1:]])
+
     for n in range(60):
         await store.insert(
             job(

@@ -181,7 +181,10 @@ def read_time(text: str) -> datetime:
         raise InvalidInput("rule", "bad_time", f"{text!r:.40} is no time such as '2026-01-31T08:00:00Z'") from None
     if found.tzinfo is None:
         raise InvalidInput("rule", "bad_time", f"{text!r:.40} has no time zone: write Z for UTC")
-    return found.astimezone(UTC)
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:  # in UTC it would be in the year 0, or 10000
+        raise InvalidInput("rule", "bad_time", f"{text!r:.40} is beyond all time") from None
 
 
 # ── Reading ──

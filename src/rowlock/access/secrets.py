@@ -17,6 +17,7 @@ from msgspec import Struct
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID, _SECRET, _CHECK = 12, 43, 6
 _SHAPE = re.compile(rf"(rlk|rls|rlo)_([0-9A-Za-z]{{{_ID}}})_([0-9A-Za-z]{{{_SECRET}}})([0-9A-Za-z]{{{_CHECK}}})\Z")
+_IDS = re.compile(rf"[0-9A-Za-z]{{{_ID}}}\Z")
 KINDS = {"token": "rlk", "session": "rls", "link": "rlo"}
 
 
@@ -53,6 +54,11 @@ def read(kind: str, text: object) -> Shown | None:
     if found is None or found[1] != KINDS[kind] or _checksum(text[:-_CHECK]) != found[4]:  # type: ignore[index]
         return None
     return Shown(found[2], _hash(found[3]))
+
+
+def is_id(text: str) -> bool:
+    """Could it be one of ours? What could not is not even looked up: not every database takes every character."""
+    return _IDS.match(text) is not None
 
 
 def _random(size: int) -> str:

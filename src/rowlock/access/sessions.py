@@ -58,7 +58,8 @@ async def touch(store: Store, record: Record, now: datetime) -> None:
 
 
 async def end(store: Store, session_id: str, *, by: str) -> bool:
-    return await store.write_records(
+    """False: there is none (any more)."""
+    return secrets.is_id(session_id) and await store.write_records(
         [Write(KIND, session_id, None)], Entry(by, "session.end", data={"session": session_id})
     )
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rowlock.access import rules
 from rowlock.access.rules import Rule
+from rowlock.core.codec import check_text
 from rowlock.core.job import check_topic
 from rowlock.errors import InvalidInput
 from rowlock.stores.base import Store
@@ -77,7 +78,10 @@ def _check(name: str, value: Any) -> Any:
                 raise InvalidInput(name, "not_a_list", f"must be a list of topics, not {type(value).__name__}")
             if len(value) > MOST_TOPICS:
                 raise InvalidInput(name, "too_many", f"has {len(value)} entries, at most {MOST_TOPICS} are allowed")
-            return list(dict.fromkeys(check_topic(topic) for topic in value))
+            try:
+                return list(dict.fromkeys(check_topic(topic) for topic in value))
+            except InvalidInput as error:
+                raise InvalidInput(name, error.code, error.problem) from None
         case _:
             low, high = _BOUNDS[name]
             whole = name == "worker_pool_size"
@@ -117,6 +121,8 @@ def _rule(name: str, text: str) -> Rule:
 async def change(store: Store, changes: Mapping[str, Any], *, by: str, reason: str | None = None) -> Current:
     """What is given, and nothing else; the audit has what it was before."""
     checked = check(changes)
+    if reason is not None:
+        check_text(reason, "reason", max_chars=2000)
     if not checked:
         raise InvalidInput("settings", "nothing_given", f"give one of {', '.join(NAMES)}")
     while True:  # until nobody else has changed it in between

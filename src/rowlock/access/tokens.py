@@ -71,7 +71,7 @@ async def create(
         raise InvalidInput("scopes", "empty", f"name at least one of {', '.join(SCOPES)}")
     if unknown := [scope for scope in given if scope not in SCOPES]:
         raise InvalidInput("scopes", "unknown_scope", f"{unknown[0]!r:.40} is none of {', '.join(SCOPES)}")
-    only = None if topics is None else tuple(dict.fromkeys(check_topic(topic) for topic in topics))
+    only = None if topics is None else _check_topics(topics)
     if only is not None and not 1 <= len(only) <= MOST_TOPICS:
         raise InvalidInput("topics", "out_of_range", f"name 1 to {MOST_TOPICS} topics, or leave it out for all")
     if "admin" in given and (only is not None or job is not None):
@@ -92,6 +92,13 @@ async def create(
     return from_record(record), issued.text
 
 
+def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return tuple(dict.fromkeys(check_topic(topic) for topic in topics))
+    except InvalidInput as error:
+        raise InvalidInput("topics", error.code, error.problem) from None
+
+
 async def touch(store: Store, record: Record, now: datetime) -> None:
     """It is in use. What was revoked meanwhile stays so."""
     used = record.data["used"]
@@ -104,7 +111,7 @@ async def touch(store: Store, record: Record, now: datetime) -> None:
 
 async def revoke(store: Store, token_id: str, *, by: str) -> bool:
     """False: there is none (any more)."""
-    return await store.write_records([Write(KIND, token_id, None)], Entry(by, "token.revoke", data={"token": token_id}))
+    return secrets.is_id(token_id) and await store.write_records([Write(KIND, token_id, None)], Entry(by, "token.revoke", data={"token": token_id}))
 
 
 async def every(store: Store) -> list[Token]:

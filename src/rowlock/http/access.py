@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -73,7 +74,10 @@ async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any]
     if given is None:
         return None
     if isinstance(given, str):
-        found = await (await call.store()).get([check_id(given)])
+        try:
+            found = await (await call.store()).get([check_id(given)])
+        except InvalidInput as error:
+            raise InvalidInput("job", error.code, error.problem) from None
         if not found:
             raise not_found()
         return columns(next(iter(found.values())))
@@ -83,9 +87,14 @@ async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any]
         wanted = (int, float) if FIELDS[name] == "number" else str
         if value is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
             raise InvalidInput(f"job.{name}", "bad_value", f"must be a {FIELDS[name]}")
-    return {
-        name: rules.read_time(value) if FIELDS[name] == "time" and value else value for name, value in given.items()
-    }
+    return {name: _time(name, value) if FIELDS[name] == "time" and value else value for name, value in given.items()}
+
+
+def _time(name: str, value: str) -> datetime:
+    try:
+        return rules.read_time(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"job.{name}", error.code, error.problem) from None
 
 
 def _why(rule: rules.Rule, allowed: bool | None) -> str:

@@ -186,7 +186,8 @@ class Api:
         if route.writes and (self.settings.read_only or identity.read_only):
             whose = "this server" if self.settings.read_only else "this account"
             raise Problem(403, "read_only", f"{whose} is read-only")
-        if identity.is_bounded and not wanted.bounded:
+        # What is not about single jobs is nothing for a token that is for one.
+        if identity.is_bounded and (not wanted.bounded or (identity.job is not None and wanted.kind == "scope")):
             raise denied(identity, "this token is for some topics or one job only")
         if not _is_allowed(wanted, call):
             raise denied(identity, _needs(wanted))
@@ -259,6 +260,8 @@ def _named(problem: Problem, route: Route | None) -> Problem:
         own = next(
             (n for n, step in enumerate(steps) if step == "payload"), len(steps)
         )  # what is below is the caller's
+        if route.query is not None:
+            steps = [step.partition("[")[0] for step in steps]
         field = ".".join([*(names.get(step, step) for step in steps[:own]), *steps[own:]])
         problem.detail = problem.detail.replace(problem.field, field, 1)
         problem.field = field

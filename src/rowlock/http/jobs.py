@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,16 +11,17 @@ import msgspec
 from msgspec import UNSET
 
 from rowlock.access import tokens
-from rowlock.core.conditions import Condition, required
-from rowlock.core.job import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, Job, Status, check_priority
+from rowlock.core.conditions import Condition, holds, required
+from rowlock.core.ids import check_id
+from rowlock.core.job import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, LIVE, Job, Status, check_priority
 from rowlock.errors import InvalidInput
 from rowlock.http import shapes
-from rowlock.http.call import Call, denied
+from rowlock.http.call import Call, columns, denied
 from rowlock.http.problems import Problem
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
 from rowlock.stores.base import Enqueued
-from rowlock.stores.reading import Filter
+from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter
 
 MOST_IN_BATCH = 1000
 LONGEST_WAIT = 60.0
@@ -35,6 +37,8 @@ async def enqueue(call: Call) -> Response:
     asked: shapes.EnqueueBody = call.body
     options = asked.options()
     call.check_enqueue(_columns(asked))
+    if asked.id is not None:
+        await _refuse_hidden(call, [asked])
     told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
     if told.existing:
         return await _existing(call, told)
@@ -47,6 +51,7 @@ async def enqueue_batch(call: Call) -> Response:
         raise Problem(400, "out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
     for one in asked.jobs:
         call.check_enqueue(_columns(one))
+    await _refuse_hidden(call, asked.jobs)
     entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
     told = await call.api.jobs.enqueue_many(entries)
     items = []
@@ -78,6 +83,25 @@ def _aware(time: datetime, field: str) -> datetime:
     return time
 
 
+async def _refuse_hidden(call: Call, asked: Sequence[shapes.EnqueueBody]) -> None:
+    """Jobs that are in the way of these and may not be seen. Before anything is added, because a batch is added as a
+    whole or not at all; and before ids are compared by content, because what differs would tell what is in them."""
+    condition = call.reach("read")
+    if condition is True:
+        return
+    there = list((await (await call.store()).get([check_id(one.id) for one in asked if one.id is not None])).values())
+    keys = list(dict.fromkeys(one.key for one in asked if one.key is not None))
+    for n in range(0, len(keys), MAX_VALUES):
+        wanted = Filter(keys=keys[n : n + MAX_VALUES], statuses=sorted(LIVE))
+        there += (await call.api.jobs.list(wanted, limit=MAX_LIMIT)).items
+    if not all(holds(condition, columns(job)) for job in there):
+        raise _taken()
+
+
+def _taken() -> Problem:
+    return Problem(409, "key_taken", "a job with this key or id is there already", field="key")
+
+
 async def _existing(call: Call, told: Enqueued) -> Response:
     return answer(shapes.job_body(await _check_existing(call, told), existing=True))
 
@@ -88,7 +112,7 @@ async def _check_existing(call: Call, told: Enqueued) -> Job:
     try:
         return await call.job("read")
     except Problem:
-        raise Problem(409, "key_taken", "a job with this key or id is there already", field="key") from None
+        raise _taken() from None
 
 
 # ── Look ──
@@ -101,6 +125,11 @@ async def get_job(call: Call) -> Response:
 async def list_jobs(call: Call) -> Response:
     asked: shapes.ListQuery = call.query
     condition = _visible(call)
+    if asked.flow_id is not None:
+        try:
+            check_id(asked.flow_id)
+        except InvalidInput as error:
+            raise InvalidInput("flow_id", error.code, error.problem) from None
     given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
     wanted = Filter(
         ids=asked.id,
@@ -154,6 +183,8 @@ def _path(text: str) -> tuple[str, Any]:
         raise InvalidInput("payload", "bad_path", f"{text!r:.80} is not path=value, such as user.id=7")
     try:
         return path, msgspec.json.decode(value)
+    except RecursionError:
+        raise InvalidInput("payload", "too_deep", "is nested too deeply") from None
     except msgspec.DecodeError:
         return path, value  # a text needs no quotes
 
@@ -286,6 +317,8 @@ async def make_job_token(call: Call) -> Response:
     if not 1 <= asked.seconds <= LONGEST_TOKEN:
         raise Problem(400, "out_of_range", f"seconds: must be 1 to {LONGEST_TOKEN:g}", field="seconds")
     job = await call.job("manage" if asked.manage else "read")
+    if call.identity.job is not None:  # else it would live as long as it likes
+        raise denied(call.identity, "a token that is for one job can't make others")
     store = await call.store()
     token, text = await tokens.create(
         store,

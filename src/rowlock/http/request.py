@@ -42,7 +42,8 @@ class Request:
                 self.headers[key] = value.decode("latin-1")
         path: str = scope["path"]
         root: str = scope.get("root_path", "").rstrip("/")
-        self.path = path[len(root) :] if root and path.startswith(f"{root}/") else path
+        path = path[len(root) :] if root and path.startswith(f"{root}/") else path
+        self.path = path.removesuffix("/") or "/"  # Litestar adds one to whatever it mounts
 
     @property
     def client(self) -> str:

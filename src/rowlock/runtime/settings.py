@@ -14,8 +14,8 @@ class WorkerSettings(Struct, kw_only=True):
     """`lease`: seconds until others may take a job from a worker that went silent. It is renewed every third of that.
     `poll`: seconds between looks for work when nobody rings. `grace`: seconds that running jobs get when the worker
     stops. `cancel_grace`: seconds that a cancelled job gets to stop by itself. `notice`: seconds between the end of a
-    job's timeout and the end of patience. `topics`: None is all that have a handler. `fixed` names what was said when
-    the worker was started; the rest of `ADOPTED` follows the settings in the database."""
+    job's timeout and the end of patience. `topics`: None is all that have a handler. `follows` names what follows the
+    settings in the database while it works, because nobody has said otherwise here: some of `ADOPTED`."""
 
     concurrency: int = 10
     topics: tuple[str, ...] | None = None
@@ -29,7 +29,7 @@ class WorkerSettings(Struct, kw_only=True):
     ahead: float = 0.1  # seconds of work that may be claimed ahead
     recycle_jobs: int = 1000  # a child process is replaced after so many jobs …
     recycle_mib: float = 1024.0  # … or when it has grown beyond this
-    fixed: frozenset[str] = frozenset()
+    follows: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.check()
@@ -48,8 +48,8 @@ class WorkerSettings(Struct, kw_only=True):
         """Change what may be changed while it works; what was changed, for people. A run keeps its lease until it is
         renewed."""
         changed = []
-        for name in ADOPTED:
-            if name in wanted and name not in self.fixed and getattr(self, name) != wanted[name]:
+        for name in sorted(self.follows & wanted.keys()):
+            if getattr(self, name) != wanted[name]:
                 changed.append(f"{name} {getattr(self, name):g} → {wanted[name]:g}")
                 setattr(self, name, wanted[name])
         return changed
@@ -71,7 +71,7 @@ class WorkerSettings(Struct, kw_only=True):
         return min(self.poll, 1.0, self.beat) / 2
 
 
-ADOPTED = ("concurrency", "lease", "poll")
+ADOPTED = frozenset({"concurrency", "lease", "poll"})
 
 _BOUNDS = (
     ("concurrency", 1, MOST_SLOTS),

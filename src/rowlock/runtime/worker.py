@@ -35,6 +35,19 @@ from rowlock.tasks import Task
 
 log = logging.getLogger("rowlock")
 
+
+def _name_job(record: logging.LogRecord) -> bool:
+    """A line about a run carries its job as fields, for logs that machines read (rowlock.logs): as `extra=` would, but
+    for whatever part of the runtime logs it, and only if it is logged at all."""
+    for one in record.args if isinstance(record.args, tuple) else ():
+        if isinstance(one, Run):
+            record.job_id, record.topic, record.version = one.job.id, one.job.topic, one.job.version
+            record.worker = one.job.locked_by
+    return True
+
+
+log.addFilter(_name_job)
+
 _MOST_AHEAD = 1000  # jobs claimed ahead, however short they are: two batches
 _STALE = 1.0  # seconds after which a job that was claimed ahead and not started is given back
 _WARNING = 2.0  # seconds before the grace ends at which handlers are told
