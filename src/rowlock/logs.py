@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from datetime import UTC, datetime
 from typing import Literal
 
 from rowlock.errors import InvalidInput
 
+FORMAT = "ROWLOCK_LOG_FORMAT"  # environment variable: what is started from here inherits it
 TEXT = "%(asctime)s %(levelname)-7s %(message)s"
 FIELDS = ("job_id", "topic", "version", "worker", "request_id", "identity")
 """What a line may carry beside its message: `extra={"job_id": …}`. Anything else that a record has stays out, because
@@ -57,11 +59,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)  # in ASCII: it passes through any terminal, pipe and locale
 
 
-def set_up(format: Literal["text", "json"] = "text", *, verbose: bool = False) -> None:
-    """Log to stderr, unless logging has been set up already. `verbose`: every job."""
-    if format not in ("text", "json"):
-        raise InvalidInput("log_format", "unknown_format", f"must be text or json, not {format!r:.40}")
+def set_up(format: Literal["text", "json"] | None = None, *, verbose: bool = False) -> None:
+    """Log to stderr, unless logging has been set up already. `format` None: as ROWLOCK_LOG_FORMAT says, or text.
+    `verbose`: every job."""
+    wanted = format or os.environ.get(FORMAT) or "text"
+    if wanted not in ("text", "json"):
+        raise InvalidInput("log_format", "unknown_format", f"must be text or json, not {wanted!r:.40}")
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter(TEXT))
+    handler.setFormatter(JsonFormatter() if wanted == "json" else TextFormatter(TEXT))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     logging.getLogger("asyncio").setLevel(logging.WARNING)

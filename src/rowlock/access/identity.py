@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -13,6 +14,7 @@ SCOPES = ("read", "enqueue", "manage", "worker", "admin")
 """Of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `manage`: requeue, cancel, update, delete,
 pause; includes read. `worker`: claim and settle. `admin`: everything a superuser may."""
 
+LONGEST_NAME = 500  # behind it stands what kind of identity it is
 _IMPLIED = {"manage": ("read",), "admin": SCOPES}
 
 
@@ -56,6 +58,11 @@ class Identity(Struct, frozen=True, kw_only=True):
 ANONYMOUS = Identity(kind="anonymous")
 
 
+def is_storable(text: str) -> bool:
+    """No database takes a NUL or half of a surrogate pair, and no answer can hold the latter."""
+    return text.isascii() and "\0" not in text or not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)
+
+
 def with_implied(scopes: frozenset[str]) -> frozenset[str]:
     return scopes.union(*(_IMPLIED.get(scope, ()) for scope in scopes))
 
@@ -67,5 +74,14 @@ def superuser(email: str, *, read_only: bool = False) -> Identity:
 
 
 def user(claims: Mapping[str, Any]) -> Identity:
-    """One of the application's own, by what it says of them; `id` is who."""
-    return Identity(kind="user", id=str(claims["id"]), claims=claims)
+    """One of the application's own, by what it says of them; `id` is who. TypeError: it is nobody that we can name."""
+    given = claims.get("id")
+    name = str(given) if isinstance(given, str | int | UUID) and not isinstance(given, bool) else ""
+    if not is_name(name):
+        raise TypeError(f"id must be a text of 1 to {LONGEST_NAME} characters, not {given!r:.40}")
+    return Identity(kind="user", id=name, claims={**claims, "id": name})
+
+
+def is_name(text: str) -> bool:
+    """Can it stand in the audit, and in an answer?"""
+    return 0 < len(text) <= LONGEST_NAME and is_storable(text)

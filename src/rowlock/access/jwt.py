@@ -12,11 +12,12 @@ import logging
 import time
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rowlock.access.identity import Identity, user
+from rowlock.access.identity import Identity, is_name, user
 from rowlock.errors import InvalidInput, MissingExtra
 
 log = logging.getLogger("rowlock")
@@ -71,7 +72,8 @@ class Verifier:
             )
         except (self._jwt.PyJWTError, ValueError, TypeError):
             return None
-        return user({**claims, "id": claims["sub"]}) if isinstance(claims["sub"], str) and claims["sub"] else None
+        name = claims["sub"]
+        return user({**claims, "id": name}) if isinstance(name, str) and is_name(name) else None
 
 
 class KeySet:
@@ -97,7 +99,7 @@ class KeySet:
                 self._read_at = time.monotonic()
                 try:
                     self._keys = await asyncio.to_thread(self._read)
-                except (OSError, ValueError) as error:  # what is known stays good
+                except (OSError, ValueError, HTTPException) as error:  # what is known stays good
                     log.error("the key set %s can't be read: %s", self._url or self._file, error)
         return self._keys.get(wanted)
 
@@ -107,13 +109,26 @@ class KeySet:
         if self._url is None:
             text = self._file.read_bytes()
         else:
-            with urllib.request.urlopen(self._url, timeout=5) as answer:  # noqa: S310 - https, checked above
+            with urllib.request.build_opener(_NoDetours).open(self._url, timeout=5) as answer:
                 text = answer.read(_LARGEST_SET)
+        found = json.loads(text)
+        listed = found.get("keys") if isinstance(found, dict) else None
+        if not isinstance(listed, list):
+            raise ValueError("it has no list of keys")
         keys: dict[str | None, Any] = {}
-        for one in json.loads(text)["keys"]:
-            if one.get("kty") in ("RSA", "EC") and one.get("use", "sig") == "sig":
+        for one in listed:
+            if isinstance(one, dict) and one.get("kty") in ("RSA", "EC") and one.get("use", "sig") == "sig":
                 try:
                     keys[one.get("kid")] = jwt.PyJWK(one)
-                except jwt.PyJWTError:
-                    continue  # of a kind that we don't take anyway
+                except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+                    continue  # of a kind that we don't take, or none at all: the others are good all the same
+        if listed and not keys:
+            raise ValueError("none of its keys is one that we take")
         return keys
+
+
+class _NoDetours(urllib.request.HTTPRedirectHandler):
+    """A redirect could lead to plain http, or to an address that only we can reach."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        return None

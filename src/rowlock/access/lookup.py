@@ -21,34 +21,39 @@ class Lookup:
     def __init__(self, store: Callable[[], Awaitable[Store]], kind: str) -> None:
         self._store = store
         self._kind = kind
-        self._waiting: dict[str, asyncio.Future[Record | None]] = {}  # for the next statement
+        self._waiting: dict[str, list[asyncio.Future[Record | None]]] = {}  # for the next statement
         self._reader: asyncio.Task[None] | None = None
 
     async def get(self, record_id: str) -> Record | None:
         """As it is after this call began."""
-        future = self._waiting.get(record_id)
-        if future is None:
-            future = self._waiting[record_id] = asyncio.get_running_loop().create_future()
-            if self._reader is None:
-                self._reader = asyncio.create_task(self._read_all())
-        return await asyncio.shield(future)
+        future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(record_id, []).append(future)  # one each: who is cancelled takes nobody along
+        if self._reader is None:
+            self._reader = asyncio.create_task(self._read_all())
+        return await future
 
     async def _read_all(self) -> None:
         try:
             while self._waiting:
-                batch = dict(list(self._waiting.items())[:_MOST])
-                for record_id in batch:
-                    del self._waiting[record_id]
+                batch = {record_id: self._waiting.pop(record_id) for record_id in list(self._waiting)[:_MOST]}
                 try:
                     found = {one.id: one for one in await (await self._store()).records(self._kind, list(batch))}
                 except BaseException as error:
-                    for future in batch.values():
-                        future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
-                        future.exception()  # whoever asked may be gone
+                    for future in _unheard(batch):
+                        if isinstance(error, Exception):
+                            future.set_exception(error)
+                        else:
+                            future.cancel()
                     if not isinstance(error, Exception):
                         raise
                 else:
-                    for record_id, future in batch.items():
-                        future.set_result(found.get(record_id))
+                    for record_id, futures in batch.items():
+                        for future in futures:
+                            if not future.done():  # else it was cancelled
+                                future.set_result(found.get(record_id))
         finally:
             self._reader = None
+
+
+def _unheard(batch: dict[str, list[asyncio.Future[Record | None]]]) -> list[asyncio.Future[Record | None]]:
+    return [future for futures in batch.values() for future in futures if not future.done()]

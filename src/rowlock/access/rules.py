@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from rowlock.access.identity import is_storable
 from rowlock.core.conditions import COMPARE, FIELDS, OPS, Compared, Condition, Every, Kind, Op, Some, Value, like
 from rowlock.errors import InvalidInput
 
@@ -153,7 +154,7 @@ def _claim(claim: Claim, claims: Mapping[str, Any]) -> str | float | None:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return value if abs(value) <= 1e15 else None
-    return value if isinstance(value, str) and value and "\0" not in value else None
+    return value if isinstance(value, str) and value and is_storable(value) else None
 
 
 def _known(operand: Operand, claims: Mapping[str, Any]) -> str | float | None:
@@ -265,7 +266,7 @@ class _Reader:
     def _operand(self) -> Operand:
         kind, word = self._kind, self._word
         if kind == "text":
-            if "\0" in word or any("\ud800" <= char <= "\udfff" for char in word):
+            if not is_storable(word):
                 raise self._wrong("the text has characters that no job can have")
             self._next()
             return Constant(word)

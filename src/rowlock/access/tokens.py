@@ -111,7 +111,8 @@ async def touch(store: Store, record: Record, now: datetime) -> None:
 
 async def revoke(store: Store, token_id: str, *, by: str) -> bool:
     """False: there is none (any more)."""
-    return secrets.is_id(token_id) and await store.write_records([Write(KIND, token_id, None)], Entry(by, "token.revoke", data={"token": token_id}))
+    entry = Entry(by, "token.revoke", data={"token": token_id})
+    return secrets.is_id(token_id) and await store.write_records([Write(KIND, token_id, None)], entry)
 
 
 async def every(store: Store) -> list[Token]:

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
-from rowlock import config
+from rowlock import config, logs
 from rowlock.cli.app import load_jobs
-from rowlock.cli.options import Span, url
-from rowlock.cli.service import new_loop
+from rowlock.cli.options import Span, log_format, url
+from rowlock.cli.service import calm_collector, new_loop
 from rowlock.jobs import Jobs
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,6 +30,7 @@ def listening(command: F) -> F:
             click.option("--certificate-key", type=click.Path(exists=True, dir_okay=False), help="Its key."),
             click.option("--insecure-http", is_flag=True, default=None, help="Let passwords go over plain http."),
             click.option("--read-only", is_flag=True, default=None, help="Refuse whatever changes anything."),
+            log_format,
             click.option("-v", "--verbose", is_flag=True, help="Log every request."),
         ]
     ):
@@ -82,7 +83,7 @@ def _run(jobs: Jobs, settings: config.ServerSettings, verbose: bool, worker: dic
     server.api_settings(settings)  # what is wrong with them is said before the port is taken
     bound = server.bind(settings)
     level = logging.INFO if verbose or worker is not None else logging.WARNING
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s")
+    logs.set_up()
     logging.getLogger("rowlock.http").setLevel(level)
 
     async def ready(address: str, link: str | None) -> None:
@@ -96,5 +97,6 @@ def _run(jobs: Jobs, settings: config.ServerSettings, verbose: bool, worker: dic
                 await jobs.start(**worker)
             await server.serve(jobs, settings, bound, ready)
 
+    calm_collector()
     with asyncio.Runner(loop_factory=lambda: new_loop("auto")) as runner:
         runner.run(run())

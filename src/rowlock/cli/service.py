@@ -17,6 +17,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from rowlock import logs
 from rowlock.cli.app import load_jobs
 from rowlock.cli.groups import tell
 from rowlock.errors import RowlockError, StoreUnavailable
@@ -66,7 +67,7 @@ class Service:
             )
         except (RowlockError, click.ClickException) as error:
             return _refuse(error)
-        _calm_collector()
+        calm_collector()
         main = self._loop.create_task(self._serve(jobs, worker))
         while True:
             try:
@@ -144,7 +145,7 @@ class Service:
         self.stop()
 
 
-def _calm_collector() -> None:
+def calm_collector() -> None:
     """The garbage collector looks at every young object whenever 700 have come, which thousands of jobs a second make
     happen all the time: a tenth of the worker's time. What is loaded by now stays anyway."""
     young, *older = gc.get_threshold()
@@ -173,10 +174,7 @@ def _refuse(error: RowlockError | click.ClickException) -> int:
 
 def main() -> None:
     options = msgspec.json.decode(sys.argv[1], type=Options)
-    logging.basicConfig(
-        level=logging.DEBUG if options.verbose else logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s"
-    )
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logs.set_up(verbose=options.verbose)
     try:
         service = Service(options)
     except click.ClickException as error:

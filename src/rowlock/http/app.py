@@ -44,8 +44,11 @@ _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
 ]
 _CSP = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_JSON = "application/json"
+_JSON_HEADERS = [*_HEADERS, _CSP, (b"content-type", _JSON.encode())]
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 
@@ -96,8 +99,7 @@ class Api:
 
     async def _serve(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         began = time.perf_counter()
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.match(given) else secrets.token_hex(8)
+        request_id = _request_id(scope)
         passage = _Passage()
         try:
             response = await self._answer(scope, receive, request_id, passage)
@@ -108,21 +110,24 @@ class Api:
         except RowlockError as error:
             told = from_error(error)
             if told.status >= 500:
-                log.error("%s: %s", request_id, error)
+                log.error("%s: %s", request_id, error, extra={"request_id": request_id})
             response = _told(_named(told, passage.route), request_id)
         except Exception:
-            log.exception("%s: %s %s", request_id, scope["method"], scope["path"])
+            extra = {"request_id": request_id}
+            log.exception("%s: %s %s", request_id, scope["method"], _line(scope["path"]), extra=extra)
             response = _told(internal(), request_id)
-        headers = [*_HEADERS, (b"x-request-id", request_id.encode())]
-        if not any(name == "content-security-policy" for name, _ in response.headers):
-            headers.append(_CSP)
+        headers = [*(_HEADERS if response.media != _JSON else _JSON_HEADERS), (b"x-request-id", request_id.encode())]
+        if response.media != _JSON:
+            if response.media:
+                headers.append((b"content-type", response.media.encode()))
+            if not any(name == "content-security-policy" for name, _ in response.headers):
+                headers.append(_CSP)
         if scope.get("scheme") == "https":
             headers.append(_HSTS)
         if passage.origin is not None:
             headers += [(b"access-control-allow-origin", passage.origin.encode("latin-1")), (b"vary", b"Origin")]
-        if response.media:
-            headers.append((b"content-type", response.media.encode()))
-        headers += [(name.encode(), value.encode("latin-1")) for name, value in response.headers]
+        if response.headers:
+            headers += [(name.encode(), value.encode("latin-1")) for name, value in response.headers]
         body = b"" if scope["method"] == "HEAD" else response.body
         if response.status != 204:
             headers.append((b"content-length", str(len(response.body)).encode()))
@@ -132,7 +137,7 @@ class Api:
             who = passage.identity.by if passage.identity else "-"
             took = (time.perf_counter() - began) * 1000
             log.info(
-                "%s %s %d %.1f ms", scope["method"], scope["path"], response.status, took,
+                "%s %s %d %.1f ms", _line(scope["method"]), _line(scope["path"]), response.status, took,
                 extra={"request_id": request_id, "identity": who},
             )  # fmt: skip
 
@@ -141,22 +146,20 @@ class Api:
     ) -> Response:
         request = Request(scope, receive, request_id)
         if request.method == "OPTIONS":
-            return self._preflight(request, passage)
+            return await self._preflight(request, passage)
         route, parameters = self.table.find(request.method, request.path)
         passage.route = route
         if route.access.kind == "probe":
             return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters))
         self._doorkeeper.check_host(request)
-        current = await self.current()
-        if not current.settings.http_enabled:
-            raise Problem(404, "http_disabled", "the HTTP API is switched off: rowlock settings set http_enabled=true")
+        current = await self._enabled()
         passage.origin = self._doorkeeper.check_origin(request)
         passage.identity = identity = await self._doorkeeper.identify(request)
         call = Call(self, request, identity, current, parameters)
         self._authorize(route, call)
         if route.query is not None:
             call.query = read_query(route.query, request.query())
-        elif request.query():
+        elif scope.get("query_string") and request.query():
             raise Problem(400, "unknown_field", "this path takes no parameters", field=request.query()[0][0][:100])
         if route.body is not None:
             call.body = await self._body(route, request)
@@ -168,9 +171,16 @@ class Api:
             return route.body()
         return read_body(route.body, await request.body())
 
-    def _preflight(self, request: Request, passage: _Passage) -> Response:
+    async def _enabled(self) -> access_settings.Current:
+        current = await self.current()
+        if not current.settings.http_enabled:
+            raise Problem(404, "http_disabled", "the HTTP API is switched off: rowlock settings set http_enabled=true")
+        return current
+
+    async def _preflight(self, request: Request, passage: _Passage) -> Response:
         """May a page of another origin call this? By default none may."""
         self._doorkeeper.check_host(request)
+        await self._enabled()
         passage.origin = self._doorkeeper.check_origin(request)
         allowed = [] if passage.origin is None else [
             ("access-control-allow-methods", "GET, POST, PATCH, DELETE"),
@@ -216,6 +226,14 @@ class Api:
             self._waiting -= 1
 
 
+def _request_id(scope: MutableMapping[str, Any]) -> str:
+    """The caller's, if it can stand in a log; else one of our own."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.match(given := str(value, "latin-1")):
+            return given
+    return secrets.token_hex(8)
+
+
 class _Passage:
     """How far a request has come, for the answer."""
 
@@ -225,6 +243,11 @@ class _Passage:
         self.origin: str | None = None
         self.identity: Identity | None = None
         self.route: Route | None = None
+
+
+def _line(text: str) -> str:
+    """For the log: nobody writes a second line into it by a line break in a path."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def _is_allowed(wanted: Access, call: Call) -> bool:

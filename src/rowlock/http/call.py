@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -64,14 +64,14 @@ class Call:
             raise not_found()
         return job
 
-    def check_enqueue(self, job: Mapping[str, Any]) -> None:
-        """`job`: the columns that it is going to have."""
+    def check_enqueue(self, topic: str, columns: Callable[[], Mapping[str, Any]]) -> None:
+        """`columns`: what the job is going to have."""
         identity, settings = self.identity, self.settings.settings
-        if not identity.has("enqueue") and not holds(self.settings.enqueue.bind(identity.claims), job):
+        if not identity.has("enqueue") and not holds(self.settings.enqueue.bind(identity.claims), columns()):
             raise denied(identity, "enqueue_rule doesn't let you enqueue this job")
-        if not holds(identity.reach, job):
+        if identity.is_bounded and not holds(identity.reach, columns()):
             raise denied(identity, "this token is for other topics", field="topic")
-        if settings.allowed_topics and not identity.has("admin") and job["topic"] not in settings.allowed_topics:
+        if settings.allowed_topics and not identity.has("admin") and topic not in settings.allowed_topics:
             raise denied(identity, "this topic is not among the allowed_topics", field="topic")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -36,7 +37,7 @@ _SAMPLE = 200  # of one's own completed jobs, for the average of how long they t
 async def enqueue(call: Call) -> Response:
     asked: shapes.EnqueueBody = call.body
     options = asked.options()
-    call.check_enqueue(_columns(asked))
+    call.check_enqueue(asked.topic, lambda: _columns(asked))
     if asked.id is not None:
         await _refuse_hidden(call, [asked])
     told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
@@ -50,7 +51,7 @@ async def enqueue_batch(call: Call) -> Response:
     if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
         raise Problem(400, "out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
     for one in asked.jobs:
-        call.check_enqueue(_columns(one))
+        call.check_enqueue(one.topic, partial(_columns, one))
     await _refuse_hidden(call, asked.jobs)
     entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
     told = await call.api.jobs.enqueue_many(entries)

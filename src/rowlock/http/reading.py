@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -46,6 +47,10 @@ def read_query(kind: Any, pairs: Sequence[tuple[str, str]]) -> Any:
             values.setdefault(name, []).append(value)
         elif name in values:
             raise Problem(400, "given_twice", f"{name:.40} is given twice", field=name)
+        elif value.lower() == "null" and name in _not_texts(kind):  # for msgspec it would be as if it were not given
+            raise Problem(400, "bad_value", f"{name}: null is no value", field=name)
+        elif ":" not in value and name in _times(kind):  # it would take a number, too
+            raise Problem(400, "bad_value", f"{name}: must be a time such as 2026-01-31T08:00:00Z", field=name)
         else:
             values[name] = value
     try:
@@ -58,6 +63,23 @@ def read_query(kind: Any, pairs: Sequence[tuple[str, str]]) -> Any:
 def _lists(kind: Any) -> frozenset[str]:
     hints = get_type_hints(kind)
     return frozenset(name for name, hint in hints.items() if get_origin(hint) is tuple and len(get_args(hint)) == 2)
+
+
+@cache
+def _not_texts(kind: Any) -> frozenset[str]:
+    """Parameters that are no texts and may be left out."""
+    return frozenset(name for name, some in _unions(kind) if type(None) in some and str not in some)
+
+
+@cache
+def _times(kind: Any) -> frozenset[str]:
+    return frozenset(name for name, some in _unions(kind) if datetime in some)
+
+
+def _unions(kind: Any) -> list[tuple[str, tuple[Any, ...]]]:
+    hints = get_type_hints(kind)
+    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    return [(name, get_args(hints[field])) for field, name in names]
 
 
 def bad(error: msgspec.ValidationError, whole: str) -> Problem:

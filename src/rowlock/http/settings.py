@@ -38,6 +38,8 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
             if scheme not in ("http", "https") or not sign or not rest or "/" in rest or "*" in rest:
                 raise InvalidInput("origins", "bad_origin", f"{origin!r:.80} is not an origin: https://app.example.com")
 
+        self.verifier()  # a secret that is no good is said here, not at the first request
+
     def __repr__(self) -> str:  # the default one would show the secret
         return (
             f"ApiSettings(allowed_hosts={self.allowed_hosts!r}, origins={self.origins!r}, read_only={self.read_only})"

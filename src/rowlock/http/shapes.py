@@ -3,13 +3,48 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from rowlock.core.job import Event, Job, LogLine
+from rowlock.access.identity import SCOPES
+from rowlock.core.job import (
+    MAX_DELAY,
+    MAX_TAGS,
+    MAX_TEXT,
+    MAX_TOPIC,
+    NAMED_PRIORITIES,
+    PRIORITY_LIMIT,
+    Event,
+    Job,
+    LogLine,
+    Status,
+)
 from rowlock.stores.base import Enqueued
+from rowlock.stores.reading import MAX_LIMIT, MAX_OFFSET
+
+
+def _said(**schema: Any) -> Meta:
+    """For the OpenAPI document only: what is wrong is found, and named better, where it is used."""
+    return Meta(extra_json_schema=schema)
+
+
+Topic = Annotated[str, _said(minLength=1, maxLength=MAX_TOPIC, pattern="^[A-Za-z0-9_.:/-]+$")]
+Time = Annotated[datetime, _said(format="date-time")]
+JobId = Annotated[str, _said(format="uuid")]
+Text = Annotated[str, _said(minLength=1, maxLength=MAX_TEXT)]
+Tag = Annotated[str, _said(minLength=1, maxLength=MAX_TOPIC)]
+Tags = Annotated[tuple[Tag, ...], _said(maxItems=MAX_TAGS)]
+Reason = Annotated[str, _said(minLength=1, maxLength=2000)]
+Seconds = Annotated[float, _said(minimum=0, maximum=MAX_DELAY)]
+Timeout = Annotated[float, _said(exclusiveMinimum=0, maximum=MAX_DELAY)]
+Retries = Annotated[int, _said(minimum=0, maximum=1_000_000)]
+Priority = (
+    Annotated[int, _said(minimum=-PRIORITY_LIMIT, maximum=PRIORITY_LIMIT)]
+    | Annotated[str, _said(enum=list(NAMED_PRIORITIES))]
+)
+Scope = Annotated[str, _said(enum=list(SCOPES))]
 
 
 class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -20,19 +55,19 @@ class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
 
 
 class EnqueueBody(Asked, frozen=True, kw_only=True):
-    topic: str
+    topic: Topic
     payload: dict[str, Any] = {}
-    run_at: datetime | None = None
-    delay: float | None = None
-    max_retries: int | None = None
-    id: str | None = None
-    priority: int | str | None = None
-    key: str | None = None
-    scope: str | None = None
-    scope_id: str | None = None
-    expires_at: datetime | None = None
-    timeout: float | None = None
-    tags: tuple[str, ...] | None = None
+    run_at: Time | None = None
+    delay: Seconds | None = None
+    max_retries: Retries | None = None
+    id: JobId | None = None
+    priority: Priority | None = None
+    key: Text | None = None
+    scope: Text | None = None
+    scope_id: Text | None = None
+    expires_at: Time | None = None
+    timeout: Timeout | None = None
+    tags: Tags | None = None
 
     def options(self) -> dict[str, Any]:
         """What was given of what is not topic and payload."""
@@ -47,71 +82,71 @@ _OPTIONS = tuple(name for name in EnqueueBody.__struct_fields__ if name not in (
 
 
 class BatchBody(Asked, frozen=True, kw_only=True):
-    jobs: tuple[EnqueueBody, ...]
+    jobs: Annotated[tuple[EnqueueBody, ...], _said(minItems=1, maxItems=1000)]
 
 
 class ReasonBody(Asked, frozen=True, kw_only=True):
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 class UpdateBody(Asked, frozen=True, kw_only=True):
-    priority: int | str | UnsetType = UNSET
-    run_at: datetime | UnsetType = UNSET
-    delay: float | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    run_at: Time | UnsetType = UNSET
+    delay: Seconds | UnsetType = UNSET
     payload: dict[str, Any] | UnsetType = UNSET
-    tags: tuple[str, ...] | UnsetType = UNSET
-    reason: str | None = None
+    tags: Tags | UnsetType = UNSET
+    reason: Reason | None = None
 
 
 class CloneBody(Asked, frozen=True, kw_only=True):
     """What is to be different. The key is not taken over: the original may have it still."""
 
     payload: dict[str, Any] | None = None
-    run_at: datetime | None = None
-    delay: float | None = None
-    priority: int | str | None = None
-    key: str | None = None
-    max_retries: int | None = None
-    timeout: float | None = None
-    tags: tuple[str, ...] | None = None
+    run_at: Time | None = None
+    delay: Seconds | None = None
+    priority: Priority | None = None
+    key: Text | None = None
+    max_retries: Retries | None = None
+    timeout: Timeout | None = None
+    tags: Tags | None = None
 
 
 class ListQuery(Asked, frozen=True, kw_only=True):
     """`payload` is path=value with a JSON value, user.id=7; `error` is a part of last_error."""
 
-    topic: tuple[str, ...] = ()
-    status: tuple[str, ...] = ()
-    id: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()
-    tag: tuple[str, ...] = ()
+    topic: tuple[Topic, ...] = ()
+    status: tuple[Annotated[str, _said(enum=list(Status))], ...] = ()
+    id: tuple[JobId, ...] = ()
+    key: tuple[Text, ...] = ()
+    tag: tuple[Tag, ...] = ()
     payload: tuple[str, ...] = ()
-    error: str | None = None
-    scope: str | None = None
-    scope_id: str | None = None
-    flow_id: str | None = None
-    created_from: datetime | None = None
-    created_until: datetime | None = None
-    run_at_from: datetime | None = None
-    run_at_until: datetime | None = None
-    finished_from: datetime | None = None
-    finished_until: datetime | None = None
-    limit: int = 20
-    offset: int = 0
+    error: Text | None = None
+    scope: Text | None = None
+    scope_id: Text | None = None
+    flow_id: JobId | None = None
+    created_from: Time | None = None
+    created_until: Time | None = None
+    run_at_from: Time | None = None
+    run_at_until: Time | None = None
+    finished_from: Time | None = None
+    finished_until: Time | None = None
+    limit: Annotated[int, _said(minimum=1, maximum=MAX_LIMIT)] = 20
+    offset: Annotated[int, _said(minimum=0, maximum=MAX_OFFSET)] = 0
     cursor: str | None = None
 
 
 class StatsQuery(Asked, frozen=True, kw_only=True):
-    topic: str | None = None
+    topic: Topic | None = None
 
 
 class WaitQuery(Asked, frozen=True, kw_only=True):
-    timeout: float = 25.0
+    timeout: Annotated[float, _said(minimum=0, maximum=60)] = 25.0
 
 
 class JobTokenBody(Asked, frozen=True, kw_only=True):
     """`seconds`: how long it lives. `manage`: it may also cancel, requeue, update and delete the job."""
 
-    seconds: float = 3600.0
+    seconds: Annotated[float, _said(minimum=1, maximum=86_400)] = 3600.0
     manage: bool = False
 
 
@@ -126,8 +161,8 @@ class JobBody(Struct, kw_only=True):
     payload: dict[str, Any]
     status: str
     priority: int
-    run_at: datetime
-    expires_at: datetime | None
+    run_at: Time
+    expires_at: Time | None
     key: str | None
     scope: str | None
     scope_id: str | None
@@ -142,20 +177,20 @@ class JobBody(Struct, kw_only=True):
     timeout: float
     version: int
     locked_by: str | None
-    cancel_requested_at: datetime | None
+    cancel_requested_at: Time | None
     cancel_reason: str | None
     template_version: int | None
     step: str | None
     flow_id: str | None
     schedule_id: str | None
-    fire_at: datetime | None
-    created: datetime
-    updated: datetime
-    claimed_at: datetime | None
-    started_at: datetime | None
-    finished_at: datetime | None
+    fire_at: Time | None
+    created: Time
+    updated: Time
+    claimed_at: Time | None
+    started_at: Time | None
+    finished_at: Time | None
     trace: str | None
-    locked_until: datetime | UnsetType = UNSET
+    locked_until: Time | UnsetType = UNSET
     last_error: str | UnsetType = UNSET
     existing: bool | UnsetType = UNSET
 
@@ -181,8 +216,8 @@ class EnqueuedBody(Struct, kw_only=True):
     id: str
     topic: str
     status: str
-    run_at: datetime
-    created: datetime
+    run_at: Time
+    created: Time
     existing: bool = False
 
 
@@ -247,13 +282,13 @@ class LogsAnswer(Struct, kw_only=True):
 
 
 class PauseBody(Asked, frozen=True, kw_only=True):
-    reason: str | None = None
-    until: datetime | None = None
+    reason: Reason | None = None
+    until: Time | None = None
 
 
 class PauseInfo(Struct, kw_only=True):
-    at: datetime
-    until: datetime | None
+    at: Time
+    until: Time | None
     reason: str | None
     by: str
 
@@ -288,8 +323,8 @@ class WorkerBody(Struct, kw_only=True):
     lease: float
     stopping: bool
     rowlock: str
-    started: datetime | None
-    seen: datetime | None
+    started: Time | None
+    seen: Time | None
     live: bool
     holds: list[str]
 
@@ -328,10 +363,10 @@ class MeBody(Struct, kw_only=True):
 
 
 class TokenCreateBody(Asked, frozen=True, kw_only=True):
-    name: str
-    scopes: tuple[str, ...]
-    topics: tuple[str, ...] | None = None
-    expires_at: datetime | None = None
+    name: Annotated[str, _said(minLength=1, maxLength=100)]
+    scopes: Annotated[tuple[Scope, ...], _said(minItems=1)]
+    topics: Annotated[tuple[Topic, ...], _said(minItems=1, maxItems=100)] | None = None
+    expires_at: Time | None = None
 
 
 class TokenBody(Struct, kw_only=True):
@@ -342,10 +377,10 @@ class TokenBody(Struct, kw_only=True):
     scopes: tuple[str, ...]
     topics: tuple[str, ...] | None
     job: str | None
-    created: datetime
+    created: Time
     created_by: str
-    expires_at: datetime | None
-    last_used: datetime | None
+    expires_at: Time | None
+    last_used: Time | None
     token: str | UnsetType = UNSET
 
 
@@ -356,9 +391,9 @@ class TokensAnswer(Struct, kw_only=True):
 class SessionBody(Struct, kw_only=True):
     id: str
     email: str
-    created: datetime
-    seen: datetime
-    ends: datetime
+    created: Time
+    seen: Time
+    ends: Time
     client: str
 
 
@@ -385,11 +420,11 @@ class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     http_enabled: bool | UnsetType | None = UNSET
     enqueue_rule: str | UnsetType | None = UNSET
     manage_rule: str | UnsetType | None = UNSET
-    allowed_topics: tuple[str, ...] | UnsetType | None = UNSET
-    worker_pool_size: int | UnsetType | None = UNSET
-    poll_interval: float | UnsetType | None = UNSET
-    lock_duration: float | UnsetType | None = UNSET
-    reason: str | None = None
+    allowed_topics: Annotated[tuple[Topic, ...], _said(maxItems=1000)] | UnsetType | None = UNSET
+    worker_pool_size: Annotated[int, _said(minimum=1, maximum=10_000)] | UnsetType | None = UNSET
+    poll_interval: Annotated[float, _said(minimum=0.01, maximum=3600)] | UnsetType | None = UNSET
+    lock_duration: Annotated[float, _said(minimum=0.5, maximum=86_400)] | UnsetType | None = UNSET
+    reason: Reason | None = None
 
     def changes(self) -> dict[str, Any]:
         given = msgspec.structs.asdict(self)
@@ -400,7 +435,7 @@ class ExplainBody(Asked, frozen=True, kw_only=True):
     """May someone with these claims do this? `rule`: this one instead of the saved one. `job`: an id, or the columns of
     a job that is not there yet."""
 
-    action: str
+    action: Annotated[str, _said(enum=["enqueue", "manage"])]
     claims: dict[str, Any] = {}
     rule: str | None = None
     job: str | dict[str, Any] | None = None
@@ -423,13 +458,13 @@ class ExplainAnswer(Struct, kw_only=True):
 
 
 class AuditQuery(Asked, frozen=True, kw_only=True):
-    before: int | None = None
-    limit: int = 50
+    before: Annotated[int, _said(minimum=0)] | None = None
+    limit: Annotated[int, _said(minimum=1, maximum=200)] = 50
 
 
 class AuditBody(Struct, kw_only=True):
     id: int
-    at: datetime
+    at: Time
     by: str
     action: str
     job_id: str | None
