@@ -64,8 +64,8 @@ def last_words(job: Job) -> None:
 def hog(*sizes: int) -> None:
     """Until there is no room left for a piece of each of these sizes."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, most))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, before[1]))
     hoard: list[bytes] = []
     for size in sizes:
         try:
@@ -73,4 +73,8 @@ def hog(*sizes: int) -> None:
                 hoard.append(bytes(size))
         except MemoryError:
             pass
-    raise MemoryError(f"{len(hoard)} pieces, and nothing left")
+    pieces = len(hoard)
+    # The traceback would keep it, and with it the memory that others need to write down how they ended.
+    hoard.clear()
+    resource.setrlimit(resource.RLIMIT_AS, before)
+    raise MemoryError(f"{pieces} pieces, and nothing left")

@@ -140,13 +140,13 @@ class VirtualLoop(_Base):  # type: ignore[misc]
 
     def end(self, lanes: list[Lane]) -> None:
         """Cancel everything, also the dead: whoever still refuses is an error."""
-        for lane in lanes:
-            lane.revive()
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
             for _ in range(50):
                 self._turns = 0
+                for lane in lanes:
+                    lane.revive()  # again: a handler that goes on may block its thread once more
                 for task in list(self.tasks):
                     task.cancel()
                 while self.ready:

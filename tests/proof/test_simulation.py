@@ -32,7 +32,7 @@ NOTICED_WITHIN = 200  # seeds
 
 # Each has found something once: a busy store that was taken for the answer to an unknown insert, a run that was started
 # after its lease had run out. They are worth something as long as the simulation asks chance the same questions.
-REGRESSIONS = (281, 731, 753)
+REGRESSIONS = (281, 731, 753, 3748, 10291, 10625, 11857, 13792, 15755)
 
 
 def check(seeds: Iterable[int]) -> None:

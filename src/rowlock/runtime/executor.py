@@ -146,6 +146,9 @@ class Executor:
         outcome: Outcome | None = None
         try:
             run.began = time.monotonic()  # again: another handler may have blocked the loop since
+            if run.began - run.renewed >= run.lease:  # … or this process was frozen: others may have it by now
+                self._conclude(run, Released("its lease ran out before it started"))
+                return
             self._deadlines.set(run, run.job.timeout)
             self._begins(run)
             match run.kind:

@@ -1,0 +1,31 @@
+"""A run whose lease was over before its handler began is given back: others may have it by now."""
+
+import time
+
+from rowlock.core.job import Status
+from rowlock.jobs import Jobs
+from tests.runtime.waiting import ended
+
+
+async def test_a_handler_does_not_begin_after_its_lease(jobs: Jobs) -> None:
+    begun: list[int] = []
+
+    @jobs.task(max_retries=0)
+    async def late() -> None:
+        begun.append(1)
+
+    await jobs.start(lease=5.0, poll=0.1)
+    worker = jobs._worker
+    assert worker is not None
+    start = worker._executor.start
+
+    def frozen_once(run: object) -> None:
+        """As if the process had been stopped for longer than the lease, keeper and all, right before the handler."""
+        worker._executor.start = start  # type: ignore[method-assign]
+        start(run)  # type: ignore[arg-type]
+        run.renewed = time.monotonic() - 10.0  # type: ignore[attr-defined]
+
+    worker._executor.start = frozen_once  # type: ignore[method-assign]
+    made = await late.enqueue()
+    job = await ended(jobs, made.id)
+    assert (job.status, job.version, begun) == (Status.COMPLETED, 2, [1])  # given back, at no cost, and run again
