@@ -39,7 +39,8 @@ BEGIN
     PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'http' AND pid <> pg_backend_pid();
     FOR name IN
         SELECT relname FROM pg_class
-        WHERE relname LIKE '\\_jobs%' AND relname NOT IN ('_jobs_migrations', '_jobs_meta') AND relkind IN ('r', 'p') AND NOT relispartition
+        WHERE relname LIKE '\\_jobs%' AND relname NOT IN ('_jobs_migrations', '_jobs_meta')
+            AND relkind IN ('r', 'p') AND NOT relispartition
     LOOP
         EXECUTE format('DELETE FROM %I', name);
     END LOOP;
@@ -73,8 +74,10 @@ async def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) ->
     else:
         database: HttpDatabase = request.getfixturevalue("http_database")
         place = Place(kind, await database.emptied())
-    yield place
-    await place.close()
+    try:
+        yield place
+    finally:
+        await place.close()
 
 
 @asynccontextmanager

@@ -95,7 +95,7 @@ class Place:
     async def counts(self) -> dict[str, int]:
         """How many rows there are in each table."""
         asked = " UNION ALL ".join(f"SELECT '{name}', count(*) FROM {name}" for name in TABLES)
-        return dict((name, count) for name, count in await self.fetch(asked))
+        return {str(name): int(count) for name, count in await self.fetch(asked)}
 
     async def dump(self) -> str:
         """All that is in all tables."""
@@ -211,7 +211,9 @@ class World:
 
     async def enqueue(self, user: str | None, *, topic: str = "mail", **options: Any) -> str:
         payload = options.pop("payload", {"of": user})
-        return (await self.jobs.enqueue(topic, payload, scope_id=user, **options)).id
+        if user is not None:
+            options["scope_id"] = user
+        return (await self.jobs.enqueue(topic, payload, **options)).id
 
     async def ended(self, user: str | None, topic: str, *, error: str | None = None, **options: Any) -> str:
         """A job that has run: it completed, or failed with this error. No other job of its topic is due."""
@@ -343,7 +345,7 @@ class Server:
     async def _run(self) -> None:
         try:
             serving = asyncio.ensure_future(self._uvicorn.serve())
-            while not self._uvicorn.started and not serving.done():
+            while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 - it has no event for it
                 await asyncio.sleep(0.005)
             if self._uvicorn.started:
                 self.port = self._uvicorn.servers[0].sockets[0].getsockname()[1]

@@ -1,8 +1,9 @@
 """The server's defences, each of which can be switched off from here, and what must turn red then.
 
-Nothing in the product knows of this: functions are replaced. A sabotage that no longer finds what it wants to replace is
-an error, so none of them can go stale unseen. The numbers are those of the security checklist; A8, A11, A14, A16, A17 and
-A20 to A22 are about pages, webhooks, roles, encryption, code, releases and the JavaScript client, not about the server.
+Nothing in the product knows of this: functions are replaced. A sabotage that no longer finds what it wants to replace
+is an error, so none of them can go stale unseen. The numbers are those of the security checklist; A8, A11, A14, A16,
+A17 and A20 to A22 are about pages, webhooks, roles, encryption, code, releases and the JavaScript client, not about the
+server.
 """
 
 import sys
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 import rowlock.http.app
 import rowlock.http.call
 import rowlock.http.jobs
+import rowlock.http.routes
 import rowlock.http.sessions
 from rowlock.access import jwt, passwords, rules, secrets, sessions, superusers
 from rowlock.access import settings as access_settings
@@ -163,7 +165,7 @@ async def _any_body(self: request.Request) -> bytes:
     data = b""
     while True:
         message = await self._receive()
-        data += message.get("body", b"")
+        data += bytes(message.get("body", b""))
         if not message.get("more_body"):
             return data
 
@@ -227,7 +229,9 @@ async def _kept_password(world: World) -> None:
 
 async def _unreadable_rule(world: World) -> None:
     await world.enqueue(A)
-    await (await world.store()).write_records([Write(access_settings.KIND, access_settings.ID, {"manage_rule": "topic ="})])
+    await (await world.store()).write_records(
+        [Write(access_settings.KIND, access_settings.ID, {"manage_rule": "topic ="})]
+    )
     is_problem(await world.get("user A", "/api/jobs", api=world.another_api()), 403)
 
 
@@ -254,7 +258,7 @@ async def _shown_settings(world: World) -> None:
 _AT_ONCE = "https://evil.example.com"
 
 DEFENCES = [
-    Defence("A1", "a route says who may", replaced(Route, "__post_init__", _nothing), _undeclared_route),
+    Defence("A1", "a route says who may", replaced(rowlock.http.routes, "Access", object), _undeclared_route),
     Defence("A1", "who may is checked", replaced(Api, "_authorize", _nothing), _everyone),
     Defence("A1", "by scope", replaced(Identity, "has", _yes), _everyone),
     Defence("A1", "by rule", replaced(rowlock.http.app, "_is_allowed", _yes), _everyone),
@@ -467,7 +471,9 @@ DEFENCES = [
         replaced(rowlock.http.jobs, "_refuse_hidden", _nothing_later),
         matrix.test_a_key_or_id_of_anothers_job_tells_nothing_about_it,
     ),
-    Defence("A15", "what went wrong is not told", replaced(rowlock.http.app, "internal", _told_in_full), _what_went_wrong),
+    Defence(
+        "A15", "what went wrong is not told", replaced(rowlock.http.app, "internal", _told_in_full), _what_went_wrong
+    ),
     Defence("A15", "a path is one line of the log", replaced(rowlock.http.app, "_line", str), _line_in_the_log),
     Defence(
         "A15",

@@ -74,8 +74,8 @@ async def test_what_is_not_the_json_that_is_wanted_is_refused(sqlite_world: Worl
 @pytest.mark.parametrize(
     "content",
     [
-        b'{"topic": "\xff"}', b'{"topic": "mail", "payload": {"a": "\xc3("}}', b'{"topic": "mail", "key": "\xed\xa0\x80"}',
-        b'{"topic": "mail", "payload": {"\xc0\xaf": 1}}',
+        b'{"topic": "\xff"}', b'{"topic": "mail", "payload": {"a": "\xc3("}}',
+        b'{"topic": "mail", "key": "\xed\xa0\x80"}', b'{"topic": "mail", "payload": {"\xc0\xaf": 1}}',
     ],
 )  # fmt: skip
 async def test_invalid_utf_8_is_refused(sqlite_world: World, content: bytes) -> None:
@@ -252,7 +252,7 @@ async def test_a_name_that_is_given_twice_counts_once(world: World) -> None:
         ("/api/jobs/enqueue/batch", {"jobs": []}, "jobs"),
         ("/api/jobs/enqueue/batch", {"jobs": [{"topic": "mail"}] * 1001}, "jobs"),
         ("/api/jobs/enqueue/batch", {"jobs": [{"topic": "mail"}, {"topic": ""}]}, "jobs[1].topic"),
-        ("/api/jobs/enqueue/batch", {"jobs": [{"topic": "mail"}, {"topic": "m", "maxRetries": -1}]}, "jobs[1].maxRetries"),
+        ("/api/jobs/enqueue/batch", {"jobs": [{"topic": "m"}, {"topic": "m", "maxRetries": -1}]}, "jobs[1].maxRetries"),
         ("/api/tokens", {"name": "x", "scopes": []}, "scopes"),
         ("/api/tokens", {"name": "x", "scopes": ["root"]}, "scopes"),
         ("/api/tokens", {"name": "", "scopes": ["read"]}, "name"),
@@ -310,8 +310,11 @@ async def test_wrong_settings_are_named_and_not_kept(sqlite_world: World, body: 
         ("id=7", "id"), ("id=", "id"), ("topic=", "topic"), ("topic=%00", "topic"), ("key=", "key"), ("tag=", "tag"),
         ("scopeId=", "scopeId"), ("scope_id=x", "scope_id"), ("flowId=x", "flowId"), ("nothing=1", "nothing"),
         ("createdFrom=yesterday", "createdFrom"), ("createdFrom=2026-01-01T00:00:00", "createdFrom"),
-        ("createdFrom=0001-01-01T00:00:00%2B23:59", "createdFrom"), ("createdUntil=9999-12-31T23:59:59-23:59", "createdUntil"),
-        ("createdFrom=null", "createdFrom"), ("createdFrom=7", "createdFrom"), ("createdFrom=-0", "createdFrom"), ("finishedUntil=NULL", "finishedUntil"), ("payload=a", "payload"), ("payload==1", "payload"), ("payload=a..b=1", "payload"), ("payload=a%22=1", "payload"),
+        ("createdFrom=0001-01-01T00:00:00%2B23:59", "createdFrom"),
+        ("createdUntil=9999-12-31T23:59:59-23:59", "createdUntil"),
+        ("createdFrom=null", "createdFrom"), ("createdFrom=7", "createdFrom"), ("createdFrom=-0", "createdFrom"),
+        ("finishedUntil=NULL", "finishedUntil"), ("payload=a", "payload"), ("payload==1", "payload"),
+        ("payload=a..b=1", "payload"), ("payload=a%22=1", "payload"),
         ("payload=a=" + "[" * 5000, "payload"),
         ("error=", "error"), ("error=%00", "error"), ("&".join(f"tag=t{n}" for n in range(99)), "tag"),
     ],
@@ -343,8 +346,8 @@ async def test_a_wrong_parameter_is_refused_everywhere(sqlite_world: World, path
 
 IDS = [
     "7", "x" * 5000, "0193fb1e-0000-7000-8000-00000000000", "0193fb1e-0000-7000-8000-0000000000000", "%00",
-    "0193fb1e%00-0000-7000-8000-000000000000", "..", "%2e%2e", "%ff", "{id}", "null", "0193fb1e-0000-7000-8000-00000000000%0a",
-    "%F0%9F%92%A9",
+    "0193fb1e%00-0000-7000-8000-000000000000", "..", "%2e%2e", "%ff", "{id}", "null",
+    "0193fb1e-0000-7000-8000-00000000000%0a", "%F0%9F%92%A9",
 ]  # fmt: skip
 
 
@@ -379,7 +382,9 @@ async def test_a_job_token_does_not_live_for_ever(sqlite_world: World, seconds: 
 # ── Headers, methods, paths ──
 
 
-@pytest.mark.parametrize("name", ["authorization", "content-type", "content-length", "host", "origin", "transfer-encoding"])
+@pytest.mark.parametrize(
+    "name", ["authorization", "content-type", "content-length", "host", "origin", "transfer-encoding"]
+)
 async def test_a_header_that_decides_something_may_stand_there_once(sqlite_world: World, name: str) -> None:
     twice = [(name.encode(), b"a"), (name.encode(), b"b")]
     sent = await by_hand(sqlite_world.api, "GET", "/api/jobs", headers=twice)
@@ -413,7 +418,7 @@ async def test_noise_is_never_an_error_of_ours(sqlite_world: World) -> None:
     """Legal requests with bytes changed at random."""
     chance = random.Random(7)
     seeds = [
-        b'{"topic": "mail", "payload": {"a": [1, 2.5, null, "\xc3\xa9"]}, "runAt": "2030-01-01T00:00:00Z", "tags": ["x"]}',
+        b'{"topic": "mail", "payload": {"a": [1, 2.5, null, "\xc3\xa9"]}, "runAt": "2030-01-01T00:00:00Z", "tags": []}',
         b'{"topic": "mail", "delay": 3, "maxRetries": 2, "priority": "high", "key": "k", "scopeId": "s", "timeout": 9}',
     ]
     for _ in range(400):

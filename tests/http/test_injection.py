@@ -11,22 +11,23 @@ from tests.http.harness import ANYONE, SECRET, A, Place, Server, Who, World, bea
 from tests.http.test_jwt import plain_claims, raw
 
 CORPUS = [
-    "'", '"', "''", "`", "\\", "\\'", "';--", "' --", "/*", "*/", "#", ";", "%", "_", "%%", "\\%", "?", "$1", ":1", "@x", "{}",
-    "' OR '1'='1", "' OR 1=1 --", '" OR ""="', "') OR ('1'='1", "1 OR 1=1", "1; SELECT 1", "'; DROP TABLE _jobs; --",
-    "x'; DELETE FROM _jobs; --", "' UNION SELECT id, data FROM _jobs_records --", "' UNION ALL SELECT NULL, NULL --",
-    "'||(SELECT data FROM _jobs_records LIMIT 1)||'", "1 AND (SELECT count(*) FROM _jobs) > 0", "' AND sqlite_version() --",
-    "'; SELECT pg_sleep(10); --", "' || pg_sleep(10) --", "$$; DROP TABLE _jobs; $$", "E'\\x27'", "\u02bc OR 1=1", "＇ OR 1=1",
-    "$.a", "$[0]", "$.*", "a->>'b'", "a.b[*]", "a.$.b", "a[0]", '$."a"', "a.b.c.d.e.f.g.h.i.j.k", "@.length", "..", "a..b",
-    "{{7*7}}", "${7*7}", "#{7*7}", "<%= 7*7 %>", "%s%s%s%n", "%(payload)s", "{0.__class__}", "{payload}", "__class__",
+    "'", '"', "''", "`", "\\", "\\'", "';--", "' --", "/*", "*/", "#", ";", "%", "_", "%%", "\\%", "?", "$1", ":1",
+    "@x", "{}", "' OR '1'='1", "' OR 1=1 --", '" OR ""="', "') OR ('1'='1", "1 OR 1=1", "1; SELECT 1",
+    "'; DROP TABLE _jobs; --", "x'; DELETE FROM _jobs; --", "' UNION SELECT id, data FROM _jobs_records --",
+    "' UNION ALL SELECT NULL, NULL --", "'||(SELECT data FROM _jobs_records LIMIT 1)||'",
+    "1 AND (SELECT count(*) FROM _jobs) > 0", "' AND sqlite_version() --", "'; SELECT pg_sleep(10); --",
+    "' || pg_sleep(10) --", "$$; DROP TABLE _jobs; $$", "E'\\x27'", "\u02bc OR 1=1", "＇ OR 1=1", "$.a", "$[0]", "$.*",
+    "a->>'b'", "a.b[*]", "a.$.b", "a[0]", '$."a"', "a.b.c.d.e.f.g.h.i.j.k", "@.length", "..", "a..b", "{{7*7}}",
+    "${7*7}", "#{7*7}", "<%= 7*7 %>", "%s%s%s%n", "%(payload)s", "{0.__class__}", "{payload}", "__class__",
     "__class__.__mro__[1].__subclasses__()", "__import__('os').system('id')", "constructor.prototype", "__proto__",
-    "../../../etc/passwd", "file:///etc/passwd", "|id", "$(id)", "`id`", "\r\nSet-Cookie: a=b", "a\r\n\r\n<html>", "a\nb", "\t",
-    "<script>alert(1)</script>", "javascript:alert(1)", "\x1b[31m", "\u202e", "\ufeff", "\u0130", "true", "null", "NaN", "-0",
-    "0x1F", "1e309", "", " ", "a" * 600, "😀", "é\u0301",
+    "../../../etc/passwd", "file:///etc/passwd", "|id", "$(id)", "`id`", "\r\nSet-Cookie: a=b", "a\r\n\r\n<html>",
+    "a\nb", "\t", "<script>alert(1)</script>", "javascript:alert(1)", "\x1b[31m", "\u202e", "\ufeff", "\u0130", "true",
+    "null", "NaN", "-0", "0x1F", "1e309", "", " ", "a" * 600, "😀", "é\u0301",
 ]  # fmt: skip
 TEXTS = ("key", "scope", "scopeId")
 FILTERS = (
-    "topic", "status", "id", "key", "tag", "payload", "error", "scope", "scopeId", "flowId", "createdFrom", "createdUntil",
-    "runAtFrom", "runAtUntil", "finishedFrom", "finishedUntil", "limit", "offset", "cursor",
+    "topic", "status", "id", "key", "tag", "payload", "error", "scope", "scopeId", "flowId", "createdFrom",
+    "createdUntil", "runAtFrom", "runAtUntil", "finishedFrom", "finishedUntil", "limit", "offset", "cursor",
 )  # fmt: skip
 CANARY = "canary-of-somebody"
 
@@ -86,7 +87,15 @@ async def test_a_payload_path_is_a_path_of_names(world: World) -> None:
 
 async def test_wildcards_are_letters(world: World) -> None:
     job_id = await world.ended(A, "failing", error="100% of a_b failed")
-    for text, finds in (("100%", True), ("a_b", True), ("a%b", False), ("%", True), ("a.b", False), ("\\", False), ("__", False)):
+    for text, finds in (
+        ("100%", True),
+        ("a_b", True),
+        ("a%b", False),
+        ("%", True),
+        ("a.b", False),
+        ("\\", False),
+        ("__", False),
+    ):
         answer = await world.get("superuser", f"/api/jobs?topic=failing&error={quote(text)}")
         assert ([item["id"] for item in answer.json()["items"]] == [job_id]) == finds, text
 
@@ -162,7 +171,13 @@ async def test_no_text_makes_a_rule_let_more_through(world: World) -> None:
     tables = await schema(world.place)
     for text in CORPUS:
         inside = text.replace("\\", "\\\\").replace("'", "\\'")
-        for rule in (text, f"topic = '{text}'", f"topic = '{inside}'", f"topic ~ '{inside}x'", f"topic = @request.auth.{text}"):
+        for rule in (
+            text,
+            f"topic = '{text}'",
+            f"topic = '{inside}'",
+            f"topic ~ '{inside}x'",
+            f"topic = @request.auth.{text}",
+        ):
             answer = await world.call("admin token", "PATCH", "/api/settings", {"manage_rule": rule})
             assert answer.status_code in (200, 400), (rule, answer.text)
             if rule != "true":
@@ -179,13 +194,14 @@ async def test_no_claim_makes_a_rule_let_more_through(world: World) -> None:
     for text in CORPUS:
         if text in ("%", "%%"):  # a claim that is used as a pattern is a pattern: whoever writes such a rule wants it
             continue
-        who = Who("x", bearer(raw({"alg": "HS256"}, {**plain_claims(), "sub": text or "x", "team": text}, SECRET.encode())))
-        for path in ("/api/jobs", "/api/jobs/stats"):
-            answer = await world.get(who, path)
+        who = Who(
+            "x", bearer(raw({"alg": "HS256"}, {**plain_claims(), "sub": text or "x", "team": text}, SECRET.encode()))
+        )
+        listed, stats = [await world.get(who, path) for path in ("/api/jobs", "/api/jobs/stats")]
+        for answer in (listed, stats):
             assert answer.status_code in (200, 401, 403), (text, answer.text)
-            assert CANARY not in answer.text, text
-        if answer.status_code == 200:
-            assert answer.json()["pending"] == 0, text
+        assert CANARY not in listed.text, text
+        assert stats.json().get("pending", 0) == 0, text
 
 
 async def test_explain_takes_any_text(sqlite_world: World) -> None:
@@ -203,7 +219,8 @@ async def test_explain_takes_any_text(sqlite_world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["x-request-id", "origin", "host", "user-agent", "authorization", "cookie", "accept", "x-rowlock-csrf", "referer"]
+    "name",
+    ["x-request-id", "origin", "host", "user-agent", "authorization", "cookie", "accept", "x-rowlock-csrf", "referer"],
 )
 async def test_no_header_comes_back_as_two(sqlite_world: World, name: str) -> None:
     for text in CORPUS:
@@ -252,7 +269,9 @@ async def test_no_secret_gets_into_the_log(world: World, caplog: pytest.LogCaptu
             await world.post(who, "/api/jobs/enqueue", {"topic": "mail", "payload": {"password": "canary-payload"}})
         await world.post(ANYONE, "/api/auth/login", {"email": "x@example.com", "password": "canary-password"})
         made = (await world.post("superuser", "/api/tokens", {"name": "x", "scopes": ["read"]})).json()
-        await world.post(ANYONE, "/api/auth/setup", {"token": "canary-link", "email": "x", "password": "canary-password"})
+        await world.post(
+            ANYONE, "/api/auth/setup", {"token": "canary-link", "email": "x", "password": "canary-password"}
+        )
     for secret in (
         made["token"].rpartition("_")[2], "canary-password", "canary-payload", "canary-link", SECRET,
         *(who.headers.get("authorization", "-" * 9).rpartition("_")[2] for who in world.who.values()),

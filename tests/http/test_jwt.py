@@ -6,7 +6,7 @@ import hmac
 import http.server
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -191,12 +191,12 @@ def key_set(**keys: Any) -> str:
 
 
 @pytest.fixture
-async def keys(sqlite_world: World, tmp_path: Path) -> AsyncIterator[tuple[World, Path]]:
+def keys(sqlite_world: World, tmp_path: Path) -> tuple[World, Path]:
     """An application that takes the keys in a file."""
     file = tmp_path / "jwks.json"
     file.write_text(key_set(one=RSA, two=EC))
     sqlite_world.api = sqlite_world.jobs.asgi(jwt_jwks=str(file))
-    yield sqlite_world, file
+    return sqlite_world, file
 
 
 async def test_a_key_of_the_set_is_taken(keys: tuple[World, Path]) -> None:
@@ -207,9 +207,7 @@ async def test_a_key_of_the_set_is_taken(keys: tuple[World, Path]) -> None:
 
 async def test_anything_else_is_not(keys: tuple[World, Path]) -> None:
     world, _ = keys
-    pem = RSA.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    pem = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     number = base64.urlsafe_b64decode(json.loads(public(RSA))["n"] + "==")
     for text in (
         signed(OTHER_RSA, "RS256", "one"),  # another key under a known name
@@ -258,8 +256,9 @@ async def test_a_new_key_is_found_and_an_old_one_forgotten(keys: tuple[World, Pa
 
 
 BROKEN = [
-    "", "{", "null", "[]", "{}", '{"keys": null}', '{"keys": {}}', '{"keys": [null]}', '{"keys": [7]}', '{"keys": ["x"]}',
-    '{"keys": [{"kty": "RSA", "kid": "one"}]}', '{"keys": [{"kty": "RSA", "kid": "one", "n": "!", "e": "AQAB"}]}',
+    "", "{", "null", "[]", "{}", '{"keys": null}', '{"keys": {}}', '{"keys": [null]}', '{"keys": [7]}',
+    '{"keys": ["x"]}', '{"keys": [{"kty": "RSA", "kid": "one"}]}',
+    '{"keys": [{"kty": "RSA", "kid": "one", "n": "!", "e": "AQAB"}]}',
     '{"keys": [{"kty": "RSA", "kid": ["a"], "n": "AQAB", "e": "AQAB"}]}',
     '{"keys": [{"kty": "EC", "kid": "one", "crv": "P-256", "x": "AA", "y": "AA"}]}',
     '{"keys": [{"kty": "EC", "kid": "one", "crv": "nothing", "x": "AA", "y": "AA"}]}',
@@ -288,7 +287,9 @@ async def test_a_set_that_breaks_later_leaves_the_keys_that_are_known(keys: tupl
 async def test_a_good_key_beside_a_broken_one_is_taken(keys: tuple[World, Path]) -> None:
     world, file = keys
     good = json.loads(public(RSA, kid="one"))
-    for bad in json.loads('[{"kty": "RSA", "kid": "b"}, {"kty": "EC", "kid": "b", "crv": "P-256", "x": "AA", "y": "A"}]'):
+    for bad in json.loads(
+        '[{"kty": "RSA", "kid": "b"}, {"kty": "EC", "kid": "b", "crv": "P-256", "x": "AA", "y": "A"}]'
+    ):
         file.write_text(json.dumps({"keys": [bad, good]}))
         world.api = world.jobs.asgi(jwt_jwks=str(file))
         assert await status(world, signed(RSA, "RS256", "one")) == 200
@@ -361,7 +362,9 @@ async def test_a_set_is_not_fetched_from_where_it_points_to(sqlite_world: World)
         assert handler.asked == ["/moved"]
 
 
-@pytest.mark.parametrize("place", ["http://id.example.com/keys", "http://169.254.169.254/", "http://localhost.example.com/"])
+@pytest.mark.parametrize(
+    "place", ["http://id.example.com/keys", "http://169.254.169.254/", "http://localhost.example.com/"]
+)
 def test_keys_do_not_come_over_plain_http(place: str) -> None:
     with pytest.raises(InvalidInput):
         KeySet(place)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from rowlock import Jobs
-from rowlock.access import passwords, sessions, superusers, tokens
+from rowlock.access import passwords, secrets, sessions, superusers, tokens
 from rowlock.http.sessions import Attempts
 from rowlock.stores.records import Write
 from tests.http.harness import ANYONE, BOSS, PASSWORD, REAL_HASHER, Place, Who, World, is_problem
@@ -26,6 +26,12 @@ def cookie(answer: httpx.Response) -> str:
 
 def browser(text: str) -> Who:
     return Who("a browser", {"cookie": f"rowlock_session={text}", "x-rowlock-csrf": "1"})
+
+
+def with_id_of(text: str, other: str) -> str:
+    """What somebody would make up who knows an id, and how checksums are made."""
+    begun = text[:17] + other[17:-6]
+    return begun + secrets._checksum(begun)
 
 
 async def log_in(world: World, email: str = BOSS, password: str = PASSWORD, **more: Any) -> httpx.Response:
@@ -64,8 +70,7 @@ async def test_there_is_no_account_to_begin_with(place: Place) -> None:
 
 async def test_a_wrong_password_and_an_unknown_account_are_answered_the_same(world: World) -> None:
     wrong, unknown, odd = [
-        await log_in(world, email, "not the password")
-        for email in (BOSS, "nobody@example.com", "a\0b" + "x" * 1000)
+        await log_in(world, email, "not the password") for email in (BOSS, "nobody@example.com", "a\0b" + "x" * 1000)
     ]
     for answer in (wrong, unknown, odd):
         problem = is_problem(answer, 401, "wrong_login")
@@ -113,7 +118,9 @@ async def test_a_long_password_that_begins_right_is_wrong(sqlite_world: World) -
     is_problem(await log_in(sqlite_world, BOSS, PASSWORD + "x" * 600), 401)
 
 
-@pytest.mark.parametrize("body", [{}, {"email": BOSS}, {"email": BOSS, "password": None}, {"email": [], "password": {}}])
+@pytest.mark.parametrize(
+    "body", [{}, {"email": BOSS}, {"email": BOSS, "password": None}, {"email": [], "password": {}}]
+)
 async def test_a_login_without_its_fields_is_refused(sqlite_world: World, body: Any) -> None:
     is_problem(await sqlite_world.post(ANYONE, LOGIN, body), 400)
 
@@ -183,8 +190,7 @@ async def test_a_session_that_somebody_put_there_is_worth_nothing(world: World) 
 
 async def test_a_session_of_which_only_the_id_is_right_is_none(world: World) -> None:
     text = cookie(await log_in(world))
-    other = cookie(await log_in(world))
-    forged = text[:17] + other[17:]
+    forged = with_id_of(text, cookie(await log_in(world)))
     for wrong in (forged, text[:-1], text[:-1] + ("a" if text[-1] != "a" else "b"), text.swapcase(), "", "x" * 5000):
         assert not await is_in(world, browser(wrong))
 
@@ -371,7 +377,7 @@ async def test_a_link_whose_secret_is_wrong_is_refused(sqlite_place: Place) -> N
         one, two = [await superusers.first_link(await world.store()) for _ in range(2)]
         assert one
         assert two
-        is_problem(await set_up(world, one.text[:17] + two.text[17:]), 403, "bad_link")
+        is_problem(await set_up(world, with_id_of(one.text, two.text)), 403, "bad_link")
 
 
 async def test_an_account_that_was_made_by_hand_closes_the_link(sqlite_place: Place) -> None:
@@ -438,7 +444,7 @@ async def test_a_use_does_not_bring_back_a_token_that_was_revoked(world: World) 
 async def test_a_token_that_is_nearly_right_is_refused(world: World) -> None:
     text = world.who["admin token"].headers["authorization"].removeprefix("Bearer ")
     other = world.who["read token"].headers["authorization"].removeprefix("Bearer ")
-    for wrong in (text[:-1], text + "x", text[:17] + other[17:], other[:17] + text[17:], text.upper(), f" {text}", ""):
+    for wrong in (text[:-1], text + "x", text[:17] + other[17:], with_id_of(text, other), text.upper(), f" {text}", ""):
         is_problem(await world.get(Who("x", {"authorization": f"Bearer {wrong}"}), ME), 401)
 
 

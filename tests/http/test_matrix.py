@@ -84,7 +84,7 @@ async def test_a_job_token_learns_nothing_of_topics_and_pauses_none(world: World
 
 async def plant(world: World) -> list[str]:
     """Jobs of B in several states, with something in every column that A must never read."""
-    planted = {"payload": {"canary": "canary-payload"}, "scope": "canary-scope", "tags": ["canary-tag"]}
+    planted: dict[str, Any] = {"payload": {"canary": "canary-payload"}, "scope": "canary-scope", "tags": ["canary-tag"]}
     return [
         await world.enqueue(B, key="canary-key", **planted),
         await world.enqueue(B, topic="bills", **planted),

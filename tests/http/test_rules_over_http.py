@@ -19,7 +19,7 @@ ENQUEUE = "/api/jobs/enqueue"
 async def until(happens: Callable[[], Awaitable[bool]]) -> None:
     """A change applies within about a second; a machine that is busy may take longer."""
     async with asyncio.timeout(30):
-        while not await happens():
+        while not await happens():  # noqa: ASYNC110 - it is another process that changes something
             await asyncio.sleep(0.02)
 
 
@@ -288,7 +288,15 @@ async def test_explain_tells_what_stood_on_each_side(world: World) -> None:
 
 async def test_explain_says_what_the_routes_do(world: World) -> None:
     job_id = await world.enqueue(A)
-    for rule in ("", "true", OWN, "@request.auth.id != ''", "topic = 'mail'", "scope_id != @request.auth.id", "key = ''"):
+    for rule in (
+        "",
+        "true",
+        OWN,
+        "@request.auth.id != ''",
+        "topic = 'mail'",
+        "scope_id != @request.auth.id",
+        "key = ''",
+    ):
         await world.change_settings(manage_rule=rule)
         for who, claims in (("user A", {"id": A}), ("user B", {"id": B}), ("anonymous", {})):
             told = await explained(world, claims=claims, job=job_id)

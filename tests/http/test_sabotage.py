@@ -9,7 +9,6 @@ from tests.http.sabotage import DEFENCES, Defence
 
 
 async def probe(defence: Defence, request: pytest.FixtureRequest, folder: Path) -> None:
-    folder.mkdir()
     if defence.fresh:
         async with place_of(defence.store, request, folder) as place:
             await defence.probe(place)
@@ -20,6 +19,8 @@ async def probe(defence: Defence, request: pytest.FixtureRequest, folder: Path) 
 
 @pytest.mark.parametrize("defence", DEFENCES, ids=str)
 async def test_a_defence_is_needed(defence: Defence, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    for name in ("on", "off"):
+        (tmp_path / name).mkdir()
     await probe(defence, request, tmp_path / "on")
     with pytest.MonkeyPatch.context() as patch:
         defence.off(patch)

@@ -24,7 +24,7 @@ from rowlock import Jobs
 from rowlock.access import passwords
 from rowlock.access import settings as access_settings
 from rowlock.http.openapi import document
-from tests.http.harness import A, Server, Who, World, cheap_hasher
+from tests.http.harness import A, Place, Server, Who, World, cheap_hasher
 from tests.http.oracle import by_name
 
 CHECKS: Any = [
@@ -51,14 +51,12 @@ class Stage:
 
     async def populate(self) -> None:
         async with Jobs(self.url) as jobs:
-            world = World(None, jobs)  # type: ignore[arg-type] - the tables are not looked into
+            world = World(Place("sqlite", self.url), jobs)
             await world.populate()
             self.ended = [await world.ended(A, "ended"), await world.ended(A, "failing", error="Boom: 1")]
             self.who = world.who
             rule = "scope_id = @request.auth.id"
-            await access_settings.change(
-                await jobs._store(), {"enqueue_rule": rule, "manage_rule": rule}, by="test"
-            )
+            await access_settings.change(await jobs._store(), {"enqueue_rule": rule, "manage_rule": rule}, by="test")
         self._data = self._settings("SELECT data FROM _jobs_records WHERE kind = 'settings'")[0][0]
 
     def reset(self) -> None:
@@ -73,7 +71,9 @@ class Stage:
         """Ids of jobs in one state after the other, new where they can be; None: one that is made up."""
         url, headers = f"{server.url}/api/jobs", dict(self.who["admin token"].headers)
         while True:
-            for wanted in ("pending", "pending", None) if method == "PATCH" else ("pending", "cancelled", *self.ended, None):
+            for wanted in (
+                ("pending", "pending", None) if method == "PATCH" else ("pending", "cancelled", *self.ended, None)
+            ):
                 if wanted not in ("pending", "cancelled"):
                     yield wanted
                     continue

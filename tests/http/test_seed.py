@@ -68,9 +68,7 @@ def client(place: Place) -> Iterator[Client]:
 
 
 def test_enqueue_answers_with_the_new_job(client: Client) -> None:
-    answer = client.enqueue(
-        "mail_digest", {"userId": "123"}, runAt="2030-01-08T12:00:00Z", maxRetries=5
-    )
+    answer = client.enqueue("mail_digest", {"userId": "123"}, runAt="2030-01-08T12:00:00Z", maxRetries=5)
     assert {"id", "topic", "status", "run_at", "created"} <= answer.keys()
     assert (answer["topic"], answer["status"]) == ("mail_digest", "pending")
     assert answer["run_at"] == "2030-01-08T12:00:00Z"

@@ -60,7 +60,7 @@ ANONYMOUS = Identity(kind="anonymous")
 
 def is_storable(text: str) -> bool:
     """No database takes a NUL or half of a surrogate pair, and no answer can hold the latter."""
-    return text.isascii() and "\0" not in text or not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))
 
 
 def with_implied(scopes: frozenset[str]) -> frozenset[str]:

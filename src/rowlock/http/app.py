@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from rowlock.access import settings as access_settings
@@ -39,6 +40,7 @@ log = logging.getLogger("rowlock.http")
 ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
+_PROCESS, _NUMBERS = secrets.token_hex(4), count(1)
 _HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -231,7 +233,7 @@ def _request_id(scope: MutableMapping[str, Any]) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.match(given := str(value, "latin-1")):
             return given
-    return secrets.token_hex(8)
+    return f"{_PROCESS}{next(_NUMBERS):08x}"
 
 
 class _Passage:

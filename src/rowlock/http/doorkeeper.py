@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from rowlock.access import secrets, sessions, superusers, tokens
 from rowlock.access.identity import ANONYMOUS, Identity, user
@@ -22,6 +23,7 @@ log = logging.getLogger("rowlock.http")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CSRF_HEADER = "x-rowlock-csrf"
 _KEPT = 1000  # identities of tokens
+_TOUCH = 60.0  # seconds between notes that a token or a session is in use
 
 
 class Doorkeeper:
@@ -35,15 +37,20 @@ class Doorkeeper:
         self._sessions = Lookup(store, sessions.KIND)
         self._superusers = Lookup(store, superusers.KIND)
         self._known: dict[tuple[str, int], Identity] = {}  # by the token's id and revision: what it says is read once
-        self._touched: dict[str, datetime] = {}
+        self._touched: dict[str, float] = {}  # when it is worth a write again
+        self._hosts: set[str] = set()  # that were found good
 
     # ── From where ──
 
     def check_host(self, request: Request) -> None:
         """A foreign name that leads here (DNS rebinding) gets nothing."""
-        allowed = self._settings.allowed_hosts
-        if allowed is not None and host_name(request.host) not in allowed:
+        allowed, host = self._settings.allowed_hosts, request.host
+        if allowed is None or host in self._hosts:
+            return
+        if host_name(host) not in allowed:
             raise Problem(421, "wrong_host", "this server doesn't answer to that name", field="host")
+        if len(self._hosts) < _KEPT:
+            self._hosts.add(host)
 
     def check_origin(self, request: Request) -> str | None:
         """The foreign origin that may call, if it is one. A page of another origin that may not is refused, whatever
@@ -137,17 +144,16 @@ class Doorkeeper:
 
     async def _touch(self, record: Record, touch: Callable[[Store, Record, datetime], Awaitable[None]]) -> None:
         """Say that it was used: once in a while, and never at the expense of the request."""
-        now = datetime.now(UTC)
-        last = self._touched.get(record.id)
-        if last is not None and now - last < timedelta(minutes=1):
+        now = time.monotonic()
+        if now < self._touched.get(record.id, now):
             return
         if len(self._touched) >= _KEPT:
             self._touched.clear()
-        self._touched[record.id] = now
+        self._touched[record.id] = now + _TOUCH
         if self._settings.read_only:
             return
         try:
-            await touch(await self._store(), record, now)
+            await touch(await self._store(), record, datetime.now(UTC))
         except Exception as error:
             log.warning("the last use of %s can't be written down: %s", record.id, error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -83,8 +84,7 @@ class Request:
 
     async def body(self) -> bytes:
         """JSON, by its header; refused as soon as it is known to be too large."""
-        kind, _, parameters = self.headers.get("content-type", "").partition(";")
-        if kind.strip().lower() != "application/json" or parameters.strip().lower() not in _CHARSETS:
+        if not _is_json(self.headers.get("content-type", "")):
             raise Problem(415, "not_json", "send JSON, with content-type: application/json", field="content-type")
         if self.headers.get("content-encoding", "identity") != "identity":
             raise Problem(415, "encoded", "send the body as it is, not compressed", field="content-encoding")
@@ -113,6 +113,12 @@ class Request:
 
 _ONCE = ("authorization", "content-length", "content-type", "host", "origin", "transfer-encoding")
 _CHARSETS = ("", "charset=utf-8", 'charset="utf-8"')
+
+
+@lru_cache(100)
+def _is_json(media: str) -> bool:
+    kind, _, parameters = media.partition(";")
+    return kind.strip().lower() == "application/json" and parameters.strip().lower() in _CHARSETS
 
 
 def _too_large() -> Problem:
