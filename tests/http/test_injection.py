@@ -29,6 +29,7 @@ FILTERS = (
     "topic", "status", "id", "key", "tag", "payload", "error", "scope", "scopeId", "flowId", "createdFrom",
     "createdUntil", "runAtFrom", "runAtUntil", "finishedFrom", "finishedUntil", "limit", "offset", "cursor",
 )  # fmt: skip
+SEARCHED = ("topic", "key", "tag", "payload", "error", "scope", "scopeId", "cursor")
 CANARY = "canary-of-somebody"
 
 
@@ -52,8 +53,9 @@ async def test_no_filter_finds_more_than_it_says(world: World) -> None:
     await world.enqueue("somebody", key=CANARY, payload={"a": CANARY}, tags=[CANARY], scope=CANARY)
     before = await others(world)
     for name in FILTERS:
-        for text in CORPUS:
-            for query in (f"{name}={quote(text, safe='')}", f"{name}={quote('a=' + text, safe='')}"):
+        for text in CORPUS if name in SEARCHED else CORPUS[::5]:  # the others are numbers and times, or nothing
+            for value in (text, f"a={text}", f"{text}=1") if name == "payload" else (text,):
+                query = f"{name}={quote(value, safe='')}"
                 answer = await world.get("superuser", f"/api/jobs?{query}")
                 assert answer.status_code in (200, 400), (query, answer.text)
                 if answer.status_code == 400:
@@ -135,7 +137,7 @@ async def test_a_topic_takes_harmless_characters_only(world: World) -> None:
 
 async def test_reasons_names_and_settings_are_texts(world: World) -> None:
     tables = await schema(world.place)
-    for text in CORPUS:
+    for text in CORPUS[::2]:  # what databases do with the rest of them is tested above
         job_id = await world.enqueue(A)
         for method, path, body in (
             ("POST", f"/api/jobs/{job_id}/cancel", {"reason": text}),
@@ -169,7 +171,7 @@ async def test_no_text_makes_a_rule_let_more_through(world: World) -> None:
     """As a whole rule, and in quotes in one."""
     await world.enqueue("somebody", payload={"a": CANARY})
     tables = await schema(world.place)
-    for text in CORPUS:
+    for text in CORPUS if world.place.kind == "sqlite" else CORPUS[::3]:  # few of them get as far as the database
         inside = text.replace("\\", "\\\\").replace("'", "\\'")
         for rule in (
             text,

@@ -1,5 +1,6 @@
 """The application's own users: by its JWTs, or by its own means."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -300,10 +301,12 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     said: tuple[int, bytes] = (200, b"")
     asked: list[str]
+    held: threading.Event  # it answers once this is set
     location = ""
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
+        self.held.wait(30)
         code, body = self.said
         self.send_response(code)
         if self.location and self.path == "/moved":
@@ -318,7 +321,9 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def serving() -> Iterator[tuple[str, type[Answers]]]:
-    handler = type("Handler", (Answers,), {"asked": []})
+    held = threading.Event()
+    held.set()
+    handler = type("Handler", (Answers,), {"asked": [], "held": held})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -343,6 +348,24 @@ async def test_a_set_behind_a_url_is_read_once_and_again_for_a_new_key(sqlite_wo
         forget(sqlite_world)
         assert await status(sqlite_world, signed(OTHER_RSA, "RS256", "next")) == 200
         assert handler.asked == ["/keys", "/keys"]
+
+
+async def test_nobody_waits_while_we_look_for_a_made_up_key(sqlite_world: World) -> None:
+    with serving() as (url, handler):
+        handler.said = (200, key_set(one=RSA).encode())
+        sqlite_world.api = sqlite_world.jobs.asgi(jwt_jwks=f"{url}/keys")
+        assert await status(sqlite_world, signed(RSA, "RS256", "one")) == 200
+        forget(sqlite_world)
+        handler.held.clear()
+        made_up = asyncio.create_task(status(sqlite_world, signed(RSA, "RS256", "made up")))
+        try:
+            while len(handler.asked) < 2:  # noqa: ASYNC110 - it is another thread that is asked
+                await asyncio.sleep(0.001)
+            assert await status(sqlite_world, signed(RSA, "RS256", "one")) == 200
+            assert not made_up.done()  # it was not waited for
+        finally:
+            handler.held.set()
+        assert await made_up == 401
 
 
 @pytest.mark.parametrize("said", [(500, b""), (404, b"no"), (200, b"<html>"), (204, b"")])

@@ -380,6 +380,16 @@ async def test_a_link_whose_secret_is_wrong_is_refused(sqlite_place: Place) -> N
         is_problem(await set_up(world, with_id_of(one.text, two.text)), 403, "bad_link")
 
 
+async def test_a_made_up_link_costs_us_no_work(sqlite_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Jobs(sqlite_place.url) as jobs:
+        world = World(sqlite_place, jobs)
+        one, two = [await superusers.first_link(await world.store()) for _ in range(2)]
+        assert one
+        assert two
+        monkeypatch.setattr(passwords, "_hasher", pytest.fail)
+        is_problem(await set_up(world, with_id_of(one.text, two.text)), 403, "bad_link")
+
+
 async def test_an_account_that_was_made_by_hand_closes_the_link(sqlite_place: Place) -> None:
     async with Jobs(sqlite_place.url) as jobs:
         world = World(sqlite_place, jobs)
@@ -477,6 +487,14 @@ async def test_passwords_do_not_go_over_plain_http_to_other_machines(sqlite_worl
 
 
 # ── What is told of it ──
+
+
+async def test_a_failed_login_stands_in_the_log_without_what_was_typed(
+    sqlite_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await log_in(sqlite_world, "typed in the wrong field", "not the password")
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.endswith(": a login from 127.0.0.1 failed")
 
 
 async def test_the_audit_tells_who_did_what_without_secrets(world: World) -> None:

@@ -87,8 +87,7 @@ async def test_a_wait_ends_with_the_job(world: World) -> None:
     assert (await waiting).json()["status"] == "cancelled"
 
 
-async def test_a_rule_that_is_taken_back_during_a_wait_counts_when_it_ends(world: World) -> None:
-    """What is told at the end is what may be seen then; the rule of the request is one second old at most."""
+async def test_a_rule_that_is_taken_back_ends_what_one_could_see(world: World) -> None:
     await world.change_settings(manage_rule=OWN)
     job_id = await world.enqueue(A)
     await world.jobs.cancel(job_id)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from rowlock.core.codec import clean_text
 from rowlock.core.conditions import Compared, Condition, Every, Some
 
 SCOPES = ("read", "enqueue", "manage", "worker", "admin")
@@ -34,8 +35,8 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def by(self) -> str:
-        """For the audit."""
-        return f"{self.kind} {self.name or self.id}" if self.id else self.kind
+        """For the audit. Whatever an application calls its users, it can be kept."""
+        return clean_text(f"{self.kind} {self.name or self.id}"[:200]) if self.id else self.kind
 
     def has(self, scope: str) -> bool:
         return scope in self.scopes

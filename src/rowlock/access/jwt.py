@@ -93,6 +93,8 @@ class KeySet:
     async def key(self, header: Mapping[str, Any]) -> Any:
         """None: there is no such key."""
         wanted = header.get("kid")
+        if wanted in self._keys and time.monotonic() - self._read_at <= _FRESH:
+            return self._keys[wanted]  # whoever has a made-up key may make us look again, but nobody wait for it
         async with self._lock:
             age = time.monotonic() - self._read_at
             if age > _FRESH or (wanted not in self._keys and age > _AGAIN):

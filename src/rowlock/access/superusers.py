@@ -51,15 +51,16 @@ async def create(
 ) -> bool:
     """`link`: for the first one only, by the one-time link, which is used up. False: the link is no good."""
     wanted = check_email(email)
-    hashed = await passwords.hash_password(passwords.check_strength(password))
-    data = {"password": hashed, "read_only": read_only, "stamp": 1}
+    passwords.check_strength(password)
+    # Before the work of a hash, which whoever makes up links shall not make us do.
+    found = [] if link is None else await store.records(_LINK, [link.id])
+    if link is not None and (not found or not link.matches(found[0].data["hash"])):
+        return False
+    data = {"password": await passwords.hash_password(password), "read_only": read_only, "stamp": 1}
     writes = [Write(KIND, wanted, data, revision=0)]
     if link is None:
         writes.append(Write(_SETUP, _FIRST, {}))
     else:
-        found = await store.records(_LINK, [link.id])
-        if not found or not link.matches(found[0].data["hash"]):
-            return False
         # Of all that try at once, one finds that nobody was first.
         writes += [Write(_SETUP, _FIRST, {}, revision=0), Write(_LINK, link.id, None, revision=found[0].revision)]
     if await store.write_records(writes, Entry(by, "superuser.create", data={"email": wanted, "read_only": read_only})):

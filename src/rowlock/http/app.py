@@ -11,8 +11,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from rowlock.errors import RowlockError
 from rowlock.http import access, jobs, operators, service, sessions
 from rowlock.http.call import Call, denied
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
+from rowlock.http.ends import Ends
 from rowlock.http.problems import Problem, from_error, internal
 from rowlock.http.reading import read_body, read_query
 from rowlock.http.request import Gone, Receive, Request, Send
@@ -62,10 +62,10 @@ class Api:
         self.settings = settings or ApiSettings()
         self.table = Table(ROUTES)
         self.attempts = sessions.Attempts()
-        self.stopping = asyncio.Event()  # long polls answer now
         self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
+        self.readiness = service.Readiness()
+        self.ends = Ends(jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting = 0
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -86,14 +86,15 @@ class Api:
             self._records = Lookup(self.jobs._store, access_settings.KIND)
             self._current: access_settings.Current | None = None
             self._read_at = 0.0
-            self.stopping, self.hashing = asyncio.Event(), asyncio.Semaphore(2)
+            self.ends, self.hashing = Ends(self.jobs._store), asyncio.Semaphore(2)
+            self.readiness = service.Readiness()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             if (await receive())["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             else:
-                self.stopping.set()
+                self.ends.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -216,16 +217,6 @@ class Api:
 
     def forget_settings(self) -> None:
         self._current = None
-
-    @contextmanager
-    def waiting(self, most: int) -> Iterator[None]:
-        if self._waiting >= most:
-            raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
 
 
 def _request_id(scope: MutableMapping[str, Any]) -> str:

@@ -254,22 +254,21 @@ async def wait_for_job(call: Call) -> Response:
         raise Problem(400, "out_of_range", f"timeout: must be 0 to {LONGEST_WAIT:g} seconds", field="timeout")
     job = await call.job("read")
     if job.is_live and asked.timeout:
-        with call.api.waiting(MOST_WAITING):
-            await _ended_or_gone(call, job.id, asked.timeout)
+        if len(call.api.ends) >= MOST_WAITING:
+            raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
+        await _ended_or_gone(call, job.id, asked.timeout)
         job = await call.job("read")
     return answer(shapes.job_body(job))
 
 
 async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
-    waiting = asyncio.ensure_future(call.api.jobs.wait(job_id, timeout=timeout))
-    watching = asyncio.ensure_future(call.request.hung_up())
-    stopping = asyncio.ensure_future(call.api.stopping.wait())
+    ended, gone = call.api.ends.expect(job_id), asyncio.ensure_future(call.request.hung_up())
     try:
-        await asyncio.wait([waiting, watching, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([ended, gone], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (waiting, watching, stopping):
-            task.cancel()
-        await asyncio.gather(waiting, watching, stopping, return_exceptions=True)
+        ended.cancel()
+        gone.cancel()
+        await asyncio.gather(ended, gone, return_exceptions=True)
 
 
 # ── Steer ──

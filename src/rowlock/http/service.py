@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.resources import files
 
@@ -15,8 +17,10 @@ from rowlock.http.call import Call
 from rowlock.http.problems import Problem
 from rowlock.http.response import Response, answer
 from rowlock.http.routes import KNOWN, PROBE, PUBLIC, Route, scope
+from rowlock.stores.base import Store
 
 _PATIENCE = 5.0  # seconds for the database to answer
+_FRESH = 1.0  # seconds for which its answer is good
 
 
 class Up(msgspec.Struct):
@@ -34,10 +38,30 @@ async def get_health(call: Call) -> Response:
 
 
 async def get_readiness(call: Call) -> Response:
-    """The database answers, and has the tables of this version."""
+    """The database answers, and has the tables of this version. Asked once a second, however many ask us."""
+    return await call.api.readiness.get(call.store)
+
+
+class Readiness:
+    """For one event loop."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._answer: Response | None = None
+        self._until = 0.0
+
+    async def get(self, store: Callable[[], Awaitable[Store]]) -> Response:
+        async with self._lock:
+            if self._answer is None or time.monotonic() >= self._until:
+                self._answer = await _look(store)
+                self._until = time.monotonic() + _FRESH
+            return self._answer
+
+
+async def _look(get_store: Callable[[], Awaitable[Store]]) -> Response:
     try:
         async with asyncio.timeout(_PATIENCE):
-            store = await call.store()
+            store = await get_store()
             await store.now()
             pending = await store.pending_migrations()
     except (RowlockError, TimeoutError):

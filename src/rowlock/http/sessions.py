@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 
@@ -15,6 +16,8 @@ from rowlock.http.problems import Problem
 from rowlock.http.request import Request
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import KNOWN, Access, Route, scope
+
+log = logging.getLogger("rowlock.http")
 
 # A login changes nothing that read-only is to protect.
 LOGIN = Access("public", writes=False)
@@ -81,6 +84,8 @@ async def log_in(call: Call) -> Response:
     async with call.api.hashing:
         found = await superusers.authenticate(store, asked.email, asked.password)
     if found is None:
+        # Not the name: people type their password there.
+        log.warning("%s: a login from %s failed", request.id, request.client, extra={"request_id": request.id})
         raise Problem(401, "wrong_login", "no superuser has this e-mail address and password")
     call.api.attempts.succeeded(keys)
     return await _begin(call, found)
