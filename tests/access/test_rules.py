@@ -165,3 +165,11 @@ def test_what_an_index_may_know() -> None:
     assert parse("scope_id = @request.auth.id && @request.auth.role = 'ops'").bind(ANN) == Compared(
         "scope_id", "=", "u1"
     )
+
+
+@pytest.mark.parametrize("op", ["~", "!~"])
+@pytest.mark.parametrize("claim", ["%", "a%", "%b"])
+def test_a_claim_brings_no_wildcards(op: str, claim: str) -> None:
+    for left in ("scope", "'abc'"):
+        assert parse(f"{left} {op} @request.auth.team").bind({"team": claim}) is False
+    assert parse("'abc' ~ @request.auth.team").bind({"team": "b"}) is True

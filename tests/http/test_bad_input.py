@@ -1,5 +1,6 @@
 """What no client should send: each is refused with a code and the field, and nothing has happened."""
 
+import asyncio
 import itertools
 import json
 import random
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rowlock.http import request
 from rowlock.http.request import LARGEST_BODY
 from tests.http.harness import A, Sent, World, by_hand, is_problem
 
@@ -130,6 +132,24 @@ async def test_a_body_that_never_ends_is_refused_while_it_comes_in(sqlite_world:
     assert sent.json()["code"] == "too_large"
     assert LARGEST_BODY < sent.read <= LARGEST_BODY + 10_000
     assert (b"connection", b"close") in sent.headers
+
+
+async def test_a_body_that_does_not_come_is_given_up(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "PATIENCE", 0.05)
+    world = sqlite_world
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    headers += [(name.encode(), value.encode()) for name, value in world.who["enqueue token"].headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/api/jobs/enqueue", "headers": headers, "query_string": b""}
+    await world.api(scope, receive, send)
+    assert sent[0]["status"] == 408
 
 
 @pytest.mark.parametrize("told", [b"1114113", b"99999999999", b"9" * 5000])

@@ -195,6 +195,13 @@ async def test_a_session_of_which_only_the_id_is_right_is_none(world: World) -> 
         assert not await is_in(world, browser(wrong))
 
 
+async def test_who_knows_the_id_of_a_session_can_not_end_it_by_logging_in(world: World) -> None:
+    theirs = cookie(await log_in(world))
+    forged = with_id_of(theirs, cookie(await log_in(world)))
+    await log_in(world, headers={"cookie": f"rowlock_session={forged}", "x-rowlock-csrf": "1"})
+    assert await is_in(world, browser(theirs))
+
+
 async def rewrite(world: World, text: str, *, expires: timedelta | None = None, ends: timedelta | None = None) -> None:
     """Let time pass for a session: `expires` and `ends` are from now."""
     store = await world.store()

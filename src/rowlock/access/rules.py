@@ -116,6 +116,8 @@ def bind(expression: Expression, claims: Mapping[str, Any]) -> Condition:
 
 def _compare(comparison: Comparison, claims: Mapping[str, Any]) -> Condition:
     left, op, right = comparison.left, comparison.op, comparison.right
+    if op in ("~", "!~") and isinstance(right, Claim) and "%" in str(_claim(right, claims)):
+        return False  # wildcards are the rule's to use: a claim that is % would match everything
     if isinstance(right, Field) and not isinstance(left, Field):
         left, op, right = right, _SWAPPED[op], left
     if isinstance(left, Field):

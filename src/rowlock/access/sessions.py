@@ -38,7 +38,7 @@ async def begin(store: Store, superuser: Superuser, *, client: str, old: secrets
         [Write(KIND, issued.id, data, revision=0, expires_at=now + IDLE)],
         Entry(superuser.identity.by, "session.begin", data={"session": issued.id, "client": data["client"]}),
     )
-    if old is not None:
+    if old is not None and any(old.matches(one.data["hash"]) for one in await store.records(KIND, [old.id])):
         await end(store, old.id, by=superuser.identity.by)
     return issued
 

@@ -156,5 +156,5 @@ def _errors(route: Route) -> set[int]:
     if route.access.kind != "public":
         found.add(401)
     if route.body is not None:
-        found |= {413, 415}
+        found |= {408, 413, 415}
     return found

@@ -11,7 +11,7 @@ from rowlock import errors
 
 TITLES = {
     400: "Bad request", 401: "Not authenticated", 403: "Not allowed", 404: "Not found", 405: "Method not allowed",
-    406: "Not acceptable", 409: "Conflict", 411: "Length required", 413: "Too large", 415: "Wrong content type",
+    408: "Too slow", 409: "Conflict", 413: "Too large", 415: "Wrong content type",
     421: "Wrong host", 429: "Too many requests", 431: "Too large", 500: "Internal error", 503: "Not available",
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 LARGEST_BODY = (1 << 20) + (64 << 10)  # a payload of 1 MiB, and what stands around it
 MOST_PARAMETERS = 100
+PATIENCE = 30.0  # seconds for a body to come in
 LONGEST_QUERY = 16_384
 
 
@@ -91,6 +93,14 @@ class Request:
         told = self.headers.get("content-length", "")
         if told.isdigit() and (len(told) > 15 or int(told) > LARGEST_BODY):
             raise _too_large()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._read()
+        except TimeoutError:
+            text = f"the body took longer than {PATIENCE:g} s"
+            raise Problem(408, "too_slow", text, headers={"connection": "close"}) from None
+
+    async def _read(self) -> bytes:
         parts: list[bytes] = []
         size = 0
         while True:
