@@ -1,10 +1,10 @@
-"""How many enqueues the HTTP API takes, beside a bare endpoint that parses the same body; and how long reading takes.
+"""How many enqueues the HTTP API takes, beside endpoints that only parse the same body; and how long reading takes.
 
     python -m benchmarks.http                 SQLite, and PostgreSQL of its own (durable, as `make bench` has it)
     python -m benchmarks.http --filled 1000000     also get, list and stats over so many jobs
 
-Both servers are uvicorn with the same settings, in a process each; the same connections ask both, in turns. Every request
-carries a token, which is looked up, and every job is there in the end: that is counted.
+All servers are uvicorn, in a process each; the same connections ask them in turns. Every request carries a
+token, which is looked up, and every job is there in the end: that is counted.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,28 +31,47 @@ from tests.servers import PostgresServer
 
 BODY = {"topic": "mail", "payload": {"user": 7, "subject": "hello", "text": "x" * 150}}
 SECRET = "a secret of the benchmark's own, long enough"
-BARE = '''
+PARTS = """
 import msgspec, uvicorn, sys
 from rowlock.http.shapes import EnqueueBody, EnqueuedBody
 from datetime import datetime, UTC
 decode = msgspec.json.Decoder(EnqueueBody).decode
+def told(body):
+    asked = decode(body)
+    now = datetime.now(UTC)
+    return msgspec.json.encode(EnqueuedBody(id="0" * 36, topic=asked.topic, status="pending", run_at=now, created=now))
+"""
+# The least that can be done: no routing, no checks, no headers.
+BARE = (
+    PARTS
+    + """
 async def app(scope, receive, send):
-    if scope["type"] != "http":
-        return
     body = b""
     while True:
         message = await receive()
         body += message.get("body", b"")
         if not message.get("more_body"):
             break
-    asked = decode(body)
-    now = datetime.now(UTC)
-    told = msgspec.json.encode(EnqueuedBody(id="0" * 36, topic=asked.topic, status="pending", run_at=now, created=now))
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(told)).encode())]
+    answer = told(body)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": told})
+    await send({"type": "http.response.body", "body": answer})
 uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", access_log=False, lifespan="off")
-'''
+"""
+)
+# What one would write in a framework.
+STARLETTE = (
+    PARTS
+    + """
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+async def enqueue(request):
+    return Response(told(await request.body()), media_type="application/json")
+app = Starlette(routes=[Route("/api/jobs/enqueue", enqueue, methods=["POST"])])
+uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", access_log=False, lifespan="off")
+"""
+)
 
 
 class Asker(asyncio.Protocol):
@@ -100,7 +119,10 @@ async def ask(port: int, request: bytes, count: int, connections: int) -> tuple[
     left, done, slow = [count, count], asyncio.Event(), list[float]()
     began = time.perf_counter()
     await asyncio.gather(
-        *(loop.create_connection(lambda: Asker(request, left, done, slow), "127.0.0.1", port) for _ in range(connections))
+        *(
+            loop.create_connection(lambda: Asker(request, left, done, slow), "127.0.0.1", port)
+            for _ in range(connections)
+        )
     )
     await done.wait()
     return count / (time.perf_counter() - began), slow
@@ -132,34 +154,47 @@ async def enqueueing(name: str, url: str, options: argparse.Namespace) -> dict[s
     await store.migrate()
     await store.open()
     _, token = await tokens.create(store, "bench", ["enqueue"], by="bench")
-    port = free_port()
-    bare = subprocess.Popen([sys.executable, "-c", BARE, str(port)])
-    rates: dict[str, list[float]] = {"bare": [], "rowlock": []}
-    slow: list[float] = []
     asked = request("POST", "/api/jobs/enqueue", token, BODY)
-    try:
-        await reachable(port)
-        with server("-m", "rowlock", "serve", "--port", "0", ROWLOCK_URL=url) as own:
-            for n in range(options.rounds + 1):
-                first, _ = await ask(port, asked, options.requests, options.connections)
-                second, took = await ask(own, asked, options.requests, options.connections)
+    rates: dict[str, list[float]] = {"bare": [], "starlette": [], "rowlock": []}
+    slow: list[float] = []
+    with ExitStack() as stack:
+        ports = {one: stack.enter_context(endpoint(text)) for one, text in (("bare", BARE), ("starlette", STARLETTE))}
+        for port in ports.values():
+            await reachable(port)
+        ports["rowlock"] = stack.enter_context(server("-m", "rowlock", "serve", "--port", "0", ROWLOCK_URL=url))
+        for n in range(options.rounds + 1):
+            for one, port in ports.items():
+                rate, took = await ask(port, asked, options.requests, options.connections)
                 if n:  # the first one warms up
-                    rates["bare"].append(first)
-                    rates["rowlock"].append(second)
-                    slow += took
-    finally:
-        bare.terminate()
-        bare.wait()
+                    rates[one].append(rate)
+                    slow += took if one == "rowlock" else []
     there = (await store.stats()).pending
     assert there == min((options.rounds + 1) * options.requests, 100_000), there
     await store.close()
-    result = {one: round(statistics.median(found)) for one, found in rates.items()}
-    ratio = statistics.median(b / a for a, b in zip(rates["bare"], rates["rowlock"], strict=True))
     slow.sort()
     return {
-        "store": name, **result, "ratio": round(ratio, 2),
-        "p50_ms": round(slow[len(slow) // 2] * 1000, 1), "p99_ms": round(slow[len(slow) * 99 // 100] * 1000, 1),
-    }  # fmt: skip
+        "store": name,
+        **{one: round(statistics.median(found)) for one, found in rates.items()},
+        **{f"of {one}": ratio(rates[one], rates["rowlock"]) for one in ("bare", "starlette")},
+        "p50_ms": round(slow[len(slow) // 2] * 1000, 1),
+        "p99_ms": round(slow[len(slow) * 99 // 100] * 1000, 1),
+    }
+
+
+def ratio(others: list[float], own: list[float]) -> float:
+    """Of the same round."""
+    return round(statistics.median(b / a for a, b in zip(others, own, strict=True)), 2)
+
+
+@contextmanager
+def endpoint(text: str) -> Iterator[int]:
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-c", text, str(port)])
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
 
 
 async def reading_over_http(name: str, url: str, options: argparse.Namespace) -> dict[str, Any]:
