@@ -85,8 +85,8 @@ def x3_overlap_only_after_the_lease_was_lost(world: World) -> Found:
 
 
 def _jumped(world: World, until: int) -> bool:
-    """Has the database's clock jumped ahead? Then a lease was over before its holder, who counts by its own, could know:
-    it had not heard of its claim yet, or it would have renewed it."""
+    """Has the database's clock jumped ahead? Then a lease was over before its holder, who counts by its own, could
+    know: it had not heard of its claim yet, or it would have renewed it."""
     return any(fault.kind == "jump" and fault.at < until for fault in world.history.faults)
 
 
