@@ -21,10 +21,11 @@ FIELDS = ("job_id", "topic", "version", "worker", "request_id", "identity")
 nobody has promised that it holds no secret."""
 
 _SECRET = re.compile(
-    r"(?P<before>://[^\s/:@'\"]*:)[^\s'\"]{1,2000}?(?=@[^\s@]*(?:[\s'\"]|$))"  # the password in a URL, up to the last @
+    # The password in a URL, up to the last @. Everything is bounded: a log line may be anyone's.
+    r"(?P<before>://[^\s/:@'\"]{0,100}:)[^\s'\"]{1,300}?(?=@[^\s@]{0,300}(?:[\s'\"]|$))"
     r"|\b(?P<kind>rl[kso]_[0-9A-Za-z]{4})[0-9A-Za-z_]+"  # our own: tokens, sessions, one-time links
     r"|\b(?P<scheme>(?i:bearer\s+|authorization['\"]?:\s*['\"]?\w+\s+))[\w.~+/=-]{12,}"
-    r"|\beyJ[\w-]+\.[\w-]+\.[\w-]*"  # a JWT
+    r"|(?<![\w-])eyJ[\w-]{1,4000}\.[\w-]{1,8000}\.[\w-]*"  # a JWT; it begins where a word does, and no sooner
     r"|\b(?P<name>(?i:password|passwd|secret|token)=)[^\s&'\"]+"
 )
 

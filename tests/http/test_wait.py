@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from rowlock.http import jobs as handlers
+from rowlock.http import ends
 from tests.http.harness import World
 from tests.runtime.waiting import until_true
 
-MANY = 200
+MANY = 80
 
 
 async def pending(world: World) -> str:
@@ -26,19 +26,19 @@ async def test_all_who_wait_are_told_of_the_end_and_one_look_serves_them_all(
     job_id = await pending(world)
     store = await world.jobs._store()
     looks: list[list[str]] = []
-    get = type(store).get
+    statuses = type(store).statuses
 
     async def counted(self: Any, ids: list[str]) -> Any:
         looks.append(list(ids))
-        return await get(self, ids)
+        return await statuses(self, ids)
 
     asking = [
         asyncio.create_task(world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=30")) for _ in range(MANY)
     ]
     await waiting(world, MANY)
-    monkeypatch.setattr(type(store), "get", counted)
+    monkeypatch.setattr(type(store), "statuses", counted)
     await until_true(lambda: len(looks) >= 3)
-    assert looks[:3] == [[job_id]] * 3  # not two hundred
+    assert looks[:3] == [[job_id]] * 3  # not eighty
     await world.jobs.cancel(job_id)
     answers = await asyncio.gather(*asking)
     assert {answer.json()["status"] for answer in answers} == {"cancelled"}
@@ -71,7 +71,7 @@ async def test_who_hangs_up_is_forgotten(world: World) -> None:
 
 
 async def test_not_everyone_may_wait_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers, "MOST_WAITING", 1)
+    monkeypatch.setattr(ends, "MOST", 1)
     job_id = await pending(world)
     asking = asyncio.create_task(world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60"))
     await waiting(world, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
@@ -21,8 +22,8 @@ _IMPLIED = {"manage": ("read",), "admin": SCOPES}
 
 class Identity(Struct, frozen=True, kw_only=True):
     """`claims` is what rules see as @request.auth. `scopes` go beyond the rules: who has them needs none. `topics`: of
-    a token that is for some only; None: for all. `job`: of a token that is for one job. `read_only` changes nothing,
-    whatever the rules say."""
+    a token that is for some only; None: for all. `job`: of a token that is for one job. `expires_at`: of the
+    credential. `read_only` changes nothing, whatever the rules say."""
 
     kind: Literal["anonymous", "superuser", "token", "user"]
     id: str = ""
@@ -31,6 +32,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     scopes: frozenset[str] = frozenset()
     topics: tuple[str, ...] | None = None
     job: str | None = None
+    expires_at: datetime | None = None
     read_only: bool = False
 
     @property
@@ -74,13 +76,13 @@ def superuser(email: str, *, read_only: bool = False) -> Identity:
     return Identity(kind="superuser", id=email, name=email, claims=claims, scopes=scopes, read_only=read_only)
 
 
-def user(claims: Mapping[str, Any]) -> Identity:
+def user(claims: Mapping[str, Any], *, expires_at: datetime | None = None) -> Identity:
     """One of the application's own, by what it says of them; `id` is who. TypeError: it is nobody that we can name."""
     given = claims.get("id")
     name = str(given) if isinstance(given, str | int | UUID) and not isinstance(given, bool) else ""
     if not is_name(name):
         raise TypeError(f"id must be a text of 1 to {LONGEST_NAME} characters, not {given!r:.40}")
-    return Identity(kind="user", id=name, claims={**claims, "id": name})
+    return Identity(kind="user", id=name, claims={**claims, "id": name}, expires_at=expires_at)
 
 
 def is_name(text: str) -> bool:

@@ -12,6 +12,7 @@ import logging
 import time
 import urllib.request
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,9 @@ class Verifier:
         except (self._jwt.PyJWTError, ValueError, TypeError):
             return None
         name = claims["sub"]
-        return user({**claims, "id": name}) if isinstance(name, str) and is_name(name) else None
+        if not isinstance(name, str) or not is_name(name):
+            return None
+        return user({**claims, "id": name}, expires_at=datetime.fromtimestamp(float(claims["exp"]), UTC))
 
 
 class KeySet:

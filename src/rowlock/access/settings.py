@@ -98,7 +98,7 @@ async def load(store: Store) -> Current:
 
 
 def read(record: Record | None) -> Current:
-    given = {} if record is None else {name: value for name, value in record.data.items() if name in NAMES}
+    given = {} if record is None else {name: value for name, value in record.data.items() if _is_good(name, value)}
     tuples: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     settings = AccessSettings(**tuples)
     return Current(
@@ -108,6 +108,17 @@ def read(record: Record | None) -> Current:
         _rule("enqueue_rule", settings.enqueue_rule),
         _rule("manage_rule", settings.manage_rule),
     )
+
+
+def _is_good(name: str, value: Any) -> bool:
+    """What another version of this program has written may be nothing that we know."""
+    if name not in NAMES or value is None:
+        return False
+    try:
+        return name in ("enqueue_rule", "manage_rule") or _check(name, value) is not None
+    except InvalidInput as error:
+        log.error("the setting has no effect: %s", error)
+        return False
 
 
 def _rule(name: str, text: str) -> Rule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from secrets import randbits
 
 from msgspec import Struct
 
@@ -42,12 +43,24 @@ def check_email(value: object) -> str:
     return value.lower()
 
 
+def _stamp() -> int:
+    """By chance, so that an account that was deleted and made again doesn't take up its old sessions."""
+    return randbits(62)
+
+
 async def every(store: Store) -> list[Superuser]:
     return [from_record(record) for record in await store.records(KIND)]
 
 
 async def create(
-    store: Store, email: str, password: str, *, by: str, read_only: bool = False, link: secrets.Shown | None = None
+    store: Store,
+    email: str,
+    password: str,
+    *,
+    by: str,
+    reason: str | None = None,
+    read_only: bool = False,
+    link: secrets.Shown | None = None,
 ) -> bool:
     """`link`: for the first one only, by the one-time link, which is used up. False: the link is no good."""
     wanted = check_email(email)
@@ -56,33 +69,35 @@ async def create(
     found = [] if link is None else await store.records(_LINK, [link.id])
     if link is not None and (not found or not link.matches(found[0].data["hash"])):
         return False
-    data = {"password": await passwords.hash_password(password), "read_only": read_only, "stamp": 1}
+    data = {"password": await passwords.hash_password(password), "read_only": read_only, "stamp": _stamp()}
     writes = [Write(KIND, wanted, data, revision=0)]
     if link is None:
         writes.append(Write(_SETUP, _FIRST, {}))
     else:
         # Of all that try at once, one finds that nobody was first.
         writes += [Write(_SETUP, _FIRST, {}, revision=0), Write(_LINK, link.id, None, revision=found[0].revision)]
-    if await store.write_records(writes, Entry(by, "superuser.create", data={"email": wanted, "read_only": read_only})):
+    if await store.write_records(
+        writes, Entry(by, "superuser.create", reason=reason, data={"email": wanted, "read_only": read_only})
+    ):
         return True
     if link is not None:
         return False
     raise InvalidInput("email", "taken", f"there is a superuser {wanted} already: give it another password instead")
 
 
-async def set_password(store: Store, email: str, password: str, *, by: str) -> None:
+async def set_password(store: Store, email: str, password: str, *, by: str, reason: str | None = None) -> None:
     """Ends all its sessions."""
     record = await _find(store, email)
     hashed = await passwords.hash_password(passwords.check_strength(password))
-    data = {**record.data, "password": hashed, "stamp": record.data["stamp"] + 1}
-    entry = Entry(by, "superuser.password", data={"email": record.id})
+    data = {**record.data, "password": hashed, "stamp": _stamp()}
+    entry = Entry(by, "superuser.password", reason=reason, data={"email": record.id})
     if not await store.write_records([Write(KIND, record.id, data, revision=record.revision)], entry):
         raise InvalidInput("email", "changed", f"{record.id} was changed by someone else at this moment: try again")
 
 
-async def delete(store: Store, email: str, *, by: str) -> None:
+async def delete(store: Store, email: str, *, by: str, reason: str | None = None) -> None:
     record = await _find(store, email)
-    entry = Entry(by, "superuser.delete", data={"email": record.id})
+    entry = Entry(by, "superuser.delete", reason=reason, data={"email": record.id})
     await store.write_records([Write(KIND, record.id, None)], entry)
 
 

@@ -52,6 +52,7 @@ def identity(token: Token) -> Identity:
         scopes=with_implied(frozenset(token.scopes)),
         topics=token.topics,
         job=token.job,
+        expires_at=token.expires_at,
     )
 
 
@@ -61,6 +62,7 @@ async def create(
     scopes: Sequence[str],
     *,
     by: str,
+    reason: str | None = None,
     topics: Sequence[str] | None = None,
     job: str | None = None,
     expires_at: datetime | None = None,
@@ -86,7 +88,8 @@ async def create(
     }  # fmt: skip
     told = {"token": issued.id, **{key: data[key] for key in ("name", "scopes", "topics", "job")}}
     await store.write_records(
-        [Write(KIND, issued.id, data, revision=0, expires_at=until)], Entry(by, "token.create", data=told)
+        [Write(KIND, issued.id, data, revision=0, expires_at=until)],
+        Entry(by, "token.create", reason=reason, data=told),
     )
     [record] = await store.records(KIND, [issued.id])
     return from_record(record), issued.text
@@ -109,9 +112,9 @@ async def touch(store: Store, record: Record, now: datetime) -> None:
         )
 
 
-async def revoke(store: Store, token_id: str, *, by: str) -> bool:
+async def revoke(store: Store, token_id: str, *, by: str, reason: str | None = None) -> bool:
     """False: there is none (any more)."""
-    entry = Entry(by, "token.revoke", data={"token": token_id})
+    entry = Entry(by, "token.revoke", reason=reason, data={"token": token_id})
     return secrets.is_id(token_id) and await store.write_records([Write(KIND, token_id, None)], entry)
 
 

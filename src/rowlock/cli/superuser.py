@@ -40,7 +40,12 @@ def create(
 
     async def make(jobs: Jobs) -> None:
         await superusers.create(
-            await jobs._store(), email, _password(password_stdin), by=jobs.settings.by, read_only=read_only
+            await jobs._store(),
+            email,
+            _password(password_stdin),
+            by=jobs.settings.by,
+            reason=reason,
+            read_only=read_only,
         )
 
     run(url, make, by=by, create=True)
@@ -78,7 +83,9 @@ def password(
     """Give an account another password. Ends all its sessions."""
 
     async def change(jobs: Jobs) -> None:
-        await superusers.set_password(await jobs._store(), email, _password(password_stdin), by=jobs.settings.by)
+        await superusers.set_password(
+            await jobs._store(), email, _password(password_stdin), by=jobs.settings.by, reason=reason
+        )
 
     run(url, change, by=by)
     if output == "json":
@@ -95,7 +102,7 @@ def delete(email: str, reason: str | None, by: str | None, url: str | None, outp
     """Remove an account. Ends all its sessions."""
 
     async def remove(jobs: Jobs) -> None:
-        await superusers.delete(await jobs._store(), email, by=jobs.settings.by)
+        await superusers.delete(await jobs._store(), email, by=jobs.settings.by, reason=reason)
 
     run(url, remove, by=by)
     if output == "json":

@@ -41,7 +41,13 @@ def create(
 
     async def make(jobs: Jobs) -> tuple[tokens.Token, str]:
         return await tokens.create(
-            await jobs._store(), name, scopes, by=jobs.settings.by, topics=topics or None, expires_at=expires
+            await jobs._store(),
+            name,
+            scopes,
+            by=jobs.settings.by,
+            reason=reason,
+            topics=topics or None,
+            expires_at=expires,
         )
 
     made, text = run(url, make, by=by)
@@ -87,7 +93,7 @@ def revoke(token_id: str, reason: str | None, by: str | None, url: str | None, o
     """Make a token worthless, at once."""
 
     async def end(jobs: Jobs) -> bool:
-        return await tokens.revoke(await jobs._store(), token_id, by=jobs.settings.by)
+        return await tokens.revoke(await jobs._store(), token_id, by=jobs.settings.by, reason=reason)
 
     if not run(url, end, by=by):
         raise click.ClickException(f"there is no token {token_id}: `rowlock token list` shows their ids")

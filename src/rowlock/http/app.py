@@ -50,6 +50,7 @@ _ALWAYS = [
 _JSON_HEADERS = [*_ALWAYS, (b"content-type", _JSON.encode())]  # data has no use for the others, and each costs a µs
 _HEADERS = [*_ALWAYS, (b"referrer-policy", b"no-referrer"), (b"cross-origin-opener-policy", b"same-origin")]
 _CSP = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_LONGEST_LINE = 500  # characters of a path in the log
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 
@@ -168,8 +169,7 @@ class Api:
         return await route.handler(call)
 
     async def _body(self, route: Route, request: Request) -> Any:
-        headers = request.headers
-        if route.body_optional and headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+        if route.body_optional and await request.is_empty():
             return route.body()
         return read_body(route.body, await request.body())
 
@@ -210,7 +210,9 @@ class Api:
     async def current(self) -> access_settings.Current:
         if self._current is None or time.monotonic() - self._read_at > _FRESH:
             asked = time.monotonic()
-            self._current = access_settings.read(await self._records.get(access_settings.ID))
+            record = await self._records.get(access_settings.ID)
+            if self._current is None or self._current.revision != (0 if record is None else record.revision):
+                self._current = access_settings.read(record)
             self._read_at = asked
         return self._current
 
@@ -239,7 +241,8 @@ class _Passage:
 
 def _line(text: str) -> str:
     """For the log: nobody writes a second line into it by a line break in a path."""
-    return text if text.isprintable() else ascii(text)[1:-1]
+    short = text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"
+    return short if short.isprintable() else ascii(short)[1:-1]
 
 
 def _is_allowed(wanted: Access, call: Call) -> bool:

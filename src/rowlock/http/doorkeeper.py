@@ -74,6 +74,12 @@ class Doorkeeper:
             return origin == self._settings.public_url
         return origin == f"{'https' if request.is_secure else 'http'}://{request.host}"
 
+    def _check_ambient(self, request: Request) -> None:
+        """The application may know them by a cookie, for which the same holds as for ours."""
+        if self._is_other(request) and request.method not in ("GET", "HEAD"):
+            raise _foreign()
+        self._check_csrf(request)
+
     def _check_csrf(self, request: Request) -> None:
         """A cookie goes along with what a foreign page makes a browser send. So it counts only with a sign that our own
         page has sent it: its origin, which was checked, or a header, which a foreign page can't set."""
@@ -92,10 +98,12 @@ class Doorkeeper:
             found = self._settings.authenticate(request)
             if inspect.isawaitable(found):
                 found = await found
-            if isinstance(found, Identity):
+            if found is not None and not isinstance(found, Identity):
+                found = user(found) if found.get("id") not in (None, "") else None  # it may know that it is nobody
+            if found is not None:
+                if "cookie" in request.headers and "authorization" not in request.headers:
+                    self._check_ambient(request)
                 return found
-            if found is not None and found.get("id") not in (None, ""):  # it may know that it is nobody
-                return user(found)
         if (header := request.headers.get("authorization")) is not None:
             return await self._bearer(header)
         # A page of another origin that may call has a token. The cookie may have gone along: to another port, say.

@@ -1,15 +1,18 @@
-"""Long polls: jobs whose end somebody waits for, looked at together. A thousand who wait cost as much as one."""
+"""Long polls: jobs whose end somebody waits for, looked at together, by their statuses alone."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from rowlock.core.job import LIVE
 from rowlock.errors import StoreError
 from rowlock.stores.base import Store
 
 _FIRST, _LAST = 0.05, 0.25  # seconds between looks: soon after somebody came, then less often
 _AT_ONCE = 500  # jobs in one look
+MOST, MOST_OF_ONE = 1000, 100  # who may wait at once: in this process, and by one identity
 
 
 class Ends:
@@ -18,11 +21,16 @@ class Ends:
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._of: Counter[str] = Counter()  # how many places who has
         self._watcher: asyncio.Task[None] | None = None
         self._pause = _FIRST
         self.stopping = False
 
-    def expect(self, job_id: str) -> asyncio.Future[None]:
+    def is_full(self, who: str) -> bool:
+        """Are all places taken, or all that one may have?"""
+        return sum(self._of.values()) >= MOST or self._of[who] >= MOST_OF_ONE
+
+    def expect(self, job_id: str, who: str) -> asyncio.Future[None]:
         """Done when the job has ended or is gone, or when everything stops. Cancel it to leave."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.stopping:
@@ -30,7 +38,8 @@ class Ends:
             return future
         futures = self._waiting.setdefault(job_id, set())
         futures.add(future)
-        future.add_done_callback(lambda _: self._forget(job_id, future))
+        self._of[who] += 1
+        future.add_done_callback(lambda _: self._forget(job_id, future, who))
         self._pause = _FIRST
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch())
@@ -45,7 +54,10 @@ class Ends:
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def _forget(self, job_id: str, future: asyncio.Future[None]) -> None:
+    def _forget(self, job_id: str, future: asyncio.Future[None], who: str) -> None:
+        self._of[who] -= 1
+        if not self._of[who]:
+            del self._of[who]
         futures = self._waiting.get(job_id, set())
         futures.discard(future)
         if not futures:
@@ -69,9 +81,9 @@ class Ends:
 
     async def _look(self, ids: list[str]) -> None:
         try:
-            found = await (await self._store()).get(ids)
+            found = await (await self._store()).statuses(ids)
         except StoreError:
             return  # it may be back at the next look
         for job_id in ids:
-            if job_id not in found or not found[job_id].is_live:
+            if found.get(job_id) not in LIVE:
                 self._tell(job_id)

@@ -14,7 +14,16 @@ from msgspec import UNSET
 from rowlock.access import tokens
 from rowlock.core.conditions import Condition, holds, required
 from rowlock.core.ids import check_id
-from rowlock.core.job import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, LIVE, Job, Status, check_priority
+from rowlock.core.job import (
+    DEFAULT_MAX_RETRIES,
+    DEFAULT_PRIORITY,
+    DEFAULT_TIMEOUT,
+    LIVE,
+    Job,
+    Status,
+    check_priority,
+    check_timeout,
+)
 from rowlock.errors import InvalidInput
 from rowlock.http import shapes
 from rowlock.http.call import Call, columns, denied
@@ -26,9 +35,8 @@ from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter
 
 MOST_IN_BATCH = 1000
 LONGEST_WAIT = 60.0
-MOST_WAITING = 1000  # long polls at once, in one process
 LONGEST_TOKEN = 86_400.0
-_SAMPLE = 200  # of one's own completed jobs, for the average of how long they take
+_SAMPLE = 20  # of one's own completed jobs, for the average of how long they take
 
 
 # ── Enqueue ──
@@ -37,7 +45,7 @@ _SAMPLE = 200  # of one's own completed jobs, for the average of how long they t
 async def enqueue(call: Call) -> Response:
     asked: shapes.EnqueueBody = call.body
     options = asked.options()
-    call.check_enqueue(asked.topic, lambda: _columns(asked))
+    call.check_enqueue(asked.topic, partial(_columns, call, asked))
     if asked.id is not None:
         await _refuse_hidden(call, [asked])
     told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
@@ -51,28 +59,40 @@ async def enqueue_batch(call: Call) -> Response:
     if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
         raise Problem(400, "out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
     for one in asked.jobs:
-        call.check_enqueue(one.topic, partial(_columns, one))
+        call.check_enqueue(one.topic, partial(_columns, call, one))
     await _refuse_hidden(call, asked.jobs)
     entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
     told = await call.api.jobs.enqueue_many(entries)
-    items = []
-    for one, new in zip(asked.jobs, told, strict=True):
-        if new.existing:
-            await _check_existing(call, new)
-        items.append(shapes.enqueued_body(one.topic, new))
+    hidden = await _hidden(call, [new.id for new in told if new.existing])
+    items = [shapes.enqueued_body(one.topic, new) for one, new in zip(asked.jobs, told, strict=True)]
+    for item in items:
+        if item.id in hidden:  # it came in between: the batch is written by now, so this is no error any more
+            item.id = item.status = None
+            item.run_at = item.created = None
     return answer(shapes.BatchAnswer(items=items))
 
 
-def _columns(asked: shapes.EnqueueBody) -> dict[str, Any]:
+async def _hidden(call: Call, ids: list[str]) -> set[str]:
+    """Those of them that may not be seen."""
+    condition = call.reach("read")
+    if not ids or condition is True:
+        return set()
+    there = await (await call.store()).get(ids)
+    return {one for one in ids if one not in there or not holds(condition, columns(there[one]))}
+
+
+def _columns(call: Call, asked: shapes.EnqueueBody) -> dict[str, Any]:
     """Of the job that is to be created, as enqueue_rule sees them."""
     now = datetime.now(UTC)
+    task = call.api.jobs._tasks.get(asked.topic)
+    given = {**(task.policy.defaults() if task is not None else {}), **asked.options()}
     run_at = asked.run_at or now + timedelta(seconds=min(max(asked.delay or 0.0, 0.0), 1e9))
     return {
         "id": asked.id, "topic": asked.topic, "status": "pending", "key": asked.key, "scope": asked.scope,
         "scope_id": asked.scope_id, "retries": 0, "crashes": 0, "version": 0, "progress": 0.0,
-        "priority": DEFAULT_PRIORITY if asked.priority is None else check_priority(asked.priority),
-        "max_retries": DEFAULT_MAX_RETRIES if asked.max_retries is None else asked.max_retries,
-        "timeout": DEFAULT_TIMEOUT if asked.timeout is None else asked.timeout,
+        "priority": check_priority(given.get("priority", DEFAULT_PRIORITY)),
+        "max_retries": given.get("max_retries", DEFAULT_MAX_RETRIES),
+        "timeout": check_timeout(given.get("timeout", DEFAULT_TIMEOUT)),
         "created": now, "updated": now, "run_at": _aware(run_at, "run_at"),
         "expires_at": None if asked.expires_at is None else _aware(asked.expires_at, "expires_at"),
     }  # fmt: skip
@@ -91,10 +111,12 @@ async def _refuse_hidden(call: Call, asked: Sequence[shapes.EnqueueBody]) -> Non
     if condition is True:
         return
     there = list((await (await call.store()).get([check_id(one.id) for one in asked if one.id is not None])).values())
-    keys = list(dict.fromkeys(one.key for one in asked if one.key is not None))
-    for n in range(0, len(keys), MAX_VALUES):
-        wanted = Filter(keys=keys[n : n + MAX_VALUES], statuses=sorted(LIVE))
-        there += (await call.api.jobs.list(wanted, limit=MAX_LIMIT)).items
+    pairs = {(one.topic, one.key) for one in asked if one.key is not None}
+    for topic in sorted({topic for topic, _ in pairs}):
+        keys = sorted(key for of, key in pairs if of == topic and key is not None)
+        for n in range(0, len(keys), MAX_VALUES):  # of a topic and key, one job lives at most
+            wanted = Filter(topics=[topic], keys=keys[n : n + MAX_VALUES], statuses=sorted(LIVE))
+            there += (await call.api.jobs.list(wanted, limit=MAX_LIMIT)).items
     if not all(holds(condition, columns(job)) for job in there):
         raise _taken()
 
@@ -241,9 +263,21 @@ async def get_logs(call: Call) -> Response:
     return answer(shapes.LogsAnswer(items=log.lines, dropped=log.dropped))
 
 
+_IN_SHORT = {
+    "due_later": "It is not due yet.", "backoff": "It has failed, and is tried again later.",
+    "expiring": "It is past its expiry.", "paused": "Its topic is paused.",
+    "no_worker": "No worker that knows its topic is running.", "busy": "All workers are busy.",
+    "in_line": "It waits for its turn.", "running": "It is running.", "claimed": "It is about to run.",
+    "lease_expired": "Its worker went silent; it is about to be taken back.",
+    "cancel_requested": "It was asked to stop.",
+}  # fmt: skip
+
+
 async def get_why(call: Call) -> Response:
     job = await call.job("read")
     why = await call.api.jobs.why(job.id)
+    if call.reach("read") is not True:  # who works here, on what, and why a topic is paused is for operators
+        return answer(shapes.WhyBody(code=why.code, answer=_IN_SHORT.get(why.code, f"It is {job.status}."), details=[]))
     return answer(shapes.WhyBody(code=why.code, answer=why.answer, details=why.details))
 
 
@@ -254,15 +288,20 @@ async def wait_for_job(call: Call) -> Response:
         raise Problem(400, "out_of_range", f"timeout: must be 0 to {LONGEST_WAIT:g} seconds", field="timeout")
     job = await call.job("read")
     if job.is_live and asked.timeout:
-        if len(call.api.ends) >= MOST_WAITING:
+        if call.api.ends.is_full(_place(call)):
             raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
         await _ended_or_gone(call, job.id, asked.timeout)
         job = await call.job("read")
     return answer(shapes.job_body(job))
 
 
+def _place(call: Call) -> str:
+    """Whose place among those who wait."""
+    return call.by if call.identity.id else f"anonymous {call.request.client}"
+
+
 async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
-    ended, gone = call.api.ends.expect(job_id), asyncio.ensure_future(call.request.hung_up())
+    ended, gone = call.api.ends.expect(job_id, _place(call)), asyncio.ensure_future(call.request.hung_up())
     try:
         await asyncio.wait([ended, gone], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -319,14 +358,17 @@ async def make_job_token(call: Call) -> Response:
     job = await call.job("manage" if asked.manage else "read")
     if call.identity.job is not None:  # else it would live as long as it likes
         raise denied(call.identity, "a token that is for one job can't make others")
+    if call.identity.kind == "anonymous":
+        raise denied(call.identity, "a token needs somebody who gives it away")
     store = await call.store()
+    ends = await store.now() + timedelta(seconds=asked.seconds)
     token, text = await tokens.create(
         store,
         f"job {job.id}",
         ["manage" if asked.manage else "read"],
         by=call.by,
         job=job.id,
-        expires_at=await store.now() + timedelta(seconds=asked.seconds),
+        expires_at=ends if call.identity.expires_at is None else min(ends, call.identity.expires_at),
     )
     return answer(token_body(token, text), 201)
 

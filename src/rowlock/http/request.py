@@ -16,6 +16,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 LARGEST_BODY = (1 << 20) + (64 << 10)  # a payload of 1 MiB, and what stands around it
 MOST_PARAMETERS = 100
+LARGEST_HEADERS = 64 << 10  # bytes, with 32 for each
 PATIENCE = 30.0  # seconds for a body to come in
 LONGEST_QUERY = 16_384
 
@@ -35,7 +36,11 @@ class Request:
         self.id = request_id
         self.method: str = scope["method"]
         self.headers: dict[str, str] = {}
+        size = 0
         for name, value in scope["headers"]:
+            size += len(value) + 32
+            if size > LARGEST_HEADERS:
+                raise Problem(431, "headers_too_large", f"the headers may have {LARGEST_HEADERS:,} bytes")
             key = name.decode("latin-1")
             if key in self.headers:
                 if key in _ONCE:
@@ -100,6 +105,17 @@ class Request:
             text = f"the body took longer than {PATIENCE:g} s"
             raise Problem(408, "too_slow", text, headers={"connection": "close"}) from None
 
+    async def is_empty(self) -> bool:
+        """Is there no body at all? Where nothing says how long it is, its beginning is looked at, and kept."""
+        if (told := self.headers.get("content-length")) is not None:
+            return told == "0"
+        if "transfer-encoding" not in self.headers:
+            first = await self._receive()
+            if not first.get("body") and not first.get("more_body"):
+                return True
+            self._receive = _after(first, self._receive)
+        return False
+
     async def _read(self) -> bytes:
         parts: list[bytes] = []
         size = 0
@@ -123,6 +139,15 @@ class Request:
 
 _ONCE = ("authorization", "content-length", "content-type", "host", "origin", "transfer-encoding")
 _CHARSETS = ("", "charset=utf-8", 'charset="utf-8"')
+
+
+def _after(first: Message, rest: Receive) -> Receive:
+    waiting = [first]
+
+    async def receive() -> Message:
+        return waiting.pop() if waiting else await rest()
+
+    return receive
 
 
 @lru_cache(100)

@@ -211,13 +211,13 @@ def job_body(job: Job, **more: Any) -> JobBody:
 
 
 class EnqueuedBody(Struct, kw_only=True):
-    """A new job."""
+    """A new job; or, in a batch, one that was there: without anything else if it may not be seen."""
 
-    id: str
+    id: str | None
     topic: str
-    status: str
-    run_at: Time
-    created: Time
+    status: str | None
+    run_at: Time | None
+    created: Time | None
     existing: bool = False
 
 

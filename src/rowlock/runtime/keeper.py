@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock")
 
+_REPORT = 10.0  # seconds between reports at most: who is not seen for long is taken for dead, whatever its lease
 _GOODBYE = 0.3  # seconds for taking our name off the register; others do it in the end
 _PAUSE = 0.2  # seconds between writes of what handlers say
 _MARK_AFTER = 0.25  # seconds after which a job that was claimed ahead and started gets its start mark
@@ -144,6 +145,7 @@ class Keeper:
         if changed := self._settings.adopt(wanted):
             log.info("worker %s: the settings have changed: %s", self._worker.name, ", ".join(changed))
             self._trust.interval = self._settings.beat
+            self._reported = 0.0  # others judge us by the lease that we have reported: say the new one at once
             self._worker.nudge()
 
     # ── Leases ──
@@ -175,7 +177,7 @@ class Keeper:
         if looks:
             holds = await self._store.look([_beat(run) for run in looks])
             self._tell(looks, holds)
-        if now - self._reported >= self._settings.beat:
+        if now - self._reported >= min(self._settings.beat, _REPORT):
             await self._report()
         if any(not run.began and not run.concluded for run in self._held()):
             paused = {pause.topic for pause in await self._store.paused()}

@@ -387,6 +387,10 @@ class Store(Protocol):
         """Jobs by id, live or archived; the missing ones are missing."""
         ...
 
+    async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
+        """The same, without all that may be large: for those who wait for many."""
+        ...
+
     async def events(self, job_id: str) -> list[Event]:
         """The job's history, oldest first."""
         ...

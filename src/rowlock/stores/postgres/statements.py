@@ -48,6 +48,7 @@ class Statements:
         self.existing = _load("existing", schema).replace("{asked}", asked)
         self.identity = _load("identity", schema)
         self.standing = _load("standing", schema)
+        self.statuses = _load("statuses", schema)
         self.heartbeat = _load("heartbeat", schema)
         self.progress = _load("progress", schema)
         self.look = _load("look", schema)

@@ -486,6 +486,10 @@ class PostgresStore:
         jobs = [rows.job(row) for row in await self._fetch(self._sql.get, list(ids))] if ids else []
         return {job.id: job for job in jobs}
 
+    async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
+        found = await self._fetch(self._sql.statuses, list(ids)) if ids else []
+        return {str(row[0]): Status(row[1]) for row in found}
+
     async def events(self, job_id: str) -> list[Event]:
         return [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
 

@@ -255,6 +255,11 @@ class Database:
         times = rows.Times()
         return {row[0]: rows.job(row, times) for row in found}
 
+    def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
+        with translated(self.where):
+            found = self.conn.execute(rows.sql("statuses"), {"ids": rows.json_text(list(set(ids)))}).fetchall()
+        return {job_id: Status(status) for job_id, status in found}
+
     def events(self, job_id: str) -> list[Event]:
         with translated(self.where):
             return [rows.event(row) for row in self.conn.execute(rows.sql("events"), (job_id,)).fetchall()]

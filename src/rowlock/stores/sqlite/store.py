@@ -295,6 +295,9 @@ class SqliteStore:
     async def get(self, ids: Sequence[str]) -> dict[str, Job]:
         return await self._use().reader.call(lambda db: db.get(ids))
 
+    async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
+        return await self._use().reader.call(lambda db: db.statuses(ids))
+
     async def events(self, job_id: str) -> list[Event]:
         return await self._use().reader.call(lambda db: db.events(job_id))
 
