@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS ?=
 BENCH := .bench/venv
 DURATION ?= 2h
@@ -42,9 +42,11 @@ check: $(READY) ## lint, formatting, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/sync_twin.py --check
+	$(BIN)/python tools/openapi.py --check
 
 format: $(READY) ## rewrite the sources in the house style
 	$(BIN)/python tools/sync_twin.py
+	$(BIN)/python tools/openapi.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 

@@ -15,6 +15,7 @@
     │   └── WorkerStopping    the worker is ending; the job runs again elsewhere
     ├── ConnectionRefused     the connection given as conn= can't carry a job; .code and .problem say why
     ├── WrongContext          jobs.sync in an event loop, or the other way round
+    ├── MissingExtra          a package is not installed that this needs; the message says how to get it
     └── StoreError            the database said no
         ├── StoreUnavailable  can't be reached, or hung up; safe to try again
         │   ├── OutcomeUnknown    … and the statement may or may not have been carried out
@@ -147,6 +148,15 @@ class LeaseLost(Interrupted):
 
 class WrongContext(RowlockError, RuntimeError):
     """Sync code where an event loop runs, or async code where none does. The message says what to call instead."""
+
+
+class MissingExtra(RowlockError, ImportError):
+    """An optional part of rowlock is not installed."""
+
+    def __init__(self, extra: str, package: str) -> None:
+        self.extra = extra
+        self.package = package
+        super().__init__(f"{package} is not installed: pip install 'rowlock[{extra}]'")
 
 
 class StoreError(RowlockError):

@@ -49,7 +49,8 @@ from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.sync import SyncJobs
 from rowlock.tasks import EnqueueOptions
 
-if TYPE_CHECKING:  # who only enqueues doesn't load the worker
+if TYPE_CHECKING:  # who only enqueues doesn't load the worker, nor the server
+    from rowlock.http.app import Api
     from rowlock.runtime.board import Board
     from rowlock.runtime.worker import Replace, Worker
 
@@ -121,6 +122,17 @@ class Jobs(Registry):
         await self.stop()
         await self._stores.close()
 
+    def asgi(self, **settings: Any) -> Api:
+        """The HTTP API as an ASGI application, to run or to mount at any prefix. `settings` are those of
+        rowlock.http.settings.ApiSettings: `authenticate`, `origins`, `read_only`, `jwt_secret`, …
+
+            app.mount("/queue", jobs.asgi(authenticate=whoever_is_logged_in))
+        """
+        from rowlock.http.app import Api
+        from rowlock.http.settings import ApiSettings
+
+        return Api(self, ApiSettings(**settings))
+
     def context_host(self) -> ContextHost:
         """What a Context of one of these jobs needs of us."""
         return ContextHost(self, self._stores, self._home)
@@ -189,13 +201,14 @@ class Jobs(Registry):
     ) -> Worker:
         """A worker that has not begun; `settings` are those of WorkerSettings."""
         from rowlock import __version__
-        from rowlock.runtime.settings import WorkerSettings
+        from rowlock.runtime.settings import ADOPTED, WorkerSettings
         from rowlock.runtime.worker import Worker
 
         own = {name: getattr(self.settings, name) for name in ("concurrency", "lease", "poll", "grace")}
         only = None if topics is None else tuple(check_topic(topic) for topic in topics)
+        follows = ADOPTED - self.settings.given - settings.keys()
         return Worker(
-            WorkerSettings(**{**own, **settings}, topics=only),
+            WorkerSettings(**{**own, **settings}, topics=only, follows=follows),
             self._tasks,
             self.run_middleware,
             self.context_host(),

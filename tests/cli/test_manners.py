@@ -327,7 +327,7 @@ def completed(words: str, *, cwd: Path, **environ: str) -> set[str]:
 def test_commands_statuses_and_topics_are_completed(migrated: Path) -> None:
     for topic in ("mail", "maps", "bills"):
         rowlock("enqueue", topic, cwd=migrated, **URL)
-    assert completed("rowlock to", cwd=migrated) == {"topics", "top"}
+    assert completed("rowlock to", cwd=migrated) == {"token", "topics", "top"}
     assert completed("rowlock jobs re", cwd=migrated) == {"requeue"}
     assert completed("rowlock jobs list --status c", cwd=migrated) == {"cancel_requested", "completed", "cancelled"}
     assert completed("rowlock topics pause ma", cwd=migrated, **URL) == {"mail", "maps"}
@@ -349,8 +349,9 @@ def test_migrate_for_programs(tmp_path: Path) -> None:
         document: dict[str, object] = json.loads(rowlock("migrate", *options, "-o", "json", cwd=tmp_path, **URL).stdout)
         return document
 
-    todo = [{"number": 1, "name": "jobs"}]
-    assert migrate("--plan") == {"items": todo, "total": 1, "next": None, "applied": False}
+    names = ("jobs", "records", "counters")
+    todo = [{"number": number, "name": name} for number, name in enumerate(names, 1)]
+    assert migrate("--plan") == {"items": todo, "total": len(todo), "next": None, "applied": False}
     assert "CREATE TABLE" in str(migrate("--sql")["sql"])
-    assert migrate() == {"items": todo, "total": 1, "next": None, "applied": True}
+    assert migrate() == {"items": todo, "total": len(todo), "next": None, "applied": True}
     assert migrate() == {"items": [], "total": 0, "next": None, "applied": True}

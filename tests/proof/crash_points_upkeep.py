@@ -6,11 +6,12 @@ from typing import Any
 
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.stores.base import Edit, Retention, WorkerInfo
+from rowlock.stores.records import Entry, Write
 from tests.proof.crash_case import Act, Actor, cancelled_run, case, changes, due, simply, steps
 from tests.proof.crash_stage import ACTOR, LEASE, TOPIC, Facts, Stage, output, settlement
 from tests.proof.history import Fault, History
 from tests.proof.recorder import now
-from tests.proof.witness import TOPICS, WORKERS
+from tests.proof.witness import AUDIT, RECORDS, TOPICS, WORKERS
 
 # ── The register ──
 
@@ -123,3 +124,26 @@ case(
 case("delete", _dead_letter, simply(lambda store, one: store.delete([one], by=ACTOR)), steps("delete"))
 case("pause", _nothing, simply(lambda store, _: store.pause(TOPIC, by=ACTOR)), _pauses, once=False)
 case("resume", _paused, simply(lambda store, _: store.resume(TOPIC, by=ACTOR)), _resumes)
+
+
+# ── Records: accounts, tokens, settings ──
+
+_WRITES = [Write("token", "a", {"n": 1}, revision=0), Write("token", "b", {"n": 2}, revision=0)]
+
+
+def _written(history: History, facts: Facts) -> int:
+    """Both records and the audit's entry, or nothing of it."""
+    inserted = [c.table for c in history.changes if c.op == "insert" and c.table in (RECORDS, AUDIT)]
+    whole = sorted(inserted) == sorted([RECORDS, RECORDS, AUDIT])
+    return int(whole) if whole or not inserted else 99
+
+
+async def _expired(stage: Stage) -> Facts:
+    until = await stage.store.now() + timedelta(milliseconds=2)
+    await stage.store.write_records([Write("session", "old", {}, expires_at=until)])
+    await stage.until(until)
+    return {"id": ""}
+
+
+case("write_records", _nothing, simply(lambda store, _: store.write_records(_WRITES, Entry(ACTOR, "try"))), _written)
+case("sweep_records", _expired, simply(lambda store, _: store.sweep_records(10)), changes(RECORDS, "delete"))

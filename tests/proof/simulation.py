@@ -80,7 +80,8 @@ def simulate(seed: int, **changes: Any) -> Outcome:
             world.close()
     finally:
         log.removeHandler(complaints)
-        log.level, log.propagate = before
+        log.setLevel(before[0])  # not the attribute: loggers remember what they let through
+        log.propagate = before[1]
     return Outcome(seed, history, violations, world.network.trace)
 
 

@@ -19,11 +19,12 @@ from rowlock.stores.base import Guard
 from rowlock.stores.sqlite.database import Database
 from tests.proof.simulation_loop import Handle, VirtualLoop
 
-READS = frozenset({"look", "held_by", "workers", "now", "paused", "get"})
+READS = frozenset({"look", "held_by", "workers", "now", "paused", "get", "records"})
 WRITES = frozenset(
     {
         "insert", "claim", "settle", "heartbeat", "progress", "report", "retire", "promote", "rescue", "expire",
         "cancel_timeout", "prune", "cancel", "requeue", "update", "delete", "pause", "resume",
+        "sweep_records",
     }
 )  # fmt: skip
 # What may be carried out after its client was told that the line broke. Not an insert, which could make a job anew that

@@ -65,6 +65,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
     """A new verb belongs to one of these."""
     reads = {
         *("get", "events", "logs", "kept", "kept_counts", "list", "stats", "workers", "paused", "look", "held_by"),
+        *("records", "audit", "statuses"),
         *(
             "now",
             "identity",
@@ -96,6 +97,8 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "delete",
             "pause",
             "resume",
+            "write_records",
+            "sweep_records",
         ),
     }
     verbs = {name for name in vars(Store) if not name.startswith("_")}

@@ -19,8 +19,8 @@ import msgspec
 from tests.proof.history import History, RowChange
 from tests.stores.rows import micros
 
-TABLES = ("_jobs", "_jobs_archive", "_jobs_audit", "_jobs_topics", "_jobs_workers")
-JOBS, ARCHIVE, AUDIT, TOPICS, WORKERS = TABLES
+TABLES = ("_jobs", "_jobs_archive", "_jobs_audit", "_jobs_topics", "_jobs_workers", "_jobs_records")
+JOBS, ARCHIVE, AUDIT, TOPICS, WORKERS, RECORDS = TABLES
 _JSON = frozenset({"payload", "result", "tags", "history", "log", "data", "topics"})
 _FLAGS = frozenset({"ready", "stray", "stopping"})
 _TIMES = frozenset(
@@ -186,6 +186,8 @@ def _stamp(change: RowChange) -> int | None:
         return None
     if change.table == AUDIT:
         return int(after["at"])
+    if change.table == RECORDS:
+        return int(after["updated"])
     if change.table in (JOBS, ARCHIVE):
         if before.get("updated") != after["updated"]:
             return int(after["updated"])

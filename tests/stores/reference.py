@@ -90,12 +90,18 @@ class Reference:
         )
 
     def _count(self, move: str, before: Job, after: Job) -> None:
-        """Every end of a job, and what a requeue takes back."""
+        """Every end of a job, and what a requeue takes back; and of the runs that end no job, those that went wrong."""
         status = before.status if move == "requeue" else after.status
-        if status in LIVE:
+        retried = move in ("fail", "rescue") and after.retries > before.retries
+        lost = move == "rescue"
+        if status in LIVE and not retried and not lost:
             return
         for topic in ("", after.topic):
             ended = self.ended.setdefault(topic, Ended())
+            ended.retried += retried
+            ended.lost += lost
+            if status in LIVE:
+                continue
             setattr(ended, status, getattr(ended, status) + (-1 if move == "requeue" else 1))
             if status is Status.COMPLETED and after.started_at is not None:
                 ended.executions += 1
@@ -525,8 +531,15 @@ class Reference:
     # ── Reading ──
 
     def stats(self) -> Stats:
-        live = [Tally("", row.job.topic, row.job.status, 1) for row in self.rows.values() if row.job.status in LIVE]
+        live = [
+            Tally("", row.job.topic, row.job.status, 1, self._waited(row.job) if row.ready else None)
+            for row in self.rows.values()
+            if row.job.status in LIVE
+        ]
         return make_stats(None, live, [(topic, structs.astuple(ended)) for topic, ended in self.ended.items()])
+
+    def _waited(self, job: Job) -> float:
+        return max((self.now - job.run_at).total_seconds(), 0.0)
 
     def events(self, job_id: str) -> list[Event]:
         row = self.rows.get(job_id)

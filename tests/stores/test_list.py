@@ -172,7 +172,7 @@ async def test_filters(store: Harness) -> None:
 def test_the_cases_ask_for_something() -> None:
     """Each filter that can be given is given somewhere."""
     given = {name for filter, _ in CASES.values() for name in Filter.__struct_fields__ if getattr(filter, name)}
-    assert given | {"ids"} == set(Filter.__struct_fields__)
+    assert given | {"ids", "where"} == set(Filter.__struct_fields__)
 
 
 # ── Pages ──

@@ -1,4 +1,4 @@
-"""Migrations: twice, at once from several stores, and the same schema in the end."""
+"""Migrations: twice, at once from several stores, from an older schema, and the same schema in the end."""
 
 import asyncio
 import sqlite3
@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pytest
 
+from rowlock.core.lifecycle import Failed
 from rowlock.stores.base import Store
-from rowlock.stores.migrations import Migration
+from rowlock.stores.migrations import Migration, load
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.stores.conftest import StoreDatabases
+from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, job, settlement
 from tests.stores.processes import real_job
 
 
@@ -69,3 +72,63 @@ async def test_migrations_at_once_on_postgres(postgres_url: str, store_databases
     await migrate_at_once(lambda: PostgresStore(postgres_url))
     async with store_databases.fresh() as migrated_url:  # made by one store alone
         assert await schema_of_postgres(postgres_url) == await schema_of_postgres(migrated_url) != []
+
+
+# What a database had counted before runs were counted too.
+COUNTED = {
+    "sqlite": ["INSERT INTO _jobs_totals VALUES ('', 7, 2, 1, 0, 4, 8000), ('mail', 7, 2, 1, 0, 4, 8000)"],
+    "postgres": [
+        "INSERT INTO _jobs_totals VALUES ('', 5, 2, 1, 0, 3, 6000), ('mail', 5, 2, 1, 0, 3, 6000)",
+        "INSERT INTO _jobs_counts VALUES ('mail', 2, 0, 0, 0, 1, 2000)",
+    ],
+}
+
+
+async def upgrade(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first release's tables, with jobs and numbers in them."""
+    harness = make()
+    module = f"rowlock.stores.{harness.kind}.migrate"
+    known: tuple[Migration, ...] = load(f"rowlock.stores.{harness.kind}")
+    with monkeypatch.context() as old:
+        old.setattr(f"{module}.known", lambda: known[:1])
+        await harness.open()
+        await harness.insert(job(), job("bills", delay=60))
+        for statement in COUNTED[harness.kind]:
+            await harness.execute(statement)
+        running = await harness.claimed(topic="zoo")
+        await harness.close()
+    harness = make()
+    await harness.open()  # which migrates
+    stats = await harness.store.stats()
+    assert (stats.completed, stats.failed, stats.expired, stats.cancelled) == (7, 2, 1, 0)
+    assert (stats.executions, stats.avg_execution_time, stats.retried, stats.lost) == (4, 2.0, 0, 0)
+    assert (stats.pending, stats.processing, sorted(stats.topics)) == (2, 1, ["bills", "mail", "zoo"])
+    await harness.store.settle([settlement(running, Failed("boom"), ran=0.0)])
+    assert len((await harness.claim()).jobs) == 1
+    assert len(await harness.store.rescue(by="m1", backoff=[1.0], workers=["w1"])) == 1
+    for _ in range(2):
+        stats = await harness.store.stats()
+        assert (stats.completed, stats.retried, stats.lost) == (7, 2, 1)
+        assert (stats.topics["mail"].retried, stats.topics["mail"].lost, stats.topics["zoo"].retried) == (1, 1, 1)
+        await harness.store.fold_counts()
+    await harness.close()
+
+
+async def test_an_old_database_is_upgraded_on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await upgrade(lambda: SqliteHarness(tmp_path / "jobs.db", virtual=False), monkeypatch)
+
+
+async def test_an_old_database_is_upgraded_on_postgres(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    await upgrade(lambda: PostgresHarness(postgres_url, virtual=False), monkeypatch)
+
+
+def test_who_is_older_than_the_counters_still_counts(tmp_path: Path) -> None:
+    """A worker that was started before the migration, and carries on after it."""
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+        for migration in load("rowlock.stores.sqlite"):
+            connection.executescript(migration.sql)
+        connection.execute(
+            "INSERT INTO _jobs_totals (topic, completed, failed, expired, cancelled, executions, execution_us) "
+            "VALUES ('mail', 1, 0, 0, 0, 1, 5)"
+        )
+        assert connection.execute("SELECT retried, lost FROM _jobs_totals").fetchall() == [(0, 0)]

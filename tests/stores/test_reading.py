@@ -249,3 +249,10 @@ async def drained(store: Any) -> None:
     async with asyncio.timeout(20):
         while await store.wait_for_work(0.2):
             pass
+
+
+async def test_statuses_are_those_of_the_jobs_without_the_rest(store: Harness) -> None:
+    live, done = await store.add("other"), (await store.settled(Completed())).id
+    found = await store.store.statuses([done, NOBODY, live, done])
+    assert found == {live: Status.PENDING, done: Status.COMPLETED}
+    assert await store.store.statuses([]) == {}

@@ -111,8 +111,8 @@ def measure(database: Database) -> dict[str, int]:
         name: steps(conn, lambda filter=filter: reading.list_jobs(conn, filter, place))
         for name, filter in FILTERS.items()
     }
-    taken["stats"] = steps(conn, lambda: reading.stats(conn, None))
-    taken["stats of a topic"] = steps(conn, lambda: reading.stats(conn, "bills"))
+    taken["stats"] = steps(conn, lambda: reading.stats(conn, microseconds(), None))
+    taken["stats of a topic"] = steps(conn, lambda: reading.stats(conn, microseconds(), "bills"))
     taken["prune"] = steps(conn, lambda: upkeep.prune(conn, microseconds(), RETENTION, 10))
     return taken
 

@@ -49,8 +49,10 @@ async def test_where_jobs_stand(store: Harness) -> None:
         failed=1,
         expired=1,
         cancelled=1,
+        executions=1,
         success_rate=1 / 3,
         avg_execution_time=0.0,
+        oldest_wait=0.0,
     )
     assert stats.topics["bills"].blocked == 0
     one = await store.store.stats("bills")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rowlock import logs
 from rowlock.cli.groups import traceback_option
 
 if TYPE_CHECKING:
@@ -143,6 +145,21 @@ def output(command: F) -> F:
         show_default=True,
         help="For people, or for programs.",
     )(command)
+
+
+def log_format(command: F) -> F:
+    return click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        expose_value=False,
+        callback=_remember_format,
+        help=f"For people, or a JSON object per line. Also {logs.FORMAT}. Default: text.",
+    )(command)
+
+
+def _remember_format(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        os.environ[logs.FORMAT] = value  # worker processes inherit it
 
 
 def database(command: F) -> F:

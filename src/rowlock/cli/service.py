@@ -17,6 +17,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from rowlock import logs
 from rowlock.cli.app import load_jobs
 from rowlock.cli.groups import tell
 from rowlock.errors import RowlockError, StoreUnavailable
@@ -48,7 +49,7 @@ class Service:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._loop = _new_loop(options.loop)
+        self._loop = new_loop(options.loop)
         self._board = Board.inherited(options.board)
         self._stopping = threading.Event()
         self._asked = asyncio.Event()
@@ -66,7 +67,7 @@ class Service:
             )
         except (RowlockError, click.ClickException) as error:
             return _refuse(error)
-        _calm_collector()
+        calm_collector()
         main = self._loop.create_task(self._serve(jobs, worker))
         while True:
             try:
@@ -144,7 +145,7 @@ class Service:
         self.stop()
 
 
-def _calm_collector() -> None:
+def calm_collector() -> None:
     """The garbage collector looks at every young object whenever 700 have come, which thousands of jobs a second make
     happen all the time: a tenth of the worker's time. What is loaded by now stays anyway."""
     young, *older = gc.get_threshold()
@@ -153,7 +154,7 @@ def _calm_collector() -> None:
     gc.freeze()
 
 
-def _new_loop(kind: str) -> asyncio.AbstractEventLoop:
+def new_loop(kind: str) -> asyncio.AbstractEventLoop:
     """uvloop saves a seventh of the worker's time per job, where it is installed."""
     if kind != "asyncio":
         try:
@@ -173,10 +174,7 @@ def _refuse(error: RowlockError | click.ClickException) -> int:
 
 def main() -> None:
     options = msgspec.json.decode(sys.argv[1], type=Options)
-    logging.basicConfig(
-        level=logging.DEBUG if options.verbose else logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s"
-    )
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logs.set_up(verbose=options.verbose)
     try:
         service = Service(options)
     except click.ClickException as error:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import click
 import msgspec
 
-from rowlock.cli.options import Span
+from rowlock import logs
+from rowlock.cli.options import Span, log_format
 from rowlock.errors import InvalidInput
 
 
@@ -32,6 +32,7 @@ from rowlock.errors import InvalidInput
 )
 @click.option("--health-file", type=click.Path(dir_okay=False), help="Written every second while it works.")
 @click.option("--health-port", metavar="[HOST:]PORT", help="Answers GET with 200 while it works, else 503.")
+@log_format
 @click.option("-v", "--verbose", is_flag=True, help="Log every job.")
 def worker(
     app: str,
@@ -79,7 +80,7 @@ def worker(
         }  # fmt: skip
         return [sys.executable, "-m", "rowlock.cli.service", msgspec.json.encode(options).decode()]
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s")
+    logs.set_up()
     health = None
     if health_file or health_port:
         patience = max(settings.lease, 3 * settings.poll)  # who is silent for longer may lose its jobs anyway

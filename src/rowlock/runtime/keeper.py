@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock")
 
+_REPORT = 10.0  # seconds between reports at most: who is not seen for long is taken for dead, whatever its lease
 _GOODBYE = 0.3  # seconds for taking our name off the register; others do it in the end
 _PAUSE = 0.2  # seconds between writes of what handlers say
 _MARK_AFTER = 0.25  # seconds after which a job that was claimed ahead and started gets its start mark
@@ -79,10 +80,12 @@ class Keeper:
         except BaseException:
             await self._stores.close_here()
             raise
-        maintenance = Maintenance(self._store, self._settings, self._worker.name, self._trust, self._worker.nudge)
+        maintenance = Maintenance(
+            self._store, self._settings, self._worker.name, self._trust, self._worker.nudge, self._adopt
+        )
         self._loops = [
-            asyncio.create_task(self._repeat(self._renew, self._settings.look, trusted=True)),
-            asyncio.create_task(self._repeat(self._watch_loop, self._settings.look)),
+            asyncio.create_task(self._repeat(self._renew, self._look, trusted=True)),
+            asyncio.create_task(self._repeat(self._watch_loop, self._look)),
             asyncio.create_task(self._repeat(self._collect, None)),
             asyncio.create_task(self._repeat(maintenance.run_once, None)),
         ]
@@ -97,7 +100,7 @@ class Keeper:
         await self._stores.close_here()
 
     async def _repeat(
-        self, once: Callable[[], Awaitable[float | None]], pause: float | None, *, trusted: bool = False
+        self, once: Callable[[], Awaitable[float | None]], pause: Callable[[], float] | None, *, trusted: bool = False
     ) -> None:
         """For ever; a failure is said once, and the pause grows. `pause` None: it waits by itself, or says how long.
         `trusted`: who fails in this may not rescue others for a while."""
@@ -106,7 +109,7 @@ class Keeper:
             try:
                 wanted = await once()
                 patience.worked()
-                wait = wanted or pause or 0.0
+                wait = wanted or (pause() if pause is not None else 0.0)
             except StoreError as error:
                 if trusted:
                     self._trust.broken()
@@ -115,6 +118,9 @@ class Keeper:
                 log.exception("%s: unexpected", once.__qualname__)
                 wait = max(1.0, patience.failed(error))
             await asyncio.sleep(wait)
+
+    def _look(self) -> float:
+        return self._settings.look
 
     async def _report(self) -> None:
         worker = self._worker
@@ -135,15 +141,23 @@ class Keeper:
         self._trust.contact(asked, self._reported, clock)
         worker.clock_zero = clock - timedelta(seconds=self._reported)
 
+    def _adopt(self, wanted: Mapping[str, float]) -> None:
+        if changed := self._settings.adopt(wanted):
+            log.info("worker %s: the settings have changed: %s", self._worker.name, ", ".join(changed))
+            self._trust.interval = self._settings.beat
+            self._reported = 0.0  # others judge us by the lease that we have reported: say the new one at once
+            self._worker.nudge()
+
     # ── Leases ──
 
     async def _renew(self) -> None:
         """Not longer than a beat: a connection that has gone silent must not cost the leases."""
+        beat = min((run.lease / 3 for run in self._held()), default=self._settings.beat)
         try:
-            async with asyncio.timeout(self._settings.beat):
+            async with asyncio.timeout(beat):
                 await self._renew_all()
         except TimeoutError:
-            raise StoreUnavailable(f"no answer within {self._settings.beat:g} s") from None
+            raise StoreUnavailable(f"no answer within {beat:g} s") from None
 
     async def _renew_all(self) -> None:
         """Renew what is due, look at the rest. A run that is past its timeout and grace is not renewed: alive but
@@ -154,7 +168,7 @@ class Keeper:
             if run.overdue > self._settings.wedged or run.completed or run.interruption is Interruption.LOST:
                 continue
             late_mark = run.began and not run.marked and now - run.began > _MARK_AFTER
-            if late_mark or run.hasty or now - run.renewed >= self._settings.beat - self._settings.look:
+            if late_mark or run.hasty or now - run.renewed >= run.lease / 3 - self._settings.look:
                 beats.append(run)
             elif now - run.renewed >= self._settings.look and not run.concluded:
                 looks.append(run)
@@ -163,7 +177,7 @@ class Keeper:
         if looks:
             holds = await self._store.look([_beat(run) for run in looks])
             self._tell(looks, holds)
-        if now - self._reported >= self._settings.beat:
+        if now - self._reported >= min(self._settings.beat, _REPORT):
             await self._report()
         if any(not run.began and not run.concluded for run in self._held()):
             paused = {pause.topic for pause in await self._store.paused()}
@@ -174,9 +188,11 @@ class Keeper:
         beats = [_beat(run) for run in runs]
         for run in runs:
             run.hasty = False
-        holds = await self._store.heartbeat(beats, self._settings.lease)
+        lease = self._settings.lease
+        holds = await self._store.heartbeat(beats, lease)
         for run, beat, hold in zip(runs, beats, holds, strict=True):
             if hold in (Hold.KEPT, Hold.CANCEL):
+                run.lease = max(lease, run.lease - (sent - run.renewed))  # a heartbeat never shortens it
                 run.renewed = sent
                 run.marked = run.marked or beat.started
         self._tell(runs, holds)

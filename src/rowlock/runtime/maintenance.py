@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
+from rowlock.access import settings as access_settings
 from rowlock.core.retry import DEFAULT_RETRY, backoff_table
 from rowlock.errors import AccessDenied, StoreError
 from rowlock.runtime.settings import WorkerSettings
@@ -24,16 +25,24 @@ _GONE = timedelta(hours=1)  # after which a worker that was not seen is taken of
 
 
 class Maintenance:
-    """`found_work`: called when there are jobs to claim that were not there before."""
+    """`found_work`: called when there are jobs to claim that were not there before. `adopt`: with the workers' part of
+    the settings that are kept in the database."""
 
     def __init__(
-        self, store: Store, settings: WorkerSettings, by: str, trust: Trust, found_work: Callable[[], None]
+        self,
+        store: Store,
+        settings: WorkerSettings,
+        by: str,
+        trust: Trust,
+        found_work: Callable[[], None],
+        adopt: Callable[[Mapping[str, float]], None],
     ) -> None:
         self._store = store
         self._settings = settings
         self._by = by
         self._trust = trust
         self._found_work = found_work
+        self._adopt = adopt
         self._backoff = backoff_table(DEFAULT_RETRY)
         self._retention = Retention()
         self._pause = settings.maintenance
@@ -61,12 +70,12 @@ class Maintenance:
 
     def _duties(self) -> list[Callable[[], Awaitable[bool]]]:
         duties: list[Callable[[], Awaitable[bool]]] = [
-            self._rescue, self._promote, self._cancel_timeout, self._expire, self._fold_counts,
+            self._rescue, self._promote, self._cancel_timeout, self._expire, self._fold_counts, self._adopt_settings,
         ]  # fmt: skip
         now = time.monotonic()
         if now >= self._next_housekeeping:
             self._next_housekeeping = now + _HOUSEKEEPING
-            duties += [self._prune, self._strike_the_gone]
+            duties += [self._prune, self._strike_the_gone, self._sweep_records]
         if now >= self._next_partitions and self._may_partition:
             self._next_partitions = now + _PARTITIONS
             duties.append(self._keep_partitions)
@@ -118,7 +127,22 @@ class Maintenance:
     async def _prune(self) -> bool:
         return await self._store.prune(self._retention, 1000) >= 1000
 
+    async def _adopt_settings(self) -> bool:
+        settings = (await access_settings.load(self._store)).settings
+        self._adopt(
+            {
+                "concurrency": settings.worker_pool_size,
+                "poll": settings.poll_interval,
+                "lease": settings.lock_duration,
+            }
+        )
+        return False
+
     # ── Now and then ──
+
+    async def _sweep_records(self) -> bool:
+        """Sessions, tokens and links whose time is over."""
+        return await self._store.sweep_records(1000) >= 1000
 
     async def _strike_the_gone(self) -> bool:
         now = await self._store.now()

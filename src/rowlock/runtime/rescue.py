@@ -13,6 +13,7 @@ import sys
 
 import msgspec
 
+from rowlock import logs
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Settlement, Transition
 from rowlock.core.retry import DEFAULT_RETRY, backoff_table
@@ -86,5 +87,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logs.set_up()
     asyncio.run(main())

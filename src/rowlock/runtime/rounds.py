@@ -288,7 +288,7 @@ class Rounds:
             self._hungry = True
         self._in_vain = self._in_vain + 1 if claimed.contended and not claimed.jobs else 0
         self._promote_in(claimed.next_due)
-        runs = [self._worker.hold(job, marked=claim.start, sent=sent) for job in claimed.jobs]
+        runs = [self._worker.hold(job, lease=claim.lease, marked=claim.start, sent=sent) for job in claimed.jobs]
         if not claim.start and (to_mark := [run for run in runs if run.needs_mark]):
             await self._mark(to_mark)
             runs = [run for run in runs if not run.concluded]

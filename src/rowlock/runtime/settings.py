@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from rowlock.errors import InvalidInput
 from rowlock.runtime.board import MOST_SLOTS
 
 
-class WorkerSettings(Struct, frozen=True, kw_only=True):
+class WorkerSettings(Struct, kw_only=True):
     """`lease`: seconds until others may take a job from a worker that went silent. It is renewed every third of that.
     `poll`: seconds between looks for work when nobody rings. `grace`: seconds that running jobs get when the worker
     stops. `cancel_grace`: seconds that a cancelled job gets to stop by itself. `notice`: seconds between the end of a
-    job's timeout and the end of patience. `topics`: None is all that have a handler."""
+    job's timeout and the end of patience. `topics`: None is all that have a handler. `follows` names what follows the
+    settings in the database while it works, because nobody has said otherwise here: some of `ADOPTED`."""
 
     concurrency: int = 10
     topics: tuple[str, ...] | None = None
@@ -26,8 +29,12 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     ahead: float = 0.1  # seconds of work that may be claimed ahead
     recycle_jobs: int = 1000  # a child process is replaced after so many jobs …
     recycle_mib: float = 1024.0  # … or when it has grown beyond this
+    follows: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
         for name, low, high in _BOUNDS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -36,6 +43,16 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
             raise InvalidInput("concurrency", "not_an_integer", f"must be a whole number, not {self.concurrency!r:.40}")
         if self.topics is not None and not self.topics:
             raise InvalidInput("topics", "empty", "must name at least one topic, or be left out for all")
+
+    def adopt(self, wanted: Mapping[str, float]) -> list[str]:
+        """Change what may be changed while it works; what was changed, for people. A run keeps its lease until it is
+        renewed."""
+        changed = []
+        for name in sorted(self.follows & wanted.keys()):
+            if getattr(self, name) != wanted[name]:
+                changed.append(f"{name} {getattr(self, name):g} → {wanted[name]:g}")
+                setattr(self, name, wanted[name])
+        return changed
 
     @property
     def beat(self) -> float:
@@ -53,6 +70,8 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
         """Seconds between looks at running jobs: a cancel or a lost lease is noticed within a second."""
         return min(self.poll, 1.0, self.beat) / 2
 
+
+ADOPTED = frozenset({"concurrency", "lease", "poll"})
 
 _BOUNDS = (
     ("concurrency", 1, MOST_SLOTS),

@@ -15,7 +15,7 @@ class Trust:
     """`interval`: seconds between our own contacts with the database."""
 
     def __init__(self, interval: float) -> None:
-        self._interval = interval
+        self.interval = interval
         self._since: float | None = None
         self._last: tuple[float, float, datetime] | None = None  # asked, answered, the clock
 
@@ -27,7 +27,7 @@ class Trust:
         else:
             last_asked, last_answered, last_clock = self._last
             gained = (clock - last_clock).total_seconds() - (answered - last_asked)
-            if answered - last_answered > 2 * self._interval or gained > _JUMP:
+            if answered - last_answered > 2 * self.interval or gained > _JUMP:
                 self._since = answered
         self._last = (asked, answered, clock)
 
@@ -38,7 +38,7 @@ class Trust:
     def wait(self, at: float, others: float) -> float:
         """Seconds until our heartbeats have gone through for so long that everyone alive has had the time for one; 0 or
         less: we may rescue. `others`: the longest interval of the other workers."""
-        needed = max(self._interval, others)
-        if self._since is None or self._last is None or at - self._last[1] > 2 * self._interval:
+        needed = max(self.interval, others)
+        if self._since is None or self._last is None or at - self._last[1] > 2 * self.interval:
             return needed
         return self._since + needed - at

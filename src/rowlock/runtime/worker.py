@@ -35,6 +35,19 @@ from rowlock.tasks import Task
 
 log = logging.getLogger("rowlock")
 
+
+def _name_job(record: logging.LogRecord) -> bool:
+    """A line about a run carries its job as fields, for logs that machines read (rowlock.logs): as `extra=` would, but
+    for whatever part of the runtime logs it, and only if it is logged at all."""
+    for one in record.args if isinstance(record.args, tuple) else ():
+        if isinstance(one, Run):
+            record.job_id, record.topic, record.version = one.job.id, one.job.topic, one.job.version
+            record.worker = one.job.locked_by
+    return True
+
+
+log.addFilter(_name_job)
+
 _MOST_AHEAD = 1000  # jobs claimed ahead, however short they are: two batches
 _STALE = 1.0  # seconds after which a job that was claimed ahead and not started is given back
 _WARNING = 2.0  # seconds before the grace ends at which handlers are told
@@ -209,9 +222,9 @@ class Worker:
             return 0  # what was measured is over: long jobs have come
         return min(_MOST_AHEAD, int(self.settings.ahead * self.settings.concurrency / max(self._mean, 1e-6)))
 
-    def hold(self, job: Job, *, marked: bool, sent: float) -> Run:
+    def hold(self, job: Job, *, lease: float, marked: bool, sent: float) -> Run:
         """It is ours from now on. `sent`: when the claim was; `marked`: the claim was the start mark as well."""
-        task, lease, said = self.tasks[job.topic], self.settings.lease, self._keeper.said
+        task, said = self.tasks[job.topic], self._keeper.said
         run = Run(job, task, lease=lease, claimed=sent, marked=marked, said=said)
         older = self.runs.get(run.key)
         self.runs[run.key] = run
@@ -247,7 +260,7 @@ class Worker:
             run = self._ahead.popleft()
             if run.concluded or run.interruption is not None:
                 continue
-            if time.monotonic() - run.renewed >= self.settings.lease:  # we were held up: others may have it by now
+            if time.monotonic() - run.renewed >= run.lease:  # we were held up: others may have it by now
                 self.conclude(run, Released("its lease ran out before it started"))
                 continue
             self._running += 1

@@ -25,6 +25,7 @@ from rowlock.stores.reading import DAY as DAY
 from rowlock.stores.reading import MIN_RETENTION as MIN_RETENTION
 from rowlock.stores.reading import Filter, Page, PartitionReport, Stats
 from rowlock.stores.reading import Retention as Retention
+from rowlock.stores.records import Audited, Entry, Record, Write
 
 MAX_PROGRESS_TEXT = 2000  # bytes of a stage or message
 MAX_LOG_LINES = 200  # kept with a job, the newest; what is dropped is counted
@@ -386,6 +387,10 @@ class Store(Protocol):
         """Jobs by id, live or archived; the missing ones are missing."""
         ...
 
+    async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
+        """The same, without all that may be large: for those who wait for many."""
+        ...
+
     async def events(self, job_id: str) -> list[Event]:
         """The job's history, oldest first."""
         ...
@@ -400,6 +405,23 @@ class Store(Protocol):
 
     async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         """By end state: how many jobs there are (counted up to `limit`), and how many have ended so, ever."""
+        ...
+
+    # ── Records: settings, accounts, sessions, tokens ──
+    async def records(self, kind: str, ids: Sequence[str] | None = None) -> list[Record]:
+        """Those of a kind, all or by id, without what has expired, in the order of ids."""
+        ...
+
+    async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
+        """All of them and the audit's entry, or nothing: then one of them found another revision than it wanted."""
+        ...
+
+    async def sweep_records(self, limit: int) -> int:
+        """Remove what has expired."""
+        ...
+
+    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
+        """What was done by whom, the newest first; `before`: below this id."""
         ...
 
     # ── Wake-up: a hint, never the truth ──

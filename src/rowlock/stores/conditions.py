@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from datetime import datetime
 from typing import Any
 
+from rowlock.core.conditions import FIELDS, Compared, Condition, Every, Some
 from rowlock.core.job import Status
 from rowlock.stores.listing import AT_ONCE, Step, Walk, given, is_decided, residue
 from rowlock.stores.reading import Filter
@@ -18,6 +19,7 @@ _RANGES = {
     "finished_from": "j.finished_at >= ",
     "finished_until": "j.finished_at < ",
 }
+_COMPLETED = {"status": "'completed'", "progress": "100.0"}  # what the archive needn't say
 
 
 class Renderer(ABC):
@@ -101,8 +103,42 @@ class Renderer(ABC):
                 return " AND ".join(self.member(path, value) for path, value in filter.paths)
             case "error":
                 return self.error(filter.error or "")
+            case "where":
+                return self._where(filter.where or False)
             case _:
                 raise AssertionError(name)
+
+    def _where(self, condition: Condition) -> str:
+        match condition:
+            case bool():
+                return "true" if condition else "false"
+            case Every():
+                return f"({' AND '.join(map(self._where, condition.parts))})"
+            case Some():
+                return f"({' OR '.join(map(self._where, condition.parts))})"
+            case Compared():
+                return self._test(condition)
+
+    def _test(self, test: Compared) -> str:
+        column, kind = self._column(test.field), FIELDS[test.field]
+        if test.value is None:
+            if kind == "text":
+                return f"coalesce({column}, '') {'=' if test.op == '=' else '<>'} ''"
+            return f"{column} IS {'' if test.op == '=' else 'NOT '}NULL"
+        if test.op in ("~", "!~"):
+            told = f"{'' if test.op == '~' else 'NOT '}{self.like(column, str(test.value))}"
+        elif isinstance(test.value, str):
+            told = f"{self.binary(column)} {test.op} {self.text(test.value)}"
+        else:
+            value = self.time(test.value) if isinstance(test.value, datetime) else self.number(test.value)
+            told = f"{column} {test.op} {value}"
+        return f"({column} IS NULL OR {told})" if test.null else told
+
+    def _column(self, field: str) -> str:
+        """As the job has it, which may not be as the table does."""
+        if self.step.walk.archived and field in _COMPLETED:
+            return _COMPLETED[field]
+        return self.id_text(f"j.{field}") if field in ("id", "flow_id") else f"j.{field}"
 
     def topics(self, archive: str) -> str:
         """Those of the filter, or else all that the archive has, by leaps along the index: the source of t.topic."""
@@ -139,6 +175,21 @@ class Renderer(ABC):
 
     @abstractmethod
     def time(self, value: datetime) -> str: ...
+
+    @abstractmethod
+    def number(self, value: float) -> str: ...
+
+    @abstractmethod
+    def id_text(self, column: str) -> str:
+        """An id as text."""
+
+    @abstractmethod
+    def binary(self, column: str) -> str:
+        """A text that is compared by its code points."""
+
+    @abstractmethod
+    def like(self, column: str, pattern: str) -> str:
+        """See core.conditions.like."""
 
     @abstractmethod
     def any_text(self, column: str, values: list[str]) -> str: ...

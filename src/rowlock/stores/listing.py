@@ -240,10 +240,12 @@ def is_decided(filter: Filter, walk: Walk) -> bool:
 
 def given(filter: Filter, name: str) -> bool:
     value = getattr(filter, name)
-    return value is not None and value != ()
+    return value is not None and value != () and value is not True
 
 
 def plan(filter: Filter) -> list[Group]:
+    if filter.where is False:
+        return []
     statuses = frozenset(Status(status) for status in filter.statuses) or frozenset(Status)
     if given(filter, "finished_from") or given(filter, "finished_until"):
         statuses &= DEAD | {Status.COMPLETED}

@@ -12,6 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
 
 from rowlock.core import codec
+from rowlock.core.conditions import Condition
 from rowlock.core.ids import check_id
 from rowlock.core.job import MAX_TEXT, Job, Status, check_tags, check_time, check_topic
 from rowlock.errors import InvalidInput
@@ -37,7 +38,8 @@ class Filter(Struct, frozen=True, kw_only=True):
 
     `tags` (all of them), `payload` and `error` are looked for among the newest jobs that meet the rest; a page says
     by `partial` that there are older ones, and the cursor goes on behind them. `payload` maps dotted paths of object
-    members to JSON values, {"user.id": 7}; `error` is a part of last_error, in which A-Z and a-z are the same.
+    members to JSON values, {"user.id": 7}; `error` is a part of last_error, in which A-Z and a-z are the same. `where`
+    is a condition on columns, such as what an access rule leaves.
     """
 
     ids: Sequence[str] = ()
@@ -56,6 +58,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     tags: Sequence[str] = ()
     payload: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
     error: str | None = None
+    where: Condition | None = None
 
     def __post_init__(self) -> None:
         _set(self, "ids", _several(self.ids, "ids", MAX_IDS, lambda value, _: check_id(value)))
@@ -194,7 +197,12 @@ class Counts(Struct, frozen=True, kw_only=True):
     """How jobs stand now, and how they have ended ever since, also those that are long pruned.
 
     `failed`, `expired` and `cancelled` ended so and were not requeued since. `capped` names the numbers that stand
-    for "at least so many"; the average is in milliseconds, of the runs that completed.
+    for "at least so many"; the average is in milliseconds, of the `executions`: runs that completed and have a
+    beginning. Other runs were `retried` (failed or crashed, and put back at the cost of a retry) or `lost` (taken back
+    by `rescue`, whatever came of it), or both.
+
+    `oldest_wait`: for how many seconds, by the database's clock, the oldest ready job has been due; None if none is
+    ready. Where `pending` is capped, it is at least so long.
     """
 
     pending: int = 0
@@ -206,8 +214,12 @@ class Counts(Struct, frozen=True, kw_only=True):
     failed: int = 0
     expired: int = 0
     cancelled: int = 0
+    executions: int = 0
+    retried: int = 0
+    lost: int = 0
     success_rate: float | None = None
     avg_execution_time: float | None = None
+    oldest_wait: float | None = None
     capped: tuple[str, ...] = ()
 
 
@@ -231,6 +243,8 @@ class Ended(Struct):
     cancelled: int = 0
     executions: int = 0
     execution_us: int = 0
+    retried: int = 0
+    lost: int = 0
 
     def add(self, other: Iterable[int]) -> None:
         for name, more in zip(self.__struct_fields__, other, strict=True):
@@ -238,12 +252,16 @@ class Ended(Struct):
 
 
 class Tally(Struct, frozen=True):
-    """So many jobs of a topic are in this status, counted in `branch`, which may have ended at its bound."""
+    """So many jobs of a topic are in this status, counted in `branch`, which may have ended at its bound.
+
+    `waited`: for how many seconds the oldest of them has been due, if they are ready.
+    """
 
     branch: str
     topic: str
     status: str
     count: int
+    waited: float | None = None
 
 
 BOUND = MAX_LIVE + 1  # of each branch: one more than is told
@@ -258,6 +276,7 @@ def make_stats(topic: str | None, live: Iterable[Tally], ended: Iterable[tuple[s
     sums: dict[str, int] = {}
     branches: dict[str, int] = {}
     statuses: dict[str, set[str]] = {}
+    oldest: dict[str, float] = {}  # by topic, '' is all of them
     for row in live:
         branches[row.branch] = branches.get(row.branch, 0) + row.count
         statuses.setdefault(row.branch, set()).add(row.status)
@@ -265,24 +284,29 @@ def make_stats(topic: str | None, live: Iterable[Tally], ended: Iterable[tuple[s
             of = standing.setdefault(row.topic, {})
             of[row.status] = of.get(row.status, 0) + row.count
             sums[row.status] = sums.get(row.status, 0) + row.count
+            if row.waited is not None:
+                for name in ("", row.topic):
+                    oldest[name] = max(row.waited, oldest.get(name, 0.0))
     counters: dict[str, Ended] = {}
     for name, counts in ended:
         counters.setdefault(name, Ended()).add(counts)
     cut = {status for branch, count in branches.items() if count > MAX_LIVE for status in statuses[branch]}
     capped = tuple(sorted(cut | {status for status, count in sums.items() if count > MAX_LIVE}))
-    every = _counts(sums, counters.get("" if topic is None else topic), capped)
+    every = _counts(sums, counters.get("" if topic is None else topic), oldest.get(""), capped)
     if topic is not None:
         return Stats(**every)
     names = sorted((standing.keys() | counters.keys()) - {""})
     of_topics = {
         # A number that was not counted to its end may say too little of any topic.
-        name: TopicStats(**_counts(standing.get(name, {}), counters.get(name), capped))
+        name: TopicStats(**_counts(standing.get(name, {}), counters.get(name), oldest.get(name), capped))
         for name in names[:MAX_TOPICS]
     }
     return Stats(**every, topics=of_topics, topics_capped=len(names) > MAX_TOPICS)
 
 
-def _counts(live: Mapping[str, int], ended: Ended | None, capped: tuple[str, ...]) -> dict[str, Any]:
+def _counts(
+    live: Mapping[str, int], ended: Ended | None, oldest: float | None, capped: tuple[str, ...]
+) -> dict[str, Any]:
     done = ended or Ended()
     tried = done.completed + done.failed + done.expired
     return {
@@ -291,8 +315,12 @@ def _counts(live: Mapping[str, int], ended: Ended | None, capped: tuple[str, ...
         "failed": done.failed,
         "expired": done.expired,
         "cancelled": done.cancelled,
+        "executions": done.executions,
+        "retried": done.retried,
+        "lost": done.lost,
         "success_rate": done.completed / tried if tried else None,
         "avg_execution_time": done.execution_us / done.executions / 1000 if done.executions else None,
+        "oldest_wait": oldest,
         "capped": capped,
     }
 

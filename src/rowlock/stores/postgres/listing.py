@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
@@ -83,6 +84,19 @@ class PostgresStep(Renderer):
 
     def time(self, value: datetime) -> str:
         return self._bind(value, "timestamptz")
+
+    def number(self, value: float) -> str:
+        return self._bind(float(value), "float8")
+
+    def id_text(self, column: str) -> str:
+        return f"{column}::text"
+
+    def binary(self, column: str) -> str:
+        return f'{column} COLLATE "C"'
+
+    def like(self, column: str, pattern: str) -> str:
+        escaped = re.sub(r"([\\_])", r"\\\1", pattern if "%" in pattern else f"%{pattern}%")
+        return f'{column} COLLATE "C" LIKE {self._bind(escaped, "text")}'
 
     def any_text(self, column: str, values: list[str]) -> str:
         return f"{column} = ANY ({self._bind(values, 'text[]')})"

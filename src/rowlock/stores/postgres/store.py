@@ -47,7 +47,7 @@ from rowlock.stores.base import (
 )
 from rowlock.stores.listing import Found, find, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
-from rowlock.stores.postgres import listing, migrate, partitions, rows
+from rowlock.stores.postgres import listing, migrate, partitions, records, rows
 from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.hints import LaneHints
@@ -68,6 +68,7 @@ from rowlock.stores.reading import (
     check_place,
     make_stats,
 )
+from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.reports import Reporter, death, merge, read_log
 
 T = TypeVar("T")
@@ -485,6 +486,10 @@ class PostgresStore:
         jobs = [rows.job(row) for row in await self._fetch(self._sql.get, list(ids))] if ids else []
         return {job.id: job for job in jobs}
 
+    async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
+        found = await self._fetch(self._sql.statuses, list(ids)) if ids else []
+        return {str(row[0]): Status(row[1]) for row in found}
+
     async def events(self, job_id: str) -> list[Event]:
         return [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
 
@@ -499,6 +504,29 @@ class PostgresStore:
     async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         found = await self._fetch(self._sql.kept_counts, max(limit, 0))
         return {rows.STATUS[status]: (there, counted) for status, there, counted in found}
+
+    # ── Records ──
+
+    async def records(self, kind: str, ids: Sequence[str] | None = None) -> list[Record]:
+        asked = None if ids is None else list(ids)
+        return [records.record(kind, row) for row in await self._fetch(self._sql.records, kind, asked)]
+
+    async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
+        async def run(connection: Any) -> bool:
+            try:
+                async with connection.transaction(isolation="read_committed"):
+                    await records.write(connection, self._sql, writes, entry)
+            except records.Refused:
+                return False
+            return True
+
+        return await self._with_connection(run)
+
+    async def sweep_records(self, limit: int) -> int:
+        return len(await self._fetch(self._sql.record_sweep, max(limit, 0)))
+
+    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
+        return [records.audited(row) for row in await self._fetch(self._sql.audited, before, max(limit, 0))]
 
     # ── Wake-up ──
 
@@ -556,8 +584,8 @@ class PostgresStore:
             found = await self._fetch(self._sql.stats, *bounds)
         else:
             found = await self._fetch(self._sql.stats_of_topic, *bounds, topic)
-        live = [Tally(branch, name, status, n) for branch, name, status, n, _ in found if branch is not None]
-        return make_stats(topic, live, [(row[1], row[4]) for row in found if row[0] is None])
+        live = [Tally(*row[:5]) for row in found if row[0] is not None]
+        return make_stats(topic, live, [(row[1], row[5]) for row in found if row[0] is None])
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
         place = check_place(limit, offset, cursor)

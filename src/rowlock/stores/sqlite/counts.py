@@ -1,7 +1,8 @@
-"""How jobs have ended, by topic: counted in the transaction that ends them."""
+"""What becomes of jobs and of their runs, by topic: counted in the transaction that does it."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from sqlite3 import Connection
 
@@ -9,25 +10,32 @@ from rowlock.core.job import Status
 from rowlock.stores.sqlite.rows import sql
 
 _COLUMN = {Status.COMPLETED: 0, Status.FAILED: 1, Status.EXPIRED: 2, Status.CANCELLED: 3}
-_EXECUTIONS, _EXECUTION_US = 4, 5
+_EXECUTIONS, _EXECUTION_US, _RETRIED, _LOST = 4, 5, 6, 7
 
 Ended = tuple[str, Status, int | None]  # topic, how, and for how many microseconds it ran
 
 
-def count(conn: Connection, ended: Iterable[Ended], sign: int = 1) -> None:
-    """Jobs that have ended; with sign -1, jobs that are taken back. Whatever has not ended is passed over."""
-    topics: dict[str, list[int]] = {}
+def count(
+    conn: Connection, ended: Iterable[Ended], sign: int = 1, *, retried: Iterable[str] = (), lost: Iterable[str] = ()
+) -> None:
+    """Jobs that have ended; with sign -1, jobs that are taken back. Whatever has not ended is passed over.
+
+    `retried` and `lost` are the topics of runs that were put back for a retry, or taken from who had them.
+    """
+    topics: defaultdict[str, list[int]] = defaultdict(lambda: [0] * 8)
     for topic, status, took in ended:
         column = _COLUMN.get(status)
         if column is None:
             continue
-        counts = topics.get(topic)
-        if counts is None:
-            counts = topics[topic] = [0] * 6
+        counts = topics[topic]
         counts[column] += sign
         if took is not None:
             counts[_EXECUTIONS] += 1
             counts[_EXECUTION_US] += took
+    for topic in retried:
+        topics[topic][_RETRIED] += 1
+    for topic in lost:
+        topics[topic][_LOST] += 1
     add(conn, topics)
 
 

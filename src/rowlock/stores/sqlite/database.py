@@ -19,8 +19,9 @@ from rowlock.errors import StoreBusy, StoreError
 from rowlock.stores import base
 from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import Filter, Page, Place, Stats
+from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.reports import read_log
-from rowlock.stores.sqlite import migrate, operators, reading, register, rows, settle, upkeep
+from rowlock.stores.sqlite import migrate, operators, reading, records, register, rows, settle, upkeep
 from rowlock.stores.sqlite.claim import claim as claim_
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.fence import fence
@@ -35,6 +36,10 @@ _HURRY = 1.0  # seconds to wait for it at most, once the store is being closed
 def microseconds() -> int:
     """The machine's clock, which is SQLite's."""
     return time.time_ns() // 1000
+
+
+class _Refused(Exception):
+    """A record has another revision than was wanted: nothing is written."""
 
 
 class Database:
@@ -250,6 +255,11 @@ class Database:
         times = rows.Times()
         return {row[0]: rows.job(row, times) for row in found}
 
+    def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
+        with translated(self.where):
+            found = self.conn.execute(rows.sql("statuses"), {"ids": rows.json_text(list(set(ids)))}).fetchall()
+        return {job_id: Status(status) for job_id, status in found}
+
     def events(self, job_id: str) -> list[Event]:
         with translated(self.where):
             return [rows.event(row) for row in self.conn.execute(rows.sql("events"), (job_id,)).fetchall()]
@@ -258,6 +268,27 @@ class Database:
         with translated(self.where):
             found = self.conn.execute(rows.sql("logs"), {"id": job_id}).fetchone()
         return Log([]) if found is None else read_log(*found)
+
+    def records(self, kind: str, ids: Sequence[str] | None) -> list[Record]:
+        with translated(self.where):
+            return records.read(self.conn, self._clock(), kind, ids)
+
+    def write_records(self, writes: Sequence[Write], entry: Entry | None) -> bool:
+        try:
+            with self.transaction() as now:
+                if not records.write(self.conn, now, writes, entry):
+                    raise _Refused
+        except _Refused:
+            return False
+        return True
+
+    def sweep_records(self, limit: int) -> int:
+        with self.transaction() as now:
+            return len(self.conn.execute(rows.sql("record_sweep"), {"now": now, "limit": max(limit, 0)}).fetchall())
+
+    def audit(self, before: int | None, limit: int) -> list[Audited]:
+        with translated(self.where):
+            return records.audit(self.conn, before, max(limit, 0))
 
     def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
         with translated(self.where):
@@ -290,7 +321,7 @@ class Database:
 
     def stats(self, topic: str | None = None) -> Stats:
         with translated(self.where):
-            return reading.stats(self.conn, topic)
+            return reading.stats(self.conn, self._clock(), topic)
 
     def list(self, filter: Filter, place: Place) -> Page:
         try:

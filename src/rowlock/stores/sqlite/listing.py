@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from sqlite3 import Connection
 from typing import Any
@@ -81,6 +82,20 @@ class SqliteStep(Renderer):
 
     def time(self, value: datetime) -> str:
         return self._bind(micros(value))
+
+    def number(self, value: float) -> str:
+        return self._bind(value)
+
+    def id_text(self, column: str) -> str:
+        return column
+
+    def binary(self, column: str) -> str:
+        return column
+
+    def like(self, column: str, pattern: str) -> str:
+        """LIKE would take A for a; GLOB doesn't."""
+        escaped = re.sub(r"([*?\[])", r"[\1]", pattern if "%" in pattern else f"%{pattern}%")
+        return f"{column} GLOB {self._bind(escaped.replace('%', '*'))}"
 
     def any_text(self, column: str, values: list[str]) -> str:
         return f"{column} IN (SELECT value FROM json_each({self._bind(json_text(values))}))"  # noqa: S608 - see Renderer

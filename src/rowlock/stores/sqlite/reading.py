@@ -32,12 +32,17 @@ def _find(conn: Connection, filter: Filter, place: Place) -> Found:
         return found
 
 
-def stats(conn: Connection, topic: str | None) -> Stats:
+def stats(conn: Connection, now: int, topic: str | None) -> Stats:
     text = sql("stats").replace("{of_topic}", "" if topic is None else "AND topic = :topic")
     # One row is for all topics, one more tells that there are more.
-    found = conn.execute(text, {"topic": topic, "bound": BOUND, "topics": MAX_TOPICS + 2}).fetchall()
-    live = [Tally(branch, name, status, n) for branch, name, status, n, _ in found if branch is not None]
-    return make_stats(topic, live, [(row[1], decode(row[4])) for row in found if row[0] is None])
+    bounds = {"bound": BOUND, "topics": MAX_TOPICS + 2}
+    found = conn.execute(text, {"topic": topic, "now": now} | bounds).fetchall()
+    live = [
+        Tally(branch, name, status, n, None if waited is None else waited / 1_000_000)
+        for branch, name, status, n, waited, _ in found
+        if branch is not None
+    ]
+    return make_stats(topic, live, [(row[1], decode(row[5])) for row in found if row[0] is None])
 
 
 def kept(conn: Connection, archived: bool, before: str | None, limit: int) -> list[Kept]:

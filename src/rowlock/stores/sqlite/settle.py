@@ -67,7 +67,7 @@ def _complete(conn: Connection, now: int, settlements: list[Settlement]) -> bool
         return False
     conn.execute(sql("settle_delete"), (json_text([one.id for one in settlements]),))
     counts = conn.execute(sql("settle_counts"), (before,)).fetchall()
-    add(conn, {topic: [jobs, 0, 0, 0, executions, took] for topic, jobs, executions, took in counts})
+    add(conn, {topic: [jobs, 0, 0, 0, executions, took, 0, 0] for topic, jobs, executions, took in counts})
     return True
 
 
@@ -101,7 +101,7 @@ def _settle_each(conn: Connection, now: int, settlements: Sequence[Settlement]) 
         conn.execute(sql("settle_delete"), (json_text([job_id for job_id, *_ in completed]),))
     if others:
         _apply(conn, now, others)
-    count(conn, ended)
+    count(conn, ended, retried=[row.topic for row, to in others if _is_retry(to)])
     verdicts = [APPLIED] * len(settlements)
     for place, settlement in refused:
         verdicts[place] = _refuse(conn, settlement)
@@ -123,6 +123,11 @@ def _may(row: _Held, settlement: Settlement) -> bool:
 
 def _started(row: _Held, to: Transition, now: int) -> int | None:
     return row.started_at if to.ran is None else max(row.claimed_at, now - span(to.ran))
+
+
+def _is_retry(to: Transition) -> bool:
+    """Put back because it failed. What was snoozed or given back is pending again too, but pays nothing."""
+    return to.status is Status.PENDING and to.retries is not None
 
 
 def _apply(conn: Connection, now: int, moves: list[tuple[_Held, Transition]]) -> None:

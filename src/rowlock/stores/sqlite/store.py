@@ -39,6 +39,7 @@ from rowlock.stores.base import (
 from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.reading import Filter, Page, PartitionReport, Stats, check_place
+from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.sqlite import connect, forks, transactions
 from rowlock.stores.sqlite.database import Database, microseconds
 from rowlock.stores.sqlite.doorbell import Doorbell, Watcher
@@ -294,11 +295,26 @@ class SqliteStore:
     async def get(self, ids: Sequence[str]) -> dict[str, Job]:
         return await self._use().reader.call(lambda db: db.get(ids))
 
+    async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
+        return await self._use().reader.call(lambda db: db.statuses(ids))
+
     async def events(self, job_id: str) -> list[Event]:
         return await self._use().reader.call(lambda db: db.events(job_id))
 
     async def logs(self, job_id: str) -> Log:
         return await self._use().reader.call(lambda db: db.logs(job_id))
+
+    async def records(self, kind: str, ids: Sequence[str] | None = None) -> list[Record]:
+        return await self._use().reader.call(lambda db: db.records(kind, ids))
+
+    async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
+        return await self._write(lambda db: db.write_records(writes, entry))
+
+    async def sweep_records(self, limit: int) -> int:
+        return await self._write(lambda db: db.sweep_records(limit))
+
+    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
+        return await self._use().reader.call(lambda db: db.audit(before, limit))
 
     async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
         return await self._use().reader.call(lambda db: db.kept(archived=archived, before=before, limit=limit))

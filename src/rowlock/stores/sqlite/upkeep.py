@@ -65,7 +65,12 @@ def rescue(
         rescued.append(Rescued(row.id, row.topic, row.version, status, bool(change["charged"])))
     conn.executemany(sql("rescue"), changes)
     append_history(conn, entries)
-    count(conn, [(one.topic, one.status, None) for one in rescued])
+    count(
+        conn,
+        [(one.topic, one.status, None) for one in rescued],
+        retried=[one.topic for one in rescued if one.charged],
+        lost=[one.topic for one in rescued],
+    )
     return rescued
 
 

@@ -42,8 +42,9 @@ rescued AS (
     RETURNING j.id, j.topic, j.version, j.status, d.charged
 ),
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, expired, cancelled)
-    SELECT topic, count(*) FILTER (WHERE status = 'expired'), count(*) FILTER (WHERE status = 'cancelled')
-    FROM rescued WHERE status IN ('expired', 'cancelled') GROUP BY topic
+    INSERT INTO {schema}._jobs_counts (topic, expired, cancelled, retried, lost)
+    SELECT topic, count(*) FILTER (WHERE status = 'expired'), count(*) FILTER (WHERE status = 'cancelled'),
+           count(*) FILTER (WHERE charged), count(*)
+    FROM rescued GROUP BY topic
 )
 SELECT id, topic, version, status, charged FROM rescued

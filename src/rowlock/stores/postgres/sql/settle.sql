@@ -48,15 +48,16 @@ moved AS (
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
-    RETURNING j.id, j.topic, j.status
+    RETURNING j.id, j.topic, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried
 ),
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, completed, executions, execution_us, failed, cancelled)
+    INSERT INTO {schema}._jobs_counts (topic, completed, executions, execution_us, failed, cancelled, retried)
     SELECT topic, count(*) FILTER (WHERE status IS NULL), count(took),
            coalesce(extract(epoch FROM sum(took)) * 1000000, 0),
-           count(*) FILTER (WHERE status = 'failed'), count(*) FILTER (WHERE status = 'cancelled')
+           count(*) FILTER (WHERE status = 'failed'), count(*) FILTER (WHERE status = 'cancelled'),
+           count(*) FILTER (WHERE status = 'pending')
     FROM (SELECT topic, NULL AS status, took FROM archived UNION ALL
-          SELECT topic, status, NULL FROM moved WHERE status IN ('failed', 'cancelled')) ended
+          SELECT topic, status, NULL FROM moved WHERE status IN ('failed', 'cancelled') OR retried) ended
     GROUP BY topic
 ),
 settle_summary AS (

@@ -1,26 +1,31 @@
 -- How many jobs stand where, and how they have ended; one statement, one snapshot. Each branch goes along its own index
 -- and counts up to a bound ($1); the answer tells the branches apart, so that a bound that was reached is seen.
-SELECT 'ready' AS branch, topic, 'pending' AS status, count(*) AS n, NULL::bigint[] AS ended
-FROM (SELECT j.topic FROM {schema}._jobs j WHERE j.ready {of_topic} LIMIT $1::int) s GROUP BY topic
+-- `waited`: for how many seconds the oldest job that was counted has been due.
+SELECT 'ready' AS branch, topic, 'pending' AS status, count(*) AS n,
+       extract(epoch FROM greatest((SELECT clock_timestamp()) - min(run_at), interval '0'))::float8 AS waited,
+       NULL::bigint[] AS ended
+FROM (SELECT j.topic, j.run_at FROM {schema}._jobs j WHERE j.ready {of_topic} LIMIT $1::int) s GROUP BY topic
 UNION ALL
-SELECT 'due', topic, 'pending', count(*), NULL
+SELECT 'due', topic, 'pending', count(*), NULL, NULL
 FROM (SELECT j.topic FROM {schema}._jobs j WHERE j.status = 'pending' AND NOT j.ready ORDER BY j.run_at LIMIT $1::int) s
 GROUP BY topic
 UNION ALL
-SELECT 'lease', topic, status, count(*), NULL
+SELECT 'lease', topic, status, count(*), NULL, NULL
 FROM (SELECT j.topic, j.status FROM {schema}._jobs j WHERE j.locked_until IS NOT NULL ORDER BY j.locked_until
       LIMIT $1::int) s
 GROUP BY topic, status
 UNION ALL
-SELECT 'waiting', topic, 'waiting', count(*), NULL
+SELECT 'waiting', topic, 'waiting', count(*), NULL, NULL
 FROM (SELECT j.topic FROM {schema}._jobs j WHERE j.status = 'waiting' ORDER BY j.id LIMIT $1::int) s GROUP BY topic
 UNION ALL
-SELECT 'blocked', topic, 'blocked', count(*), NULL
+SELECT 'blocked', topic, 'blocked', count(*), NULL, NULL
 FROM (SELECT j.topic FROM {schema}._jobs j WHERE j.status = 'blocked' ORDER BY j.id LIMIT $1::int) s GROUP BY topic
 UNION ALL
-SELECT NULL, topic, NULL, NULL, ARRAY[completed, failed, expired, cancelled, executions, execution_us]
+SELECT NULL, topic, NULL, NULL, NULL,
+       ARRAY[completed, failed, expired, cancelled, executions, execution_us, retried, lost]
 FROM (SELECT * FROM {schema}._jobs_totals j WHERE true {of_topic} ORDER BY topic LIMIT $2::int) s
 UNION ALL  -- what is not folded yet
-SELECT NULL, coalesce(topic, ''), NULL, NULL,
-       ARRAY[sum(completed), sum(failed), sum(expired), sum(cancelled), sum(executions), sum(execution_us)]::bigint[]
+SELECT NULL, coalesce(topic, ''), NULL, NULL, NULL,
+       ARRAY[sum(completed), sum(failed), sum(expired), sum(cancelled), sum(executions), sum(execution_us), sum(retried),
+             sum(lost)]::bigint[]
 FROM {schema}._jobs_counts j WHERE true {of_topic} GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0

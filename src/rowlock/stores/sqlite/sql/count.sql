@@ -1,6 +1,7 @@
-INSERT INTO _jobs_totals (topic, completed, failed, expired, cancelled, executions, execution_us)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO _jobs_totals (topic, completed, failed, expired, cancelled, executions, execution_us, retried, lost)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (topic) DO UPDATE
 SET completed = completed + excluded.completed, failed = failed + excluded.failed, expired = expired + excluded.expired,
     cancelled = cancelled + excluded.cancelled, executions = executions + excluded.executions,
-    execution_us = execution_us + excluded.execution_us
+    execution_us = execution_us + excluded.execution_us, retried = retried + excluded.retried,
+    lost = lost + excluded.lost

@@ -1,0 +1,1 @@
+"""Who may do what: rules, identities, tokens, accounts and settings."""

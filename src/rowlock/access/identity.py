@@ -1,0 +1,90 @@
+"""Who asks, and what that one may do at all. What it may do to a job is a rule's business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from msgspec import Struct
+
+from rowlock.core.codec import clean_text
+from rowlock.core.conditions import Compared, Condition, Every, Some
+
+SCOPES = ("read", "enqueue", "manage", "worker", "admin")
+"""Of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `manage`: requeue, cancel, update, delete,
+pause; includes read. `worker`: claim and settle. `admin`: everything a superuser may."""
+
+LONGEST_NAME = 500  # behind it stands what kind of identity it is
+_IMPLIED = {"manage": ("read",), "admin": SCOPES}
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """`claims` is what rules see as @request.auth. `scopes` go beyond the rules: who has them needs none. `topics`: of
+    a token that is for some only; None: for all. `job`: of a token that is for one job. `expires_at`: of the
+    credential. `read_only` changes nothing, whatever the rules say."""
+
+    kind: Literal["anonymous", "superuser", "token", "user"]
+    id: str = ""
+    name: str = ""
+    claims: Mapping[str, Any] = {}
+    scopes: frozenset[str] = frozenset()
+    topics: tuple[str, ...] | None = None
+    job: str | None = None
+    expires_at: datetime | None = None
+    read_only: bool = False
+
+    @property
+    def by(self) -> str:
+        """For the audit. Whatever an application calls its users, it can be kept."""
+        return clean_text(f"{self.kind} {self.name or self.id}"[:200]) if self.id else self.kind
+
+    def has(self, scope: str) -> bool:
+        return scope in self.scopes
+
+    @property
+    def reach(self) -> Condition:
+        """The jobs beyond which it gets nowhere, whatever scopes and rules say."""
+        bounds: list[Condition] = []
+        if self.topics is not None:
+            bounds.append(Some(tuple(Compared("topic", "=", topic) for topic in self.topics)))
+        if self.job is not None:
+            bounds.append(Compared("id", "=", self.job))
+        return Every(tuple(bounds)) if len(bounds) > 1 else bounds[0] if bounds else True
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.topics is not None or self.job is not None
+
+
+ANONYMOUS = Identity(kind="anonymous")
+
+
+def is_storable(text: str) -> bool:
+    """No database takes a NUL or half of a surrogate pair, and no answer can hold the latter."""
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))
+
+
+def with_implied(scopes: frozenset[str]) -> frozenset[str]:
+    return scopes.union(*(_IMPLIED.get(scope, ()) for scope in scopes))
+
+
+def superuser(email: str, *, read_only: bool = False) -> Identity:
+    scopes = frozenset({"read"}) if read_only else frozenset(SCOPES)
+    claims = {"id": email, "email": email, "superuser": True}
+    return Identity(kind="superuser", id=email, name=email, claims=claims, scopes=scopes, read_only=read_only)
+
+
+def user(claims: Mapping[str, Any], *, expires_at: datetime | None = None) -> Identity:
+    """One of the application's own, by what it says of them; `id` is who. TypeError: it is nobody that we can name."""
+    given = claims.get("id")
+    name = str(given) if isinstance(given, str | int | UUID) and not isinstance(given, bool) else ""
+    if not is_name(name):
+        raise TypeError(f"id must be a text of 1 to {LONGEST_NAME} characters, not {given!r:.40}")
+    return Identity(kind="user", id=name, claims={**claims, "id": name}, expires_at=expires_at)
+
+
+def is_name(text: str) -> bool:
+    """Can it stand in the audit, and in an answer?"""
+    return 0 < len(text) <= LONGEST_NAME and is_storable(text)

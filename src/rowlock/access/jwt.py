@@ -1,0 +1,139 @@
+"""JSON Web Tokens of the application's own users: who `sub` is becomes @request.auth.id, the rest of the claims too.
+
+A shared secret means HS256 and nothing else; a key set (JWKS, a file or a URL) means RS256 and ES256 and nothing else,
+so that nobody can pass off a public key as a shared secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rowlock.access.identity import Identity, is_name, user
+from rowlock.errors import InvalidInput, MissingExtra
+
+log = logging.getLogger("rowlock")
+
+SHORTEST_SECRET = 32
+LONGEST_TOKEN = 8192
+_LEEWAY = 30  # seconds that clocks may be apart
+_FRESH = 600.0  # seconds for which a key set is taken as it is …
+_AGAIN = 10.0  # … and after which it may be read again because of a key that is not in it
+_LARGEST_SET = 1 << 20
+
+
+class Verifier:
+    def __init__(
+        self,
+        *,
+        secret: str | None = None,
+        jwks: str | None = None,
+        issuer: str | None = None,
+        audience: str | None = None,
+    ) -> None:
+        try:
+            import jwt
+        except ImportError:
+            raise MissingExtra("server", "pyjwt") from None
+        if (secret is None) == (jwks is None):
+            raise InvalidInput("jwt_secret", "both_given", "give jwt_secret or jwt_jwks, not both")
+        if secret is not None and len(secret.encode()) < SHORTEST_SECRET:
+            raise InvalidInput("jwt_secret", "too_short", f"must have at least {SHORTEST_SECRET} bytes")
+        self._jwt = jwt
+        self._secret = secret
+        self._set = None if jwks is None else KeySet(jwks)
+        self._issuer = issuer
+        self._audience = audience
+
+    async def identify(self, text: str) -> Identity | None:
+        """None: it is not valid."""
+        if len(text) > LONGEST_TOKEN:
+            return None
+        try:
+            key = self._secret if self._set is None else await self._set.key(self._jwt.get_unverified_header(text))
+            if key is None:
+                return None
+            claims: Mapping[str, Any] = self._jwt.decode(
+                text,
+                key,
+                algorithms=["HS256"] if self._set is None else ["RS256", "ES256"],
+                issuer=self._issuer,
+                audience=self._audience,
+                leeway=_LEEWAY,
+                options={"require": ["exp", "sub"], "verify_aud": self._audience is not None},
+            )
+        except (self._jwt.PyJWTError, ValueError, TypeError):
+            return None
+        name = claims["sub"]
+        if not isinstance(name, str) or not is_name(name):
+            return None
+        return user({**claims, "id": name}, expires_at=datetime.fromtimestamp(float(claims["exp"]), UTC))
+
+
+class KeySet:
+    """Public keys by their ids. Read again when it is old, or when a key is asked for that is not in it."""
+
+    def __init__(self, place: str) -> None:
+        parts = urlsplit(place)
+        loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        if parts.scheme == "http" and not loopback:
+            raise InvalidInput("jwt_jwks", "not_https", "must be https://…, or a file")
+        self._url = place if parts.scheme in ("http", "https") else None
+        self._file = Path(place)
+        self._keys: dict[str | None, Any] = {}
+        self._read_at = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def key(self, header: Mapping[str, Any]) -> Any:
+        """None: there is no such key."""
+        wanted = header.get("kid")
+        if wanted in self._keys and time.monotonic() - self._read_at <= _FRESH:
+            return self._keys[wanted]  # whoever has a made-up key may make us look again, but nobody wait for it
+        async with self._lock:
+            age = time.monotonic() - self._read_at
+            if age > _FRESH or (wanted not in self._keys and age > _AGAIN):
+                self._read_at = time.monotonic()
+                try:
+                    self._keys = await asyncio.to_thread(self._read)
+                except (OSError, ValueError, HTTPException) as error:  # what is known stays good
+                    log.error("the key set %s can't be read: %s", self._url or self._file, error)
+        return self._keys.get(wanted)
+
+    def _read(self) -> dict[str | None, Any]:
+        import jwt
+
+        if self._url is None:
+            text = self._file.read_bytes()
+        else:
+            with urllib.request.build_opener(_NoDetours).open(self._url, timeout=5) as answer:
+                text = answer.read(_LARGEST_SET)
+        found = json.loads(text)
+        listed = found.get("keys") if isinstance(found, dict) else None
+        if not isinstance(listed, list):
+            raise ValueError("it has no list of keys")
+        keys: dict[str | None, Any] = {}
+        for one in listed:
+            if isinstance(one, dict) and one.get("kty") in ("RSA", "EC") and one.get("use", "sig") == "sig":
+                try:
+                    keys[one.get("kid")] = jwt.PyJWK(one)
+                except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+                    continue  # of a kind that we don't take, or none at all: the others are good all the same
+        if listed and not keys:
+            raise ValueError("none of its keys is one that we take")
+        return keys
+
+
+class _NoDetours(urllib.request.HTTPRedirectHandler):
+    """A redirect could lead to plain http, or to an address that only we can reach."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        return None

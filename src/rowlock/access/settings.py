@@ -1,0 +1,150 @@
+"""Settings that are kept in the database and changed while everything runs: who may do what, and how workers work.
+
+What was never set has its default. Rules are checked when they are saved; one that can't be read denies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from rowlock.access import rules
+from rowlock.access.rules import Rule
+from rowlock.core.codec import check_text
+from rowlock.core.job import check_topic
+from rowlock.errors import InvalidInput
+from rowlock.stores.base import Store
+from rowlock.stores.records import Entry, Record, Write
+
+log = logging.getLogger("rowlock")
+
+KIND, ID = "settings", "jobs"
+MOST_TOPICS = 1000
+_NOBODY = Rule("", False)
+
+
+class AccessSettings(Struct, frozen=True, kw_only=True):
+    """`enqueue_rule` is judged on the job to be created, `manage_rule` on jobs that are there: '' is superusers only.
+    `allowed_topics`: what may be enqueued over HTTP; empty is any. The last three are the workers': seconds."""
+
+    http_enabled: bool = True
+    enqueue_rule: str = ""
+    manage_rule: str = ""
+    allowed_topics: tuple[str, ...] = ()
+    worker_pool_size: int = 10
+    poll_interval: float = 1.0
+    lock_duration: float = 30.0
+
+
+NAMES = AccessSettings.__struct_fields__
+_BOUNDS = {"worker_pool_size": (1, 10_000), "poll_interval": (0.01, 3600), "lock_duration": (0.5, 86_400)}
+
+
+class Current(Struct, frozen=True):
+    """`given`: what was set, beside its checked form. `revision` 0: nothing ever was."""
+
+    settings: AccessSettings
+    given: Mapping[str, Any]
+    revision: int
+    enqueue: Rule
+    manage: Rule
+
+
+def check(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """None means the default."""
+    checked: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in NAMES:
+            raise InvalidInput(name, "unknown_setting", f"is none of {', '.join(NAMES)}")
+        checked[name] = None if value is None else _check(name, value)
+    return checked
+
+
+def _check(name: str, value: Any) -> Any:
+    match name:
+        case "http_enabled":
+            if not isinstance(value, bool):
+                raise InvalidInput(name, "not_a_bool", f"must be true or false, not {value!r:.40}")
+            return value
+        case "enqueue_rule" | "manage_rule":
+            if not isinstance(value, str):
+                raise InvalidInput(name, "not_text", f"must be text, not {type(value).__name__}")
+            return rules.parse(value, name).text
+        case "allowed_topics":
+            if isinstance(value, str) or not isinstance(value, Sequence):
+                raise InvalidInput(name, "not_a_list", f"must be a list of topics, not {type(value).__name__}")
+            if len(value) > MOST_TOPICS:
+                raise InvalidInput(name, "too_many", f"has {len(value)} entries, at most {MOST_TOPICS} are allowed")
+            try:
+                return list(dict.fromkeys(check_topic(topic) for topic in value))
+            except InvalidInput as error:
+                raise InvalidInput(name, error.code, error.problem) from None
+        case _:
+            low, high = _BOUNDS[name]
+            whole = name == "worker_pool_size"
+            kind = int if whole else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+                what = "a whole number" if whole else "a number of seconds"
+                raise InvalidInput(name, "out_of_range", f"must be {what} from {low:g} to {high:g}, not {value!r:.40}")
+            return value if whole else float(value)
+
+
+async def load(store: Store) -> Current:
+    found = await store.records(KIND, [ID])
+    return read(found[0] if found else None)
+
+
+def read(record: Record | None) -> Current:
+    given = {} if record is None else {name: value for name, value in record.data.items() if _is_good(name, value)}
+    tuples: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    settings = AccessSettings(**tuples)
+    return Current(
+        settings,
+        given,
+        0 if record is None else record.revision,
+        _rule("enqueue_rule", settings.enqueue_rule),
+        _rule("manage_rule", settings.manage_rule),
+    )
+
+
+def _is_good(name: str, value: Any) -> bool:
+    """What another version of this program has written may be nothing that we know."""
+    if name not in NAMES or value is None:
+        return False
+    try:
+        return name in ("enqueue_rule", "manage_rule") or _check(name, value) is not None
+    except InvalidInput as error:
+        log.error("the setting has no effect: %s", error)
+        return False
+
+
+def _rule(name: str, text: str) -> Rule:
+    try:
+        return rules.parse(text, name)
+    except InvalidInput as error:  # written by another version of this program
+        log.error("%s denies everyone but superusers, because it can't be read: %s", name, error)
+        return _NOBODY
+
+
+async def change(store: Store, changes: Mapping[str, Any], *, by: str, reason: str | None = None) -> Current:
+    """What is given, and nothing else; the audit has what it was before."""
+    checked = check(changes)
+    if reason is not None:
+        check_text(reason, "reason", max_chars=2000)
+    if not checked:
+        raise InvalidInput("settings", "nothing_given", f"give one of {', '.join(NAMES)}")
+    while True:  # until nobody else has changed it in between
+        current = await load(store)
+        after = {**current.given, **checked}
+        data = {name: value for name, value in after.items() if value is not None}
+        before = {name: current.given.get(name) for name in checked}
+        entry = Entry(by, "settings.change", reason=reason, data={"before": before, "after": checked})
+        if await store.write_records([Write(KIND, ID, data, revision=current.revision)], entry):
+            return await load(store)
+
+
+NOTHING = read(None)
+"""Nothing was ever set."""

@@ -1,0 +1,122 @@
+"""API tokens: for programs. Scoped, maybe for some topics or one job, maybe for a time; revoked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from rowlock.access import secrets
+from rowlock.access.identity import SCOPES, Identity, with_implied
+from rowlock.core.codec import check_text
+from rowlock.core.job import check_time, check_topic
+from rowlock.errors import InvalidInput
+from rowlock.stores.base import Store
+from rowlock.stores.records import Entry, Record, Write
+
+KIND = "token"
+MOST_TOPICS = 100
+_TOUCH = timedelta(minutes=1)  # how exact `last_used` is: not every request writes
+
+
+class Token(Struct, frozen=True):
+    """What is known of it; its text is not."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    topics: tuple[str, ...] | None
+    job: str | None
+    created: datetime
+    created_by: str
+    expires_at: datetime | None
+    last_used: datetime | None
+
+
+def from_record(record: Record) -> Token:
+    data = record.data
+    topics = None if data["topics"] is None else tuple(data["topics"])
+    used = None if data["used"] is None else datetime.fromisoformat(data["used"])
+    return Token(
+        record.id, data["name"], tuple(data["scopes"]), topics, data["job"],
+        record.created, data["by"], record.expires_at, used,
+    )  # fmt: skip
+
+
+def identity(token: Token) -> Identity:
+    return Identity(
+        kind="token",
+        id=token.id,
+        name=token.name,
+        scopes=with_implied(frozenset(token.scopes)),
+        topics=token.topics,
+        job=token.job,
+        expires_at=token.expires_at,
+    )
+
+
+async def create(
+    store: Store,
+    name: str,
+    scopes: Sequence[str],
+    *,
+    by: str,
+    reason: str | None = None,
+    topics: Sequence[str] | None = None,
+    job: str | None = None,
+    expires_at: datetime | None = None,
+) -> tuple[Token, str]:
+    """The token, and its text, which nobody can tell again."""
+    given = tuple(dict.fromkeys(scopes))
+    if not given:
+        raise InvalidInput("scopes", "empty", f"name at least one of {', '.join(SCOPES)}")
+    if unknown := [scope for scope in given if scope not in SCOPES]:
+        raise InvalidInput("scopes", "unknown_scope", f"{unknown[0]!r:.40} is none of {', '.join(SCOPES)}")
+    only = None if topics is None else _check_topics(topics)
+    if only is not None and not 1 <= len(only) <= MOST_TOPICS:
+        raise InvalidInput("topics", "out_of_range", f"name 1 to {MOST_TOPICS} topics, or leave it out for all")
+    if "admin" in given and (only is not None or job is not None):
+        raise InvalidInput("topics", "admin_is_unbounded", "the scope admin can't be limited to topics")
+    until = None if expires_at is None else check_time(expires_at, "expires_at")
+    if until is not None and until <= await store.now():
+        raise InvalidInput("expires_at", "past", "is over already")
+    issued = secrets.issue(KIND)
+    data = {
+        "hash": issued.hash, "name": check_text(name, "name", max_chars=100), "scopes": list(given),
+        "topics": None if only is None else list(only), "job": job, "by": by, "used": None,
+    }  # fmt: skip
+    told = {"token": issued.id, **{key: data[key] for key in ("name", "scopes", "topics", "job")}}
+    await store.write_records(
+        [Write(KIND, issued.id, data, revision=0, expires_at=until)],
+        Entry(by, "token.create", reason=reason, data=told),
+    )
+    [record] = await store.records(KIND, [issued.id])
+    return from_record(record), issued.text
+
+
+def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return tuple(dict.fromkeys(check_topic(topic) for topic in topics))
+    except InvalidInput as error:
+        raise InvalidInput("topics", error.code, error.problem) from None
+
+
+async def touch(store: Store, record: Record, now: datetime) -> None:
+    """It is in use. What was revoked meanwhile stays so."""
+    used = record.data["used"]
+    if used is None or now - datetime.fromisoformat(used) >= _TOUCH:
+        data = {**record.data, "used": now.isoformat()}
+        await store.write_records(
+            [Write(KIND, record.id, data, revision=record.revision, expires_at=record.expires_at)]
+        )
+
+
+async def revoke(store: Store, token_id: str, *, by: str, reason: str | None = None) -> bool:
+    """False: there is none (any more)."""
+    entry = Entry(by, "token.revoke", reason=reason, data={"token": token_id})
+    return secrets.is_id(token_id) and await store.write_records([Write(KIND, token_id, None)], entry)
+
+
+async def every(store: Store) -> list[Token]:
+    return [from_record(record) for record in await store.records(KIND)]

@@ -1,0 +1,103 @@
+"""Conditions on the columns of a job: judged in memory for one, and by the stores in SQL for many. Both agree.
+
+There is no negation, so that what SQL calls unknown may stand for false.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from msgspec import Struct
+
+Kind = Literal["text", "number", "time"]
+FIELDS: dict[str, Kind] = {
+    "id": "text", "topic": "text", "status": "text", "key": "text", "scope": "text", "scope_id": "text",
+    "flow_id": "text", "step": "text", "stage": "text", "locked_by": "text",
+    "priority": "number", "retries": "number", "max_retries": "number", "crashes": "number", "version": "number",
+    "progress": "number", "timeout": "number",
+    "created": "time", "updated": "time", "run_at": "time", "expires_at": "time", "started_at": "time",
+    "finished_at": "time",
+}  # fmt: skip
+Op = Literal["=", "!=", ">", ">=", "<", "<=", "~", "!~"]
+Value = str | float | datetime
+
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
+}  # fmt: skip
+OPS = (*COMPARE, "~", "!~")
+
+
+class Compared(Struct, frozen=True):
+    """A column compared with a value; `null` is the answer if the column is NULL. A `value` of None asks whether it is
+    empty (=) or not (!=), NULL or ''."""
+
+    field: str
+    op: Op
+    value: Value | None
+    null: bool = False
+
+
+class Every(Struct, frozen=True):
+    parts: tuple[Condition, ...]
+
+
+class Some(Struct, frozen=True):
+    parts: tuple[Condition, ...]
+
+
+Condition = Compared | Every | Some | bool
+
+
+def holds(condition: Condition, job: Mapping[str, Any]) -> bool:
+    """For one job, by its columns; a column that is not there is empty."""
+    match condition:
+        case bool():
+            return condition
+        case Every():
+            return all(holds(part, job) for part in condition.parts)
+        case Some():
+            return any(holds(part, job) for part in condition.parts)
+        case Compared():
+            return _test(condition, job.get(condition.field))
+
+
+def _test(test: Compared, value: Any) -> bool:
+    if test.value is None:
+        return (value is None or value == "") == (test.op == "=")
+    if value is None:
+        return test.null
+    if test.op in ("~", "!~"):
+        return like(str(value), str(test.value)) == (test.op == "~")
+    return COMPARE[test.op](value, test.value)
+
+
+def like(text: str, pattern: str) -> bool:
+    """% stands for anything; without one the pattern may stand anywhere in the text. Case counts."""
+    parts = pattern.split("%") if "%" in pattern else ["", pattern, ""]
+    first, *middle, last = parts
+    if not text.startswith(first):
+        return False
+    at = len(first)
+    for part in middle:
+        found = text.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return text.endswith(last) and len(text) - len(last) >= at
+
+
+def required(condition: Condition) -> dict[str, str]:
+    """Texts that columns must be equal to, whatever else: an index may know them."""
+    match condition:
+        case Compared(op="=", value=str() as value):
+            return {condition.field: value}
+        case Every():
+            found: dict[str, str] = {}
+            for part in condition.parts:
+                found |= required(part)
+            return found
+        case _:
+            return {}

@@ -1,0 +1,180 @@
+"""Who asks: by the application's own means, a token, a JWT, or a session. And from where: no foreign page may."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from rowlock.access import secrets, sessions, superusers, tokens
+from rowlock.access.identity import ANONYMOUS, Identity, user
+from rowlock.access.lookup import Lookup
+from rowlock.http.problems import Problem
+from rowlock.http.request import Request
+from rowlock.http.sessions import shown_session
+from rowlock.http.settings import ApiSettings
+from rowlock.stores.base import Store
+from rowlock.stores.records import Record
+
+log = logging.getLogger("rowlock.http")
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+CSRF_HEADER = "x-rowlock-csrf"
+_KEPT = 1000  # identities of tokens
+_TOUCH = 60.0  # seconds between notes that a token or a session is in use
+
+
+class Doorkeeper:
+    """For one event loop."""
+
+    def __init__(self, settings: ApiSettings, store: Callable[[], Awaitable[Store]]) -> None:
+        self._settings = settings
+        self._store = store
+        self._verifier = settings.verifier()
+        self._tokens = Lookup(store, tokens.KIND)
+        self._sessions = Lookup(store, sessions.KIND)
+        self._superusers = Lookup(store, superusers.KIND)
+        self._known: dict[tuple[str, int], Identity] = {}  # by the token's id and revision: what it says is read once
+        self._touched: dict[str, float] = {}  # when it is worth a write again
+        self._hosts: set[str] = set()  # that were found good
+
+    # ── From where ──
+
+    def check_host(self, request: Request) -> None:
+        """A foreign name that leads here (DNS rebinding) gets nothing."""
+        allowed, host = self._settings.allowed_hosts, request.host
+        if allowed is None or host in self._hosts:
+            return
+        if host_name(host) not in allowed:
+            raise Problem(421, "wrong_host", "this server doesn't answer to that name", field="host")
+        if len(self._hosts) < _KEPT:
+            self._hosts.add(host)
+
+    def check_origin(self, request: Request) -> str | None:
+        """The foreign origin that may call, if it is one. A page of another origin that may not is refused, whatever
+        else it brings along."""
+        origin = request.headers.get("origin")
+        if origin is not None:
+            if origin in self._settings.origins:
+                return origin
+            if not self._is_own(request, origin):
+                raise _foreign()
+        elif request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            raise _foreign()
+        return None
+
+    def _is_other(self, request: Request) -> bool:
+        origin = request.headers.get("origin")
+        return origin is not None and not self._is_own(request, origin)
+
+    def _is_own(self, request: Request, origin: str) -> bool:
+        if self._settings.public_url is not None:
+            return origin == self._settings.public_url
+        return origin == f"{'https' if request.is_secure else 'http'}://{request.host}"
+
+    def _check_ambient(self, request: Request) -> None:
+        """The application may know them by a cookie, for which the same holds as for ours."""
+        if self._is_other(request) and request.method not in ("GET", "HEAD"):
+            raise _foreign()
+        self._check_csrf(request)
+
+    def _check_csrf(self, request: Request) -> None:
+        """A cookie goes along with what a foreign page makes a browser send. So it counts only with a sign that our own
+        page has sent it: its origin, which was checked, or a header, which a foreign page can't set."""
+        if request.method in ("GET", "HEAD"):
+            return
+        headers = request.headers
+        if not ("origin" in headers or headers.get("sec-fetch-site") == "same-origin" or CSRF_HEADER in headers):
+            text = f"a session needs the header Origin, Sec-Fetch-Site or {CSRF_HEADER}"
+            raise Problem(403, "csrf", text, field="origin")
+
+    # ── Who ──
+
+    async def identify(self, request: Request) -> Identity:
+        """A credential that is not good is an error, never anonymous."""
+        if self._settings.authenticate is not None:
+            found = self._settings.authenticate(request)
+            if inspect.isawaitable(found):
+                found = await found
+            if found is not None and not isinstance(found, Identity):
+                found = user(found) if found.get("id") not in (None, "") else None  # it may know that it is nobody
+            if found is not None:
+                if "cookie" in request.headers and "authorization" not in request.headers:
+                    self._check_ambient(request)
+                return found
+        if (header := request.headers.get("authorization")) is not None:
+            return await self._bearer(header)
+        # A page of another origin that may call has a token. The cookie may have gone along: to another port, say.
+        shown = None if self._is_other(request) else shown_session(request)
+        if shown is not None:
+            identity = await self._session(shown)
+            if identity is not None:
+                self._check_csrf(request)
+                return identity
+        return ANONYMOUS  # also with a session that has ended: the page shows the login
+
+    async def _bearer(self, header: str) -> Identity:
+        scheme, _, text = header.partition(" ")
+        if scheme.lower() != "bearer":
+            raise _unauthenticated("the header Authorization must say Bearer")
+        if text.startswith(f"{secrets.KINDS['token']}_"):
+            found = await self._token(secrets.read("token", text))
+        else:
+            found = None if self._verifier is None else await self._verifier.identify(text)
+        if found is None:
+            raise _unauthenticated("this token is unknown, expired or revoked")
+        return found
+
+    async def _token(self, shown: secrets.Shown | None) -> Identity | None:
+        record = None if shown is None else await self._tokens.get(shown.id)
+        if shown is None or record is None or not shown.matches(record.data["hash"]):
+            return None
+        await self._touch(record, tokens.touch)
+        known = self._known.get((record.id, record.revision))
+        if known is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            known = self._known[record.id, record.revision] = tokens.identity(tokens.from_record(record))
+        return known
+
+    async def _session(self, shown: secrets.Shown) -> Identity | None:
+        record = await self._sessions.get(shown.id)
+        if record is None or not shown.matches(record.data["hash"]):
+            return None
+        session = sessions.from_record(record)
+        owner = await self._superusers.get(session.email)
+        if owner is None or owner.data["stamp"] != session.stamp or session.ends <= datetime.now(UTC):
+            return None
+        await self._touch(record, sessions.touch)
+        return superusers.from_record(owner).identity
+
+    async def _touch(self, record: Record, touch: Callable[[Store, Record, datetime], Awaitable[None]]) -> None:
+        """Say that it was used: once in a while, and never at the expense of the request."""
+        now = time.monotonic()
+        if now < self._touched.get(record.id, now):
+            return
+        if len(self._touched) >= _KEPT:
+            self._touched.clear()
+        self._touched[record.id] = now + _TOUCH
+        if self._settings.read_only:
+            return
+        try:
+            await touch(await self._store(), record, datetime.now(UTC))
+        except Exception as error:
+            log.warning("the last use of %s can't be written down: %s", record.id, error)
+
+
+def host_name(host: str) -> str:
+    """Without the port."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
+    return name.removeprefix("[").removesuffix("]")
+
+
+def _foreign() -> Problem:
+    return Problem(403, "cross_origin", "pages of other origins may not call this", field="origin")
+
+
+def _unauthenticated(detail: str) -> Problem:
+    return Problem(401, "not_authenticated", detail, headers={"www-authenticate": 'Bearer error="invalid_token"'})

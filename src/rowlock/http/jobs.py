@@ -1,0 +1,446 @@
+"""Routes of jobs: enqueue, look, steer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from rowlock.access import tokens
+from rowlock.core.conditions import Condition, holds, required
+from rowlock.core.ids import check_id
+from rowlock.core.job import (
+    DEFAULT_MAX_RETRIES,
+    DEFAULT_PRIORITY,
+    DEFAULT_TIMEOUT,
+    LIVE,
+    Job,
+    Status,
+    check_priority,
+    check_timeout,
+)
+from rowlock.errors import InvalidInput
+from rowlock.http import shapes
+from rowlock.http.call import Call, columns, denied
+from rowlock.http.problems import Problem
+from rowlock.http.response import Response, answer, nothing
+from rowlock.http.routes import ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
+from rowlock.stores.base import Enqueued
+from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter
+
+MOST_IN_BATCH = 1000
+LONGEST_WAIT = 60.0
+LONGEST_TOKEN = 86_400.0
+_SAMPLE = 20  # of one's own completed jobs, for the average of how long they take
+
+
+# ── Enqueue ──
+
+
+async def enqueue(call: Call) -> Response:
+    asked: shapes.EnqueueBody = call.body
+    options = asked.options()
+    call.check_enqueue(asked.topic, partial(_columns, call, asked))
+    if asked.id is not None:
+        await _refuse_hidden(call, [asked])
+    told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
+    if told.existing:
+        return await _existing(call, told)
+    return answer(shapes.enqueued_body(asked.topic, told))
+
+
+async def enqueue_batch(call: Call) -> Response:
+    asked: shapes.BatchBody = call.body
+    if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
+        raise Problem(400, "out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
+    for one in asked.jobs:
+        call.check_enqueue(one.topic, partial(_columns, call, one))
+    await _refuse_hidden(call, asked.jobs)
+    entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
+    told = await call.api.jobs.enqueue_many(entries)
+    hidden = await _hidden(call, [new.id for new in told if new.existing])
+    items = [shapes.enqueued_body(one.topic, new) for one, new in zip(asked.jobs, told, strict=True)]
+    for item in items:
+        if item.id in hidden:  # it came in between: the batch is written by now, so this is no error any more
+            item.id = item.status = None
+            item.run_at = item.created = None
+    return answer(shapes.BatchAnswer(items=items))
+
+
+async def _hidden(call: Call, ids: list[str]) -> set[str]:
+    """Those of them that may not be seen."""
+    condition = call.reach("read")
+    if not ids or condition is True:
+        return set()
+    there = await (await call.store()).get(ids)
+    return {one for one in ids if one not in there or not holds(condition, columns(there[one]))}
+
+
+def _columns(call: Call, asked: shapes.EnqueueBody) -> dict[str, Any]:
+    """Of the job that is to be created, as enqueue_rule sees them."""
+    now = datetime.now(UTC)
+    task = call.api.jobs._tasks.get(asked.topic)
+    given = {**(task.policy.defaults() if task is not None else {}), **asked.options()}
+    run_at = asked.run_at or now + timedelta(seconds=min(max(asked.delay or 0.0, 0.0), 1e9))
+    return {
+        "id": asked.id, "topic": asked.topic, "status": "pending", "key": asked.key, "scope": asked.scope,
+        "scope_id": asked.scope_id, "retries": 0, "crashes": 0, "version": 0, "progress": 0.0,
+        "priority": check_priority(given.get("priority", DEFAULT_PRIORITY)),
+        "max_retries": given.get("max_retries", DEFAULT_MAX_RETRIES),
+        "timeout": check_timeout(given.get("timeout", DEFAULT_TIMEOUT)),
+        "created": now, "updated": now, "run_at": _aware(run_at, "run_at"),
+        "expires_at": None if asked.expires_at is None else _aware(asked.expires_at, "expires_at"),
+    }  # fmt: skip
+
+
+def _aware(time: datetime, field: str) -> datetime:
+    if time.tzinfo is None:
+        raise InvalidInput(field, "no_time_zone", "has no time zone: write Z for UTC")
+    return time
+
+
+async def _refuse_hidden(call: Call, asked: Sequence[shapes.EnqueueBody]) -> None:
+    """Jobs that are in the way of these and may not be seen. Before anything is added, because a batch is added as a
+    whole or not at all; and before ids are compared by content, because what differs would tell what is in them."""
+    condition = call.reach("read")
+    if condition is True:
+        return
+    there = list((await (await call.store()).get([check_id(one.id) for one in asked if one.id is not None])).values())
+    pairs = {(one.topic, one.key) for one in asked if one.key is not None}
+    for topic in sorted({topic for topic, _ in pairs}):
+        keys = sorted(key for of, key in pairs if of == topic and key is not None)
+        for n in range(0, len(keys), MAX_VALUES):  # of a topic and key, one job lives at most
+            wanted = Filter(topics=[topic], keys=keys[n : n + MAX_VALUES], statuses=sorted(LIVE))
+            there += (await call.api.jobs.list(wanted, limit=MAX_LIMIT)).items
+    if not all(holds(condition, columns(job)) for job in there):
+        raise _taken()
+
+
+def _taken() -> Problem:
+    return Problem(409, "key_taken", "a job with this key or id is there already", field="key")
+
+
+async def _existing(call: Call, told: Enqueued) -> Response:
+    return answer(shapes.job_body(await _check_existing(call, told), existing=True))
+
+
+async def _check_existing(call: Call, told: Enqueued) -> Job:
+    """A job that was there before is told only to those who may see it."""
+    call.parameters = {"id": told.id}
+    try:
+        return await call.job("read")
+    except Problem:
+        raise _taken() from None
+
+
+# ── Look ──
+
+
+async def get_job(call: Call) -> Response:
+    return answer(shapes.job_body(await call.job("read")))
+
+
+async def list_jobs(call: Call) -> Response:
+    asked: shapes.ListQuery = call.query
+    condition = _visible(call)
+    if asked.flow_id is not None:
+        try:
+            check_id(asked.flow_id)
+        except InvalidInput as error:
+            raise InvalidInput("flow_id", error.code, error.problem) from None
+    given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
+    wanted = Filter(
+        ids=asked.id,
+        topics=asked.topic,
+        statuses=asked.status,
+        keys=asked.key,
+        tags=asked.tag,
+        payload=[_path(one) for one in asked.payload],
+        **_narrowed(condition, given),
+    )
+    page = await call.api.jobs.list(wanted, limit=asked.limit, offset=asked.offset, cursor=asked.cursor)
+    return answer(
+        shapes.ListAnswer(
+            items=[shapes.job_body(job) for job in page.items],
+            total=page.total,
+            limit=page.limit,
+            offset=page.offset,
+            total_capped=page.total_capped,
+            partial=page.partial,
+            next=page.next,
+        )
+    )
+
+
+_SAME = (
+    "error", "scope", "scope_id", "flow_id", "created_from", "created_until", "run_at_from", "run_at_until",
+    "finished_from", "finished_until",
+)  # fmt: skip
+
+
+def _visible(call: Call) -> Condition:
+    condition = call.reach("read")
+    if condition is False:
+        raise denied(call.identity, "manage_rule doesn't let you see any job")
+    return condition
+
+
+def _narrowed(condition: Condition, given: dict[str, Any]) -> dict[str, Any]:
+    """With what of the condition an index knows."""
+    if condition is True:
+        return given
+    scope_id = required(condition).get("scope_id")
+    if scope_id and "scope_id" not in given:
+        given = {**given, "scope_id": scope_id}
+    return {**given, "where": condition}
+
+
+def _path(text: str) -> tuple[str, Any]:
+    path, sign, value = text.partition("=")
+    if not sign:
+        raise InvalidInput("payload", "bad_path", f"{text!r:.80} is not path=value, such as user.id=7")
+    try:
+        return path, msgspec.json.decode(value)
+    except RecursionError:
+        raise InvalidInput("payload", "too_deep", "is nested too deeply") from None
+    except msgspec.DecodeError:
+        return path, value  # a text needs no quotes
+
+
+async def get_stats(call: Call) -> Response:
+    asked: shapes.StatsQuery = call.query
+    condition = _visible(call)
+    if condition is True:
+        stats = await call.api.jobs.stats(asked.topic)
+        topics = {name: stats_body(one) for name, one in stats.topics.items()}
+        fields = msgspec.structs.asdict(stats_body(stats))
+        return answer(shapes.StatsAnswer(**fields, topics=topics, topics_capped=stats.topics_capped))
+    return answer(await _own_stats(call, condition, asked.topic))
+
+
+def stats_body(counts: Any) -> shapes.StatsBody:
+    return shapes.StatsBody(**{name: getattr(counts, name) for name in shapes.StatsBody.__struct_fields__})
+
+
+async def _own_stats(call: Call, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
+    """Of the jobs that one may see, which no counter knows: counted, up to what a list counts."""
+    narrowed = _narrowed(condition, {} if topic is None else {"topics": [topic]})
+    pages = {}
+    for status in Status:
+        limit = _SAMPLE if status is Status.COMPLETED else 1
+        pages[status] = await call.api.jobs.list(Filter(statuses=[status], **narrowed), limit=limit)
+    counts = {str(status): page.total for status, page in pages.items()}
+    ended = counts["completed"] + counts["failed"] + counts["expired"]
+    took = [
+        (job.finished_at - job.started_at).total_seconds() * 1000
+        for job in pages[Status.COMPLETED].items
+        if job.finished_at is not None and job.started_at is not None
+    ]
+    return shapes.StatsAnswer(
+        **counts,
+        success_rate=counts["completed"] / ended if ended else None,
+        avg_execution_time=sum(took) / len(took) if took else None,
+        oldest_wait=None,
+        capped=tuple(str(status) for status, page in pages.items() if page.total_capped),
+        topics={},
+        topics_capped=False,
+    )
+
+
+async def get_events(call: Call) -> Response:
+    job = await call.job("read")
+    return answer(shapes.EventsAnswer(items=[*await call.api.jobs.events(job.id)]))
+
+
+async def get_logs(call: Call) -> Response:
+    job = await call.job("read")
+    log = await call.api.jobs.logs(job.id)
+    return answer(shapes.LogsAnswer(items=log.lines, dropped=log.dropped))
+
+
+_IN_SHORT = {
+    "due_later": "It is not due yet.", "backoff": "It has failed, and is tried again later.",
+    "expiring": "It is past its expiry.", "paused": "Its topic is paused.",
+    "no_worker": "No worker that knows its topic is running.", "busy": "All workers are busy.",
+    "in_line": "It waits for its turn.", "running": "It is running.", "claimed": "It is about to run.",
+    "lease_expired": "Its worker went silent; it is about to be taken back.",
+    "cancel_requested": "It was asked to stop.",
+}  # fmt: skip
+
+
+async def get_why(call: Call) -> Response:
+    job = await call.job("read")
+    why = await call.api.jobs.why(job.id)
+    if call.reach("read") is not True:  # who works here, on what, and why a topic is paused is for operators
+        return answer(shapes.WhyBody(code=why.code, answer=_IN_SHORT.get(why.code, f"It is {job.status}."), details=[]))
+    return answer(shapes.WhyBody(code=why.code, answer=why.answer, details=why.details))
+
+
+async def wait_for_job(call: Call) -> Response:
+    """The job when it has ended, or as it is when the time is over: its status tells which."""
+    asked: shapes.WaitQuery = call.query
+    if not 0 <= asked.timeout <= LONGEST_WAIT:
+        raise Problem(400, "out_of_range", f"timeout: must be 0 to {LONGEST_WAIT:g} seconds", field="timeout")
+    job = await call.job("read")
+    if job.is_live and asked.timeout:
+        if call.api.ends.is_full(_place(call)):
+            raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
+        await _ended_or_gone(call, job.id, asked.timeout)
+        job = await call.job("read")
+    return answer(shapes.job_body(job))
+
+
+def _place(call: Call) -> str:
+    """Whose place among those who wait."""
+    return call.by if call.identity.id else f"anonymous {call.request.client}"
+
+
+async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
+    ended, gone = call.api.ends.expect(job_id, _place(call)), asyncio.ensure_future(call.request.hung_up())
+    try:
+        await asyncio.wait([ended, gone], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended.cancel()
+        gone.cancel()
+        await asyncio.gather(ended, gone, return_exceptions=True)
+
+
+# ── Steer ──
+
+
+async def requeue_job(call: Call) -> Response:
+    job = await call.job("manage")
+    return answer(shapes.job_body(await call.api.jobs.requeue(job.id, reason=call.body.reason, by=call.by)))
+
+
+async def cancel_job(call: Call) -> Response:
+    job = await call.job("manage")
+    return answer(shapes.job_body(await call.api.jobs.cancel(job.id, reason=call.body.reason, by=call.by)))
+
+
+async def delete_job(call: Call) -> Response:
+    job = await call.job("manage")
+    await call.api.jobs.delete(job.id, by=call.by)
+    return nothing()
+
+
+async def update_job(call: Call) -> Response:
+    asked: shapes.UpdateBody = call.body
+    job = await call.job("manage")
+    given = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "reason"}
+    changes = {name: value for name, value in given.items() if value is not UNSET}
+    return answer(shapes.job_body(await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
+
+
+async def clone_job(call: Call) -> Response:
+    """A new job like this one, with what is given changed. Needs what enqueuing it needs."""
+    asked: shapes.CloneBody = call.body
+    job = await call.job("read")
+    changed = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) is not None}
+    like = {
+        "topic": job.topic, "payload": job.payload, "priority": job.priority, "scope": job.scope,
+        "scope_id": job.scope_id, "max_retries": job.max_retries, "timeout": job.timeout, "tags": job.tags or None,
+    }  # fmt: skip
+    call.body = shapes.EnqueueBody(**{**like, **changed})
+    return await enqueue(call)
+
+
+async def make_job_token(call: Call) -> Response:
+    """For a page that shows this one job: it sees (or manages) nothing else, and not for long."""
+    asked: shapes.JobTokenBody = call.body
+    if not 1 <= asked.seconds <= LONGEST_TOKEN:
+        raise Problem(400, "out_of_range", f"seconds: must be 1 to {LONGEST_TOKEN:g}", field="seconds")
+    job = await call.job("manage" if asked.manage else "read")
+    if call.identity.job is not None:  # else it would live as long as it likes
+        raise denied(call.identity, "a token that is for one job can't make others")
+    if call.identity.kind == "anonymous":
+        raise denied(call.identity, "a token needs somebody who gives it away")
+    store = await call.store()
+    ends = await store.now() + timedelta(seconds=asked.seconds)
+    token, text = await tokens.create(
+        store,
+        f"job {job.id}",
+        ["manage" if asked.manage else "read"],
+        by=call.by,
+        job=job.id,
+        expires_at=ends if call.identity.expires_at is None else min(ends, call.identity.expires_at),
+    )
+    return answer(token_body(token, text), 201)
+
+
+def token_body(token: tokens.Token, text: str | None = None) -> shapes.TokenBody:
+    return shapes.TokenBody(**msgspec.structs.asdict(token), token=UNSET if text is None else text)
+
+
+ROUTES = [
+    Route(
+        method="POST", path="/api/jobs/enqueue", access=ENQUEUE, handler=enqueue, summary="Add a job",
+        body=shapes.EnqueueBody, answers=(shapes.EnqueuedBody, shapes.JobBody), errors=(409,),
+    ),
+    Route(
+        method="POST", path="/api/jobs/enqueue/batch", access=ENQUEUE, handler=enqueue_batch,
+        summary="Add up to 1,000 jobs: all or none", body=shapes.BatchBody, answers=(shapes.BatchAnswer,),
+        errors=(409,),
+    ),
+    Route(
+        method="GET", path="/api/jobs", access=SEE_JOBS, handler=list_jobs, summary="List jobs, newest first",
+        query=shapes.ListQuery, answers=(shapes.ListAnswer,),
+    ),
+    Route(
+        method="GET", path="/api/jobs/stats", access=SEE_JOBS, handler=get_stats, summary="How many jobs stand where",
+        query=shapes.StatsQuery, answers=(shapes.StatsAnswer,),
+    ),
+    Route(
+        method="GET", path="/api/jobs/{id}", access=SEE_JOBS, handler=get_job, summary="A job",
+        answers=(shapes.JobBody,), errors=(404,),
+    ),
+    Route(
+        method="PATCH", path="/api/jobs/{id}", access=MANAGE_JOBS, handler=update_job, summary="Change a pending job",
+        body=shapes.UpdateBody, answers=(shapes.JobBody,), errors=(404, 409),
+    ),
+    Route(
+        method="DELETE", path="/api/jobs/{id}", access=MANAGE_JOBS, handler=delete_job,
+        summary="Remove a job that is not running", status=204, errors=(404, 409),
+    ),
+    Route(
+        method="POST", path="/api/jobs/{id}/requeue", access=MANAGE_JOBS, handler=requeue_job,
+        summary="Run a failed, expired or cancelled job again", body=shapes.ReasonBody, body_optional=True,
+        answers=(shapes.JobBody,), errors=(404, 409),
+    ),
+    Route(
+        method="POST", path="/api/jobs/{id}/cancel", access=MANAGE_JOBS, handler=cancel_job,
+        summary="Stop a job: at once if it is not running, else it is asked to", body=shapes.ReasonBody,
+        body_optional=True, answers=(shapes.JobBody,), errors=(404, 409),
+    ),
+    Route(
+        method="POST", path="/api/jobs/{id}/clone", access=SEE_JOBS, handler=clone_job,
+        summary="Add a job like this one", body=shapes.CloneBody, body_optional=True,
+        answers=(shapes.EnqueuedBody, shapes.JobBody), errors=(404, 409),
+    ),
+    Route(
+        method="POST", path="/api/jobs/{id}/token", access=SEE_JOBS, handler=make_job_token,
+        summary="A short-lived token for this job alone", body=shapes.JobTokenBody, body_optional=True,
+        answers=(shapes.TokenBody,), status=201, errors=(404,),
+    ),
+    Route(
+        method="GET", path="/api/jobs/{id}/events", access=SEE_JOBS, handler=get_events, summary="A job's history",
+        answers=(shapes.EventsAnswer,), errors=(404,),
+    ),
+    Route(
+        method="GET", path="/api/jobs/{id}/logs", access=SEE_JOBS, handler=get_logs,
+        summary="What its handlers have logged", answers=(shapes.LogsAnswer,), errors=(404,),
+    ),
+    Route(
+        method="GET", path="/api/jobs/{id}/wait", access=SEE_JOBS, handler=wait_for_job,
+        summary="Wait until a job has ended", query=shapes.WaitQuery, answers=(shapes.JobBody,), errors=(404, 429),
+    ),
+    Route(
+        method="GET", path="/api/jobs/{id}/why", access=SEE_JOBS, handler=get_why, summary="Why is it not running?",
+        answers=(shapes.WhyBody,), errors=(404,),
+    ),
+]  # fmt: skip

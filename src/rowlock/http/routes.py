@@ -1,0 +1,113 @@
+"""The table of routes. Each says who may call it; one that doesn't is an error when the application is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+
+from rowlock.access.identity import SCOPES
+from rowlock.http.problems import Problem
+from rowlock.http.response import Response
+
+if TYPE_CHECKING:
+    from rowlock.http.call import Call
+
+
+class Access(Struct, frozen=True):
+    """Who may call it.
+
+    `probe`: everyone, whatever the settings say. `public`: everyone. `known`: whoever is not anonymous. `enqueue`: the
+    scope enqueue, or whom enqueue_rule lets. `jobs`: the scope, or whom manage_rule lets; and only as far as it does.
+    `scope`: who has it.
+    """
+
+    kind: Literal["probe", "public", "known", "enqueue", "jobs", "scope"]
+    scope: str = ""
+    bounded: bool = False  # a token that is for some topics may as well: the handler sees to that
+    writes: bool | None = None  # None: every method but GET does
+
+    def __post_init__(self) -> None:
+        if self.kind in ("jobs", "scope") and self.scope not in SCOPES:
+            raise TypeError(f"{self.kind} needs one of {', '.join(SCOPES)}")
+
+
+PROBE = Access("probe")
+PUBLIC = Access("public")
+KNOWN = Access("known", bounded=True)
+ENQUEUE = Access("enqueue", bounded=True)
+SEE_JOBS = Access("jobs", "read", bounded=True)
+MANAGE_JOBS = Access("jobs", "manage", bounded=True)
+
+
+def scope(name: str, *, bounded: bool = False, writes: bool | None = None) -> Access:
+    return Access("scope", name, bounded, writes)
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """`path`: {name} is one step, {name*} may be several. `query` and `body` are what it reads, `answers` what it may
+    say. `body_optional`: nothing at all is as good as {}. `errors`: statuses that only this one has."""
+
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    path: str
+    access: Access
+    handler: Callable[[Call], Awaitable[Response]]
+    summary: str
+    query: Any = None
+    body: Any = None
+    body_optional: bool = False
+    answers: tuple[Any, ...] = ()
+    status: int = 200
+    media: str = "application/json"
+    errors: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.access, Access):
+            raise TypeError(f"{self.method} {self.path} doesn't say who may call it")
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET" if self.access.writes is None else self.access.writes
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
+
+    @property
+    def parameters(self) -> list[str]:
+        return [name.rstrip("*") for name in re.findall(r"\{([a-z_]+\*?)\}", self.path)]
+
+
+class Table:
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = list(routes)
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._patterns: list[tuple[re.Pattern[str], dict[str, Route]]] = []
+        patterns: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            of = self._exact if "{" not in route.path else patterns
+            methods = of.setdefault(route.path, {})
+            if route.method in methods:
+                raise TypeError(f"{route.method} {route.path} is there twice")
+            methods[route.method] = route
+        for path, methods in patterns.items():
+            pattern = re.sub(r"\{([a-z_]+)\*\}", r"(?P<\1>.+)", path)
+            pattern = re.sub(r"\{([a-z_]+)\}", r"(?P<\1>[^/]+)", pattern)
+            self._patterns.append((re.compile(rf"{pattern}\Z", re.DOTALL), methods))
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        methods, parameters = self._exact.get(path), {}
+        if methods is None:
+            for pattern, candidates in self._patterns:
+                if found := pattern.match(path):
+                    methods, parameters = candidates, found.groupdict()
+                    break
+            else:
+                raise Problem(404, "no_such_path", "there is nothing at this path")
+        route = methods.get("GET" if method == "HEAD" else method)
+        if route is None:
+            allow = ", ".join(sorted(methods))
+            raise Problem(405, "wrong_method", f"this path takes {allow}", headers={"allow": allow})
+        return route, parameters

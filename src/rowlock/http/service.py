@@ -1,0 +1,134 @@
+"""Routes about the service itself: is it up, what does it measure, what can it do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from rowlock.access import superusers
+from rowlock.errors import RowlockError
+from rowlock.http import metrics
+from rowlock.http.call import Call
+from rowlock.http.problems import Problem
+from rowlock.http.response import Response, answer
+from rowlock.http.routes import KNOWN, PROBE, PUBLIC, Route, scope
+from rowlock.stores.base import Store
+
+_PATIENCE = 5.0  # seconds for the database to answer
+_FRESH = 1.0  # seconds for which its answer is good
+
+
+class Up(msgspec.Struct):
+    status: str
+
+
+class Ready(msgspec.Struct):
+    status: str
+    problem: str | None = None
+
+
+async def get_health(call: Call) -> Response:
+    """This process answers. It asks nothing of the database: a restart here would not mend it."""
+    return answer(Up("ok"))
+
+
+async def get_readiness(call: Call) -> Response:
+    """The database answers, and has the tables of this version. Asked once a second, however many ask us."""
+    return await call.api.readiness.get(call.store)
+
+
+class Readiness:
+    """For one event loop."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._answer: Response | None = None
+        self._until = 0.0
+
+    async def get(self, store: Callable[[], Awaitable[Store]]) -> Response:
+        async with self._lock:
+            if self._answer is None or time.monotonic() >= self._until:
+                self._answer = await _look(store)
+                self._until = time.monotonic() + _FRESH
+            return self._answer
+
+
+async def _look(get_store: Callable[[], Awaitable[Store]]) -> Response:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            store = await get_store()
+            await store.now()
+            pending = await store.pending_migrations()
+    except (RowlockError, TimeoutError):
+        return answer(Ready("not ready", "the database can't be reached"), 503)
+    if pending:
+        return answer(Ready("not ready", "rowlock migrate has not been run"), 503)
+    return answer(Ready("ok"))
+
+
+async def get_metrics(call: Call) -> Response:
+    return Response(await metrics.render(await call.store()), media=metrics.MEDIA)
+
+
+async def get_openapi(call: Call) -> Response:
+    from rowlock.http.openapi import text
+
+    return Response(text())
+
+
+async def get_setup_page(call: Call) -> Response:
+    """The form behind the one-time link. The secret is in the URL's fragment, which browsers keep to themselves."""
+    if await superusers.is_set_up(await call.store()):
+        raise Problem(404, "no_such_path", "there is nothing at this path")
+    policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'none'; "
+    policy += "base-uri 'none'; frame-ancestors 'none'"
+    page = Response(_file("setup.html"), media="text/html; charset=utf-8")
+    page.headers = [("content-security-policy", policy)]
+    return page
+
+
+async def get_setup_script(call: Call) -> Response:
+    return Response(_file("setup.js"), media="text/javascript; charset=utf-8")
+
+
+async def get_setup_style(call: Call) -> Response:
+    return Response(_file("setup.css"), media="text/css; charset=utf-8")
+
+
+@cache
+def _file(name: str) -> bytes:
+    return (files("rowlock.http") / "pages" / name).read_bytes()
+
+
+ROUTES = [
+    Route(
+        method="GET", path="/healthz", access=PROBE, handler=get_health, summary="Does this process answer?",
+        answers=(Up,),
+    ),
+    Route(
+        method="GET", path="/readyz", access=PROBE, handler=get_readiness,
+        summary="Does the database answer, with the right tables?", answers=(Ready,),
+    ),
+    Route(
+        method="GET", path="/metrics", access=scope("read"), handler=get_metrics, summary="For Prometheus",
+        media=metrics.MEDIA,
+    ),
+    Route(method="GET", path="/api/openapi.json", access=KNOWN, handler=get_openapi, summary="This, for programs"),
+    Route(
+        method="GET", path="/_/setup", access=PUBLIC, handler=get_setup_page, media="text/html",
+        summary="The page behind the one-time link", errors=(404,),
+    ),
+    Route(
+        method="GET", path="/_/setup.js", access=PUBLIC, handler=get_setup_script, media="text/javascript",
+        summary="Its script",
+    ),
+    Route(
+        method="GET", path="/_/setup.css", access=PUBLIC, handler=get_setup_style, media="text/css",
+        summary="Its looks",
+    ),
+]  # fmt: skip

@@ -1,0 +1,51 @@
+"""How the server is set up: what belongs to the machine and its secrets, not to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from rowlock.access.identity import Identity
+from rowlock.access.jwt import Verifier
+from rowlock.errors import InvalidInput
+from rowlock.http.request import Request
+
+Hook = Callable[[Request], Awaitable[Identity | Mapping[str, Any] | None] | Identity | Mapping[str, Any] | None]
+
+
+class ApiSettings(Struct, frozen=True, kw_only=True):
+    """`allowed_hosts`: what the Host header may say, without port; None: whatever it says, because the application in
+    which this is mounted has seen to it. `origins`: other origins whose pages may call (CORS). `public_url`: the origin
+    under which browsers know this, if a proxy hides it. `read_only`: nothing changes. `insecure_http`: passwords may go
+    over plain http. `authenticate`: who is it, by the application's own means; claims with an `id`, or None."""
+
+    allowed_hosts: tuple[str, ...] | None = None
+    origins: tuple[str, ...] = ()
+    public_url: str | None = None
+    read_only: bool = False
+    insecure_http: bool = False
+    jwt_secret: str | None = None
+    jwt_jwks: str | None = None
+    jwt_issuer: str | None = None
+    jwt_audience: str | None = None
+    authenticate: Hook | None = None
+
+    def __post_init__(self) -> None:
+        for origin in (*self.origins, *([self.public_url] if self.public_url else [])):
+            scheme, sign, rest = origin.partition("://")
+            if scheme not in ("http", "https") or not sign or not rest or "/" in rest or "*" in rest:
+                raise InvalidInput("origins", "bad_origin", f"{origin!r:.80} is not an origin: https://app.example.com")
+
+        self.verifier()  # a secret that is no good is said here, not at the first request
+
+    def __repr__(self) -> str:  # the default one would show the secret
+        return (
+            f"ApiSettings(allowed_hosts={self.allowed_hosts!r}, origins={self.origins!r}, read_only={self.read_only})"
+        )
+
+    def verifier(self) -> Verifier | None:
+        if self.jwt_secret is None and self.jwt_jwks is None:
+            return None
+        return Verifier(secret=self.jwt_secret, jwks=self.jwt_jwks, issuer=self.jwt_issuer, audience=self.jwt_audience)

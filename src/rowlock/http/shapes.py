@@ -1,0 +1,478 @@
+"""What goes over the wire. Requests are camelCase, answers snake_case; times are RFC 3339 in UTC, durations seconds."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from rowlock.access.identity import SCOPES
+from rowlock.core.job import (
+    MAX_DELAY,
+    MAX_TAGS,
+    MAX_TEXT,
+    MAX_TOPIC,
+    NAMED_PRIORITIES,
+    PRIORITY_LIMIT,
+    Event,
+    Job,
+    LogLine,
+    Status,
+)
+from rowlock.stores.base import Enqueued
+from rowlock.stores.reading import MAX_LIMIT, MAX_OFFSET
+
+
+def _said(**schema: Any) -> Meta:
+    """For the OpenAPI document only: what is wrong is found, and named better, where it is used."""
+    return Meta(extra_json_schema=schema)
+
+
+Topic = Annotated[str, _said(minLength=1, maxLength=MAX_TOPIC, pattern="^[A-Za-z0-9_.:/-]+$")]
+Time = Annotated[datetime, _said(format="date-time")]
+JobId = Annotated[str, _said(format="uuid")]
+Text = Annotated[str, _said(minLength=1, maxLength=MAX_TEXT)]
+Tag = Annotated[str, _said(minLength=1, maxLength=MAX_TOPIC)]
+Tags = Annotated[tuple[Tag, ...], _said(maxItems=MAX_TAGS)]
+Reason = Annotated[str, _said(minLength=1, maxLength=2000)]
+Seconds = Annotated[float, _said(minimum=0, maximum=MAX_DELAY)]
+Timeout = Annotated[float, _said(exclusiveMinimum=0, maximum=MAX_DELAY)]
+Retries = Annotated[int, _said(minimum=0, maximum=1_000_000)]
+Priority = (
+    Annotated[int, _said(minimum=-PRIORITY_LIMIT, maximum=PRIORITY_LIMIT)]
+    | Annotated[str, _said(enum=list(NAMED_PRIORITIES))]
+)
+Scope = Annotated[str, _said(enum=list(SCOPES))]
+
+
+class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What comes in: an unknown name is a mistake, and said to be one."""
+
+
+# ── Jobs, in ──
+
+
+class EnqueueBody(Asked, frozen=True, kw_only=True):
+    topic: Topic
+    payload: dict[str, Any] = {}
+    run_at: Time | None = None
+    delay: Seconds | None = None
+    max_retries: Retries | None = None
+    id: JobId | None = None
+    priority: Priority | None = None
+    key: Text | None = None
+    scope: Text | None = None
+    scope_id: Text | None = None
+    expires_at: Time | None = None
+    timeout: Timeout | None = None
+    tags: Tags | None = None
+
+    def options(self) -> dict[str, Any]:
+        """What was given of what is not topic and payload."""
+        return {
+            name: value
+            for name in _OPTIONS
+            if (value := getattr(self, name)) is not None
+        }  # fmt: skip
+
+
+_OPTIONS = tuple(name for name in EnqueueBody.__struct_fields__ if name not in ("topic", "payload"))
+
+
+class BatchBody(Asked, frozen=True, kw_only=True):
+    jobs: Annotated[tuple[EnqueueBody, ...], _said(minItems=1, maxItems=1000)]
+
+
+class ReasonBody(Asked, frozen=True, kw_only=True):
+    reason: Reason | None = None
+
+
+class UpdateBody(Asked, frozen=True, kw_only=True):
+    priority: Priority | UnsetType = UNSET
+    run_at: Time | UnsetType = UNSET
+    delay: Seconds | UnsetType = UNSET
+    payload: dict[str, Any] | UnsetType = UNSET
+    tags: Tags | UnsetType = UNSET
+    reason: Reason | None = None
+
+
+class CloneBody(Asked, frozen=True, kw_only=True):
+    """What is to be different. The key is not taken over: the original may have it still."""
+
+    payload: dict[str, Any] | None = None
+    run_at: Time | None = None
+    delay: Seconds | None = None
+    priority: Priority | None = None
+    key: Text | None = None
+    max_retries: Retries | None = None
+    timeout: Timeout | None = None
+    tags: Tags | None = None
+
+
+class ListQuery(Asked, frozen=True, kw_only=True):
+    """`payload` is path=value with a JSON value, user.id=7; `error` is a part of last_error."""
+
+    topic: tuple[Topic, ...] = ()
+    status: tuple[Annotated[str, _said(enum=list(Status))], ...] = ()
+    id: tuple[JobId, ...] = ()
+    key: tuple[Text, ...] = ()
+    tag: tuple[Tag, ...] = ()
+    payload: tuple[str, ...] = ()
+    error: Text | None = None
+    scope: Text | None = None
+    scope_id: Text | None = None
+    flow_id: JobId | None = None
+    created_from: Time | None = None
+    created_until: Time | None = None
+    run_at_from: Time | None = None
+    run_at_until: Time | None = None
+    finished_from: Time | None = None
+    finished_until: Time | None = None
+    limit: Annotated[int, _said(minimum=1, maximum=MAX_LIMIT)] = 20
+    offset: Annotated[int, _said(minimum=0, maximum=MAX_OFFSET)] = 0
+    cursor: str | None = None
+
+
+class StatsQuery(Asked, frozen=True, kw_only=True):
+    topic: Topic | None = None
+
+
+class WaitQuery(Asked, frozen=True, kw_only=True):
+    timeout: Annotated[float, _said(minimum=0, maximum=60)] = 25.0
+
+
+class JobTokenBody(Asked, frozen=True, kw_only=True):
+    """`seconds`: how long it lives. `manage`: it may also cancel, requeue, update and delete the job."""
+
+    seconds: Annotated[float, _said(minimum=1, maximum=86_400)] = 3600.0
+    manage: bool = False
+
+
+# ── Jobs, out ──
+
+
+class JobBody(Struct, kw_only=True):
+    """A job. `locked_until` and `last_error` are there only if they say something."""
+
+    id: str
+    topic: str
+    payload: dict[str, Any]
+    status: str
+    priority: int
+    run_at: Time
+    expires_at: Time | None
+    key: str | None
+    scope: str | None
+    scope_id: str | None
+    tags: tuple[str, ...]
+    progress: float
+    stage: str | None
+    message: str | None
+    result: Any
+    retries: int
+    max_retries: int
+    crashes: int
+    timeout: float
+    version: int
+    locked_by: str | None
+    cancel_requested_at: Time | None
+    cancel_reason: str | None
+    template_version: int | None
+    step: str | None
+    flow_id: str | None
+    schedule_id: str | None
+    fire_at: Time | None
+    created: Time
+    updated: Time
+    claimed_at: Time | None
+    started_at: Time | None
+    finished_at: Time | None
+    trace: str | None
+    locked_until: Time | UnsetType = UNSET
+    last_error: str | UnsetType = UNSET
+    existing: bool | UnsetType = UNSET
+
+
+_COPIED = tuple(
+    name for name in JobBody.__struct_fields__ if name not in ("locked_until", "last_error", "existing", "status")
+)
+
+
+def job_body(job: Job, **more: Any) -> JobBody:
+    return JobBody(
+        **{name: getattr(job, name) for name in _COPIED},
+        status=str(job.status),
+        locked_until=UNSET if job.locked_until is None else job.locked_until,
+        last_error=UNSET if job.last_error is None else job.last_error,
+        **more,
+    )
+
+
+class EnqueuedBody(Struct, kw_only=True):
+    """A new job; or, in a batch, one that was there: without anything else if it may not be seen."""
+
+    id: str | None
+    topic: str
+    status: str | None
+    run_at: Time | None
+    created: Time | None
+    existing: bool = False
+
+
+def enqueued_body(topic: str, one: Enqueued) -> EnqueuedBody:
+    return EnqueuedBody(
+        id=one.id, topic=topic, status=str(one.status), run_at=one.run_at, created=one.created, existing=one.existing
+    )
+
+
+class BatchAnswer(Struct, kw_only=True):
+    items: list[EnqueuedBody]
+
+
+class ListAnswer(Struct, kw_only=True):
+    """Newest first. `total` is exact unless `total_capped` (there are more) or `partial` (older jobs were not looked
+    at); `next` is the cursor of the next page."""
+
+    items: list[JobBody]
+    total: int
+    limit: int
+    offset: int
+    total_capped: bool
+    partial: bool
+    next: str | None
+
+
+class StatsBody(Struct, kw_only=True):
+    """`capped` names the numbers that mean "at least". `success_rate` is completed of all that ended by themselves;
+    `avg_execution_time` is in milliseconds, of the runs that completed. `oldest_wait`: seconds that the job has waited
+    that is due for longest."""
+
+    pending: int
+    blocked: int
+    processing: int
+    waiting: int
+    cancel_requested: int
+    completed: int
+    failed: int
+    expired: int
+    cancelled: int
+    success_rate: float | None
+    avg_execution_time: float | None
+    oldest_wait: float | None
+    capped: tuple[str, ...]
+
+
+class StatsAnswer(StatsBody, kw_only=True):
+    topics: dict[str, StatsBody]
+    topics_capped: bool
+
+
+class EventsAnswer(Struct, kw_only=True):
+    items: list[Event]
+
+
+class LogsAnswer(Struct, kw_only=True):
+    items: list[LogLine]
+    dropped: int
+
+
+# ── Topics and workers ──
+
+
+class PauseBody(Asked, frozen=True, kw_only=True):
+    reason: Reason | None = None
+    until: Time | None = None
+
+
+class PauseInfo(Struct, kw_only=True):
+    at: Time
+    until: Time | None
+    reason: str | None
+    by: str
+
+
+class TopicBody(StatsBody, kw_only=True):
+    """`workers`: how many live ones know it."""
+
+    topic: str
+    paused: PauseInfo | None
+    workers: int
+
+
+class TopicsAnswer(Struct, kw_only=True):
+    items: list[TopicBody]
+    capped: bool
+
+
+class PausedAnswer(Struct, kw_only=True):
+    topic: str
+    paused: bool
+
+
+class WorkerBody(Struct, kw_only=True):
+    """`live`: it was seen within its own lease, and is not about to stop. `holds`: what a dead one has still."""
+
+    name: str
+    host: str
+    pid: int
+    topics: tuple[str, ...]
+    concurrency: int
+    running: int
+    lease: float
+    stopping: bool
+    rowlock: str
+    started: Time | None
+    seen: Time | None
+    live: bool
+    holds: list[str]
+
+
+class WorkersAnswer(Struct, kw_only=True):
+    items: list[WorkerBody]
+
+
+class WhyBody(Struct, kw_only=True):
+    code: str
+    answer: str
+    details: list[str]
+
+
+# ── Access ──
+
+
+class LoginBody(Asked, frozen=True, kw_only=True):
+    email: str
+    password: str
+
+
+class SetupBody(Asked, frozen=True, kw_only=True):
+    token: str
+    email: str
+    password: str
+
+
+class MeBody(Struct, kw_only=True):
+    kind: str
+    id: str
+    name: str
+    scopes: list[str]
+    topics: tuple[str, ...] | None
+    read_only: bool
+
+
+class TokenCreateBody(Asked, frozen=True, kw_only=True):
+    name: Annotated[str, _said(minLength=1, maxLength=100)]
+    scopes: Annotated[tuple[Scope, ...], _said(minItems=1)]
+    topics: Annotated[tuple[Topic, ...], _said(minItems=1, maxItems=100)] | None = None
+    expires_at: Time | None = None
+
+
+class TokenBody(Struct, kw_only=True):
+    """`token` is there once: when it was made."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    topics: tuple[str, ...] | None
+    job: str | None
+    created: Time
+    created_by: str
+    expires_at: Time | None
+    last_used: Time | None
+    token: str | UnsetType = UNSET
+
+
+class TokensAnswer(Struct, kw_only=True):
+    items: list[TokenBody]
+
+
+class SessionBody(Struct, kw_only=True):
+    id: str
+    email: str
+    created: Time
+    seen: Time
+    ends: Time
+    client: str
+
+
+class SessionsAnswer(Struct, kw_only=True):
+    items: list[SessionBody]
+
+
+class SettingsBody(Struct, kw_only=True):
+    """`given` names what was set; the rest has its default."""
+
+    http_enabled: bool
+    enqueue_rule: str
+    manage_rule: str
+    allowed_topics: tuple[str, ...]
+    worker_pool_size: int
+    poll_interval: float
+    lock_duration: float
+    given: list[str]
+
+
+class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is given changes, null means the default."""
+
+    http_enabled: bool | UnsetType | None = UNSET
+    enqueue_rule: str | UnsetType | None = UNSET
+    manage_rule: str | UnsetType | None = UNSET
+    allowed_topics: Annotated[tuple[Topic, ...], _said(maxItems=1000)] | UnsetType | None = UNSET
+    worker_pool_size: Annotated[int, _said(minimum=1, maximum=10_000)] | UnsetType | None = UNSET
+    poll_interval: Annotated[float, _said(minimum=0.01, maximum=3600)] | UnsetType | None = UNSET
+    lock_duration: Annotated[float, _said(minimum=0.5, maximum=86_400)] | UnsetType | None = UNSET
+    reason: Reason | None = None
+
+    def changes(self) -> dict[str, Any]:
+        given = msgspec.structs.asdict(self)
+        return {name: value for name, value in given.items() if value is not UNSET and name != "reason"}
+
+
+class ExplainBody(Asked, frozen=True, kw_only=True):
+    """May someone with these claims do this? `rule`: this one instead of the saved one. `job`: an id, or the columns of
+    a job that is not there yet."""
+
+    action: Annotated[str, _said(enum=["enqueue", "manage"])]
+    claims: dict[str, Any] = {}
+    rule: str | None = None
+    job: str | dict[str, Any] | None = None
+
+
+class ExplainedPart(Struct, kw_only=True):
+    text: str
+    left: Any
+    right: Any
+    holds: bool | None
+
+
+class ExplainAnswer(Struct, kw_only=True):
+    """`parts`: each comparison, with what stood on its sides; `holds` null: it depends on the job."""
+
+    allowed: bool | None
+    why: str
+    rule: str
+    parts: list[ExplainedPart]
+
+
+class AuditQuery(Asked, frozen=True, kw_only=True):
+    before: Annotated[int, _said(minimum=0)] | None = None
+    limit: Annotated[int, _said(minimum=1, maximum=200)] = 50
+
+
+class AuditBody(Struct, kw_only=True):
+    id: int
+    at: Time
+    by: str
+    action: str
+    job_id: str | None
+    topic: str | None
+    reason: str | None
+    data: dict[str, Any]
+
+
+class AuditAnswer(Struct, kw_only=True):
+    items: list[AuditBody]
+    next: int | None

@@ -1,0 +1,72 @@
+"""Logs for people, or for machines: one JSON object per line. No secret reaches either.
+
+{"time": "2026-01-31T08:15:00.123Z", "level": "WARNING", "logger": "rowlock", "message": "…", "job_id": "…", …}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from datetime import UTC, datetime
+from typing import Literal
+
+from rowlock.errors import InvalidInput
+
+FORMAT = "ROWLOCK_LOG_FORMAT"  # environment variable: what is started from here inherits it
+TEXT = "%(asctime)s %(levelname)-7s %(message)s"
+FIELDS = ("job_id", "topic", "version", "worker", "request_id", "identity")
+"""What a line may carry beside its message: `extra={"job_id": …}`. Anything else that a record has stays out, because
+nobody has promised that it holds no secret."""
+
+_SECRET = re.compile(
+    # The password in a URL, up to the last @. Everything is bounded: a log line may be anyone's.
+    r"(?P<before>://[^\s/:@'\"]{0,100}:)[^\s'\"]{1,300}?(?=@[^\s@]{0,300}(?:[\s'\"]|$))"
+    r"|\b(?P<kind>rl[kso]_[0-9A-Za-z]{4})[0-9A-Za-z_]+"  # our own: tokens, sessions, one-time links
+    r"|\b(?P<scheme>(?i:bearer\s+|authorization['\"]?:\s*['\"]?\w+\s+))[\w.~+/=-]{12,}"
+    r"|(?<![\w-])eyJ[\w-]{1,4000}\.[\w-]{1,8000}\.[\w-]*"  # a JWT; it begins where a word does, and no sooner
+    r"|\b(?P<name>(?i:password|passwd|secret|token)=)[^\s&'\"]+"
+)
+
+
+def without_secrets(text: str) -> str:
+    """With … in place of what looks like one. The last line of defence: what logs should not have given it."""
+    return _SECRET.sub(lambda m: f"{m['before'] or m['kind'] or m['scheme'] or m['name'] or ''}…", text)
+
+
+class TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return without_secrets(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, object] = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": without_secrets(record.getMessage()),
+        }
+        for name in FIELDS:
+            value = getattr(record, name, None)
+            if value is not None:
+                line[name] = value if isinstance(value, int | float) else without_secrets(str(value))
+        if record.exc_info:
+            line["exception"] = without_secrets(self.formatException(record.exc_info))
+        if record.stack_info:
+            line["stack"] = without_secrets(self.formatStack(record.stack_info))
+        return json.dumps(line)  # in ASCII: it passes through any terminal, pipe and locale
+
+
+def set_up(format: Literal["text", "json"] | None = None, *, verbose: bool = False) -> None:
+    """Log to stderr, unless logging has been set up already. `format` None: as ROWLOCK_LOG_FORMAT says, or text.
+    `verbose`: every job."""
+    wanted = format or os.environ.get(FORMAT) or "text"
+    if wanted not in ("text", "json"):
+        raise InvalidInput("log_format", "unknown_format", f"must be text or json, not {wanted!r:.40}")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if wanted == "json" else TextFormatter(TEXT))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -1,0 +1,4 @@
+SELECT id, at, by, action, job_id::text, topic, reason, data FROM {schema}._jobs_audit
+WHERE ($1::bigint IS NULL OR id < $1::bigint)
+ORDER BY id DESC
+LIMIT $2::int

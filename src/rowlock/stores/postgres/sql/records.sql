@@ -1,0 +1,4 @@
+SELECT id, revision, created, updated, expires_at, data FROM {schema}._jobs_records
+WHERE kind = $1::text AND ($2::text[] IS NULL OR id = ANY ($2::text[]))
+  AND (expires_at IS NULL OR expires_at > clock_timestamp())
+ORDER BY id

@@ -1,0 +1,1 @@
+SELECT id, status FROM {schema}._jobs_all WHERE id = ANY ($1::uuid[])

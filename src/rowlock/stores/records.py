@@ -1,0 +1,54 @@
+"""Records: what is few and is looked up by its name. And the audit, in which every change of them stands."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+
+class Record(Struct, frozen=True):
+    """`revision` counts its writes."""
+
+    kind: str
+    id: str
+    revision: int
+    created: datetime
+    updated: datetime
+    expires_at: datetime | None
+    data: dict[str, Any]
+
+
+class Write(Struct, frozen=True):
+    """What a record is to be; `data` None: gone. `revision`: only if it is the one that is there; 0: only if there is
+    none; None: whatever is there. A record that has expired is not there."""
+
+    kind: str
+    id: str
+    data: dict[str, Any] | None
+    revision: int | None = None
+    expires_at: datetime | None = None
+
+
+class Entry(Struct, frozen=True):
+    """For the audit: who did what, and why."""
+
+    by: str
+    action: str
+    topic: str | None = None
+    reason: str | None = None
+    data: dict[str, Any] = {}
+
+
+class Audited(Struct, frozen=True):
+    """A line of the audit; ids rise with time."""
+
+    id: int
+    at: datetime
+    by: str
+    action: str
+    job_id: str | None
+    topic: str | None
+    reason: str | None
+    data: dict[str, Any]

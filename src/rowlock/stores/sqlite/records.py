@@ -1,0 +1,52 @@
+"""Records and the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sqlite3 import Connection
+
+from rowlock.core import codec
+from rowlock.stores.records import Audited, Entry, Record, Write
+from rowlock.stores.sqlite.rows import Times, json_text, micros, sql
+
+
+def read(conn: Connection, now: int, kind: str, ids: Sequence[str] | None) -> list[Record]:
+    asked = {"kind": kind, "now": now, "ids": None if ids is None else json_text(list(ids))}
+    times = Times()
+    return [
+        Record(kind, id_, revision, times[created], times[updated], times[expires], codec.decode(data))
+        for id_, revision, created, updated, expires, data in conn.execute(sql("records"), asked).fetchall()
+    ]
+
+
+def write(conn: Connection, now: int, writes: Sequence[Write], entry: Entry | None) -> bool:
+    """In a transaction, which must be undone if it answers False."""
+    for one in writes:
+        values = {
+            "kind": one.kind,
+            "id": one.id,
+            "now": now,
+            "data": None if one.data is None else codec.encode(one.data, "data"),
+            "expires_at": None if one.expires_at is None else micros(one.expires_at),
+            "revision": one.revision,
+            "new": one.revision == 0,
+        }
+        name = "record_delete" if one.data is None else "record_replace" if one.revision else "record_put"
+        if conn.execute(sql(name), values).fetchone() is None:
+            return False
+    if entry is not None:
+        conn.execute(
+            'INSERT INTO _jobs_audit (at, "by", action, topic, reason, data) VALUES (?, ?, ?, ?, ?, ?)',
+            (now, entry.by, entry.action, entry.topic, entry.reason, codec.encode(entry.data, "data")),
+        )
+    return True
+
+
+def audit(conn: Connection, before: int | None, limit: int) -> list[Audited]:
+    times = Times()
+    return [
+        Audited(number, times[at], by, action, job_id, topic, reason, {} if data is None else codec.decode(data))
+        for number, at, by, action, job_id, topic, reason, data in conn.execute(
+            sql("audited"), {"before": before, "limit": limit}
+        ).fetchall()
+    ]

@@ -1,0 +1,4 @@
+SELECT id, revision, created, updated, expires_at, data FROM _jobs_records
+WHERE kind = :kind AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids)))
+  AND (expires_at IS NULL OR expires_at > :now)
+ORDER BY id

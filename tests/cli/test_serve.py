@@ -1,0 +1,291 @@
+"""`rowlock serve` and `rowlock dev` as processes, and the commands about accounts, tokens and settings."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.conftest import Shell, environment, rowlock
+
+APP = """
+from rowlock import Jobs
+jobs = Jobs()
+
+@jobs.task
+async def greet(name: str) -> str:
+    return f"hello {name}"
+"""
+PASSWORD = "a long sentence of mine"
+
+
+class Server:
+    def __init__(self, process: subprocess.Popen[str], address: str, link: str | None) -> None:
+        self.process = process
+        self.address = address
+        self.link = link
+
+    def ask(self, method: str, path: str, token: str | None = None, **more: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return httpx.request(method, f"{self.address}{path}", headers=headers, timeout=30, **more)
+
+
+@contextmanager
+def serving(
+    shell: Shell, *arguments: str, command: str = "serve", link: bool = False, **environ: str
+) -> Iterator[Server]:
+    """`link`: it is going to print one."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rowlock", command, *arguments, "--port", "0"],
+        cwd=shell.folder,
+        env=environment(ROWLOCK_URL=shell.url, PYTHONUNBUFFERED="1", **environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        found = re.search(r"(https?://\S+)", first)
+        assert found, first + process.stderr.read()
+        lines = [process.stdout.readline().strip() for _ in range(3)] if link else [None]
+        yield Server(process, found[1], lines[-1])
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=60)
+
+
+def token(shell: Shell, *scopes: str) -> str:
+    return shell("token", "create", "test", *(f"--scope={scope}" for scope in scopes)).stdout.strip()
+
+
+# ── The server ──
+
+
+def test_it_answers_and_stops_when_it_is_told_to(shell: Shell) -> None:
+    with serving(shell) as server:
+        assert server.ask("GET", "/healthz").json() == {"status": "ok"}
+        assert server.ask("GET", "/readyz").status_code == 200
+        assert server.ask("GET", "/api/jobs").status_code == 401
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) in (0, -signal.SIGTERM)
+
+
+def test_the_first_superuser_is_made_by_the_link_and_then_there_is_none(shell: Shell) -> None:
+    with serving(shell, link=True) as server:
+        assert server.link is not None
+        page, _, secret = server.link.partition("#")
+        assert "<form" in httpx.get(page).text
+        made = server.ask(
+            "POST", "/api/auth/setup", json={"token": secret, "email": "ann@example.com", "password": PASSWORD}
+        )
+        assert made.status_code == 200, made.text
+        assert httpx.get(page).status_code == 404
+        login = server.ask("POST", "/api/auth/login", json={"email": "ann@example.com", "password": PASSWORD})
+        assert login.json()["name"] == "ann@example.com"
+    with serving(shell) as again:
+        again.process.terminate()
+        said, _ = again.process.communicate(timeout=30)
+    assert said == ""
+    assert [one["email"] for one in shell.json("superuser", "list")["items"]] == ["ann@example.com"]
+
+
+def test_a_long_poll_does_not_hold_up_the_stop(shell: Shell) -> None:
+    job_id = shell.add("nobody")
+    text = token(shell, "read")
+    with serving(shell, "-v") as server:
+        answers: list[httpx.Response] = []
+        path = f"/api/jobs/{job_id}/wait?timeout=60"
+        asking = threading.Thread(target=lambda: answers.append(server.ask("GET", path, text)))
+        asking.start()
+        assert server.process.stderr is not None
+        while server.ask("GET", f"/api/jobs/{job_id}", text).status_code != 200:
+            pass
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(20)
+        asking.join(20)
+    assert not answers or answers[0].json()["status"] == "pending"
+
+
+def test_read_only_refuses_changes(shell: Shell) -> None:
+    text = token(shell, "admin")
+    with serving(shell, "--read-only") as server:
+        assert server.ask("GET", "/api/jobs", text).status_code == 200
+        refused = server.ask("POST", "/api/jobs/enqueue", text, json={"topic": "mail"})
+        assert (refused.status_code, refused.json()["code"]) == (403, "read_only")
+
+
+def test_dev_also_works(shell: Shell) -> None:
+    (shell.folder / "app.py").write_text(APP)
+    text = token(shell, "admin")
+    with serving(shell, "app:jobs", command="dev") as server:
+        made = server.ask("POST", "/api/jobs/enqueue", text, json={"topic": "greet", "payload": {"name": "ann"}})
+        ended = server.ask("GET", f"/api/jobs/{made.json()['id']}/wait?timeout=30", text).json()
+        assert (ended["status"], ended["result"]) == ("completed", "hello ann")
+        wrong = server.ask("POST", "/api/jobs/enqueue", text, json={"topic": "greet", "payload": {"nome": 1}})
+        assert wrong.status_code == 400  # the application's own types are known here
+
+
+def test_its_logs_can_be_objects_with_the_request_id(shell: Shell) -> None:
+    with serving(shell, "--log-format", "json", "-v") as server:
+        httpx.get(f"{server.address}/healthz", headers={"x-request-id": "mine-12345"})
+        server.process.terminate()
+        _, said = server.process.communicate(timeout=30)
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert any(line.get("request_id") == "mine-12345" for line in lines)
+
+
+def test_users_come_by_json_web_tokens(shell: Shell) -> None:
+    import jwt
+
+    secret = "this is the secret of the application"
+    shell("settings", "set", "manage_rule=scope_id = @request.auth.id", "enqueue_rule=scope_id = @request.auth.id")
+    with serving(shell, ROWLOCK_JWT_SECRET=secret) as server:
+        ann, bob = (
+            jwt.encode({"sub": name, "exp": 4_000_000_000}, secret, algorithm="HS256") for name in ("ann", "bob")
+        )
+        made = server.ask("POST", "/api/jobs/enqueue", ann, json={"topic": "mail", "scopeId": "ann"})
+        assert made.status_code == 200
+        assert server.ask("POST", "/api/jobs/enqueue", bob, json={"topic": "mail", "scopeId": "ann"}).status_code == 403
+        path = f"/api/jobs/{made.json()['id']}"
+        assert (server.ask("GET", path, ann).status_code, server.ask("GET", path, bob).status_code) == (200, 404)
+
+
+# ── What it refuses to do ──
+
+
+def test_a_port_that_is_taken(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = rowlock("serve", "--port", port, cwd=shell.folder, ROWLOCK_URL=shell.url)
+    assert ended.returncode == 1
+    assert f"127.0.0.1:{port} can't be used" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "0.0.0.0"], "insecure_http"),
+        (["--host", "0.0.0.0", "--insecure-http"], "allowed_hosts"),
+        (["--origin", "example.com"], "is not an origin"),
+    ],
+)
+def test_what_would_be_open_to_others(shell: Shell, arguments: list[str], said: str) -> None:
+    ended = rowlock("serve", *arguments, cwd=shell.folder, ROWLOCK_URL=shell.url)
+    assert ended.returncode == 1
+    assert said in ended.stderr
+
+
+def test_a_weak_secret(shell: Shell) -> None:
+    ended = rowlock("serve", cwd=shell.folder, ROWLOCK_URL=shell.url, ROWLOCK_JWT_SECRET="short")
+    assert ended.returncode == 1
+    assert "at least 32 bytes" in ended.stderr
+    assert "short" not in ended.stderr.replace("too_short", "")
+
+
+# ── Accounts ──
+
+
+def test_superusers(shell: Shell) -> None:
+    shell("superuser", "create", "Ann@Example.com", "--password-stdin", input=f"{PASSWORD}\n")
+    shell("superuser", "create", "bob@example.com", "--read-only", "--password-stdin", input=f"{PASSWORD}\n")
+    assert [(one["email"], one["read_only"]) for one in shell.json("superuser", "list")["items"]] == [
+        ("ann@example.com", False),
+        ("bob@example.com", True),
+    ]
+    again = shell("superuser", "create", "ann@example.com", "--password-stdin", input=f"{PASSWORD}\n", code=1)
+    assert "already" in again.stderr
+    shell("superuser", "password", "ann@example.com", "--password-stdin", input="another long sentence\n")
+    shell("superuser", "delete", "bob@example.com")
+    assert len(shell.json("superuser", "list")["items"]) == 1
+    assert "no superuser" in shell("superuser", "delete", "bob@example.com", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("email", "password", "said"),
+    [("ann", PASSWORD, "e-mail"), ("a@b.c", "short", "12 to 512"), ("a@b.c", "passwordpassword", "longer sentence")],
+)
+def test_bad_accounts(shell: Shell, email: str, password: str, said: str) -> None:
+    refused = shell("superuser", "create", email, "--password-stdin", input=f"{password}\n", code=1)
+    assert said in refused.stderr
+    assert shell.json("superuser", "list")["items"] == []
+
+
+def test_a_password_is_asked_for_twice_and_not_shown(shell: Shell) -> None:
+    made = shell("superuser", "create", "ann@example.com", input=f"{PASSWORD}\n{PASSWORD}\n")
+    assert PASSWORD not in made.output
+
+
+# ── Tokens ──
+
+
+def test_tokens(shell: Shell) -> None:
+    made = shell.json("token", "create", "ci", "-s", "enqueue", "-t", "mail", "--expires", "30d")
+    assert made["token"].startswith("rlk_")
+    [listed] = shell.json("token", "list")["items"]
+    assert (listed["name"], listed["scopes"], listed["topics"]) == ("ci", ["enqueue"], ["mail"])
+    assert "token" not in listed
+    shell("token", "revoke", made["id"])
+    assert shell.json("token", "list")["items"] == []
+    assert "there is no token" in shell("token", "revoke", made["id"], code=1).stderr
+
+
+def test_the_text_of_a_token_stands_alone_on_stdout(shell: Shell) -> None:
+    made = shell("token", "create", "ci", "-s", "read")
+    assert re.fullmatch(r"rlk_\w+\n", made.stdout)
+    assert made.stdout.strip() not in made.stderr
+
+
+def test_a_token_needs_a_scope_that_exists(shell: Shell) -> None:
+    assert "--scope" in shell("token", "create", "ci", code=2).stderr
+    assert "'everything' is not one of" in shell("token", "create", "ci", "-s", "everything", code=2).stderr
+
+
+# ── Settings ──
+
+
+def test_settings(shell: Shell) -> None:
+    assert shell.json("settings", "show")["given"] == []
+    changed = shell.json("settings", "set", "worker_pool_size=20", 'allowed_topics=["mail"]', "http_enabled=false")
+    assert (changed["worker_pool_size"], changed["allowed_topics"], changed["http_enabled"]) == (20, ["mail"], False)
+    assert changed["given"] == ["allowed_topics", "http_enabled", "worker_pool_size"]
+    back = shell.json("settings", "set", "worker_pool_size=null")
+    assert (back["worker_pool_size"], back["given"]) == (10, ["allowed_topics", "http_enabled"])
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        ("manage_rule=scopeid = 1", 1, "no field scopeid"),
+        ("worker_pool_size=0", 1, "from 1 to"),
+        ("worker_pool_size=many", 2, "is not JSON"),
+        ("colour=red", 2, "is not JSON"),
+        ("colour=1", 1, "is none of"),
+        ("worker_pool_size", 2, "is not NAME=VALUE"),
+    ],
+)
+def test_bad_settings_change_nothing(shell: Shell, change: str, code: int, said: str) -> None:
+    assert said in shell("settings", "set", "poll_interval=5", change, code=code).stderr
+    assert shell.json("settings", "show")["given"] == []
+
+
+def test_nothing_is_left_in_the_environment() -> None:
+    assert "ROWLOCK_LOG_FORMAT" not in os.environ
+
+
+def test_help_says_what_there_is(tmp_path: Path) -> None:
+    said = rowlock("serve", "--help", cwd=tmp_path).stdout
+    for option in ("--host", "--port", "--read-only", "--trusted-proxy", "--log-format"):
+        assert option in said

@@ -1,0 +1,201 @@
+"""Who may do what, said a second time: from what a route declares and what somebody was given, without the product."""
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct
+
+from rowlock.http.app import ROUTES
+from rowlock.http.routes import Route
+from tests.http.harness import GUEST, JSON, PASSWORD, A, B, Who, World
+
+RULES = {"closed": "", "own": "scope_id = @request.auth.id", "open": "true"}
+
+_INCLUDED = {"manage": {"manage", "read"}, "admin": {"read", "enqueue", "manage", "worker", "admin"}}
+
+
+class Target(Struct, frozen=True):
+    """The job that a request is about."""
+
+    topic: str
+    user: str
+
+    def __str__(self) -> str:
+        return f"{self.topic} of {self.user}"
+
+
+TARGETS = (Target("mail", A), Target("mail", B), Target("bills", A))
+
+
+def scopes(who: Who) -> set[str]:
+    return {had for scope in who.scopes for had in _INCLUDED.get(scope, {scope})}
+
+
+def rule_lets(rule: str, who: Who, target: Target | None) -> bool:
+    """`target` None: does it let at all?"""
+    if rule == "own":
+        return who.kind in ("user", "superuser") and (target is None or who.id == target.user)
+    return rule == "open"
+
+
+def in_bounds(who: Who, target: Target, job_id: str | None) -> bool:
+    return (who.topics is None or target.topic in who.topics) and (who.job is None or who.job == job_id)
+
+
+def sees(who: Who, scope: str, rule: str, target: Target, job_id: str | None) -> bool:
+    return in_bounds(who, target, job_id) and (scope in scopes(who) or rule_lets(rule, who, target))
+
+
+def may_enqueue(who: Who, rule: str, target: Target) -> bool:
+    return in_bounds(who, target, None) and ("enqueue" in scopes(who) or rule_lets(rule, who, target))
+
+
+def expected(
+    route: Route, who: Who, rule: str, target: Target, job_id: str | None, done: int, *, read_only: bool = False
+) -> int:
+    """The status. `done`: if it may."""
+    access = route.access
+    refused = 401 if who.kind == "anonymous" else 403
+    if access.kind == "probe":
+        return 200
+    if not who.good:
+        return 401
+    writes = access.writes if access.writes is not None else route.method != "GET"
+    if writes and (read_only or who.read_only):
+        return 403
+    if (who.topics is not None or who.job is not None) and not access.bounded:
+        return 403
+    match access.kind:
+        case "public":
+            return done
+        case "known":
+            return done if who.kind != "anonymous" else 401
+        case "scope":
+            if access.scope not in scopes(who):
+                return refused
+            # What is about whole topics is none of a token's that is for one job.
+            if who.job is not None and "topics" in route.path:
+                return 403
+            named = "{topic*}" in route.path
+            return refused if named and who.topics is not None and target.topic not in who.topics else done
+        case "enqueue":
+            return done if may_enqueue(who, rule, target) else refused
+        case "jobs":
+            if access.scope not in scopes(who) and not rule_lets(rule, who, None):
+                return refused
+            if "{id}" not in route.path:
+                return done
+            if not sees(who, access.scope, rule, target, job_id):
+                return 404
+            if route.path.endswith("/clone"):
+                return done if may_enqueue(who, rule, target) else refused
+            # A token that is for one job can't make itself last longer.
+            return 403 if route.path.endswith("/token") and who.job is not None else done
+
+
+class Ready(Struct, frozen=True):
+    """A request that does what its route is for. `job`: the one it is about."""
+
+    path: str
+    json: JSON | None = None
+    done: int = 200
+    job: str | None = None
+
+
+Prepare = Callable[[World, Target], Awaitable[Ready]]
+
+
+def plain(path: str, json: JSON | None = None, done: int = 200) -> Prepare:
+    async def prepare(world: World, target: Target) -> Ready:
+        return Ready(path, json, done)
+
+    return prepare
+
+
+def on_job(suffix: str = "", json: JSON | None = None, done: int = 200, *, cancelled: bool = False) -> Prepare:
+    async def prepare(world: World, target: Target) -> Ready:
+        job_id = await world.enqueue(target.user, topic=target.topic)
+        if cancelled:
+            await world.jobs.cancel(job_id)
+        return Ready(f"/api/jobs/{job_id}{suffix}", json, done, job_id)
+
+    return prepare
+
+
+async def _enqueue(world: World, target: Target) -> Ready:
+    return Ready("/api/jobs/enqueue", {"topic": target.topic, "payload": {}, "scopeId": target.user})
+
+
+async def _batch(world: World, target: Target) -> Ready:
+    return Ready("/api/jobs/enqueue/batch", {"jobs": [{"topic": target.topic, "scopeId": target.user}]})
+
+
+async def _pause(world: World, target: Target) -> Ready:
+    return Ready(f"/api/topics/{target.topic}/pause", {"reason": "test"})
+
+
+async def _resume(world: World, target: Target) -> Ready:
+    return Ready(f"/api/topics/{target.topic}/resume")
+
+
+async def _revoke(world: World, target: Target) -> Ready:
+    return Ready(f"/api/tokens/{(await world.token('short-lived', ['read'])).id}", None, 204)
+
+
+async def _end_session(world: World, target: Target) -> Ready:
+    cookie = (await world.session(GUEST, read_only=True)).headers["cookie"]
+    return Ready(f"/api/sessions/{cookie.split('_')[2]}", None, 204)
+
+
+# How to ask each route for what it is for. There is no default: a new route must stand here.
+REQUESTS: dict[str, Prepare] = {
+    "POST /api/jobs/enqueue": _enqueue,
+    "POST /api/jobs/enqueue/batch": _batch,
+    "GET /api/jobs": plain("/api/jobs"),
+    "GET /api/jobs/stats": plain("/api/jobs/stats"),
+    "GET /api/jobs/{id}": on_job(),
+    "PATCH /api/jobs/{id}": on_job(json={"priority": 5}),
+    "DELETE /api/jobs/{id}": on_job(done=204),
+    "POST /api/jobs/{id}/requeue": on_job("/requeue", cancelled=True),
+    "POST /api/jobs/{id}/cancel": on_job("/cancel"),
+    "POST /api/jobs/{id}/clone": on_job("/clone"),
+    "POST /api/jobs/{id}/token": on_job("/token", done=201),
+    "GET /api/jobs/{id}/events": on_job("/events"),
+    "GET /api/jobs/{id}/logs": on_job("/logs"),
+    "GET /api/jobs/{id}/wait": on_job("/wait?timeout=0"),
+    "GET /api/jobs/{id}/why": on_job("/why"),
+    "GET /api/topics": plain("/api/topics"),
+    "POST /api/topics/{topic*}/pause": _pause,
+    "POST /api/topics/{topic*}/resume": _resume,
+    "GET /api/workers": plain("/api/workers"),
+    "GET /api/audit": plain("/api/audit"),
+    "GET /api/tokens": plain("/api/tokens"),
+    "POST /api/tokens": plain("/api/tokens", {"name": "made", "scopes": ["read"]}, 201),
+    "DELETE /api/tokens/{id}": _revoke,
+    "GET /api/settings": plain("/api/settings"),
+    "PATCH /api/settings": plain("/api/settings", {"worker_pool_size": 11}),
+    "POST /api/access/explain": plain("/api/access/explain", {"action": "manage"}),
+    "POST /api/auth/login": plain("/api/auth/login", {"email": GUEST, "password": PASSWORD}),
+    # There are superusers already, so there is nothing there any more.
+    "POST /api/auth/setup": plain(
+        "/api/auth/setup", {"token": "x", "email": "x@example.com", "password": PASSWORD}, 404
+    ),
+    "POST /api/auth/logout": plain("/api/auth/logout", done=204),
+    "GET /api/auth/me": plain("/api/auth/me"),
+    "GET /api/sessions": plain("/api/sessions"),
+    "DELETE /api/sessions/{id}": _end_session,
+    "GET /healthz": plain("/healthz"),
+    "GET /readyz": plain("/readyz"),
+    "GET /metrics": plain("/metrics"),
+    "GET /api/openapi.json": plain("/api/openapi.json"),
+    "GET /_/setup": plain("/_/setup", done=404),
+    "GET /_/setup.js": plain("/_/setup.js"),
+    "GET /_/setup.css": plain("/_/setup.css"),
+}
+
+
+def signature(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def by_name() -> dict[str, Route]:
+    return {signature(route): route for route in ROUTES}

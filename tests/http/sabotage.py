@@ -1,0 +1,496 @@
+"""The server's defences, each of which can be switched off from here, and what must turn red then.
+
+Nothing in the product knows of this: functions are replaced. A sabotage that no longer finds what it wants to replace
+is an error, so none of them can go stale unseen. The numbers are those of the security checklist; A8, A11, A14, A16,
+A17 and A20 to A22 are about pages, webhooks, roles, encryption, code, releases and the JavaScript client, not about the
+server.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import jwt as library
+import msgspec
+import pytest
+from msgspec import Struct
+from msgspec.structs import replace
+
+import rowlock.http.app
+import rowlock.http.call
+import rowlock.http.jobs
+import rowlock.http.routes
+import rowlock.http.sessions
+from rowlock.access import jwt, passwords, rules, secrets, sessions, superusers
+from rowlock.access import settings as access_settings
+from rowlock.access.identity import Identity, user
+from rowlock.access.lookup import Lookup
+from rowlock.core import codec
+from rowlock.http import request
+from rowlock.http.app import Api
+from rowlock.http.doorkeeper import Doorkeeper
+from rowlock.http.problems import Problem
+from rowlock.http.routes import Route
+from rowlock.http.sessions import Attempts
+from rowlock.http.settings import ApiSettings
+from rowlock.stores import reading
+from rowlock.stores.records import Write
+from rowlock.stores.sqlite.store import SqliteStore
+from tests.http import test_bad_input as bad_input
+from tests.http import test_injection as injection
+from tests.http import test_jwt as of_users
+from tests.http import test_login as login
+from tests.http import test_matrix as matrix
+from tests.http import test_origin as origin
+from tests.http import test_rules_over_http as settings
+from tests.http.harness import SECRET, A, World, is_problem
+
+Switch = Callable[[pytest.MonkeyPatch], None]
+Probe = Callable[[Any], Awaitable[None]]
+
+
+class Defence(Struct, frozen=True):
+    """`off` switches it off; `probe` is green with it and red without it. `fresh`: it wants a database in which nobody
+    was before, not a world."""
+
+    number: str
+    name: str
+    off: Switch
+    probe: Probe
+    store: str = "sqlite"
+    fresh: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.number}, {self.name}"
+
+
+# ── Ways to switch something off ──
+
+
+def replaced(owner: Any, name: str, by: Any) -> Switch:
+    return lambda patch: patch.setattr(owner, name, by)
+
+
+def wrapped(owner: Any, name: str, around: Callable[[Any], Any]) -> Switch:
+    return lambda patch: patch.setattr(owner, name, around(getattr(owner, name)))
+
+
+def both(one: Switch, other: Switch) -> Switch:
+    def switch_off(patch: pytest.MonkeyPatch) -> None:
+        one(patch)
+        other(patch)
+
+    return switch_off
+
+
+def with_case(test: Any, *arguments: Any) -> Probe:
+    """One case of a test as a probe."""
+
+    async def probe(world: World) -> None:
+        await test(world, *arguments)
+
+    return probe
+
+
+# ── What stands in for what was there ──
+
+
+def _nothing(*arguments: Any, **options: Any) -> None:
+    return None
+
+
+async def _nothing_later(*arguments: Any, **options: Any) -> None:
+    return None
+
+
+def _yes(*arguments: Any, **options: Any) -> bool:
+    return True
+
+
+def _never(*arguments: Any, **options: Any) -> bool:
+    return False
+
+
+async def _never_later(*arguments: Any, **options: Any) -> bool:
+    return False
+
+
+def _in_the_clear(issue: Any) -> Any:
+    def sabotaged(kind: str) -> Any:
+        issued = issue(kind)
+        return replace(issued, hash=issued.text)
+
+    return sabotaged
+
+
+def _remembering(get: Any) -> Any:
+    known: dict[str, Any] = {}
+
+    async def sabotaged(self: Lookup, record_id: str) -> Any:
+        if known.get(record_id) is None:
+            known[record_id] = await get(self, record_id)
+        return known[record_id]
+
+    return sabotaged
+
+
+class _PlainText:
+    def hash(self, password: str) -> str:
+        return password
+
+    def verify(self, stored: str, password: str) -> bool:
+        return stored == password
+
+
+def _without_a_dummy(is_right: Any) -> Any:
+    async def sabotaged(password: str, stored: str | None) -> bool:
+        return stored is not None and bool(await is_right(password, stored))
+
+    return sabotaged
+
+
+async def _session_without_an_end(self: Doorkeeper, shown: Any) -> Any:
+    store = await self._store()
+    for session in await store.records(sessions.KIND, [shown.id]):
+        for owner in await store.records(superusers.KIND, [session.data["email"]]):
+            return superusers.from_record(owner).identity
+    return None
+
+
+def _without_rotation(begin: Any) -> Any:
+    return lambda store, superuser, *, client, old: begin(store, superuser, client=client, old=None)
+
+
+async def _any_body(self: request.Request) -> bytes:
+    data = b""
+    while True:
+        message = await self._receive()
+        data += bytes(message.get("body", b""))
+        if not message.get("more_body"):
+            return data
+
+
+def _any_origin(self: Doorkeeper, asked: request.Request) -> str | None:
+    return asked.headers.get("origin")
+
+
+def _missing_claims_are_empty(patch: pytest.MonkeyPatch) -> None:
+    claim = rules._claim
+    patch.setattr(rules, "_claim", lambda *arguments: claim(*arguments) or "")
+    patch.setattr(rules, "_with_claim", rules._with_text)
+
+
+def _whoever_comes(create: Any) -> Any:
+    async def sabotaged(store: Any, email: str, password: str, *, by: str, **options: Any) -> bool:
+        return bool(await create(store, email, password, by=by))
+
+    return sabotaged
+
+
+def _told_in_full() -> Problem:
+    return Problem(500, "internal", repr(sys.exc_info()[1]))
+
+
+def _without_an_entry(write: Any) -> Any:
+    async def sabotaged(self: Any, writes: Any, entry: Any = None) -> Any:
+        return await write(self, writes)
+
+    return sabotaged
+
+
+async def _unverified(self: jwt.Verifier, text: str) -> Identity | None:
+    try:
+        claims = library.decode(text, options={"verify_signature": False})
+        return user({**claims, "id": claims["sub"]})
+    except (library.PyJWTError, KeyError, TypeError):
+        return None
+
+
+# ── Probes that are no tests of their own ──
+
+
+async def _everyone(world: World) -> None:
+    await matrix.test_whoever_may_does_and_nobody_else(world, "own")
+
+
+async def _undeclared_route(world: World) -> None:
+    matrix.test_a_route_that_does_not_say_who_may_call_it_is_an_error_at_start_up(None)
+
+
+async def _work_for_nobody(world: World) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        await login.test_an_unknown_account_costs_as_much_work_as_a_wrong_password(world, patch)
+
+
+async def _kept_password(world: World) -> None:
+    await superusers.create(await world.store(), "new@example.com", "a password of its own", by="test")
+    assert "a password of its own" not in await world.place.dump()
+
+
+async def _unreadable_rule(world: World) -> None:
+    await world.enqueue(A)
+    await (await world.store()).write_records(
+        [Write(access_settings.KIND, access_settings.ID, {"manage_rule": "topic ="})]
+    )
+    is_problem(await world.get("user A", "/api/jobs", api=world.another_api()), 403)
+
+
+async def _what_went_wrong(world: World) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+
+        async def fail(*arguments: Any, **options: Any) -> Any:
+            raise RuntimeError("canary")
+
+        patch.setattr(type(world.jobs), "list", fail)
+        answer = await world.get("superuser", "/api/jobs")
+    assert answer.status_code == 500
+    assert "canary" not in answer.text
+
+
+async def _line_in_the_log(world: World) -> None:
+    assert rowlock.http.app._line("a\nb").isprintable()
+
+
+async def _shown_settings(world: World) -> None:
+    assert SECRET not in repr(world.api.settings)
+
+
+_AT_ONCE = "https://evil.example.com"
+
+DEFENCES = [
+    Defence("A1", "a route says who may", replaced(rowlock.http.routes, "Access", object), _undeclared_route),
+    Defence("A1", "who may is checked", replaced(Api, "_authorize", _nothing), _everyone),
+    Defence("A1", "by scope", replaced(Identity, "has", _yes), _everyone),
+    Defence("A1", "by rule", replaced(rowlock.http.app, "_is_allowed", _yes), _everyone),
+    Defence(
+        "A1",
+        "read-only changes nothing",
+        replaced(Route, "writes", property(_never)),
+        login.test_a_read_only_superuser_sees_but_changes_nothing,
+    ),
+    Defence(
+        "A1",
+        "a bounded token stays in bounds",
+        replaced(Identity, "is_bounded", property(_never)),
+        matrix.test_a_job_token_learns_nothing_of_topics_and_pauses_none,
+    ),
+    Defence(
+        "A2",
+        "only hashes are kept",
+        wrapped(secrets, "issue", _in_the_clear),
+        login.test_no_secret_stands_in_the_database,
+    ),
+    Defence(
+        "A2",
+        "the secret is compared",
+        replaced(secrets.Shown, "matches", _yes),
+        login.test_a_token_that_is_nearly_right_is_refused,
+    ),
+    Defence(
+        "A2",
+        "what is revoked is not remembered",
+        wrapped(Lookup, "get", _remembering),
+        login.test_a_revoked_token_is_refused_by_the_next_request_in_every_process,
+    ),
+    Defence(
+        "A2",
+        "signatures are checked",
+        replaced(jwt.Verifier, "identify", _unverified),
+        with_case(of_users.test_a_bad_one_is_refused, "no signature, none"),
+    ),
+    Defence("A3", "passwords are hashed", replaced(passwords, "_hasher", _PlainText), _kept_password),
+    Defence("A3", "nobody costs the same", wrapped(passwords, "is_right", _without_a_dummy), _work_for_nobody),
+    Defence(
+        "A3",
+        "guesses are counted",
+        replaced(Attempts, "check", _nothing),
+        login.test_whoever_guesses_must_wait_for_longer_and_longer,
+    ),
+    Defence(
+        "A4",
+        "sessions have an end",
+        replaced(Doorkeeper, "_session", _session_without_an_end),
+        login.test_a_session_ends_after_half_a_day_however_much_it_is_used,
+    ),
+    Defence(
+        "A4",
+        "another password ends sessions",
+        replaced(Doorkeeper, "_session", _session_without_an_end),
+        login.test_another_password_ends_all_sessions,
+    ),
+    Defence(
+        "A4",
+        "a login rotates",
+        wrapped(sessions, "begin", _without_rotation),
+        login.test_a_login_makes_a_new_session_and_ends_the_one_before,
+    ),
+    Defence(
+        "A4",
+        "logging out counts on the server",
+        replaced(sessions, "end", _nothing_later),
+        login.test_logging_out_ends_the_session_on_the_server,
+    ),
+    Defence(
+        "A4",
+        "__Host- over https",
+        replaced(rowlock.http.sessions, "cookie_name", lambda _: "rowlock_session"),
+        origin.test_over_https_a_cookie_without_the_prefix_is_not_taken,
+    ),
+    Defence(
+        "A5",
+        "a session needs a sign of our page",
+        replaced(Doorkeeper, "_check_csrf", _nothing),
+        origin.test_every_route_that_changes_something_wants_a_sign,
+    ),
+    Defence(
+        "A5",
+        "foreign pages are refused",
+        replaced(Doorkeeper, "_is_own", _yes),
+        with_case(origin.test_a_page_of_another_origin_is_refused_whoever_it_comes_from, _AT_ONCE),
+    ),
+    Defence(
+        "A5",
+        "Sec-Fetch-Site is heeded",
+        replaced(Doorkeeper, "check_origin", _nothing),
+        with_case(origin.test_a_browser_that_says_it_comes_from_elsewhere_is_believed, "cross-site"),
+    ),
+    Defence(
+        "A5",
+        "forms are not read",
+        replaced(request.Request, "body", _any_body),
+        with_case(origin.test_what_a_form_can_send_is_never_read, "text/plain"),
+    ),
+    Defence(
+        "A5",
+        "sessions are for our own page",
+        replaced(Doorkeeper, "_is_other", _never),
+        origin.test_credentials_never_go_along_with_another_origin,
+    ),
+    Defence(
+        "A6",
+        "origins are exact",
+        replaced(Doorkeeper, "check_origin", _any_origin),
+        origin.test_a_named_origin_may_and_no_other,
+    ),
+    Defence(
+        "A6",
+        "names of hosts are known",
+        replaced(Doorkeeper, "check_host", _nothing),
+        with_case(origin.test_a_foreign_name_that_leads_here_gets_nothing, "evil.example.com"),
+    ),
+    Defence(
+        "A7",
+        "a body has a bound",
+        replaced(request, "LARGEST_BODY", 1 << 22),
+        bad_input.test_a_body_that_never_ends_is_refused_while_it_comes_in,
+    ),
+    Defence(
+        "A7",
+        "depth has a bound",
+        replaced(codec, "MAX_DEPTH", 1000),
+        with_case(bad_input.test_a_bomb_does_not_go_off, "depth of 65"),
+    ),
+    Defence(
+        "A7",
+        "a page has a bound",
+        replaced(reading, "MAX_LIMIT", 1 << 20),
+        with_case(bad_input.test_a_wrong_parameter_is_named, "limit=201", "limit"),
+    ),
+    Defence(
+        "A7",
+        "a job token's life has a bound",
+        replaced(rowlock.http.jobs, "LONGEST_TOKEN", 1e9),
+        with_case(bad_input.test_a_job_token_does_not_live_for_ever, 86_401),
+    ),
+    Defence(
+        "A7",
+        "a header stands there once",
+        replaced(request, "_ONCE", ()),
+        with_case(bad_input.test_a_header_that_decides_something_may_stand_there_once, "authorization"),
+    ),
+    Defence(
+        "A9",
+        "paths in payloads are checked",
+        replaced(reading, "_paths", tuple),
+        injection.test_a_payload_path_is_a_path_of_names,
+    ),
+    Defence(
+        "A9",
+        "ids of records are checked",
+        replaced(secrets, "is_id", _yes),
+        with_case(bad_input.test_a_malformed_id_is_refused, "%00"),
+        store="postgres",
+    ),
+    Defence(
+        "A10",
+        "a rule that can't be read denies",
+        replaced(access_settings, "_NOBODY", rules.Rule("true", True)),
+        _unreadable_rule,
+    ),
+    Defence(
+        "A10",
+        "what is not there matches nothing",
+        _missing_claims_are_empty,
+        settings.test_jobs_without_a_scope_are_nobodys,
+    ),
+    Defence(
+        "A12",
+        "one is the first",
+        wrapped(superusers, "create", _whoever_comes),
+        login.test_of_fifty_who_use_the_link_at_once_one_becomes_the_superuser,
+        fresh=True,
+    ),
+    Defence(
+        "A12",
+        "then there is nothing there",
+        replaced(superusers, "is_set_up", _never_later),
+        login.test_the_link_works_once_and_then_there_is_nothing_there,
+        fresh=True,
+    ),
+    Defence(
+        "A13",
+        "what is out of reach is not there",
+        replaced(rowlock.http.call, "holds", _yes),
+        matrix.test_a_tenant_sees_nothing_of_anothers_jobs,
+    ),
+    Defence(
+        "A13",
+        "lists are narrowed",
+        replaced(rowlock.http.call.Call, "reach", _yes),
+        matrix.test_no_filter_counts_or_finds_anothers_jobs,
+    ),
+    Defence(
+        "A13",
+        "numbers are narrowed",
+        replaced(rowlock.http.call.Call, "reach", _yes),
+        matrix.test_stats_count_ones_own_jobs_alone,
+    ),
+    Defence(
+        "A13",
+        "what is in the way is not told",
+        replaced(rowlock.http.jobs, "_refuse_hidden", _nothing_later),
+        matrix.test_a_key_or_id_of_anothers_job_tells_nothing_about_it,
+    ),
+    Defence(
+        "A15", "what went wrong is not told", replaced(rowlock.http.app, "internal", _told_in_full), _what_went_wrong
+    ),
+    Defence("A15", "a path is one line of the log", replaced(rowlock.http.app, "_line", str), _line_in_the_log),
+    Defence(
+        "A15",
+        "settings don't show their secret",
+        replaced(ApiSettings, "__repr__", lambda self: repr(msgspec.structs.asdict(self))),
+        _shown_settings,
+    ),
+    Defence(
+        "A18",
+        "changes stand in the audit",
+        wrapped(SqliteStore, "write_records", _without_an_entry),
+        login.test_the_audit_tells_who_did_what_without_secrets,
+    ),
+    Defence(
+        "A19",
+        "headers that browsers heed",
+        both(replaced(rowlock.http.app, "_HEADERS", []), replaced(rowlock.http.app, "_JSON_HEADERS", [])),
+        origin.test_every_answer_has_the_headers_that_browsers_heed,
+    ),
+]

@@ -1,0 +1,142 @@
+"""What a caller could make of small gaps: sessions that come back, tokens that outlive, answers that tell too much."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rowlock.access import settings, superusers
+from rowlock.http import ends
+from rowlock.stores.records import Write
+from tests.http.harness import BOSS, PASSWORD, A, World, bearer, is_problem, user_token
+
+
+async def test_an_account_that_is_made_again_does_not_take_up_its_old_sessions(world: World) -> None:
+    store = await world.store()
+    assert (await world.get("superuser", "/api/auth/me")).status_code == 200
+    await superusers.delete(store, BOSS, by="test")
+    assert (await world.get("superuser", "/api/auth/me")).status_code == 401
+    await superusers.create(store, BOSS, PASSWORD, by="test")
+    assert (await world.get("superuser", "/api/auth/me")).status_code == 401
+
+
+async def test_why_tells_users_no_more_than_they_need(world: World) -> None:
+    await world.change_settings(manage_rule="scope_id = @request.auth.id")
+    job_id = await world.enqueue(A)
+    await world.jobs.pause("mail", reason="customer X is leaving", by="boss@corp.example")
+    own = (await world.get("user A", f"/api/jobs/{job_id}/why")).json()
+    assert own == {"code": "paused", "answer": "Its topic is paused.", "details": []}
+    assert "customer X" in (await world.get("read token", f"/api/jobs/{job_id}/why")).text
+
+
+async def test_a_key_of_another_topic_is_not_in_the_way(world: World) -> None:
+    await world.change_settings(manage_rule="scope_id = @request.auth.id", enqueue_rule="scope_id = @request.auth.id")
+    await world.jobs.enqueue("other", key="k", scope_id="somebody else")
+    mine = {"topic": "mine", "key": "k", "scopeId": A}
+    assert (await world.post("user A", "/api/jobs/enqueue/batch", {"jobs": [mine]})).status_code == 200
+    theirs = {"topic": "other", "key": "k", "scopeId": A}
+    is_problem(await world.post("user A", "/api/jobs/enqueue/batch", {"jobs": [theirs]}), 409)
+
+
+async def test_the_rule_sees_the_defaults_of_the_task(world: World) -> None:
+    async def urgent() -> None: ...
+
+    world.jobs.register("urgent", urgent, priority=900)
+    await world.change_settings(enqueue_rule="priority < 200")
+    assert (await world.post("user A", "/api/jobs/enqueue", {"topic": "usual"})).status_code == 200
+    is_problem(await world.post("user A", "/api/jobs/enqueue", {"topic": "urgent"}), 403)
+
+
+async def test_a_job_token_lives_no_longer_than_what_it_was_made_by(world: World) -> None:
+    await world.change_settings(manage_rule="scope_id = @request.auth.id")
+    job_id = await world.enqueue(A)
+    soon = datetime.now(UTC) + timedelta(seconds=90)
+    short = bearer(user_token(A, exp=soon))
+    made = await world.post("anonymous", f"/api/jobs/{job_id}/token", {"seconds": 86_400}, headers=short)
+    assert made.status_code == 201
+    assert datetime.fromisoformat(made.json()["expires_at"]) <= soon
+
+
+async def test_nobody_in_particular_gives_no_tokens_away(world: World) -> None:
+    await world.change_settings(manage_rule="true")
+    job_id = await world.enqueue(A)
+    is_problem(await world.post("anonymous", f"/api/jobs/{job_id}/token", {}), 401)
+
+
+async def test_headers_have_a_limit(world: World) -> None:
+    is_problem(await world.get("read token", "/api/jobs", headers={"x-long": "a" * 70_000}), 431)
+    many = {f"x-{n}": "a" for n in range(3000)}
+    is_problem(await world.get("read token", "/api/jobs", headers=many), 431)
+
+
+@pytest.mark.parametrize("body", [b"", b'{"reason": "enough"}', b'{"wrong": 1}'])
+async def test_a_body_of_unknown_length_is_read(world: World, body: bytes) -> None:
+    """As HTTP/2 may bring it: neither its length nor that it comes in pieces is said."""
+    job_id = await world.enqueue(A)
+    sent: list[Any] = []
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        return waiting.pop()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    headers += [(name.encode(), value.encode()) for name, value in world.who["manage token"].headers.items()]
+    path = f"/api/jobs/{job_id}/cancel"
+    await world.api(
+        {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}, receive, send
+    )
+    assert sent[0]["status"] == (400 if b"wrong" in body else 200)
+    if b"reason" in body:
+        assert (await world.jobs.get(job_id)).cancel_reason == "enough"
+
+
+async def test_one_caller_does_not_take_all_the_places_to_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "MOST_OF_ONE", 0)
+    job_id = await world.enqueue(A)
+    is_problem(await world.get("read token", f"/api/jobs/{job_id}/wait?timeout=30"), 429)
+
+
+async def test_settings_that_make_no_sense_have_no_effect(world: World) -> None:
+    store = await world.store()
+    data = {"worker_pool_size": -5, "colour": "red", "poll_interval": 2.0, "allowed_topics": "mail"}
+    await store.write_records([Write(settings.KIND, settings.ID, data)])
+    current = (await settings.load(store)).settings
+    assert (current.worker_pool_size, current.poll_interval, current.allowed_topics) == (10, 2.0, ())
+
+
+# ── The application's own users, by its own cookie ──
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 403),
+        ({"origin": "http://localhost"}, 200),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"x-rowlock-csrf": "1"}, 200),
+        ({"origin": "https://listed.example"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+    ],
+)
+async def test_a_foreign_page_can_not_use_it(world: World, headers: dict[str, str], status: int) -> None:
+    await world.change_settings(manage_rule="scope_id = @request.auth.id")
+    job_id = await world.enqueue(A)
+    api = world.another_api(authenticate=by_cookie, origins=("https://listed.example",))
+    path = f"/api/jobs/{job_id}/cancel"
+    answer = await world.post("anonymous", path, headers={"cookie": f"app={A}", **headers}, api=api)
+    assert answer.status_code == status
+
+
+async def test_who_is_known_by_a_header_needs_no_origin(world: World) -> None:
+    await world.change_settings(manage_rule="scope_id = @request.auth.id")
+    job_id = await world.enqueue(A)
+    api = world.another_api(authenticate=lambda request: {"id": request.headers.get("x-user")})
+    answer = await world.post("anonymous", f"/api/jobs/{job_id}/cancel", headers={"x-user": A}, api=api)
+    assert answer.status_code == 200
+
+
+def by_cookie(request: Any) -> dict[str, Any] | None:
+    return {"id": found} if (found := request.cookie("app")) else None

@@ -1,0 +1,519 @@
+"""Accounts, sessions, the one-time link and tokens: what is kept of them, how they end, and who gets no further."""
+
+import asyncio
+import re
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from rowlock import Jobs
+from rowlock.access import passwords, secrets, sessions, superusers, tokens
+from rowlock.http.sessions import Attempts
+from rowlock.stores.records import Write
+from tests.http.harness import ANYONE, BOSS, PASSWORD, REAL_HASHER, Place, Who, World, is_problem
+
+LOGIN, SETUP, ME = "/api/auth/login", "/api/auth/setup", "/api/auth/me"
+COOKIE = re.compile(r"rowlock_session=(rls_([0-9A-Za-z]{12})_[0-9A-Za-z]{49});")
+
+
+def cookie(answer: httpx.Response) -> str:
+    found = COOKIE.match(answer.headers["set-cookie"])
+    assert found
+    return found[1]
+
+
+def browser(text: str) -> Who:
+    return Who("a browser", {"cookie": f"rowlock_session={text}", "x-rowlock-csrf": "1"})
+
+
+def with_id_of(text: str, other: str) -> str:
+    """What somebody would make up who knows an id, and how checksums are made."""
+    begun = text[:17] + other[17:-6]
+    return begun + secrets._checksum(begun)
+
+
+async def log_in(world: World, email: str = BOSS, password: str = PASSWORD, **more: Any) -> httpx.Response:
+    return await world.post(ANYONE, LOGIN, {"email": email, "password": password}, **more)
+
+
+async def is_in(world: World, who: Who, **more: Any) -> bool:
+    answer = await world.get(who, ME, **more)
+    assert answer.status_code in (200, 401), answer.text
+    return answer.status_code == 200
+
+
+# ── Passwords ──
+
+
+async def test_a_password_is_kept_as_argon2id_and_as_nothing_else(sqlite_world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(passwords, "_hasher", REAL_HASHER)
+    store = await sqlite_world.store()
+    await superusers.create(store, "new@example.com", "a password of its own", by="test")
+    [record] = await store.records(superusers.KIND, ["new@example.com"])
+    found = re.match(r"\$argon2id\$v=19\$m=(\d+),t=(\d+),p=\d+\$", record.data["password"])
+    assert found
+    assert int(found[1]) >= 19_456
+    assert int(found[2]) >= 2
+    assert "a password of its own" not in await sqlite_world.place.dump()
+
+
+async def test_there_is_no_account_to_begin_with(place: Place) -> None:
+    async with Jobs(place.url) as jobs:
+        world = World(place, jobs)
+        assert await superusers.every(await world.store()) == []
+        assert (await place.counts())["_jobs_records"] == 0
+        for email, password in (("admin@example.com", "admin"), ("admin", "admin"), ("root@localhost", ""), ("", "")):
+            is_problem(await log_in(world, email, password), 401, "wrong_login")
+
+
+async def test_a_wrong_password_and_an_unknown_account_are_answered_the_same(world: World) -> None:
+    wrong, unknown, odd = [
+        await log_in(world, email, "not the password") for email in (BOSS, "nobody@example.com", "a\0b" + "x" * 1000)
+    ]
+    for answer in (wrong, unknown, odd):
+        problem = is_problem(answer, 401, "wrong_login")
+        assert problem["detail"] == is_problem(wrong)["detail"]
+        assert "set-cookie" not in answer.headers
+    names = [sorted(answer.headers) for answer in (wrong, unknown, odd)]
+    assert names[0] == names[1] == names[2]
+
+
+async def test_an_unknown_account_costs_as_much_work_as_a_wrong_password(sqlite_world: World, monkeypatch: Any) -> None:
+    """Counted, not timed: a hash of the same strength is checked either way."""
+    checked: list[str] = []
+    real = passwords._hasher()
+
+    class Counting:
+        def verify(self, stored: str, password: str) -> bool:
+            checked.append(stored.rpartition("$")[0].rpartition("$")[0])  # without salt and hash
+            return bool(real.verify(stored, password))  # type: ignore[attr-defined]
+
+        def hash(self, password: str) -> str:
+            return str(real.hash(password))  # type: ignore[attr-defined]
+
+    passwords._nobodys.cache_clear()
+    monkeypatch.setattr(passwords, "_hasher", Counting)
+    await log_in(sqlite_world, BOSS, "not the password")
+    await log_in(sqlite_world, "nobody@example.com", "not the password")
+    passwords._nobodys.cache_clear()
+    assert len(checked) == 2
+    assert checked[0] == checked[1]
+
+
+@pytest.mark.parametrize("password", ["", "short", "password1234", "aaaaaaaaaaaaaaaa", "x" * 513, "abababababab"])
+async def test_a_password_that_anyone_would_try_is_refused(sqlite_place: Place, password: str) -> None:
+    async with Jobs(sqlite_place.url) as jobs:
+        world = World(sqlite_place, jobs)
+        link = await superusers.first_link(await world.store())
+        assert link
+        body = {"token": link.text, "email": "ann@example.com", "password": password}
+        assert is_problem(await world.post(ANYONE, SETUP, body), 400)["field"] == "password"
+        assert await superusers.every(await world.store()) == []
+
+
+async def test_a_long_password_that_begins_right_is_wrong(sqlite_world: World) -> None:
+    is_problem(await log_in(sqlite_world, BOSS, PASSWORD + "x"), 401)
+    is_problem(await log_in(sqlite_world, BOSS, PASSWORD + "x" * 600), 401)
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"email": BOSS}, {"email": BOSS, "password": None}, {"email": [], "password": {}}]
+)
+async def test_a_login_without_its_fields_is_refused(sqlite_world: World, body: Any) -> None:
+    is_problem(await sqlite_world.post(ANYONE, LOGIN, body), 400)
+
+
+# ── How often ──
+
+
+async def guess(world: World, email: str = BOSS) -> httpx.Response:
+    return await log_in(world, email, "not the password")
+
+
+async def test_whoever_guesses_must_wait_for_longer_and_longer(world: World) -> None:
+    statuses = [(await guess(world)).status_code for _ in range(Attempts.FREE + 1)]
+    assert statuses == [401] * Attempts.FREE + [429]
+    refused = await log_in(world)  # also with the right password
+    assert is_problem(refused, 429, "too_many_logins")
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+async def test_guesses_at_the_same_moment_count_as_well(world: World) -> None:
+    answers = await asyncio.gather(*(guess(world) for _ in range(20)))
+    assert sum(answer.status_code == 401 for answer in answers) <= Attempts.FREE
+
+
+async def test_the_name_of_an_account_is_the_same_in_capitals(sqlite_world: World) -> None:
+    for n in range(Attempts.FREE):
+        await guess(sqlite_world, BOSS.upper() if n % 2 else BOSS)
+    is_problem(await guess(sqlite_world, BOSS.title()), 429)
+
+
+async def test_an_address_that_tries_many_accounts_must_wait_too(sqlite_world: World) -> None:
+    statuses = {(await guess(sqlite_world, f"user{n}@example.com")).status_code for n in range(Attempts.FREE * 10 + 1)}
+    assert statuses == {401, 429}
+
+
+async def test_who_is_refused_may_not_stand_in_the_way_of_others(sqlite_world: World) -> None:
+    for _ in range(Attempts.FREE + 1):
+        await guess(sqlite_world, "other@example.com")
+    assert (await log_in(sqlite_world)).status_code == 200
+
+
+async def test_what_is_remembered_of_guesses_has_a_bound(sqlite_world: World) -> None:
+    attempts = Attempts()
+    for n in range(Attempts._KEPT + 100):
+        attempts.failed([(f"user{n}@example.com", "10.0.0.1")])
+    assert len(attempts._failed) == Attempts._KEPT
+
+
+# ── Sessions ──
+
+
+async def test_a_login_makes_a_new_session_and_ends_the_one_before(world: World) -> None:
+    first = cookie(await log_in(world))
+    second = cookie(await log_in(world, headers={"cookie": f"rowlock_session={first}", "x-rowlock-csrf": "1"}))
+    assert first != second
+    assert not await is_in(world, browser(first))
+    assert await is_in(world, browser(second))
+
+
+async def test_a_session_that_somebody_put_there_is_worth_nothing(world: World) -> None:
+    """Fixation: what the browser brought along is never taken over."""
+    planted = "rls_" + "A" * 12 + "_" + "B" * 49
+    given = cookie(await log_in(world, headers={"cookie": f"rowlock_session={planted}"}))
+    assert given != planted
+    assert not await is_in(world, browser(planted))
+
+
+async def test_a_session_of_which_only_the_id_is_right_is_none(world: World) -> None:
+    text = cookie(await log_in(world))
+    forged = with_id_of(text, cookie(await log_in(world)))
+    for wrong in (forged, text[:-1], text[:-1] + ("a" if text[-1] != "a" else "b"), text.swapcase(), "", "x" * 5000):
+        assert not await is_in(world, browser(wrong))
+
+
+async def test_who_knows_the_id_of_a_session_can_not_end_it_by_logging_in(world: World) -> None:
+    theirs = cookie(await log_in(world))
+    forged = with_id_of(theirs, cookie(await log_in(world)))
+    await log_in(world, headers={"cookie": f"rowlock_session={forged}", "x-rowlock-csrf": "1"})
+    assert await is_in(world, browser(theirs))
+
+
+async def rewrite(world: World, text: str, *, expires: timedelta | None = None, ends: timedelta | None = None) -> None:
+    """Let time pass for a session: `expires` and `ends` are from now."""
+    store = await world.store()
+    now = await store.now()
+    [record] = await store.records(sessions.KIND, [text.split("_")[1]])
+    data = record.data if ends is None else {**record.data, "ends": (now + ends).isoformat()}
+    until = record.expires_at if expires is None else now + expires
+    await store.write_records([Write(sessions.KIND, record.id, data, expires_at=until)])
+
+
+async def test_a_session_that_nobody_uses_ends(world: World) -> None:
+    text = cookie(await log_in(world))
+    [record] = await (await world.store()).records(sessions.KIND, [text.split("_")[1]])
+    assert record.expires_at
+    assert record.expires_at - record.created <= timedelta(minutes=30, seconds=1)
+    await rewrite(world, text, expires=timedelta(seconds=-1))
+    assert not await is_in(world, browser(text))
+
+
+async def test_a_session_ends_after_half_a_day_however_much_it_is_used(world: World) -> None:
+    text = cookie(await log_in(world))
+    [session] = [one for one in await sessions.every(await world.store()) if one.id == text.split("_")[1]]
+    assert session.ends - session.created <= timedelta(hours=12, seconds=1)
+    await rewrite(world, text, ends=timedelta(seconds=-1))
+    assert not await is_in(world, browser(text))
+
+
+async def test_use_makes_a_session_last_but_not_beyond_its_end(world: World) -> None:
+    text = cookie(await log_in(world))
+    store = await world.store()
+    await rewrite(world, text, ends=timedelta(minutes=5))
+    [record] = await store.records(sessions.KIND, [text.split("_")[1]])
+    later = record.updated + timedelta(minutes=2)
+    await sessions.touch(store, record, later)
+    [touched] = await store.records(sessions.KIND, [record.id])
+    assert touched.expires_at
+    assert touched.expires_at <= sessions.from_record(touched).ends
+
+
+async def test_a_use_does_not_bring_back_a_session_that_was_ended(world: World) -> None:
+    text = cookie(await log_in(world))
+    store = await world.store()
+    [record] = await store.records(sessions.KIND, [text.split("_")[1]])
+    await sessions.end(store, record.id, by="test")
+    await sessions.touch(store, record, record.updated + timedelta(minutes=2))
+    assert not await is_in(world, browser(text))
+
+
+async def test_logging_out_ends_the_session_on_the_server(world: World) -> None:
+    text = cookie(await log_in(world))
+    answer = await world.post(browser(text), "/api/auth/logout")
+    assert answer.status_code == 204
+    assert "rowlock_session=; " in answer.headers["set-cookie"]
+    assert "Max-Age=0" in answer.headers["set-cookie"]
+    assert not await is_in(world, browser(text))
+    assert not await is_in(world, browser(text), api=world.another_api())
+
+
+async def test_another_password_ends_all_sessions(world: World) -> None:
+    texts = [cookie(await log_in(world)) for _ in range(2)]
+    await superusers.set_password(await world.store(), BOSS, "another password for me", by="test")
+    for text in texts:
+        assert not await is_in(world, browser(text))
+    is_problem(await log_in(world), 401)
+    assert (await log_in(world, password="another password for me")).status_code == 200
+
+
+async def test_a_removed_account_is_out_at_once(world: World) -> None:
+    text = cookie(await log_in(world))
+    await superusers.delete(await world.store(), BOSS, by="test")
+    assert not await is_in(world, browser(text))
+    assert not await is_in(world, browser(text), api=world.another_api())
+
+
+async def test_an_admin_sees_and_ends_sessions(world: World) -> None:
+    text = cookie(await log_in(world, headers={"user-agent": "curl/1\t\x7f"}))
+    session_id = text.split("_")[1]
+    listed = await world.get("superuser", "/api/sessions")
+    [shown] = [one for one in listed.json()["items"] if one["id"] == session_id]
+    assert shown["email"] == BOSS
+    assert "curl/1" in shown["client"]
+    assert text not in listed.text
+    assert "hash" not in listed.text
+    assert (await world.call("superuser", "DELETE", f"/api/sessions/{session_id}")).status_code == 204
+    assert not await is_in(world, browser(text))
+    is_problem(await world.call("superuser", "DELETE", f"/api/sessions/{session_id}"), 404)
+
+
+async def test_a_read_only_superuser_sees_but_changes_nothing(world: World) -> None:
+    assert (await world.get("read-only superuser", ME)).json()["read_only"] is True
+    assert (await world.get("read-only superuser", "/api/jobs")).status_code == 200
+    is_problem(await world.post("read-only superuser", "/api/jobs/enqueue", {"topic": "mail"}), 403, "read_only")
+    await world.change_settings(enqueue_rule="true", manage_rule="true")
+    is_problem(await world.post("read-only superuser", "/api/jobs/enqueue", {"topic": "mail"}), 403, "read_only")
+
+
+# ── The one-time link ──
+
+
+async def set_up(world: World, token: str, email: str = "first@example.com", **more: Any) -> httpx.Response:
+    return await world.post(ANYONE, SETUP, {"token": token, "email": email, "password": PASSWORD}, **more)
+
+
+async def test_of_fifty_who_use_the_link_at_once_one_becomes_the_superuser(place: Place) -> None:
+    async with Jobs(place.url) as jobs:
+        world = World(place, jobs)
+        store = await world.store()
+        links = [await superusers.first_link(store) for _ in range(5)]
+        apis = [world.another_api(), world.another_api()]
+        answers = await asyncio.gather(
+            *(
+                set_up(world, link.text, f"user{n}{m}@example.com", api=apis[m % 2])
+                for n, link in enumerate(links)
+                for m in range(10)
+                if link is not None
+            )
+        )
+        made = [answer for answer in answers if answer.status_code == 200]
+        assert len(answers) == 50
+        assert len(made) == 1
+        assert all(answer.status_code in (403, 404, 429) for answer in answers if answer is not made[0])
+        [first] = await superusers.every(store)
+        assert first.email == made[0].json()["id"]
+        assert await is_in(world, browser(cookie(made[0])))
+
+
+async def test_the_link_works_once_and_then_there_is_nothing_there(place: Place) -> None:
+    async with Jobs(place.url) as jobs:
+        world = World(place, jobs)
+        link = await superusers.first_link(await world.store())
+        assert link
+        page = await world.get(ANYONE, "/_/setup")
+        assert page.status_code == 200
+        assert "script-src 'self'" in page.headers["content-security-policy"]
+        assert (await set_up(world, link.text)).status_code == 200
+        is_problem(await set_up(world, link.text, "second@example.com"), 404)
+        is_problem(await world.get(ANYONE, "/_/setup"), 404)
+        assert await superusers.first_link(await world.store()) is None
+        assert len(await superusers.every(await world.store())) == 1
+
+
+async def test_the_link_stays_used_after_the_superuser_was_removed(place: Place) -> None:
+    async with Jobs(place.url) as jobs:
+        world = World(place, jobs)
+        store = await world.store()
+        links = [await superusers.first_link(store) for _ in range(2)]
+        assert links[0]
+        assert links[1]
+        await set_up(world, links[0].text)
+        await superusers.delete(store, "first@example.com", by="test")
+        is_problem(await set_up(world, links[1].text), 404)
+
+
+async def test_a_link_that_is_too_old_is_refused(place: Place) -> None:
+    async with Jobs(place.url) as jobs:
+        world = World(place, jobs)
+        store = await world.store()
+        link = await superusers.first_link(store)
+        assert link
+        [record] = await store.records("link", [link.id])
+        assert record.expires_at
+        assert record.expires_at - record.created <= timedelta(minutes=30, seconds=1)
+        over = await store.now() - timedelta(seconds=1)
+        await store.write_records([Write("link", link.id, record.data, expires_at=over)])
+        is_problem(await set_up(world, link.text), 403, "bad_link")
+        assert await superusers.every(store) == []
+
+
+@pytest.mark.parametrize("token", ["", "x", "rlo_" + "A" * 12 + "_" + "B" * 49, "rlk_" + "A" * 12 + "_" + "B" * 49])
+async def test_a_made_up_link_is_refused(sqlite_place: Place, token: str) -> None:
+    async with Jobs(sqlite_place.url) as jobs:
+        world = World(sqlite_place, jobs)
+        await superusers.first_link(await world.store())
+        is_problem(await set_up(world, token), 403, "bad_link")
+
+
+async def test_a_link_whose_secret_is_wrong_is_refused(sqlite_place: Place) -> None:
+    async with Jobs(sqlite_place.url) as jobs:
+        world = World(sqlite_place, jobs)
+        one, two = [await superusers.first_link(await world.store()) for _ in range(2)]
+        assert one
+        assert two
+        is_problem(await set_up(world, with_id_of(one.text, two.text)), 403, "bad_link")
+
+
+async def test_a_made_up_link_costs_us_no_work(sqlite_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Jobs(sqlite_place.url) as jobs:
+        world = World(sqlite_place, jobs)
+        one, two = [await superusers.first_link(await world.store()) for _ in range(2)]
+        assert one
+        assert two
+        monkeypatch.setattr(passwords, "_hasher", pytest.fail)
+        is_problem(await set_up(world, with_id_of(one.text, two.text)), 403, "bad_link")
+
+
+async def test_an_account_that_was_made_by_hand_closes_the_link(sqlite_place: Place) -> None:
+    async with Jobs(sqlite_place.url) as jobs:
+        world = World(sqlite_place, jobs)
+        store = await world.store()
+        link = await superusers.first_link(store)
+        assert link
+        await superusers.create(store, BOSS, PASSWORD, by="test")
+        is_problem(await set_up(world, link.text), 404)
+
+
+# ── What is kept ──
+
+
+async def test_no_secret_stands_in_the_database(world: World) -> None:
+    session = cookie(await log_in(world))
+    made = await world.post("superuser", "/api/tokens", {"name": "made", "scopes": ["read"]})
+    token = made.json()["token"]
+    job_id = await world.enqueue(None)
+    of_job = (await world.post("superuser", f"/api/jobs/{job_id}/token")).json()["token"]
+    await guess(world)
+    dump = await world.place.dump()
+    assert made.json()["id"] in dump  # it is where we look
+    for secret in (session, token, of_job):
+        kind, _, rest = secret.split("_")
+        assert rest[:43] not in dump, kind
+    assert PASSWORD not in dump
+    assert "not the password" not in dump
+    for text in (world.who["admin token"].headers["authorization"], world.who["superuser"].headers["cookie"]):
+        assert text.rpartition("_")[2] not in dump
+
+
+async def test_a_token_is_told_once(world: World) -> None:
+    made = (await world.post("superuser", "/api/tokens", {"name": "made", "scopes": ["read"]})).json()
+    assert re.match(r"rlk_[0-9A-Za-z]{12}_[0-9A-Za-z]{49}\Z", made["token"])
+    listed = (await world.get("superuser", "/api/tokens")).text
+    assert made["id"] in listed
+    assert made["token"].rpartition("_")[2][:43] not in listed
+    assert '"token"' not in listed
+    assert "hash" not in listed
+
+
+async def test_a_revoked_token_is_refused_by_the_next_request_in_every_process(world: World) -> None:
+    who = await world.token("short-lived", ["read"])
+    async with Jobs(world.place.url) as elsewhere:
+        apis = [world.api, world.another_api(), elsewhere.asgi()]
+        for api in apis:
+            assert await is_in(world, who, api=api)
+        assert (await world.call("superuser", "DELETE", f"/api/tokens/{who.id}")).status_code == 204
+        for api in apis:
+            is_problem(await world.get(who, ME, api=api), 401)
+
+
+async def test_a_use_does_not_bring_back_a_token_that_was_revoked(world: World) -> None:
+    who = await world.token("short-lived", ["read"])
+    store = await world.store()
+    [record] = await store.records(tokens.KIND, [who.id])
+    await tokens.revoke(store, who.id, by="test")
+    await tokens.touch(store, record, await store.now() + timedelta(hours=1))
+    is_problem(await world.get(who, ME), 401)
+
+
+async def test_a_token_that_is_nearly_right_is_refused(world: World) -> None:
+    text = world.who["admin token"].headers["authorization"].removeprefix("Bearer ")
+    other = world.who["read token"].headers["authorization"].removeprefix("Bearer ")
+    for wrong in (text[:-1], text + "x", text[:17] + other[17:], with_id_of(text, other), text.upper(), f" {text}", ""):
+        is_problem(await world.get(Who("x", {"authorization": f"Bearer {wrong}"}), ME), 401)
+
+
+@pytest.mark.parametrize("scheme", ["Basic", "Token", "", "Bearer,", "Digest"])
+async def test_another_kind_of_credential_is_an_error_and_not_nobody(sqlite_world: World, scheme: str) -> None:
+    await sqlite_world.change_settings(manage_rule="true")
+    answer = await sqlite_world.get(Who("x", {"authorization": f"{scheme} abc"}), "/api/jobs")
+    assert is_problem(answer, 401)
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_a_session_is_no_token_and_a_token_no_session(sqlite_world: World) -> None:
+    session = cookie(await log_in(sqlite_world))
+    is_problem(await sqlite_world.get(Who("x", {"authorization": f"Bearer {session}"}), ME), 401)
+    token = sqlite_world.who["admin token"].headers["authorization"].removeprefix("Bearer ")
+    assert not await is_in(sqlite_world, browser(token))
+
+
+async def test_a_token_in_the_url_is_not_taken(sqlite_world: World) -> None:
+    token = sqlite_world.who["admin token"].headers["authorization"].removeprefix("Bearer ")
+    for name in ("token", "access_token", "api_key"):
+        is_problem(await sqlite_world.get(ANYONE, f"/api/auth/me?{name}={token}"), 401)
+
+
+async def test_passwords_do_not_go_over_plain_http_to_other_machines(sqlite_world: World) -> None:
+    is_problem(await log_in(sqlite_world, base="http://jobs.example.com"), 403, "insecure")
+    assert (await log_in(sqlite_world, base="https://jobs.example.com")).status_code == 200
+    api = sqlite_world.another_api(insecure_http=True)
+    assert (await log_in(sqlite_world, base="http://jobs.example.com", api=api)).status_code == 200
+
+
+# ── What is told of it ──
+
+
+async def test_a_failed_login_stands_in_the_log_without_what_was_typed(
+    sqlite_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await log_in(sqlite_world, "typed in the wrong field", "not the password")
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.endswith(": a login from 127.0.0.1 failed")
+
+
+async def test_the_audit_tells_who_did_what_without_secrets(world: World) -> None:
+    text = cookie(await log_in(world))
+    made = (await world.post(browser(text), "/api/tokens", {"name": "made", "scopes": ["read"]})).json()
+    await world.call(browser(text), "DELETE", f"/api/tokens/{made['id']}")
+    await world.call(browser(text), "PATCH", "/api/settings", {"manage_rule": "true", "reason": "to see"})
+    await world.post(browser(text), "/api/auth/logout")
+    told = (await world.get("admin token", "/api/audit?limit=20")).json()["items"]
+    by_boss = [one["action"] for one in told if one["by"] == f"superuser {BOSS}"]
+    assert by_boss[:5] == ["session.end", "settings.change", "token.revoke", "token.create", "session.begin"]
+    [change] = [one for one in told if one["action"] == "settings.change"]
+    assert change["reason"] == "to see"
+    assert change["data"] == {"before": {"manage_rule": None}, "after": {"manage_rule": "true"}}
+    assert made["token"].rpartition("_")[2] not in str(told)

@@ -1,0 +1,311 @@
+"""The settings, as callers feel them: what each of them lets through, and that a change applies everywhere."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from rowlock import Jobs
+from rowlock.access import settings as access_settings
+from rowlock.stores.records import Write
+from tests.http.harness import ANYONE, A, B, World, is_problem
+from tests.http.oracle import REQUESTS, TARGETS, by_name
+
+OWN = "scope_id = @request.auth.id"
+ENQUEUE = "/api/jobs/enqueue"
+
+
+async def until(happens: Callable[[], Awaitable[bool]]) -> None:
+    """A change applies within about a second; a machine that is busy may take longer."""
+    async with asyncio.timeout(30):
+        while not await happens():  # noqa: ASYNC110 - it is another process that changes something
+            await asyncio.sleep(0.02)
+
+
+# ── manage_rule ──
+
+
+async def test_whoever_owns_a_job_sees_and_steers_it_in_every_way(world: World) -> None:
+    await world.change_settings(manage_rule=OWN)
+    own, other = await world.enqueue(A), await world.enqueue(B)
+    for path in ("", "/events", "/logs", "/why", "/wait?timeout=0"):
+        assert (await world.get("user A", f"/api/jobs/{own}{path}")).status_code == 200, path
+        is_problem(await world.get("user A", f"/api/jobs/{other}{path}"), 404, "not_found")
+    for path in ("/cancel", "/requeue"):
+        assert (await world.post("user A", f"/api/jobs/{own}{path}")).status_code == 200, path
+        is_problem(await world.post("user A", f"/api/jobs/{other}{path}"), 404, "not_found")
+    assert (await world.call("user A", "PATCH", f"/api/jobs/{own}", {"priority": 7})).json()["priority"] == 7
+    is_problem(await world.call("user A", "PATCH", f"/api/jobs/{other}", {"priority": 7}), 404)
+    assert (await world.call("user A", "DELETE", f"/api/jobs/{own}")).status_code == 204
+    is_problem(await world.call("user A", "DELETE", f"/api/jobs/{other}"), 404)
+    job = await world.job(other)
+    assert job
+    assert (job.status, job.version, job.priority) == ("pending", 0, 100)
+
+
+async def test_what_may_not_be_seen_is_refused_like_what_is_not_there(world: World) -> None:
+    await world.change_settings(manage_rule=OWN)
+    other = await world.enqueue(B)
+    nowhere = "0193fb1e-0000-7000-8000-000000000000"
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/wait"), ("GET", "/why")):
+        hidden, missing = [
+            is_problem(await world.call("user A", method, f"/api/jobs/{job_id}{path}")) for job_id in (other, nowhere)
+        ]
+        hidden.pop("request_id")
+        missing.pop("request_id")
+        assert hidden == missing
+
+
+async def test_a_list_holds_what_the_rule_lets_through_page_by_page(world: World) -> None:
+    own = [await world.enqueue(user) for n in range(12) if (user := (A, B, None)[n % 3]) == A or user]
+    await world.change_settings(manage_rule=OWN)
+    mine = [job_id for job_id in own if (job := await world.job(job_id)) and job.scope_id == A]
+    found, cursor = [], ""
+    while True:
+        page = (await world.get("user A", f"/api/jobs?topic=mail&limit=2{cursor}")).json()
+        assert page["total"] == len(mine)
+        found += [item["id"] for item in page["items"]]
+        if page["next"] is None:
+            break
+        cursor = f"&cursor={page['next']}"
+    assert found == mine[::-1]
+
+
+async def test_jobs_without_a_scope_are_nobodys(world: World) -> None:
+    job_id = await world.enqueue(None)
+    await world.change_settings(manage_rule=OWN)
+    is_problem(await world.get("user A", f"/api/jobs/{job_id}"), 404)
+    is_problem(await world.get(ANYONE, f"/api/jobs/{job_id}"), 401)
+
+
+async def test_a_wait_ends_with_the_job(world: World) -> None:
+    await world.change_settings(manage_rule=OWN)
+    job_id = await world.enqueue(A)
+    waiting = asyncio.create_task(world.get("user A", f"/api/jobs/{job_id}/wait?timeout=30"))
+    await world.post("user A", f"/api/jobs/{job_id}/cancel")
+    assert (await waiting).json()["status"] == "cancelled"
+
+
+async def test_a_rule_that_is_taken_back_ends_what_one_could_see(world: World) -> None:
+    await world.change_settings(manage_rule=OWN)
+    job_id = await world.enqueue(A)
+    await world.jobs.cancel(job_id)
+    await world.change_settings(manage_rule="")
+    is_problem(await world.get("user A", f"/api/jobs/{job_id}/wait"), 403)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sees"),
+    [
+        ("true", True), ("", False), ("   ", False), ("false", False), ("@request.auth.id != ''", True),
+        ("@request.auth.role = 'member' && topic ~ 'ma%'", True), ("@request.auth.role = 'ops'", False),
+        ("topic = 'mail' && status = 'pending'", True), ("topic ~ 'MAIL'", False), ("priority > 100", False),
+        ("scope_id = @request.auth.nothing", False), ("scope_id != @request.auth.nothing", False),
+        ("(topic = 'x' || scope_id = 'user-a') && key = ''", True), ("created > '2020-01-01T00:00:00Z'", True),
+        ("id = ''", False), ("@request.auth.exp > 1", True),
+    ],
+)  # fmt: skip
+async def test_one_job_and_the_list_agree_on_every_rule(world: World, rule: str, sees: bool) -> None:
+    job_id = await world.enqueue(A)
+    await world.change_settings(manage_rule=rule)
+    alone = await world.get("user A", f"/api/jobs/{job_id}")
+    listed = await world.get("user A", "/api/jobs?topic=mail")
+    stats = await world.get("user A", "/api/jobs/stats?topic=mail")
+    assert (alone.status_code == 200) == sees
+    assert ([item["id"] for item in listed.json().get("items", [])] == [job_id]) == sees
+    assert (stats.json().get("pending", 0) == 1) == sees
+
+
+# ── enqueue_rule and allowed_topics ──
+
+
+async def test_enqueue_rule_sees_the_job_that_is_to_be(world: World) -> None:
+    await world.change_settings(enqueue_rule=f"{OWN} && topic ~ 'report%' && priority <= 100 && max_retries < 5")
+    right = {"topic": "report.daily", "scopeId": A}
+    assert (await world.post("user A", ENQUEUE, right)).status_code == 200
+    before = await world.place.counts()
+    for wrong in (
+        {**right, "scopeId": B}, {"topic": "report.daily"}, {**right, "topic": "mail"}, {**right, "priority": 101},
+        {**right, "priority": "explicit"}, {**right, "maxRetries": 5}, {**right, "scopeId": A.upper()},
+    ):  # fmt: skip
+        is_problem(await world.post("user A", ENQUEUE, wrong), 403, "not_allowed")
+        is_problem(await world.post("user A", f"{ENQUEUE}/batch", {"jobs": [right, wrong]}), 403, "not_allowed")
+    is_problem(await world.post(ANYONE, ENQUEUE, right), 401)
+    assert await world.place.counts() == before
+
+
+async def test_a_clone_is_judged_like_a_new_job(world: World) -> None:
+    await world.change_settings(manage_rule=OWN, enqueue_rule=f"{OWN} && topic = 'mail' && priority < 200")
+    mail, other = await world.enqueue(A), await world.enqueue(A, topic="other")
+    assert (await world.post("user A", f"/api/jobs/{mail}/clone")).status_code == 200
+    is_problem(await world.post("user A", f"/api/jobs/{mail}/clone", {"priority": 200}), 403)
+    is_problem(await world.post("user A", f"/api/jobs/{other}/clone"), 403)
+
+
+async def test_who_may_enqueue_may_not_look(world: World) -> None:
+    await world.change_settings(enqueue_rule="true", manage_rule="")
+    made = await world.post(ANYONE, ENQUEUE, {"topic": "mail"})
+    assert made.status_code == 200
+    is_problem(await world.get(ANYONE, f"/api/jobs/{made.json()['id']}"), 401)
+
+
+async def test_allowed_topics_bind_everyone_but_admins(world: World) -> None:
+    await world.change_settings(enqueue_rule="true", allowed_topics=["mail"])
+    for who in ("anonymous", "user A", "enqueue token"):
+        assert (await world.post(who, ENQUEUE, {"topic": "mail"})).status_code == 200
+        assert is_problem(await world.post(who, ENQUEUE, {"topic": "bills"}))["status"] in (401, 403)
+        jobs = [{"topic": "mail"}, {"topic": "bills"}]
+        assert is_problem(await world.post(who, f"{ENQUEUE}/batch", {"jobs": jobs}))["status"] in (401, 403)
+    assert (await world.post("superuser", ENQUEUE, {"topic": "bills"})).status_code == 200
+    [(count,)] = await world.place.fetch("SELECT count(*) FROM _jobs WHERE topic = 'bills'")
+    assert count == 1
+
+
+async def test_a_key_hit_is_the_same_job_for_its_owner(world: World) -> None:
+    await world.change_settings(enqueue_rule=OWN, manage_rule=OWN)
+    body = {"topic": "mail", "scopeId": A, "key": "once"}
+    first, second = [await world.post("user A", ENQUEUE, body) for _ in range(2)]
+    assert first.json()["id"] == second.json()["id"]
+    assert second.json()["existing"] is True
+
+
+# ── http_enabled ──
+
+
+async def test_switched_off_only_the_probes_are_left(world: World) -> None:
+    ready = {name: await REQUESTS[name](world, TARGETS[0]) for name in by_name()}
+    await world.change_settings(http_enabled=False)
+    before = await world.place.counts()
+    for name, route in by_name().items():
+        for who in ("anonymous", "admin token", "superuser"):
+            answer = await world.call(who, route.method, ready[name].path, ready[name].json)
+            if route.access.kind == "probe":
+                assert answer.status_code == 200
+            else:
+                is_problem(answer, 404, "http_disabled")
+    answer = await world.call(ANYONE, "OPTIONS", "/api/jobs", headers={"origin": "http://localhost"})
+    is_problem(answer, 404, "http_disabled")
+    assert await world.place.counts() == before
+    await access_settings.change(await world.store(), {"http_enabled": True}, by="test")
+    await until(lambda: _answers(world))
+
+
+async def _answers(world: World, who: str = "admin token", **more: Any) -> bool:
+    return (await world.get(who, "/api/jobs", **more)).status_code == 200
+
+
+# ── Changes ──
+
+
+async def test_a_change_applies_in_other_processes_too(world: World) -> None:
+    async with Jobs(world.place.url) as elsewhere:
+        api = World(world.place, elsewhere).api
+        assert not await _answers(world, "user A", api=api)
+        await world.change_settings(manage_rule=OWN)
+        assert await _answers(world, "user A"), "here it applies at once"
+        await until(lambda: _answers(world, "user A", api=api))
+        await world.change_settings(manage_rule="")
+
+        async def is_closed() -> bool:
+            return not await _answers(world, "user A", api=api)
+
+        await until(is_closed)
+
+
+async def test_null_means_the_default_again(world: World) -> None:
+    await world.change_settings(manage_rule="true", worker_pool_size=3)
+    changed = await world.call("admin token", "PATCH", "/api/settings", {"manage_rule": None})
+    assert (changed.json()["manage_rule"], changed.json()["given"]) == ("", ["worker_pool_size"])
+    is_problem(await world.get(ANYONE, "/api/jobs"), 401)
+
+
+async def test_changes_at_the_same_moment_all_count(world: World) -> None:
+    changes = [{"worker_pool_size": 7}, {"poll_interval": 2.5}, {"lock_duration": 77}, {"allowed_topics": ["mail"]}]
+    await asyncio.gather(*(world.call("admin token", "PATCH", "/api/settings", change) for change in changes))
+    now = (await world.get("admin token", "/api/settings")).json()
+    wanted = {"worker_pool_size": 7, "poll_interval": 2.5, "lock_duration": 77.0, "allowed_topics": ["mail"]}
+    assert wanted.items() <= now.items()
+
+
+@pytest.mark.parametrize("rule", ["topic =", "nothing = 1", "a b c", "topic ~ (", "@request.auth.id", "x" * 500])
+async def test_a_rule_that_can_not_be_read_denies(world: World, rule: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Another version may have written it."""
+    job_id = await world.enqueue(A)
+    store = await world.store()
+    data = {"manage_rule": rule, "enqueue_rule": rule}
+    await store.write_records([Write(access_settings.KIND, access_settings.ID, data)])
+    api = world.another_api()
+    is_problem(await world.get("user A", "/api/jobs", api=api), 403)
+    is_problem(await world.get("user A", f"/api/jobs/{job_id}", api=api), 403)
+    is_problem(await world.post(ANYONE, ENQUEUE, {"topic": "mail"}, api=api), 401)
+    assert (await world.get("superuser", "/api/jobs", api=api)).status_code == 200
+    assert "can't be read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "at"),
+    [
+        ("topic =", 8), ("topic = 'a' &&", 15), ("nothing = 'a'", 1), ("topic = 'a' || (scope = 'b'", 28),
+        ("topic = 'a", 9), ("topic; DROP", 6), ("priority = 'high'", 1), ("@request.body.id = 'a'", 1),
+        ("topic.__class__ = 'a'", 1), ("__import__('os') = 'a'", 1), ("topic ~ topic", 1), ("true true", 6),
+    ],
+)  # fmt: skip
+async def test_a_bad_rule_is_refused_with_the_place_of_the_mistake(sqlite_world: World, rule: str, at: int) -> None:
+    for name in ("manage_rule", "enqueue_rule"):
+        answer = await sqlite_world.call("superuser", "PATCH", "/api/settings", {name: rule})
+        problem = is_problem(answer, 400, "bad_rule")
+        assert problem["field"] == name
+        assert f"at character {at}:" in problem["detail"], problem["detail"]
+    assert (await sqlite_world.get("superuser", "/api/settings")).json()["given"] == []
+
+
+# ── Explain ──
+
+
+async def explained(world: World, **body: Any) -> dict[str, Any]:
+    answer = await world.post("superuser", "/api/access/explain", {"action": "manage", **body})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_explain_tells_what_stood_on_each_side(world: World) -> None:
+    job_id = await world.enqueue(A)
+    rule = f"{OWN} && topic ~ 'ma%' || @request.auth.role = 'ops'"
+    told = await explained(world, rule=rule, claims={"id": A}, job=job_id)
+    assert told["allowed"] is True
+    assert [(part["text"], part["left"], part["right"], part["holds"]) for part in told["parts"]] == [
+        ("scope_id = @request.auth.id", A, A, True),
+        ("topic ~ 'ma%'", "mail", "ma%", True),
+        ("@request.auth.role = 'ops'", None, "ops", False),
+    ]
+    assert (await explained(world, rule=rule, claims={"id": B}, job=job_id))["allowed"] is False
+    assert (await explained(world, rule=rule, claims={"id": B}))["allowed"] is None
+    assert (await explained(world, rule=rule, claims={"role": "ops"}))["allowed"] is True
+
+
+async def test_explain_says_what_the_routes_do(world: World) -> None:
+    job_id = await world.enqueue(A)
+    for rule in (
+        "",
+        "true",
+        OWN,
+        "@request.auth.id != ''",
+        "topic = 'mail'",
+        "scope_id != @request.auth.id",
+        "key = ''",
+    ):
+        await world.change_settings(manage_rule=rule)
+        for who, claims in (("user A", {"id": A}), ("user B", {"id": B}), ("anonymous", {})):
+            told = await explained(world, claims=claims, job=job_id)
+            done = await world.get(who, f"/api/jobs/{job_id}")
+            assert told["allowed"] == (done.status_code == 200), (rule, who)
+
+
+async def test_explain_changes_nothing_and_is_for_admins(world: World) -> None:
+    before = await world.place.counts()
+    await explained(world, rule="true", claims={"id": A}, job={"topic": "mail", "created": "2026-01-01T00:00:00Z"})
+    assert await world.place.counts() == before
+    for who in ("anonymous", "user A", "manage token", "mail token", "job token", "read-only superuser"):
+        assert is_problem(await world.post(who, "/api/access/explain", {"action": "manage"}))["status"] in (401, 403)

@@ -1,0 +1,154 @@
+"""What the OpenAPI document promises, held against the server: requests made up from it, right ones and wrong ones."""
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from rowlock import Jobs
+from rowlock.access import passwords
+from rowlock.access import settings as access_settings
+from rowlock.http.openapi import document
+from tests.http.harness import A, Place, Server, Who, World, cheap_hasher
+from tests.http.oracle import by_name
+
+CHECKS: Any = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    response_headers_conformance,
+]
+EXAMPLES = 8  # of each kind; PATCH a job needs some luck to be right
+OPERATIONS = [(method.upper(), path) for path, methods in document()["paths"].items() for method in methods]
+
+
+class Stage:
+    """A server, and who asks it; made once for all operations."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "jobs.db"
+        self.url = f"sqlite:///{self.file}"
+        self.who: dict[str, Who] = {}
+        self.ended: list[str] = []
+        self.reached: dict[str, set[int]] = {}  # the statuses that each operation has answered with
+        self.schema: Any = schemathesis.openapi.from_dict(document())
+
+    async def populate(self) -> None:
+        async with Jobs(self.url) as jobs:
+            world = World(Place("sqlite", self.url), jobs)
+            await world.populate()
+            self.ended = [await world.ended(A, "ended"), await world.ended(A, "failing", error="Boom: 1")]
+            self.who = world.who
+            rule = "scope_id = @request.auth.id"
+            await access_settings.change(await jobs._store(), {"enqueue_rule": rule, "manage_rule": rule}, by="test")
+        self._data = self._settings("SELECT data FROM _jobs_records WHERE kind = 'settings'")[0][0]
+
+    def reset(self) -> None:
+        """Settings, which may have switched off the server or let nobody in."""
+        self._settings("UPDATE _jobs_records SET data = ? WHERE kind = 'settings'", self._data)
+
+    def _settings(self, statement: str, *values: str) -> list[Any]:
+        with closing(sqlite3.connect(self.file, timeout=30.0)) as connection, connection:
+            return connection.execute(statement, values).fetchall()
+
+    def jobs(self, server: Server, method: str) -> Iterator[str | None]:
+        """Ids of jobs in one state after the other, new where they can be; None: one that is made up."""
+        url, headers = f"{server.url}/api/jobs", dict(self.who["admin token"].headers)
+        while True:
+            for wanted in (
+                ("pending", "pending", None) if method == "PATCH" else ("pending", "cancelled", *self.ended, None)
+            ):
+                if wanted not in ("pending", "cancelled"):
+                    yield wanted
+                    continue
+                made = requests.post(f"{url}/enqueue", json={"topic": "t", "scopeId": A}, headers=headers, timeout=30)
+                job_id = made.json()["id"]
+                if wanted == "cancelled":
+                    requests.post(f"{url}/{job_id}/cancel", headers=headers, timeout=30)
+                yield job_id
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    stage = Stage(tmp_path_factory.mktemp("schemathesis"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "_hasher", cheap_hasher)
+        asyncio.run(stage.populate())
+    return stage
+
+
+@pytest.fixture(scope="module")
+def server(stage: Stage) -> Iterator[Server]:
+    with Server.running(stage.url) as server:
+        yield server
+
+
+def check(stage: Stage, server: Server, method: str, path: str, who: Who, mode: GenerationMode) -> None:
+    operation = stage.schema[path][method]
+    ids = stage.jobs(server, method)
+    session = requests.Session()
+
+    @settings(
+        max_examples=EXAMPLES * (3 if method == "PATCH" else 1),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(mode))
+    def one(case: Any) -> None:
+        if path.startswith("/api/jobs/{id}") and (known := next(ids)):
+            case.path_parameters["id"] = known  # what is made up is never there
+        if path == "/api/jobs/enqueue" and who.kind == "user" and isinstance(case.body, dict):
+            case.body["scopeId"] = A
+        if path.endswith("/wait"):
+            case.query = {**(case.query or {}), "timeout": 0}
+        answer = case.call(base_url=server.url, session=session, headers=dict(who.headers))
+        stage.reached.setdefault(f"{method} {path}", set()).add(answer.status_code)
+        case.validate_response(answer, checks=CHECKS)
+        if path == "/api/settings":
+            stage.reset()
+
+    with session:
+        one()
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=str)
+def test_an_admin_gets_what_the_document_says(stage: Stage, server: Server, method: str, path: str) -> None:
+    for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+        if mode is GenerationMode.POSITIVE or _can_be_wrong(method, path):
+            check(stage, server, method, path, stage.who["admin token"], mode)
+    # What can't be made up: passwords, links, ids of tokens and sessions.
+    if "/auth/" not in path and path not in ("/_/setup", "/api/tokens/{id}", "/api/sessions/{id}"):
+        assert any(status < 300 for status in stage.reached[f"{method} {path}"]), "it was refused each time"
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=str)
+def test_a_user_gets_what_the_document_says(stage: Stage, server: Server, method: str, path: str) -> None:
+    check(stage, server, method, path, stage.who["user A"], GenerationMode.POSITIVE)
+
+
+def _can_be_wrong(method: str, path: str) -> bool:
+    route = next(one for one in by_name().values() if (one.method, one.path.replace("*}", "}")) == (method, path))
+    return route.query is not None or route.body is not None
+
+
+def test_every_route_is_in_the_document() -> None:
+    assert {(route.method, route.path.replace("*}", "}")) for route in by_name().values()} == set(OPERATIONS)

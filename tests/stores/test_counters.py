@@ -1,0 +1,227 @@
+"""What stats tell of runs: how many were counted, put back for a retry or lost, and how long the oldest job waits."""
+
+from typing import Any
+
+import pytest
+
+from rowlock.core.job import Status
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Snoozed, TimedOut
+from rowlock.stores import reading
+from rowlock.stores.base import DAY, Edit, Retention
+from rowlock.stores.postgres import store as postgres
+from rowlock.stores.reading import Counts
+from rowlock.stores.sqlite import reading as sqlite
+from tests.stores.harness import LEASE, Harness, ids, job, settlement
+
+
+def runs(counts: Counts) -> tuple[int, int, int]:
+    return counts.executions, counts.retried, counts.lost
+
+
+async def lose(store: Harness, **how: Any) -> list[bool]:
+    """Every lease runs out; whether a retry was charged."""
+    await store.advance(LEASE + 1)
+    return [one.charged for one in await store.store.rescue(by="m1", backoff=[1.0], **how)]
+
+
+# ── Retried ──
+
+
+@pytest.mark.parametrize("outcome", [Failed("boom"), TimedOut(600.0)])
+async def test_a_failure_that_is_put_back_is_retried(store: Harness, outcome: Outcome) -> None:
+    after = await store.settled(outcome)
+    assert (after.status, after.retries) == (Status.PENDING, 1)
+    assert runs(await store.store.stats()) == (0, 1, 0)
+    assert runs(await store.store.stats("mail")) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("outcome", [Snoozed(90.0), Snoozed(0.0), Released(), Failed("no", final=True), GaveUp()])
+async def test_what_pays_no_retry_is_not_retried(store: Harness, outcome: Outcome) -> None:
+    await store.settled(outcome)
+    assert runs(await store.store.stats()) == (0, 0, 0)
+
+
+async def test_each_retry_counts_until_none_is_left(store: Harness) -> None:
+    await store.add(max_retries=2)
+    for _ in range(3):
+        [claimed] = (await store.claim()).jobs
+        await store.store.settle([settlement(claimed, Failed("boom"), ran=0.0)])
+        await store.advance(11)
+        await store.store.promote()
+    stats = await store.store.stats()
+    assert (stats.retried, stats.failed) == (2, 1)
+
+
+async def test_a_batch_of_everything_is_told_apart(store: Harness) -> None:
+    outcomes: list[Outcome] = [Failed("boom"), Completed(), Snoozed(5.0), Failed("boom"), Released(), GaveUp()]
+    await store.insert(*[job() for _ in outcomes], *[job("bills") for _ in outcomes])
+    jobs = (await store.claim("w1", "mail", limit=6)).jobs + (await store.claim("w1", "bills", limit=3)).jobs
+    wishes = [settlement(one, outcome, ran=0.5) for one, outcome in zip(jobs, outcomes + outcomes, strict=False)]
+    await store.store.settle(wishes)
+    stats = await store.store.stats()
+    assert (runs(stats), stats.completed, stats.cancelled) == ((2, 3, 0), 2, 1)
+    assert {topic: runs(of) for topic, of in stats.topics.items()} == {"mail": (1, 2, 0), "bills": (1, 1, 0)}
+
+
+async def test_a_retry_that_is_refused_is_not_counted(store: Harness) -> None:
+    claimed = await store.claimed()
+    again = settlement(claimed, Failed("boom"), ran=0.0)
+    await store.store.settle([again])
+    await store.store.settle([again])
+    await store.store.settle([again, settlement(claimed, Completed(), ran=0.0)])
+    cancelled = await store.in_status(Status.CANCEL_REQUESTED, "bills")
+    await store.store.settle([settlement(cancelled, Failed("boom"), ran=0.0)])
+    assert runs(await store.store.stats()) == (0, 1, 0)
+
+
+# ── Lost ──
+
+
+async def test_a_run_that_is_rescued_is_lost_whatever_came_of_it(store: Harness) -> None:
+    await store.claimed()  # pays a retry
+    await store.claimed(max_retries=0)  # has none left
+    await store.claimed(start=False)  # never began, and pays nothing
+    await store.in_status(Status.CANCEL_REQUESTED, "bills")
+    await store.claimed(topic="bills")
+    assert sorted(await lose(store)) == [False, False, False, True, True]
+    stats = await store.store.stats()
+    assert (runs(stats), stats.expired, stats.cancelled) == ((0, 2, 5), 1, 1)
+    assert {topic: runs(of) for topic, of in stats.topics.items()} == {"mail": (0, 1, 3), "bills": (0, 1, 2)}
+    assert runs(await store.store.stats("bills")) == (0, 1, 2)
+
+
+async def test_runs_of_workers_that_are_known_to_be_dead_are_lost_too(store: Harness) -> None:
+    await store.claimed("w1")
+    await store.claimed("w2", start=False)
+    await store.claimed("w3")
+    rescued = await store.store.rescue(by="m1", backoff=[1.0], workers=["w1", "w2"])
+    assert sorted(one.charged for one in rescued) == [False, True]
+    assert runs(await store.store.stats()) == (0, 1, 2)
+
+
+async def test_a_cancel_that_nobody_answered_loses_no_lease(store: Harness) -> None:
+    await store.in_status(Status.CANCEL_REQUESTED)
+    await store.advance(31)
+    assert len(await store.store.cancel_timeout(by="m1")) == 1
+    assert runs(await store.store.stats()) == (0, 0, 0)
+
+
+async def test_a_rescue_that_finds_nothing_counts_nothing(store: Harness) -> None:
+    await store.claimed()
+    assert await store.store.rescue(by="m1", backoff=[1.0]) == []
+    assert runs(await store.store.stats()) == (0, 0, 0)
+    assert await store.store.fold_counts() == 0
+
+
+async def test_who_lost_a_run_and_settles_late_changes_nothing(store: Harness) -> None:
+    claimed = await store.claimed()
+    await lose(store)
+    await store.store.settle([settlement(claimed, Failed("late"), ran=0.0)])
+    assert runs(await store.store.stats()) == (0, 1, 1)
+
+
+# ── Executions ──
+
+
+async def test_executions_are_completed_runs_that_have_a_beginning(store: Harness) -> None:
+    await store.settled(Completed())
+    await store.settled(Failed("no", final=True), topic="bills")
+    unknown = await store.claimed(start=False)
+    await store.store.settle([settlement(unknown, Completed())])
+    stats = await store.store.stats()
+    assert (stats.completed, stats.executions, stats.topics["bills"].executions) == (2, 1, 0)
+
+
+# ── What they outlive ──
+
+
+async def test_counters_of_runs_are_never_taken_back(store: Harness) -> None:
+    await store.settled(Completed())
+    retried = await store.settled(Failed("boom"))
+    await store.claimed(topic="bills", max_retries=0)
+    await lose(store)
+    before = await store.store.stats()
+    assert (runs(before), before.expired) == ((1, 1, 1), 1)
+
+    async def same() -> None:
+        stats = await store.store.stats()
+        assert runs(stats) == runs(before)
+        assert [runs(of) for of in stats.topics.values()] == [runs(of) for of in before.topics.values()]
+
+    for _ in range(3):
+        await store.store.fold_counts(limit=1)
+        await same()
+    assert await store.store.fold_counts() == 0
+    await store.store.cancel([retried.id], by="ann")
+    dead = [job_id for job_id, row in (await store.rows()).items() if row.job.status is not Status.COMPLETED]
+    assert all(answer.done for answer in await store.store.requeue(dead, by="ann"))
+    await same()
+    await store.store.cancel(dead, by="ann")
+    await store.store.delete(dead[:1], by="ann")
+    await same()
+    await store.advance(2 * DAY)
+    await store.store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))
+    assert await store.rows() == {}
+    await same()
+    await store.store.fold_counts()
+    await same()
+
+
+# ── The oldest wait ──
+
+
+async def test_the_oldest_ready_job_of_each_topic_and_of_all(store: Harness) -> None:
+    assert (await store.store.stats()).oldest_wait is None
+    await store.add()
+    await store.advance(2.5)
+    await store.insert(job(), job("bills", priority=9))
+    await store.advance(1)
+    stats = await store.store.stats()
+    assert stats.oldest_wait == 3.5
+    assert {topic: of.oldest_wait for topic, of in stats.topics.items()} == {"mail": 3.5, "bills": 1.0}
+    assert (await store.store.stats("bills")).oldest_wait == 1.0
+    assert (await store.store.stats("none")).oldest_wait is None
+
+
+async def test_it_waits_since_it_was_due(store: Harness) -> None:
+    await store.add(delay=5)
+    await store.advance(4)
+    assert (await store.store.stats()).oldest_wait is None  # not due yet
+    await store.advance(3)
+    await store.store.promote()
+    assert (await store.store.stats()).oldest_wait == 2.0
+    early = await store.add()
+    await store.store.update([early], Edit(run_at=store.now), by="ann")
+    assert (await store.store.stats()).oldest_wait == 2.0
+
+
+async def test_what_is_no_longer_ready_does_not_wait(store: Harness) -> None:
+    await store.add()
+    await store.advance(5)
+    [claimed] = (await store.claim()).jobs
+    assert (await store.store.stats()).oldest_wait is None
+    await store.store.settle([settlement(claimed, Released())])  # which keeps its place
+    assert (await store.store.stats()).oldest_wait == 5.0
+    [claimed] = (await store.claim()).jobs
+    await store.store.settle([settlement(claimed, Failed("boom"), ran=0.0)])  # again in 10 seconds
+    stats = await store.store.stats()
+    assert (stats.pending, stats.oldest_wait) == (1, None)
+
+
+async def test_a_clock_that_went_back_is_no_negative_wait(store: Harness) -> None:
+    await store.add()
+    await store.advance(-60)
+    assert (await store.store.stats()).oldest_wait == 0.0
+    assert len(ids((await store.claim()).jobs)) == 1
+
+
+async def test_a_bounded_count_says_at_least(store: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(5):
+        await store.add(priority=n)
+        await store.advance(1)
+    for module in (reading, postgres, sqlite):
+        monkeypatch.setattr(module, "MAX_LIVE", 2, raising=False)
+        monkeypatch.setattr(module, "BOUND", 3, raising=False)
+    stats = await store.store.stats()
+    assert stats.capped == ("pending",)
+    assert stats.oldest_wait in (3.0, 4.0, 5.0)

@@ -1,0 +1,72 @@
+"""Records and the audit: nobody undoes what another has written, and every change says who made it."""
+
+import asyncio
+from datetime import timedelta
+
+from rowlock.stores.records import Entry, Write
+from tests.stores.harness import START, Harness
+
+ANN = Entry("ann", "change", reason="because", data={"what": ["a", 1]})
+
+
+async def test_what_was_written_is_read(store: Harness) -> None:
+    later = START + timedelta(hours=1)
+    assert await store.store.write_records([Write("token", "b", {"n": 1}, expires_at=later), Write("token", "a", {})])
+    assert await store.store.write_records([Write("other", "a", {"x": "ä😀"})])
+    a, b = await store.store.records("token")
+    assert (a.id, a.data, a.revision, a.expires_at, a.created, a.updated) == ("a", {}, 1, None, START, START)
+    assert (b.id, b.data, b.expires_at) == ("b", {"n": 1}, later)
+    assert [one.id for one in await store.store.records("token", ["b", "c"])] == ["b"]
+    assert await store.store.records("token", []) == []
+    assert await store.store.write_records([Write("token", "a", None)])
+    assert [one.id for one in await store.store.records("token")] == ["b"]
+
+
+async def test_a_revision_that_is_old_is_refused_and_nothing_is_written(store: Harness) -> None:
+    assert await store.store.write_records([Write("s", "a", {"n": 1}, revision=0)])
+    assert await store.store.write_records([Write("s", "a", {"n": 2}, revision=1)])
+    for stale in (
+        Write("s", "a", {"n": 3}, revision=1),
+        Write("s", "a", {}, revision=0),
+        Write("s", "a", None, revision=1),
+    ):
+        assert not await store.store.write_records([Write("s", "b", {}), stale], ANN)
+    assert not await store.store.write_records([Write("s", "z", None)], ANN)
+    assert not await store.store.write_records([Write("s", "z", {}, revision=4)], ANN)
+    [a] = await store.store.records("s")
+    assert (a.data, a.revision) == ({"n": 2}, 2)
+    assert await store.store.audit() == []
+
+
+async def test_what_has_expired_is_not_there(store: Harness) -> None:
+    soon = START + timedelta(seconds=5)
+    await store.store.write_records([Write("s", name, {"n": 1}, expires_at=soon) for name in "abc"])
+    await store.advance(6)
+    assert await store.store.records("s") == []
+    assert not await store.store.write_records([Write("s", "a", {}, revision=1)])
+    assert not await store.store.write_records([Write("s", "a", None)])
+    assert await store.store.write_records([Write("s", "a", {"n": 2}, revision=0)])
+    assert [one.data for one in await store.store.records("s")] == [{"n": 2}]
+    assert await store.store.sweep_records(1) == 1
+    assert await store.store.sweep_records(10) == 1
+    assert await store.store.sweep_records(10) == 0
+
+
+async def test_of_many_that_write_at_once_one_wins(store: Harness) -> None:
+    wins = await asyncio.gather(
+        *(store.store.write_records([Write("s", "a", {"n": n}, revision=0)]) for n in range(20))
+    )
+    assert wins.count(True) == 1
+    taken = await asyncio.gather(*(store.store.write_records([Write("s", "a", None)], ANN) for _ in range(20)))
+    assert taken.count(True) == 1
+    assert len(await store.store.audit()) == 1
+
+
+async def test_the_audit_tells_who_and_why_the_newest_first(store: Harness) -> None:
+    await store.store.pause("mail", by="bob", reason="full")
+    await store.store.write_records([Write("s", "a", {})], ANN)
+    new, old = await store.store.audit()
+    assert (new.by, new.action, new.reason, new.data, new.at) == ("ann", "change", "because", {"what": ["a", 1]}, START)
+    assert (old.by, old.action, old.topic, old.reason) == ("bob", "pause", "mail", "full")
+    assert await store.store.audit(before=new.id, limit=5) == [old]
+    assert await store.store.audit(limit=1) == [new]

@@ -1,0 +1,574 @@
+"""Spans of enqueues and runs, with the SDK's own exporter: on each store in turn."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode, format_span_id, format_trace_id
+
+from rowlock import Context, Final, Jobs, Snooze, otel
+from rowlock.access import identity
+from rowlock.context import Interruption
+from rowlock.errors import InvalidInput
+from rowlock.stores import open_store
+from tests.runtime.waiting import ended, until_true
+from tests.servers import Databases, PostgresServer
+
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # of somebody else
+
+
+class OtelDatabases(Databases):
+    TEMPLATE = "otel_template"
+
+
+@pytest.fixture(scope="session")
+def otel_databases(postgres: PostgresServer) -> OtelDatabases:
+    async def make_template(url: str) -> None:
+        await open_store(url).migrate()
+
+    return OtelDatabases(postgres, make_template)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/jobs.db"
+    else:
+        databases: OtelDatabases = request.getfixturevalue("otel_databases")
+        async with databases.fresh() as fresh:
+            yield fresh
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield provider
+    provider.shutdown()
+
+
+@pytest.fixture
+async def jobs(url: str, provider: TracerProvider) -> AsyncIterator[Jobs]:
+    async with Jobs(url) as jobs:
+        otel.instrument(jobs, tracer_provider=provider)
+        yield jobs
+        await jobs.stop(grace=0)
+
+
+def traceparent(span: ReadableSpan) -> str:
+    assert span.context
+    return as_text(span.context)
+
+
+def as_text(context: SpanContext) -> str:
+    flags = f"{context.trace_flags:02x}"  # the SDK's own, which differ between its versions
+    return f"00-{format_trace_id(context.trace_id)}-{format_span_id(context.span_id)}-{flags}"
+
+
+def of_kind(exporter: InMemorySpanExporter, kind: SpanKind) -> list[ReadableSpan]:
+    return [span for span in exporter.get_finished_spans() if span.kind is kind]
+
+
+async def runs(exporter: InMemorySpanExporter, count: int = 1) -> list[ReadableSpan]:
+    """The spans of runs, once there are so many."""
+    await until_true(lambda: len(of_kind(exporter, SpanKind.CONSUMER)) >= count)
+    return of_kind(exporter, SpanKind.CONSUMER)
+
+
+def sends(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
+    return of_kind(exporter, SpanKind.PRODUCER)
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def parent_of(span: ReadableSpan) -> str | None:
+    return None if span.parent is None else as_text(span.parent)
+
+
+def assert_linked(run: ReadableSpan, send: ReadableSpan) -> None:
+    """Linked, and not its child."""
+    assert run.context
+    assert send.context
+    assert run.parent is None
+    assert run.context.trace_id != send.context.trace_id
+    [link] = run.links
+    assert (link.context.trace_id, link.context.span_id) == (send.context.trace_id, send.context.span_id)
+
+
+# ── Enqueue and run ──
+
+
+async def test_a_run_is_linked_to_the_span_of_its_enqueue(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+    @jobs.task
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    await jobs.start()
+    made = await add.enqueue(1, 2)
+    assert (await ended(jobs, made.id)).result == 3
+    [run], [send] = await runs(exporter), sends(exporter)
+    assert_linked(run, send)
+    job = await jobs.get(made.id)
+    assert job.trace == traceparent(send)
+    assert (send.name, run.name) == ("enqueue add", "run add")
+    assert attributes(send) == {
+        "messaging.system": "rowlock",
+        "messaging.operation.name": "enqueue",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "add",
+        "messaging.message.id": made.id,
+        "rowlock.topic": "add",
+        "rowlock.job_id": made.id,
+    }
+    worker = attributes(run).pop("rowlock.worker")
+    assert worker == (await jobs.workers())[0].name
+    assert attributes(run) == {
+        "messaging.system": "rowlock",
+        "messaging.operation.name": "run",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "add",
+        "messaging.message.id": made.id,
+        "rowlock.topic": "add",
+        "rowlock.job_id": made.id,
+        "rowlock.version": 1,
+        "rowlock.retries": 0,
+        "rowlock.worker": worker,
+        "rowlock.outcome": "completed",
+    }
+    assert run.status.status_code is send.status.status_code is StatusCode.UNSET
+
+
+async def test_a_thread_and_sync_enqueue_are_traced_as_well(
+    jobs: Jobs, exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    @jobs.task
+    def add(a: int, b: int) -> int:
+        assert trace.get_current_span().get_span_context().is_valid
+        return a + b
+
+    def enqueue() -> str:
+        with provider.get_tracer("test").start_as_current_span("request"):
+            return add.sync.enqueue(1, 2).id
+
+    await jobs.start()
+    job_id = await asyncio.to_thread(enqueue)
+    assert (await ended(jobs, job_id)).result == 3
+    [run], [send] = await runs(exporter), sends(exporter)
+    assert_linked(run, send)
+    [request] = of_kind(exporter, SpanKind.INTERNAL)
+    assert parent_of(send) == traceparent(request)  # the caller's context reached the portal's thread
+
+
+async def test_every_run_has_a_span_and_all_are_linked_to_the_enqueue(
+    jobs: Jobs, exporter: InMemorySpanExporter
+) -> None:
+    @jobs.task
+    async def again(ctx: Context) -> None:
+        if ctx.job.version < 3:
+            raise Snooze(0)
+
+    await jobs.start(poll=0.05)
+    made = await again.enqueue()
+    await ended(jobs, made.id)
+    spans, [send] = await runs(exporter, 3), sends(exporter)
+    for run in spans:
+        assert_linked(run, send)
+    told = [(attributes(run)["rowlock.version"], attributes(run)["rowlock.outcome"]) for run in spans]
+    assert told == [(1, "snoozed"), (2, "snoozed"), (3, "completed")]
+    assert {run.status.status_code for run in spans} == {StatusCode.UNSET}
+
+
+async def test_runs_that_follow_each_other_in_one_task_have_spans_of_their_own(
+    jobs: Jobs, exporter: InMemorySpanExporter
+) -> None:
+    @jobs.task
+    async def nothing() -> None:
+        pass
+
+    await jobs.enqueue_many([nothing.draft() for _ in range(50)])
+    await jobs.start()
+    spans, [send] = await runs(exporter, 50), sends(exporter)
+    assert len({traceparent(run) for run in spans}) == 50
+    for run in spans:
+        assert_linked(run, send)
+
+
+async def test_a_worker_that_was_started_in_a_span_leaves_its_runs_out_of_it(
+    jobs: Jobs, exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    @jobs.task
+    async def nothing() -> None:
+        pass
+
+    with provider.get_tracer("test").start_as_current_span("start"):
+        await jobs.start()
+    await nothing.enqueue()
+    [run], [send] = await runs(exporter), sends(exporter)
+    assert_linked(run, send)
+    assert send.parent is None
+
+
+async def test_what_a_handler_enqueues_is_a_child_of_its_run(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+    @jobs.task
+    async def first(ctx: Context) -> None:
+        await ctx.enqueue("second")
+
+    @jobs.task
+    def second(ctx: Context) -> None:
+        ctx.sync.enqueue("third")
+
+    await jobs.start(topics=["first", "second"])
+    await first.enqueue()
+    one, two = await runs(exporter, 2)
+    await until_true(lambda: len(sends(exporter)) == 3)
+    to_one, to_two, to_three = sends(exporter)
+    assert_linked(one, to_one)
+    assert parent_of(to_two) == traceparent(one)
+    assert_linked(two, to_two)
+    assert parent_of(to_three) == traceparent(two)
+    [third] = (await jobs.list(limit=1)).items
+    assert third.trace == traceparent(to_three)
+
+
+# ── How runs end ──
+
+
+async def test_a_failed_run_says_why(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+    @jobs.task
+    async def pay(order: int) -> None:
+        raise Final(f"no order {order}")
+
+    await jobs.start()
+    await pay.enqueue(7)
+    [run] = await runs(exporter)
+    assert attributes(run)["rowlock.outcome"] == "failed"
+    assert attributes(run)["error.type"] == "Final"
+    assert run.status.status_code is StatusCode.ERROR
+    [event] = run.events
+    assert event.attributes
+    assert event.name == "exception"
+    assert event.attributes["exception.message"] == "no order 7"
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_errors_reach_the_job_as_they_are(jobs: Jobs, exporter: InMemorySpanExporter, kind: str) -> None:
+    class Rude(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("don't look at me")
+
+    def raises(what: str) -> None:
+        raise Rude if what == "rude" else StopIteration("over")
+
+    async def raises_later(what: str) -> None:
+        raise Rude if what == "rude" else StopIteration("over")
+
+    task = jobs.register("raises", raises if kind == "thread" else raises_later, max_retries=0)
+    await jobs.start()
+    rude, stop = await task.enqueue("rude"), await task.enqueue("stop")
+    assert "Rude" in ((await ended(jobs, rude.id)).last_error or "")
+    error = (await ended(jobs, stop.id)).last_error or ""
+    if kind == "thread":  # a coroutine turns it into a RuntimeError by itself
+        assert error.splitlines()[-1] == "StopIteration: over"
+    assert {attributes(run)["rowlock.outcome"] for run in await runs(exporter, 2)} == {"failed"}
+
+
+async def test_a_timeout_a_cancel_and_a_stop_are_told_apart(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+    started = asyncio.Event()
+
+    @jobs.task
+    async def sleep() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def begin(**options: Any) -> str:
+        started.clear()
+        made = await sleep.using(**options).enqueue()
+        await started.wait()
+        return made.id
+
+    await jobs.start(poll=0.05, lease=2)
+    await ended(jobs, await begin(timeout=0.1, max_retries=0))
+    cancelled = await begin()
+    await jobs.cancel(cancelled)
+    await ended(jobs, cancelled)
+    await begin()
+    await jobs.stop(grace=0)
+    spans = await runs(exporter, 3)
+    assert [attributes(run)["rowlock.outcome"] for run in spans] == ["timed_out", "cancelled", "released"]
+    codes = [run.status.status_code for run in spans]
+    assert codes == [StatusCode.ERROR, StatusCode.UNSET, StatusCode.UNSET]
+
+
+async def test_a_job_that_was_completed_in_a_transaction_is_completed(
+    jobs: Jobs, exporter: InMemorySpanExporter
+) -> None:
+    @jobs.task
+    async def book(ctx: Context) -> None:
+        async with ctx.transaction():
+            ctx.complete("booked")
+        raise ValueError("too late")
+
+    await jobs.start()
+    made = await book.enqueue()
+    assert (await ended(jobs, made.id)).result == "booked"
+    [run] = await runs(exporter)
+    assert attributes(run)["rowlock.outcome"] == "completed"
+    assert run.status.status_code is StatusCode.UNSET
+
+
+async def test_a_run_that_lost_its_lease_says_so(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+    @jobs.task
+    async def stall(ctx: Context) -> None:
+        ctx._link.interruption = Interruption.LOST  # as the keeper would, when the database says so
+
+    await jobs.start()
+    await stall.enqueue()
+    [run] = await runs(exporter)
+    assert (attributes(run)["rowlock.outcome"], attributes(run)["error.type"]) == ("lost", "lost")
+    assert run.status.status_code is StatusCode.ERROR
+
+
+# ── Whose child is an enqueue ──
+
+
+def test_an_enqueue_in_the_caller_s_transaction_is_traced(
+    tmp_path: Path, exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    jobs = Jobs(f"sqlite:///{tmp_path}/jobs.db")
+    otel.instrument(jobs, tracer_provider=provider)
+    jobs.sync.open()
+    connection = sqlite3.connect(tmp_path / "jobs.db")
+    with provider.get_tracer("test").start_as_current_span("request"), connection:
+        made = jobs.sync.enqueue("mail", {}, conn=connection)
+    connection.close()
+    [send], [request] = sends(exporter), of_kind(exporter, SpanKind.INTERNAL)
+    assert parent_of(send) == traceparent(request)
+    assert jobs.sync.get(made.id).trace == traceparent(send)
+    jobs.sync.close()
+
+
+async def test_a_batch_is_one_span(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+    await jobs.enqueue_many([("mail", {"to": n}) for n in range(3)])
+    await jobs.enqueue_many([("mail", {}), ("print", {})])
+    await jobs.enqueue_many([])
+    alike, mixed = sends(exporter)
+    assert (alike.name, mixed.name) == ("enqueue mail", "enqueue")
+    assert attributes(alike)["messaging.batch.message_count"] == 3
+    assert attributes(alike)["messaging.destination.name"] == "mail"
+    assert attributes(mixed)["messaging.batch.message_count"] == 2
+    assert "messaging.destination.name" not in attributes(mixed)
+    traces = [job.trace for job in (await jobs.list()).items]
+    assert sorted(map(str, traces)) == sorted([traceparent(alike)] * 3 + [traceparent(mixed)] * 2)
+
+
+async def test_concurrent_enqueues_have_a_span_each(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+    made = await asyncio.gather(*(jobs.enqueue("mail", {"to": n}) for n in range(20)))
+    spans = {attributes(span)["messaging.message.id"]: span for span in sends(exporter)}
+    assert spans.keys() == {one.id for one in made}
+    for job in (await jobs.list(limit=100)).items:
+        assert job.trace == traceparent(spans[job.id])
+
+
+async def test_a_trace_that_the_caller_names_is_the_parent(
+    jobs: Jobs, exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    with provider.get_tracer("test").start_as_current_span("request"):
+        made = await jobs.enqueue("mail", {}, trace=CALLER)
+    [send] = sends(exporter)
+    assert parent_of(send) == CALLER
+    assert (await jobs.get(made.id)).trace == traceparent(send)
+
+
+async def test_a_draft_can_be_enqueued_again_in_another_trace(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+    @jobs.task
+    async def mail() -> None: ...
+
+    draft = mail.draft()
+    await jobs.enqueue_many([draft, draft])
+    await jobs.enqueue_many([draft])
+    assert draft.options == {}
+    assert [(span.parent, len(span.links)) for span in sends(exporter)] == [(None, 0), (None, 0)]
+
+
+async def test_traces_that_jobs_of_a_batch_name_are_linked(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+    await jobs.enqueue_many([("mail", {}), {"topic": "mail", "trace": CALLER}])
+    [send] = sends(exporter)
+    assert send.parent is None
+    assert [format_span_id(link.context.span_id) for link in send.links] == [CALLER.split("-")[2]]
+
+
+async def test_an_enqueue_that_fails_is_an_error_and_raises_the_same(
+    jobs: Jobs, exporter: InMemorySpanExporter
+) -> None:
+    with pytest.raises(InvalidInput, match="priority"):
+        await jobs.enqueue("mail", {}, priority="urgent")
+    with pytest.raises(InvalidInput):
+        await jobs.enqueue_many([("mail", {}), ("not a topic", {})])
+    alone, batch = sends(exporter)
+    for span in (alone, batch):
+        assert span.status.status_code is StatusCode.ERROR
+        assert attributes(span)["error.type"] == "InvalidInput"
+        assert len(span.events) == 1
+    await jobs.enqueue("mail", {})
+    assert sends(exporter)[2].status.status_code is StatusCode.UNSET
+
+
+async def test_a_key_that_is_taken_is_told(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+    first = await jobs.enqueue("mail", {}, key="ada")
+    second = await jobs.enqueue("mail", {}, key="ada")
+    assert second.existing
+    made, hit = sends(exporter)
+    assert "rowlock.existing" not in attributes(made)
+    assert attributes(hit)["rowlock.existing"] == 1
+    assert attributes(hit)["messaging.message.id"] == first.id
+
+
+async def test_a_trace_that_is_none_is_no_link(jobs: Jobs, exporter: InMemorySpanExporter, url: str) -> None:
+    @jobs.task
+    async def nothing() -> None:
+        pass
+
+    async with Jobs(url) as elsewhere:  # which nobody has instrumented
+        await elsewhere.enqueue("nothing", {}, trace="my own order number")
+        await elsewhere.enqueue("nothing", {})
+    await jobs.start()
+    assert [run.links for run in await runs(exporter, 2)] == [(), ()]
+
+
+async def test_to_instrument_twice_is_to_instrument_once(
+    jobs: Jobs, exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    otel.instrument(jobs, tracer_provider=provider)
+    await jobs.enqueue("mail", {})
+    assert len(sends(exporter)) == 1
+
+
+# ── Over HTTP ──
+
+
+async def post(app: otel.AsgiApp, path: str, body: bytes, headers: dict[str, str]) -> int:
+    told: list[MutableMapping[str, Any]] = []
+    sent = {"content-type": "application/json", "host": "localhost", **headers}
+    scope = {
+        "type": "http", "method": "POST", "path": path, "query_string": b"", "scheme": "http",
+        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+    }  # fmt: skip
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        told.append(message)
+
+    await app(scope, receive, send)
+    status: int = told[0]["status"]
+    return status
+
+
+async def test_the_traceparent_of_a_request_is_the_parent(
+    jobs: Jobs, exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    app = otel.asgi(jobs.asgi(authenticate=lambda request: identity.superuser("ada@example.org")))
+    for headers in ({"traceparent": CALLER}, {}):
+        assert await post(app, "/api/jobs/enqueue", b'{"topic": "mail"}', headers) == 200
+    with provider.get_tracer("test").start_as_current_span("GET /"):  # by the ASGI instrumentation
+        await post(app, "/api/jobs/enqueue", b'{"topic": "mail"}', {"traceparent": CALLER})
+    called, alone, inside = sends(exporter)
+    [request] = of_kind(exporter, SpanKind.INTERNAL)
+    assert (parent_of(called), parent_of(alone), parent_of(inside)) == (CALLER, None, traceparent(request))
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+# ── In other processes ──
+
+
+def test_a_child_process_makes_the_span_of_its_run(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        textwrap.dedent("""
+            import os
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+            from rowlock import Jobs, otel
+
+            def line(span):
+                links = [f"{link.context.span_id:x}" for link in span.links]
+                return f"{os.getpid()} {span.name} {span.context.span_id:x} {' '.join(links)}\\n"
+
+            provider = TracerProvider()
+            provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=line)))
+            jobs = Jobs("sqlite:///jobs.db")
+            otel.instrument(jobs, tracer_provider=provider)
+
+            @jobs.task(process=True)
+            def pid() -> int:
+                return os.getpid()
+        """)
+    )
+    (tmp_path / "main.py").write_text(
+        textwrap.dedent("""
+            import asyncio
+            from app import jobs, pid
+
+            async def main():
+                async with jobs:
+                    await jobs.start()
+                    print((await jobs.wait((await pid.enqueue()).id, timeout=60)).result)
+
+            asyncio.run(main())
+        """)
+    )
+    told = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True
+    ).stdout
+    lines = [line.split() for line in told.splitlines()]
+    [[child]] = [line for line in lines if len(line) == 1]
+    [[sender, *_, send]] = [line for line in lines if "enqueue" in line]
+    [[runner, *_, link]] = [line for line in lines if "run" in line]
+    assert runner == child != sender
+    assert link == send
+
+
+def test_without_an_sdk_nothing_is_written_and_a_trace_goes_through(tmp_path: Path) -> None:
+    program = f"""
+        from rowlock import Jobs, otel
+        jobs = Jobs("sqlite:///jobs.db")
+        otel.instrument(jobs)
+        jobs.sync.open()
+        made = [jobs.sync.enqueue("a"), jobs.sync.enqueue("a", trace="{CALLER}"), jobs.sync.enqueue("a", trace="mine")]
+        print([jobs.sync.get(one.id).trace for one in made])
+        jobs.sync.close()
+    """
+    told = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert told.strip() == str([None, CALLER, "mine"])
+
+
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['opentelemetry'] = None\nimport rowlock.otel"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.stderr.splitlines()[-1] == (
+        "rowlock.errors.MissingExtra: opentelemetry-api is not installed: pip install 'rowlock[otel]'"
+    )
