@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,12 @@ from rowlock.core.retry import Delays
 from rowlock.errors import LeaseLost
 from rowlock.jobs import Jobs
 from rowlock.runtime import rounds
+from rowlock.runtime import run as run_module
 from rowlock.runtime.keeper import Keeper
 from rowlock.runtime.reports import write_reports
 from rowlock.runtime.run import Run
 from rowlock.stores import open_store
-from rowlock.stores.base import Claim, Hold, Store
+from rowlock.stores.base import Claim, Hold, NewLine, Progress, Store
 from tests.runtime.waiting import ended, status_of, until, until_true
 
 BACKOFF = [0.0]
@@ -227,6 +229,35 @@ async def test_what_the_keeper_collects_at_the_last_moment_is_kept(
     assert [line.text for line in (await jobs.logs(made.id)).lines] == ["last words"]
     assert written
     await store.close()
+
+
+async def test_what_is_being_collected_counts_as_said(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many lines take a while; who looks meanwhile must not take the run for one that has nothing to say."""
+    looked: list[bool] = []
+    line = NewLine
+
+    def looked_at(*parts: Any) -> NewLine:
+        looked.append(held[0].has_said)
+        return line(*parts)
+
+    held: list[Run] = []
+    collect = Run.collect
+
+    def collected(run: Run) -> Progress | None:
+        held.append(run)
+        return collect(run)
+
+    monkeypatch.setattr(Run, "collect", collected)
+    monkeypatch.setattr(run_module, "NewLine", looked_at)
+
+    @jobs.task
+    def brief(ctx: Context) -> None:
+        ctx.log("something")
+
+    await jobs.start()
+    made = await jobs.enqueue("brief")
+    await ended(jobs, made.id)
+    assert looked == [True]
 
 
 async def test_a_heartbeat_that_is_asked_for_comes_at_once(jobs: Jobs) -> None:

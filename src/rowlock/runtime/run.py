@@ -137,8 +137,9 @@ class Run:
     @property
     def has_said(self) -> bool:
         """Is there something that is not written yet?"""
-        said = self._percent is not None or self._stage is not None or self._text is not None
-        return said or bool(self._lines) or self.writing is not None
+        with _saying:  # or it would look while someone collects, when it is neither here nor on its way
+            said = self._percent is not None or self._stage is not None or self._text is not None
+            return said or bool(self._lines) or self.writing is not None
 
     def collect(self) -> Progress | None:
         """What was said since the last time, to be followed by `written`. One at a time."""
@@ -151,11 +152,10 @@ class Run:
             self._percent = self._stage = self._text = None
             if not lines and said == (None, None, None):
                 return None
-            now = time.monotonic()
-            aged = tuple(NewLine(max(0.0, now - at), level, text) for at, level, text in lines)
-            report = Progress(self.job.id, self.job.version, *said, aged, self.job.locked_by)
             self.writing = Future()
-        return report
+        now = time.monotonic()
+        aged = tuple(NewLine(max(0.0, now - at), level, text) for at, level, text in lines)
+        return Progress(self.job.id, self.job.version, *said, aged, self.job.locked_by)
 
     def written(self, report: Progress, *, kept: bool) -> None:
         """Or not: then it stays, under what was said since."""
