@@ -9,6 +9,7 @@ import pytest
 from rowlock.access import settings
 from rowlock.core.job import Status
 from rowlock.jobs import Jobs
+from rowlock.runtime import worker as worker_module
 from rowlock.runtime.settings import WorkerSettings
 from tests.runtime.waiting import ended, status_of, until_true
 
@@ -88,6 +89,30 @@ async def test_more_slots_are_used_at_once(jobs: Jobs) -> None:
     enough.set()
     for one in made:
         assert (await ended(jobs, one.id)).status is Status.COMPLETED
+
+
+async def test_more_slots_are_for_what_was_claimed_ahead_too(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    enough = asyncio.Event()
+    monkeypatch.setattr(worker_module, "_STALE", 3600.0)
+    monkeypatch.setattr(worker_module.Worker, "_lookahead", lambda self: 0 if self.runs else 2)
+
+    @jobs.task
+    async def slot() -> None:
+        await enough.wait()
+
+    await change(jobs, worker_pool_size=1)
+    made = [await slot.enqueue() for _ in range(3)]
+    worker = jobs.make_worker()
+    worker.settings.concurrency = 1
+    await worker.start()
+    await until_true(lambda: len(worker.runs) == 3)
+    assert worker.running == 1
+    await change(jobs, worker_pool_size=3)
+    await until_true(lambda: worker.running == 3)
+    enough.set()
+    for one in made:
+        assert (await ended(jobs, one.id)).status is Status.COMPLETED
+    await worker.stop()
 
 
 async def test_a_run_with_a_short_lease_keeps_it_while_leases_become_long(jobs: Jobs) -> None:

@@ -192,9 +192,13 @@ class Worker:
         return self._executor.leaked
 
     def nudge(self) -> None:
-        """From any thread: there may be work."""
+        """From any thread: there may be work, or slots for it."""
         with suppress(RuntimeError):  # the loop has been closed
-            self.loop.call_soon_threadsafe(self.rounds.wake)
+            self.loop.call_soon_threadsafe(self._nudged)
+
+    def _nudged(self) -> None:
+        self._fill()  # there may be more slots, for what was claimed when there were not
+        self.rounds.wake()
 
     def tick(self) -> None:
         """The claim loop turns."""
