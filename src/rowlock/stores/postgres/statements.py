@@ -49,6 +49,8 @@ class Statements:
         self.identity = _load("identity", schema)
         self.standing = _load("standing", schema)
         self.statuses = _load("statuses", schema)
+        self.states = _load("states", schema)
+        self.mark = _load("mark", schema)
         self.heartbeat = _load("heartbeat", schema)
         self.progress = _load("progress", schema)
         self.look = _load("look", schema)
