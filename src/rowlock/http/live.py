@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from rowlock.core.conditions import Condition, holds
+from rowlock.core.conditions import Compared, Condition, holds
 from rowlock.core.job import LIVE
 from rowlock.errors import StoreError
 from rowlock.http.shapes import LiveJob, LiveJobs
@@ -33,6 +33,7 @@ _BUDGET = 1.0  # seconds of one look at lists; those that have not had their tur
 _LATE = 5.0  # seconds without a look after which a view's watchers are told that it is behind
 _TOGETHER = 20  # lists that are looked up in one go, so that others get their turn at the database
 _AT_ONCE = 1000  # jobs whose states are read in one go
+_SETTLED = 1.5  # seconds between two looks at jobs that have completed
 _FOLLOWED = 2000  # jobs of a view that are followed to their end when newer ones have taken their place
 _REMEMBERED = 5000  # jobs of a view whose end is kept for those who read slowly
 MOST, MOST_BY_RULE = 1000, 50  # streams at once: in this process, and of one who is let in by a rule alone
@@ -98,70 +99,70 @@ class JobsView(View):
         super().__init__()
         self.filter = filter
         self.limit = limit
-        # With nothing but ids asked for it is known which jobs these are: all such views are read together.
-        self.is_by_id = bool(filter.ids) and not any(
-            given(filter, name) for name in filter.__struct_fields__ if name not in ("ids", "where")
-        )
+        asked = {name for name in filter.__struct_fields__ if given(filter, name)} - {"where"}
+        # With nothing but ids asked for it is known which jobs these are, and with nothing but one's own asked for they
+        # are quickly found: all such views are read together.
+        self.is_by_id = {"ids"} <= asked <= {"ids", "scope_id"}
+        own = condition is True or condition == Compared("scope_id", "=", filter.scope_id)
+        self.is_by_scope = asked == {"scope_id"} and own
         self._condition = condition
-        self._ended: dict[str, LiveJob] = {}
-        self._gone: dict[str, LiveJob] = {}
-        self._forgotten = 0  # the last generation from which `_ended` and `_gone` don't lead on any more
+        self._settled_at = 0.0  # when jobs that don't change any more were looked at last
+        self._ended: dict[str, LiveJob] = {}  # how jobs that are not shown any more have ended
 
     @property
     def shown(self) -> Rows:
         return {} if self.now is None else self.now.rows
 
-    def take(self, newest: Iterable[str], states: Mapping[str, State]) -> None:
-        """The next answer. `states` are of the newest and of all that were shown."""
+    def to_read(self, newest: Iterable[str], now: float) -> set[str]:
+        """The newest, and what was shown and has not ended; but those that have completed only now and then: they
+        can't change any more, only be deleted."""
+        shown = self.shown
+        wanted = {*newest, *(job_id for job_id, job in shown.items() if job.status in LIVE)}
+        if now - self._settled_at >= _SETTLED:
+            self._settled_at = now
+            return wanted
+        return {job_id for job_id in wanted if (job := shown.get(job_id)) is None or job.status != "completed"}
+
+    def take(self, newest: Iterable[str], read: Container[str], states: Mapping[str, State]) -> None:
+        """The next answer. `states` are of those of the newest and of those shown that were `read`."""
         old, rows, followed = self.shown, {}, 0
         for job_id in newest:
-            if (job := self._seen(states.get(job_id))) is not None:
+            if (job := self._seen(states.get(job_id)) if job_id in read else old[job_id]) is not None:
                 rows[job_id] = job
         for job_id, before in old.items():
-            if job_id in rows:
+            if job_id in rows or before.status not in LIVE:
                 continue
             job = self._seen(states.get(job_id))
             if job is None:
-                self._gone[job_id] = before
-            elif job.status in LIVE:
-                if followed < _FOLLOWED:
-                    rows[job_id] = job
-                    followed += 1
-            elif before.status in LIVE:
+                continue
+            if job.status not in LIVE:
                 self._ended[job_id] = job
+            elif followed < _FOLLOWED:
+                rows[job_id] = job
+                followed += 1
         self.read_at, self.is_behind = time.monotonic(), False
         if self.now is None or rows != old:
-            self._forget(rows)
+            while len(self._ended) > _REMEMBERED:
+                del self._ended[next(iter(self._ended))]
             self._answer(rows)
 
     def _seen(self, state: State | None) -> LiveJob | None:
-        if state is None or not holds(self._condition, _columns(state)):
+        if state is None or self.filter.scope_id not in (None, state.scope_id):
+            return None
+        if self._condition is not True and not holds(self._condition, _columns(state)):
             return None
         return LiveJob(**{name: getattr(state, name) for name in LiveJob.__struct_fields__})
 
-    def _forget(self, rows: Rows) -> None:
-        for kept in (self._ended, self._gone):
-            for job_id in rows.keys() & kept.keys():
-                del kept[job_id]
-            while len(kept) > _REMEMBERED:
-                del kept[next(iter(kept))]
-                self._forgotten = 0 if self.now is None else self.now.generation
-
     def _render(self, told: Told | None) -> bytes:
         new = self.shown
-        if told is None or told.generation <= self._forgotten:
+        if told is None:
             missing = [job_id for job_id in self.filter.ids if job_id not in new] if self.is_by_id else []
             return event("jobs", LiveJobs(items=list(new.values()), gone=missing, reset=True))
         old = told.rows
+        gone = [job_id for job_id in old if job_id not in new]
         items = [job for job_id, job in new.items() if old.get(job_id) != job]
-        left = [job_id for job_id in old if job_id not in new]
-        items += [self._ended[job_id] for job_id in left if job_id in self._ended]
-        gone = [
-            job_id
-            for job_id in left
-            if job_id in self._gone or (old[job_id].status in LIVE and job_id not in self._ended)
-        ]
-        return event("jobs", LiveJobs(items=items, gone=gone)) if items or gone else b""
+        items += [self._ended[job_id] for job_id in gone if job_id in self._ended and old[job_id].status in LIVE]
+        return event("jobs", LiveJobs(items=items, gone=gone))
 
 
 def _columns(state: State) -> dict[str, Any]:
@@ -277,10 +278,14 @@ class Live:
         jobs = [view for view in views if isinstance(view, JobsView)]
         by_id = [view for view in jobs if view.is_by_id]
         await _take(store, by_id, [view.filter.ids for view in by_id])
+        by_scope = [view for view in jobs if view.is_by_scope]
+        for n in range(0, len(by_scope), _AT_ONCE):
+            await _look_up_own(store, by_scope[n : n + _AT_ONCE])
         await self._count(is_new, began)
-        lists = sorted((view for view in jobs if not view.is_by_id), key=lambda view: view.read_at)
+        others = (view for view in jobs if not view.is_by_id and not view.is_by_scope)
+        lists = sorted(others, key=lambda view: view.read_at)
         for n in range(0, len(lists), _TOGETHER):
-            if time.monotonic() - began > _BUDGET:
+            if n and time.monotonic() - began > _BUDGET:
                 mark = ""  # the rest comes next
                 for view in lists[n:]:
                     view.fall_behind(time.monotonic())
@@ -302,10 +307,18 @@ async def _look_up(store: Store, views: Sequence[JobsView]) -> None:
         await _take(store, some, await store.newest([view.filter for view in some], limit))
 
 
-async def _take(store: Store, views: Sequence[JobsView], newest: Sequence[Iterable[str]]) -> None:
-    ids = list({job_id for view, ids in zip(views, newest, strict=True) for job_id in (*ids, *view.shown)})
+async def _look_up_own(store: Store, views: Sequence[JobsView]) -> None:
+    for limit in {view.limit for view in views}:
+        some = [view for view in views if view.limit == limit]
+        await _take(store, some, await store.newest_of_scopes([view.filter.scope_id or "" for view in some], limit))
+
+
+async def _take(store: Store, views: Sequence[JobsView], newest: Sequence[Sequence[str]]) -> None:
+    now = time.monotonic()
+    read = [view.to_read(ids, now) for view, ids in zip(views, newest, strict=True)]
+    ids = list(set[str]().union(*read))
     states: dict[str, State] = {}
     for n in range(0, len(ids), _AT_ONCE):
         states |= await store.states(ids[n : n + _AT_ONCE])
-    for view, found in zip(views, newest, strict=True):
-        view.take(found, states)
+    for view, found, these in zip(views, newest, read, strict=True):
+        view.take(found, these, states)

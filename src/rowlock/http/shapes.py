@@ -304,8 +304,9 @@ class LiveJob(Struct, frozen=True, kw_only=True):
 
 
 class LiveJobs(Struct, kw_only=True):
-    """Jobs as they are now. `reset`: these are all that there are to know of, whatever was said before. `gone`: jobs
-    of which nothing more is told: deleted, not to be seen any more, or one of too many."""
+    """Jobs as they are now. `reset`: these are all, whatever was told before. `gone`: jobs of which nothing more is
+    told, because they are not among the newest any more and have ended (then `items` tells how), were deleted, or may
+    not be seen any more."""
 
     items: list[LiveJob]
     gone: list[str]

@@ -399,6 +399,10 @@ class Store(Protocol):
         """For each filter the ids of the newest jobs that meet it, newest first: as `list`, but nothing is counted."""
         ...
 
+    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        """The same for many who see nothing but what is theirs: for each scope_id, in one go."""
+        ...
+
     async def mark(self) -> str:
         """As long as this is the same, so is everything that is read here."""
         ...

@@ -50,6 +50,7 @@ class Statements:
         self.standing = _load("standing", schema)
         self.statuses = _load("statuses", schema)
         self.states = _load("states", schema)
+        self.newest_of_scopes = _load("newest_of_scopes", schema)
         self.mark = _load("mark", schema)
         self.heartbeat = _load("heartbeat", schema)
         self.progress = _load("progress", schema)

@@ -503,6 +503,12 @@ class PostgresStore:
 
         return await self._with_connection(run) if filters else []
 
+    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        newest: list[list[str]] = [[] for _ in scope_ids]
+        for n, job_id in await self._fetch(self._sql.newest_of_scopes, list(scope_ids), limit):
+            newest[n - 1].append(job_id)
+        return newest
+
     async def mark(self) -> str:
         [row] = await self._fetch(self._sql.mark)
         return str(row[0])

@@ -270,6 +270,12 @@ class Database:
         with translated(self.where):
             return [reading.newest(self.conn, filter, limit) for filter in filters]
 
+    def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        statement = rows.sql("newest_of_scope")
+        with translated(self.where):
+            found = [self.conn.execute(statement, {"scope_id": one, "limit": limit}) for one in scope_ids]
+            return [[job_id for (job_id,) in cursor.fetchall()] for cursor in found]
+
     def mark(self) -> str:
         """With our own writes, should this connection have any."""
         return f"{self.data_version()} {self.conn.total_changes}"

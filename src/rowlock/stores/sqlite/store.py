@@ -304,6 +304,9 @@ class SqliteStore:
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         return await self._use().reader.call(lambda db: db.newest(filters, limit))
 
+    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        return await self._use().reader.call(lambda db: db.newest_of_scopes(scope_ids, limit))
+
     async def mark(self) -> str:
         return await self._use().reader.call(lambda db: db.mark())
 
