@@ -325,6 +325,9 @@ class StreamEnd(Struct, kw_only=True):
     reason: str
 
 
+EVENTS = {"jobs": LiveJobs, "stats": StatsAnswer, "behind": Behind, "end": StreamEnd}
+
+
 class EventsAnswer(Struct, kw_only=True):
     items: list[Event]
 

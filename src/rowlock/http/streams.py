@@ -161,6 +161,6 @@ ROUTES = [
     Route(
         method="GET", path="/api/events", access=SEE_JOBS, handler=stream_events,
         summary="How jobs stand, now and from now on, as server-sent events", query=shapes.LiveQuery,
-        answers=(shapes.LiveJobs, shapes.StatsAnswer, shapes.Behind, shapes.StreamEnd), media=MEDIA, errors=(429,),
+        answers=tuple(shapes.EVENTS.values()), media=MEDIA, errors=(429,),
     ),
 ]  # fmt: skip
