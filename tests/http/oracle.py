@@ -154,6 +154,7 @@ REQUESTS: dict[str, Prepare] = {
     "POST /api/jobs/enqueue/batch": _batch,
     "GET /api/jobs": plain("/api/jobs"),
     "GET /api/jobs/stats": plain("/api/jobs/stats"),
+    "GET /api/events": plain("/api/events?seconds=0"),
     "GET /api/jobs/{id}": on_job(),
     "PATCH /api/jobs/{id}": on_job(json={"priority": 5}),
     "DELETE /api/jobs/{id}": on_job(done=204),

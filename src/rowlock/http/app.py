@@ -11,7 +11,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import MutableMapping
+from collections.abc import AsyncGenerator, Mapping, MutableMapping
+from contextlib import aclosing
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,11 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, jobs, operators, service, sessions
+from rowlock.http import access, jobs, operators, service, sessions, streams
 from rowlock.http.call import Call, denied
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
+from rowlock.http.live import Live
 from rowlock.http.problems import Problem, from_error, internal
 from rowlock.http.reading import read_body, read_query
 from rowlock.http.request import Gone, Receive, Request, Send
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock.http")
 
-ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES]
+ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES, *streams.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
 _PROCESS, _NUMBERS = secrets.token_hex(4), count(1)
@@ -65,6 +67,7 @@ class Api:
         self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
         self.readiness = service.Readiness()
         self.ends = Ends(jobs._store)
+        self.live = Live(jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -87,14 +90,20 @@ class Api:
             self._current: access_settings.Current | None = None
             self._read_at = 0.0
             self.ends, self.hashing = Ends(self.jobs._store), asyncio.Semaphore(2)
+            self.live = Live(self.jobs._store)
             self.readiness = service.Readiness()
+
+    def stop(self) -> None:
+        """Whoever waits for something is told how it stands, now."""
+        self.ends.stop()
+        self.live.stop()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             if (await receive())["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             else:
-                self.ends.stop()
+                self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -132,9 +141,12 @@ class Api:
         if response.headers:
             headers += [(name.encode(), value.encode("latin-1")) for name, value in response.headers]
         body = b"" if scope["method"] == "HEAD" else response.body
-        if response.status != 204:
+        stream = None if scope["method"] == "HEAD" else response.stream
+        if response.status != 204 and response.stream is None:
             headers.append((b"content-length", str(len(response.body)).encode()))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        if stream is not None:
+            await _flow(stream(), send, request_id)
         await send({"type": "http.response.body", "body": body})
         if log.isEnabledFor(logging.INFO):
             who = passage.identity.by if passage.identity else "-"
@@ -153,13 +165,11 @@ class Api:
         route, parameters = self.table.find(request.method, request.path)
         passage.route = route
         if route.access.kind == "probe":
-            return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters))
+            return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters, route))
         self._doorkeeper.check_host(request)
-        current = await self._enabled()
+        await self._enabled()
         passage.origin = self._doorkeeper.check_origin(request)
-        passage.identity = identity = await self._doorkeeper.identify(request)
-        call = Call(self, request, identity, current, parameters)
-        self._authorize(route, call)
+        call = await self.admit(route, request, parameters, passage)
         if route.query is not None:
             call.query = read_query(route.query, request.query())
         elif scope.get("query_string") and request.query():
@@ -167,6 +177,18 @@ class Api:
         if route.body is not None:
             call.body = await self._body(route, request)
         return await route.handler(call)
+
+    async def admit(
+        self, route: Route, request: Request, parameters: Mapping[str, str], passage: _Passage | None = None
+    ) -> Call:
+        """Who asks, and may they? By the settings, sessions and tokens of this moment."""
+        current = await self._enabled()
+        identity = await self._doorkeeper.identify(request)
+        if passage is not None:
+            passage.identity = identity
+        call = Call(self, request, identity, current, parameters, route)
+        self._authorize(route, call)
+        return call
 
     async def _body(self, route: Route, request: Request) -> Any:
         if route.body_optional and await request.is_empty():
@@ -218,6 +240,16 @@ class Api:
 
     def forget_settings(self) -> None:
         self._current = None
+
+
+async def _flow(stream: AsyncGenerator[bytes, None], send: Send, request_id: str) -> None:
+    """Part by part, as fast as the reader reads."""
+    try:
+        async with aclosing(stream):
+            async for part in stream:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+    except Exception:
+        log.exception("%s: a stream broke off", request_id, extra={"request_id": request_id})
 
 
 def _request_id(scope: MutableMapping[str, Any]) -> str:

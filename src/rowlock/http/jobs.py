@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -31,6 +31,9 @@ from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
 from rowlock.stores.base import Enqueued
 from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter
+
+if TYPE_CHECKING:
+    from rowlock.jobs import Jobs
 
 MOST_IN_BATCH = 1000
 LONGEST_WAIT = 60.0
@@ -141,16 +144,15 @@ async def get_job(call: Call) -> Response:
     return answer(shapes.job_body(await call.job("read")))
 
 
-async def list_jobs(call: Call) -> Response:
-    asked: shapes.ListQuery = call.query
-    condition = _visible(call)
+def asked_filter(asked: shapes.FilterQuery, condition: Condition) -> Filter:
+    """Of the jobs that meet the condition."""
     if asked.flow_id is not None:
         try:
             check_id(asked.flow_id)
         except InvalidInput as error:
             raise InvalidInput("flow_id", error.code, error.problem) from None
     given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
-    wanted = Filter(
+    return Filter(
         ids=asked.id,
         topics=asked.topic,
         statuses=asked.status,
@@ -159,6 +161,11 @@ async def list_jobs(call: Call) -> Response:
         payload=[_path(one) for one in asked.payload],
         **_narrowed(condition, given),
     )
+
+
+async def list_jobs(call: Call) -> Response:
+    asked: shapes.ListQuery = call.query
+    wanted = asked_filter(asked, visible(call))
     page = await call.api.jobs.list(wanted, limit=asked.limit, offset=asked.offset, cursor=asked.cursor)
     return answer(
         shapes.ListAnswer(
@@ -179,7 +186,7 @@ _SAME = (
 )  # fmt: skip
 
 
-def _visible(call: Call) -> Condition:
+def visible(call: Call) -> Condition:
     condition = call.reach("read")
     if condition is False:
         raise denied(call.identity, "manage_rule doesn't let you see any job")
@@ -210,26 +217,30 @@ def _path(text: str) -> tuple[str, Any]:
 
 async def get_stats(call: Call) -> Response:
     asked: shapes.StatsQuery = call.query
-    condition = _visible(call)
-    if condition is True:
-        stats = await call.api.jobs.stats(asked.topic)
-        topics = {name: stats_body(one) for name, one in stats.topics.items()}
-        fields = msgspec.structs.asdict(stats_body(stats))
-        return answer(shapes.StatsAnswer(**fields, topics=topics, topics_capped=stats.topics_capped))
-    return answer(await _own_stats(call, condition, asked.topic))
+    return answer(await read_stats(call.api.jobs, visible(call), asked.topic))
+
+
+async def read_stats(jobs: Jobs, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
+    """Of the jobs that meet the condition."""
+    if condition is not True:
+        return await _own_stats(jobs, condition, topic)
+    stats = await jobs.stats(topic)
+    topics = {name: stats_body(one) for name, one in stats.topics.items()}
+    fields = msgspec.structs.asdict(stats_body(stats))
+    return shapes.StatsAnswer(**fields, topics=topics, topics_capped=stats.topics_capped)
 
 
 def stats_body(counts: Any) -> shapes.StatsBody:
     return shapes.StatsBody(**{name: getattr(counts, name) for name in shapes.StatsBody.__struct_fields__})
 
 
-async def _own_stats(call: Call, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
+async def _own_stats(jobs: Jobs, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
     """Of the jobs that one may see, which no counter knows: counted, up to what a list counts."""
     narrowed = _narrowed(condition, {} if topic is None else {"topics": [topic]})
     pages = {}
     for status in Status:
         limit = _SAMPLE if status is Status.COMPLETED else 1
-        pages[status] = await call.api.jobs.list(Filter(statuses=[status], **narrowed), limit=limit)
+        pages[status] = await jobs.list(Filter(statuses=[status], **narrowed), limit=limit)
     counts = {str(status): page.total for status, page in pages.items()}
     ended = counts["completed"] + counts["failed"] + counts["expired"]
     took = [
@@ -284,20 +295,15 @@ async def wait_for_job(call: Call) -> Response:
         raise Problem(400, "out_of_range", f"timeout: must be 0 to {LONGEST_WAIT:g} seconds", field="timeout")
     job = await call.job("read")
     if job.is_live and asked.timeout:
-        if call.api.ends.is_full(_place(call)):
+        if call.api.ends.is_full(call.place):
             raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
         await _ended_or_gone(call, job.id, asked.timeout)
         job = await call.job("read")
     return answer(shapes.job_body(job))
 
 
-def _place(call: Call) -> str:
-    """Whose place among those who wait."""
-    return call.by if call.identity.id else f"anonymous {call.request.client}"
-
-
 async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
-    ended, gone = call.api.ends.expect(job_id, _place(call)), asyncio.ensure_future(call.request.hung_up())
+    ended, gone = call.api.ends.expect(job_id, call.place), asyncio.ensure_future(call.request.hung_up())
     try:
         await asyncio.wait([ended, gone], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -111,7 +111,7 @@ class CloneBody(Asked, frozen=True, kw_only=True):
     tags: Tags | None = None
 
 
-class ListQuery(Asked, frozen=True, kw_only=True):
+class FilterQuery(Asked, frozen=True, kw_only=True):
     """`payload` is path=value with a JSON value, user.id=7; `error` is a part of last_error."""
 
     topic: tuple[Topic, ...] = ()
@@ -130,9 +130,21 @@ class ListQuery(Asked, frozen=True, kw_only=True):
     run_at_until: Time | None = None
     finished_from: Time | None = None
     finished_until: Time | None = None
+
+
+class ListQuery(FilterQuery, frozen=True, kw_only=True):
     limit: Annotated[int, _said(minimum=1, maximum=MAX_LIMIT)] = 20
     offset: Annotated[int, _said(minimum=0, maximum=MAX_OFFSET)] = 0
     cursor: str | None = None
+
+
+class LiveQuery(FilterQuery, frozen=True, kw_only=True):
+    """`limit`: how many of the newest jobs that meet the rest are shown; 0: none. `stats`: numbers as well. `seconds`:
+    when to end; 0: as soon as everything was told once."""
+
+    limit: Annotated[int, _said(minimum=0, maximum=MAX_LIMIT)] = 50
+    stats: bool = True
+    seconds: Annotated[float, _said(minimum=0, maximum=86_400)] | None = None
 
 
 class StatsQuery(Asked, frozen=True, kw_only=True):
@@ -267,6 +279,53 @@ class StatsBody(Struct, kw_only=True):
 class StatsAnswer(StatsBody, kw_only=True):
     topics: dict[str, StatsBody]
     topics_capped: bool
+
+
+# ── Streams ──
+
+
+class LiveJob(Struct, frozen=True, kw_only=True):
+    """How a job stands, in short."""
+
+    id: str
+    topic: str
+    status: str
+    version: int
+    progress: float
+    stage: str | None
+    message: str | None
+    priority: int
+    retries: int
+    max_retries: int
+    created: Time
+    run_at: Time
+    started_at: Time | None
+    finished_at: Time | None
+
+
+class LiveJobs(Struct, kw_only=True):
+    """Jobs as they are now. `reset`: these are all, whatever was told before. `gone`: jobs of which nothing more is
+    told, because they are not among the newest any more and have ended (then `items` tells how), were deleted, or may
+    not be seen any more."""
+
+    items: list[LiveJob]
+    gone: list[str]
+    reset: bool = False
+
+
+class Behind(Struct, kw_only=True):
+    """There is too much to look at: jobs were looked at last so many seconds ago. The next `jobs` ends this."""
+
+    since: float
+
+
+class StreamEnd(Struct, kw_only=True):
+    """`reason`: stopping (come back in a moment), or the code of the problem that a new request would meet."""
+
+    reason: str
+
+
+EVENTS = {"jobs": LiveJobs, "stats": StatsAnswer, "behind": Behind, "end": StreamEnd}
 
 
 class EventsAnswer(Struct, kw_only=True):

@@ -23,7 +23,7 @@ from rowlock.core.verify import Kept
 from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import DAY as DAY
 from rowlock.stores.reading import MIN_RETENTION as MIN_RETENTION
-from rowlock.stores.reading import Filter, Page, PartitionReport, Stats
+from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats
 from rowlock.stores.reading import Retention as Retention
 from rowlock.stores.records import Audited, Entry, Record, Write
 
@@ -389,6 +389,22 @@ class Store(Protocol):
 
     async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
         """The same, without all that may be large: for those who wait for many."""
+        ...
+
+    async def states(self, ids: Sequence[str]) -> dict[str, State]:
+        """The same for those who watch many: what of jobs is short."""
+        ...
+
+    async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
+        """For each filter the ids of the newest jobs that meet it, newest first: as `list`, but nothing is counted."""
+        ...
+
+    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        """The same for many who see nothing but what is theirs: for each scope_id, in one go."""
+        ...
+
+    async def mark(self) -> str:
+        """As long as this is the same, so is everything that is read here."""
         ...
 
     async def events(self, job_id: str) -> list[Event]:

@@ -126,9 +126,18 @@ def find(filter: Filter, place: Place) -> Generator[Step, Seen, Found]:
     if place.after is not None:
         found = yield from _search(filter, groups, Goal(place.after, page, 0))
         partial = partial or found.horizon is not None
-    # A caller's own id may have been used twice, and stand in both tables.
-    ids = sorted({job_id for job_id in found.ids if found.horizon is None or job_id >= found.horizon}, reverse=True)
-    return Found(ids[:page], found.horizon, min(total, MAX_TOTAL), total > MAX_TOTAL, partial)
+    return Found(_known(found)[:page], found.horizon, min(total, MAX_TOTAL), total > MAX_TOTAL, partial)
+
+
+def find_newest(filter: Filter, limit: int) -> Generator[Step, Seen, list[str]]:
+    """A page's ids, and nothing counted."""
+    found = yield from _search(filter, plan(filter), Goal(None, limit, 0))
+    return _known(found)[:limit]
+
+
+def _known(found: Hits) -> list[str]:
+    """Newest first. A caller's own id may have been used twice, and stand in both tables."""
+    return sorted({job_id for job_id in found.ids if found.horizon is None or job_id >= found.horizon}, reverse=True)
 
 
 def _search(filter: Filter, groups: list[Group], goal: Goal) -> Generator[Step, Seen, Hits]:

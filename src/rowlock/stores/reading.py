@@ -103,6 +103,35 @@ class Page(Struct, frozen=True, kw_only=True):
     offset: int
 
 
+class State(Struct, frozen=True, gc=False):
+    """A job without what may be large: what conditions ask about, and how it is getting on."""
+
+    id: str
+    topic: str
+    status: Status
+    version: int
+    progress: float
+    stage: str | None
+    message: str | None
+    step: str | None
+    key: str | None
+    scope: str | None
+    scope_id: str | None
+    flow_id: str | None
+    locked_by: str | None
+    priority: int
+    retries: int
+    max_retries: int
+    crashes: int
+    timeout: float
+    created: datetime
+    updated: datetime
+    run_at: datetime
+    expires_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
 class Place(Struct, frozen=True):
     """Where a page begins and how long it is. `after`: the id behind which it begins."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
@@ -45,7 +45,7 @@ from rowlock.stores.base import (
     Settled,
     WorkerInfo,
 )
-from rowlock.stores.listing import Found, find, make_page, page_ids
+from rowlock.stores.listing import Seen, Step, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.postgres import listing, migrate, partitions, records, rows
 from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
@@ -62,7 +62,7 @@ from rowlock.stores.reading import (
     Filter,
     Page,
     PartitionReport,
-    Place,
+    State,
     Stats,
     Tally,
     check_place,
@@ -490,6 +490,29 @@ class PostgresStore:
         found = await self._fetch(self._sql.statuses, list(ids)) if ids else []
         return {str(row[0]): Status(row[1]) for row in found}
 
+    async def states(self, ids: Sequence[str]) -> dict[str, State]:
+        found = await self._fetch(self._sql.states, list(ids)) if ids else []
+        return {(state := rows.state(row)).id: state for row in found}
+
+    async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
+        async def run(connection: Any) -> list[list[str]]:
+            await connection.execute(listing.BEGIN)
+            found = [await self._follow(connection, filter, find_newest(filter, limit)) for filter in filters]
+            await connection.execute("COMMIT")
+            return found
+
+        return await self._with_connection(run) if filters else []
+
+    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        newest: list[list[str]] = [[] for _ in scope_ids]
+        for n, job_id in await self._fetch(self._sql.newest_of_scopes, list(scope_ids), limit):
+            newest[n - 1].append(job_id)
+        return newest
+
+    async def mark(self) -> str:
+        [row] = await self._fetch(self._sql.mark)
+        return str(row[0])
+
     async def events(self, job_id: str) -> list[Event]:
         return [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
 
@@ -564,8 +587,7 @@ class PostgresStore:
                     raise errors.StoreBusy(message) from error
                 attempt += 1
 
-    async def _find(self, connection: Any, filter: Filter, place: Place) -> Found:
-        search = find(filter, place)
+    async def _follow(self, connection: Any, filter: Filter, search: Generator[Step, Seen, T]) -> T:
         try:
             step = next(search)
             while True:
@@ -573,7 +595,7 @@ class PostgresStore:
                 row = await connection.fetchrow(render.render(), *render.values)
                 step = search.send(listing.seen(row))
         except StopIteration as end:
-            found: Found = end.value
+            found: T = end.value
             return found
 
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
@@ -592,7 +614,7 @@ class PostgresStore:
 
         async def run(connection: Any) -> Page:
             await connection.execute(listing.BEGIN)
-            found = await self._find(connection, filter, place)
+            found = await self._follow(connection, filter, find(filter, place))
             got = await connection.fetch(self._sql.get, page_ids(found, place))
             await connection.execute("COMMIT")
             return make_page(found, place, {str(row[0]): rows.job(row) for row in got})

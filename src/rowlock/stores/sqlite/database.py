@@ -18,7 +18,7 @@ from rowlock.core.verify import Kept
 from rowlock.errors import StoreBusy, StoreError
 from rowlock.stores import base
 from rowlock.stores.migrations import Migration
-from rowlock.stores.reading import Filter, Page, Place, Stats
+from rowlock.stores.reading import Filter, Page, Place, State, Stats
 from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.reports import read_log
 from rowlock.stores.sqlite import migrate, operators, reading, records, register, rows, settle, upkeep
@@ -259,6 +259,26 @@ class Database:
         with translated(self.where):
             found = self.conn.execute(rows.sql("statuses"), {"ids": rows.json_text(list(set(ids)))}).fetchall()
         return {job_id: Status(status) for job_id, status in found}
+
+    def states(self, ids: Sequence[str]) -> dict[str, State]:
+        with translated(self.where):
+            found = self.conn.execute(rows.sql("states"), {"ids": rows.json_text(list(set(ids)))}).fetchall()
+        times = rows.Times()
+        return {row[0]: rows.state(row, times) for row in found}
+
+    def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
+        with translated(self.where):
+            return [reading.newest(self.conn, filter, limit) for filter in filters]
+
+    def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        statement = rows.sql("newest_of_scope")
+        with translated(self.where):
+            found = [self.conn.execute(statement, {"scope_id": one, "limit": limit}) for one in scope_ids]
+            return [[job_id for (job_id,) in cursor.fetchall()] for cursor in found]
+
+    def mark(self) -> str:
+        """With our own writes, should this connection have any."""
+        return f"{self.data_version()} {self.conn.total_changes}"
 
     def events(self, job_id: str) -> list[Event]:
         with translated(self.where):

@@ -38,7 +38,7 @@ from rowlock.stores.base import (
 )
 from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.migrations import Migration, require_none
-from rowlock.stores.reading import Filter, Page, PartitionReport, Stats, check_place
+from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats, check_place
 from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.sqlite import connect, forks, transactions
 from rowlock.stores.sqlite.database import Database, microseconds
@@ -297,6 +297,18 @@ class SqliteStore:
 
     async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
         return await self._use().reader.call(lambda db: db.statuses(ids))
+
+    async def states(self, ids: Sequence[str]) -> dict[str, State]:
+        return await self._use().reader.call(lambda db: db.states(ids))
+
+    async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
+        return await self._use().reader.call(lambda db: db.newest(filters, limit))
+
+    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        return await self._use().reader.call(lambda db: db.newest_of_scopes(scope_ids, limit))
+
+    async def mark(self) -> str:
+        return await self._use().reader.call(lambda db: db.mark())
 
     async def events(self, job_id: str) -> list[Event]:
         return await self._use().reader.call(lambda db: db.events(job_id))
