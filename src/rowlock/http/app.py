@@ -20,8 +20,9 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, jobs, operators, service, sessions
+from rowlock.http import access, jobs, operators, service, sessions, workers
 from rowlock.http.call import Call, denied
+from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
 from rowlock.http.problems import Problem, from_error, internal
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock.http")
 
-ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES]
+ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES, *workers.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
 _PROCESS, _NUMBERS = secrets.token_hex(4), count(1)
@@ -65,6 +66,7 @@ class Api:
         self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
         self.readiness = service.Readiness()
         self.ends = Ends(jobs._store)
+        self.desk = Desk(jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -87,6 +89,7 @@ class Api:
             self._current: access_settings.Current | None = None
             self._read_at = 0.0
             self.ends, self.hashing = Ends(self.jobs._store), asyncio.Semaphore(2)
+            self.desk = Desk(self.jobs._store)
             self.readiness = service.Readiness()
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -94,9 +97,14 @@ class Api:
             if (await receive())["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             else:
-                self.ends.stop()
+                self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+    def stop(self) -> None:
+        """Who waits for a job or for work is told how it stands, now."""
+        self.ends.stop()
+        self.desk.stop()
 
     # ── A request ──
 

@@ -476,3 +476,110 @@ class AuditBody(Struct, kw_only=True):
 class AuditAnswer(Struct, kw_only=True):
     items: list[AuditBody]
     next: int | None
+
+
+# ── The worker protocol ──
+
+
+class ClaimBody(Asked, frozen=True, kw_only=True):
+    """`worker`: its own name for itself. `lease`: seconds until others may take what it has, unless it renews them.
+    `wait`: seconds that it is willing to wait for work."""
+
+    worker: str
+    topics: tuple[Topic, ...]
+    limit: int = 1
+    lease: float = 30.0
+    wait: float = 0.0
+
+
+class RunBody(Struct, kw_only=True):
+    """A job that is yours to run; `id` and `version` name the run."""
+
+    id: str
+    version: int
+    topic: str
+    payload: dict[str, Any]
+    retries: int
+    max_retries: int
+    timeout: float
+    lease: float
+    tags: tuple[str, ...]
+    trace: str | None
+
+
+class ClaimAnswer(Struct, kw_only=True):
+    items: list[RunBody]
+
+
+class RunName(Asked, frozen=True, kw_only=True):
+    id: JobId
+    version: int
+
+
+class HeartbeatBody(Asked, frozen=True, kw_only=True):
+    worker: str
+    runs: tuple[RunName, ...]
+    lease: float = 30.0
+
+
+class HoldBody(Struct, kw_only=True):
+    """`hold`: kept; cancel (kept, but it is to stop); lost (it is somebody else's now: stop, and settle nothing)."""
+
+    id: str
+    version: int
+    hold: str
+
+
+class HeartbeatAnswer(Struct, kw_only=True):
+    items: list[HoldBody]
+
+
+class RunAsked(Asked, frozen=True, kw_only=True):
+    """`ran`: seconds that the handler took."""
+
+    worker: str
+    id: JobId
+    version: int
+    ran: Seconds | None = None
+
+
+class LineBody(Asked, frozen=True, kw_only=True):
+    text: str
+    level: str = "info"
+
+
+class ProgressBody(Asked, frozen=True, kw_only=True):
+    worker: str
+    id: JobId
+    version: int
+    percent: float | None = None
+    stage: str | None = None
+    message: str | None = None
+    lines: tuple[LineBody, ...] = ()
+
+
+class CompleteBody(RunAsked, frozen=True, kw_only=True):
+    result: Any = None
+
+
+class FailBody(RunAsked, frozen=True, kw_only=True):
+    """`final`: don't try it again."""
+
+    error: str
+    final: bool = False
+
+
+class SnoozeBody(RunAsked, frozen=True, kw_only=True):
+    seconds: Seconds
+
+
+class ReleaseBody(RunAsked, frozen=True, kw_only=True):
+    reason: Reason | None = None
+
+
+class SettledBody(Struct, kw_only=True):
+    """What the job is now."""
+
+    id: str
+    version: int
+    status: str
