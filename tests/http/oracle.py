@@ -88,8 +88,10 @@ def expected(
                 return 404
             if route.path.endswith("/clone"):
                 return done if may_enqueue(who, rule, target) else refused
-            # A token that is for one job can't make itself last longer.
-            return 403 if route.path.endswith("/token") and who.job is not None else done
+            if route.path.endswith("/token"):
+                # One that is for one job can't make itself last longer; and nobody in particular has none to give.
+                return 403 if who.job is not None else 401 if who.kind == "anonymous" else done
+            return done
 
 
 class Ready(Struct, frozen=True):

@@ -39,7 +39,8 @@ class Site:
 
     @asynccontextmanager
     async def browser(self, user: str | None) -> AsyncIterator[httpx.AsyncClient]:
-        async with httpx.AsyncClient(base_url=self.base, timeout=60, trust_env=False) as client:
+        headers = {"origin": str(httpx.URL(self.base).join("/")).rstrip("/")}  # as browsers say it
+        async with httpx.AsyncClient(base_url=self.base, timeout=60, trust_env=False, headers=headers) as client:
             if user is not None:
                 (await client.post(f"/login/{user}")).raise_for_status()
             yield client

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 
 import pytest
 
@@ -11,8 +12,12 @@ from rowlock.core.job import Lane, Status
 from rowlock.core.retry import Delays
 from rowlock.errors import LeaseLost
 from rowlock.jobs import Jobs
+from rowlock.runtime import rounds
+from rowlock.runtime.keeper import Keeper
+from rowlock.runtime.reports import write_reports
+from rowlock.runtime.run import Run
 from rowlock.stores import open_store
-from rowlock.stores.base import Claim, Store
+from rowlock.stores.base import Claim, Hold, Store
 from tests.runtime.waiting import ended, status_of, until, until_true
 
 BACKOFF = [0.0]
@@ -186,6 +191,42 @@ async def test_the_log_is_bounded(jobs: Jobs) -> None:
     assert len(log.lines) == 200
     assert log.lines[-1].text.startswith("999: ")
     assert max(len(line.text) for line in log.lines) <= 1000
+
+
+async def test_what_the_keeper_collects_at_the_last_moment_is_kept(
+    jobs: Jobs, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look whether it writes and the writing itself it may take everything, and not have written it yet."""
+    store = await other_store(url)
+    written: list[asyncio.Task[None]] = []
+
+    async def late_keeper(own: Store, runs: Iterable[Run]) -> dict[Run, Hold]:
+        runs = list(runs)
+        if not written:
+            written.extend(asyncio.create_task(write_late(run)) for run in runs)
+            await asyncio.sleep(0)
+        return await write_reports(own, runs)
+
+    async def write_late(run: Run) -> None:
+        report = run.collect()
+        assert report is not None
+        await asyncio.sleep(0.3)
+        [hold] = await store.progress([report])
+        run.written(report, kept=hold is not Hold.LOST)
+
+    monkeypatch.setattr(rounds, "write_reports", late_keeper)
+    monkeypatch.setattr(Keeper, "said", lambda *_: None)
+
+    @jobs.task
+    def brief(ctx: Context) -> None:
+        ctx.log("last words")
+
+    await jobs.start()
+    made = await jobs.enqueue("brief")
+    await ended(jobs, made.id)
+    assert [line.text for line in (await jobs.logs(made.id)).lines] == ["last words"]
+    assert written
+    await store.close()
 
 
 async def test_a_heartbeat_that_is_asked_for_comes_at_once(jobs: Jobs) -> None:

@@ -54,7 +54,7 @@ def read(kind: str, text: object) -> Shown | None:
     return _read(kind, text) if isinstance(text, str) and len(text) < 100 else None
 
 
-@lru_cache(1000)  # programs show the same token with every request: 10 µs of 100
+@lru_cache(1000)  # programs show the same token with every request: 4.9 µs → 0.2
 def _read(kind: str, text: str) -> Shown | None:
     found = _SHAPE.match(text)
     if found is None or found[1] != KINDS[kind] or _checksum(text[:-_CHECK]) != found[4]:

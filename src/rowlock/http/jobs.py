@@ -19,7 +19,6 @@ from rowlock.core.job import (
     DEFAULT_PRIORITY,
     DEFAULT_TIMEOUT,
     LIVE,
-    Job,
     Status,
     check_priority,
     check_timeout,
@@ -126,16 +125,13 @@ def _taken() -> Problem:
 
 
 async def _existing(call: Call, told: Enqueued) -> Response:
-    return answer(shapes.job_body(await _check_existing(call, told), existing=True))
-
-
-async def _check_existing(call: Call, told: Enqueued) -> Job:
     """A job that was there before is told only to those who may see it."""
     call.parameters = {"id": told.id}
     try:
-        return await call.job("read")
+        job = await call.job("read")
     except Problem:
         raise _taken() from None
+    return answer(shapes.job_body(job, existing=True))
 
 
 # ── Look ──

@@ -36,7 +36,7 @@ _BATCH = 500  # settlements in a round, and jobs that it claims
 _PROMOTED = 1000  # jobs made ready in one statement
 _TRIES = 5  # to settle what the database refuses
 _SHORT = 0.01  # seconds
-_LAST_WORDS = 2.0  # seconds to wait for the keeper, who is writing what a handler said
+_LAST_WORDS = 5.0  # seconds to wait for the keeper, who is writing what a handler said
 
 Settling = tuple[Run, Transition]
 
@@ -232,21 +232,22 @@ class Rounds:
 
     async def _write_last_words(self, runs: Iterable[Run]) -> None:
         """What handlers said just before they ended: after the settle it would be refused."""
-        talked = [run for run in runs if run.spoke and run.has_said]
-        for run in talked:
-            if (writing := run.writing) is not None:
-                await asyncio.wait([asyncio.wrap_future(writing)], timeout=_LAST_WORDS)
+        patience = time.monotonic() + _LAST_WORDS
+        talked = [run for run in runs if run.spoke]
         for _ in range(_TRIES):
+            talked = [run for run in talked if run.has_said]
             if not talked:
                 return
+            # What the keeper has collected only the keeper can write, and it may do so at any moment: look again.
+            if writing := [asyncio.wrap_future(one) for run in talked if (one := run.writing) is not None]:
+                await asyncio.wait(writing, timeout=max(0.0, patience - time.monotonic()))
             try:
-                answers = await write_reports(self._store, talked)
+                await write_reports(self._store, talked)
             except StoreError as error:
                 if type(error) is not StoreError:
                     raise
                 log.error("what %d jobs said last can't be stored: %s", len(talked), error)
                 return  # the outcome matters more
-            talked = [run for run, hold in answers.items() if hold is Hold.UNSEEN]  # someone had the row locked
 
     def _refused(self, batch: list[Settling], claim: Claim | None, error: StoreError) -> None:
         """The database is there, but refuses something. Each alone, and without a claim, so that only the guilty one
