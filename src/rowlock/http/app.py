@@ -181,6 +181,12 @@ class Api:
             return route.body()
         return read_body(route.body, await request.body())
 
+    async def admit_again(self, call: Call) -> None:
+        """For long polls: what let it in may have been revoked or switched off since."""
+        call.settings = await self._enabled()
+        call.identity = await self._doorkeeper.identify(call.request)
+        self._authorize(self.table.find(call.request.method, call.request.path)[0], call)
+
     async def _enabled(self) -> access_settings.Current:
         current = await self.current()
         if not current.settings.http_enabled:
