@@ -687,17 +687,22 @@ async def test_remote_workers_are_on_the_register_until_they_say_goodbye(world: 
     assert (await remote.say("goodbye")).status_code == 204
 
 
-async def test_who_waits_for_longer_than_its_lease_is_alive(world: World, remote: Remote) -> None:
-    asking = asyncio.create_task(remote.claim(wait=30, lease=1))
-    await until_true(lambda: world.api.desk.waiting == 1)
-    first = (await listed(world))[remote.id]["seen"]
+async def test_who_waits_for_longer_than_its_lease_is_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it is never its turn to look for work."""
+    monkeypatch.setattr(desk, "_POLL", 60.0)
+    crowd = [Remote(world, f"w{n}") for n in range(4)]
+    asking = [asyncio.create_task(one.claim(wait=30, lease=1)) for one in crowd]
+    await until_true(lambda: world.api.desk.waiting == 4)
+    first = {name: told["seen"] for name, told in (await listed(world)).items()}
+    assert first.keys() == {one.id for one in crowd}
 
     async def seen_again() -> bool:
-        return bool((await listed(world))[remote.id]["seen"] > first)
+        now = await listed(world)
+        return all(now[name]["seen"] > seen for name, seen in first.items())
 
     await until(seen_again)
     world.api.stop()
-    await asking
+    await asyncio.gather(*asking)
 
 
 async def test_a_server_that_has_forgotten_a_worker_knows_it_by_the_register(world: World, remote: Remote) -> None:

@@ -64,8 +64,8 @@ class Desk:
             concurrency=wanted.limit, running=0, lease=wanted.lease, rowlock=f"http {__version__}",
         )  # fmt: skip
         deadline = time.monotonic() + wait
+        await self._see(store, info)
         while not (self._stopping or gone.done()):
-            await self._see(store, info)
             rings = self._turns.rings
             claimed = await store.claim(wanted)
             if claimed.jobs:
@@ -76,18 +76,27 @@ class Desk:
             due = claimed.next_due
             if due is not None and due <= 0 and await store.promote():
                 continue
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            if self._turns.rings != rings:
+            if self._turns.rings != rings and time.monotonic() < deadline:
                 continue
+            if due is not None:
+                self._ring_in(max(due, _SOON))
+            until = min(deadline, time.monotonic() + _SOON) if claimed.contended else deadline
+            if not await self._turn(store, wanted, info, until, gone) and time.monotonic() >= deadline:
+                break
+        return []
+
+    async def _turn(
+        self, store: Store, wanted: Claim, info: WorkerInfo, until: float, gone: asyncio.Future[Any]
+    ) -> bool:
+        """Is it their turn to look? Meanwhile they are alive, and said to be."""
+        while (left := until - time.monotonic()) > 0 and not (self._stopping or gone.done()):
             if self.waiting >= MOST_WAITING:
                 raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
             self._listen(store)
-            if due is not None:
-                self._ring_in(max(due, _SOON))
-            await self._turns.wait(wanted.lanes, min(left, _SOON) if claimed.contended else left, gone)
-        return []
+            if await self._turns.wait(wanted.lanes, min(left, _report_after(info)), gone):
+                return True
+            await self._see(store, info)
+        return False
 
     async def renewed(self, worker: str, lease: float) -> None:
         """It has kept its runs: also one that has no time to claim is alive."""
@@ -128,7 +137,7 @@ class Desk:
             self._known.clear()
             self._reports.clear()
         self._known[info.name] = info
-        self._reports[info.name] = now + min(_REPORT, info.lease / 3)
+        self._reports[info.name] = now + _report_after(info)
         await store.report(replace(info, running=len(await store.held_by(info.name))))
 
     # ── While there are such workers ──
@@ -179,3 +188,7 @@ class Desk:
                 await asyncio.sleep(pause)
         finally:
             self._keeper = None
+
+
+def _report_after(info: WorkerInfo) -> float:
+    return min(_REPORT, info.lease / 3)

@@ -23,17 +23,20 @@ class Turns:
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
-    async def wait(self, lanes: Lanes, timeout: float, gone: asyncio.Future[Any]) -> None:
-        """Until it is their turn to look, the time is over, or they are `gone`."""
+    async def wait(self, lanes: Lanes, timeout: float, gone: asyncio.Future[Any]) -> bool:
+        """Is it their turn to look? False: the time is over, or they are `gone`."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(lanes, deque()).append(turn)
+        taken = False
         try:
             await asyncio.wait([turn, gone], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            taken = turn.done() and not gone.done()
         finally:
             if not turn.done():
                 self._leave(lanes, turn)
-            elif gone.done():
-                self.next(lanes)  # it was rung for somebody who is here
+            elif not taken:
+                self.next(lanes)  # it rang for somebody who is here
+        return taken
 
     def next(self, lanes: Lanes) -> None:
         """The first of those who wait for the same."""
