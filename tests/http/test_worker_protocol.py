@@ -122,6 +122,22 @@ async def test_a_claim_gives_what_a_worker_needs_to_know(world: World, remote: R
     assert await remote.claim() == []
 
 
+async def test_a_lease_that_nobody_asks_for_is_by_the_settings(world: World, remote: Remote) -> None:
+    await world.change_settings(lock_duration=50)
+    await world.enqueue(None)
+    run = await remote.one()
+    job = await now(world, run)
+    assert job.locked_until is not None
+    assert job.claimed_at is not None
+    assert run["lease"] == (job.locked_until - job.claimed_at).total_seconds() == 50.0
+    await world.change_settings(lock_duration=3600)  # nobody can be asked whether it is still there
+    asked = {"worker": "w1", "runs": [{"id": run["id"], "version": 1}]}
+    assert (await world.post("worker token", "/api/worker/heartbeat", asked)).is_success
+    later = (await now(world, run)).locked_until
+    assert later is not None
+    assert 200 < (later - job.claimed_at).total_seconds() < 3000
+
+
 async def test_a_batch_in_order_and_no_more_than_wanted(world: World, remote: Remote) -> None:
     late, first = await world.enqueue(None, priority=1), await world.enqueue(None, priority=200)
     await world.enqueue(None, topic="bills", priority=200)

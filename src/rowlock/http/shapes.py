@@ -499,13 +499,14 @@ class RunName(Asked, frozen=True, kw_only=True):
 
 class ClaimBody(Asked, frozen=True, kw_only=True):
     """`worker`: its own name for itself, in this life. `lease`: seconds until others may take what it has, unless it
-    renews it. `wait`: seconds that it is willing to wait for work. `runs`: all that it has; what it holds by the record
-    and doesn't name is answered once more, because it can't have heard of it."""
+    renews it; left out, the setting lock_duration. `wait`: seconds that it is willing to wait for work. `runs`: all
+    that it has; what it holds by the record and doesn't name is answered once more, because it can't have heard of
+    it."""
 
     worker: WorkerName
     topics: Annotated[tuple[Topic, ...], _said(minItems=1, maxItems=MOST_TOPICS)]
     limit: Annotated[int, _said(minimum=1, maximum=MOST_CLAIMED)] = 1
-    lease: Lease = 30.0
+    lease: Lease | None = None
     wait: Annotated[float, _said(minimum=0, maximum=LONGEST_WAIT)] = 0.0
     runs: Annotated[tuple[RunName, ...], _said(maxItems=MOST_RUNS)] | None = None
 
@@ -545,7 +546,7 @@ class ClaimAnswer(Struct, kw_only=True):
 class HeartbeatBody(Asked, frozen=True, kw_only=True):
     worker: WorkerName
     runs: Annotated[tuple[RunName, ...], _said(minItems=1, maxItems=MOST_RUNS)]
-    lease: Lease = 30.0
+    lease: Lease | None = None
 
 
 class HoldBody(Struct, kw_only=True):

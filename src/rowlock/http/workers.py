@@ -52,12 +52,11 @@ _EXACT = timedelta(milliseconds=1)
 async def claim(call: Call) -> Response:
     asked: shapes.ClaimBody = call.body
     _check_range("limit", asked.limit, 1, shapes.MOST_CLAIMED)
-    _check_range("lease", asked.lease, shapes.SHORTEST_LEASE, shapes.LONGEST_LEASE)
     _check_range("wait", asked.wait, 0, shapes.LONGEST_WAIT)
-    worker = _worker(call, asked.worker)
-    wanted = Claim(worker, tuple(Lane(topic) for topic in _topics(call, asked.topics)), asked.limit, asked.lease)
+    worker, lease = _worker(call, asked.worker), _lease(call, asked.lease)
+    wanted = Claim(worker, tuple(Lane(topic) for topic in _topics(call, asked.topics)), asked.limit, lease)
     if asked.runs is not None and (unheard := await _unheard(call, wanted, asked.runs)):
-        return _claimed(unheard, asked.lease)
+        return _claimed(unheard, lease)
     gone = asyncio.ensure_future(call.request.hung_up())
     try:
         jobs = await call.api.desk.claim(wanted, asked.wait, call.request.client, gone)
@@ -66,7 +65,7 @@ async def claim(call: Call) -> Response:
     finally:
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-    return _claimed(jobs, asked.lease)
+    return _claimed(jobs, lease)
 
 
 async def _check_again(call: Call, jobs: list[Job], worker: str, gone: asyncio.Future[None]) -> None:
@@ -115,12 +114,11 @@ def _is_untouched(job: Job, run: Beat, lease: float) -> bool:
 
 async def heartbeat(call: Call) -> Response:
     asked: shapes.HeartbeatBody = call.body
-    _check_range("lease", asked.lease, shapes.SHORTEST_LEASE, shapes.LONGEST_LEASE)
-    worker = _worker(call, asked.worker)
+    worker, lease = _worker(call, asked.worker), _lease(call, asked.lease)
     runs = _runs(asked.runs, 1, worker)
     store, desk = await call.store(), call.api.desk
     overdue = await desk.timeouts.overdue(store, runs)
-    holds = await _renewed(store, [run for run, over in zip(runs, overdue, strict=True) if over < GRACE], asked.lease)
+    holds = await _renewed(store, [run for run, over in zip(runs, overdue, strict=True) if over < GRACE], lease)
     holds |= await _looked_at(store, [run for run, over in zip(runs, overdue, strict=True) if over >= GRACE])
     items = []
     for run, over in zip(runs, overdue, strict=True):
@@ -130,7 +128,7 @@ async def heartbeat(call: Call) -> Response:
         told = "timeout" if over >= 0 and hold is Hold.KEPT else str(hold)
         items.append(shapes.HoldBody(id=run.id, version=run.version, hold=told))
     if any(hold is not Hold.LOST for hold in holds.values()):
-        await desk.renewed(worker, asked.lease)
+        await desk.renewed(worker, lease)
     return answer(shapes.HeartbeatAnswer(items=items))
 
 
@@ -294,6 +292,13 @@ def _worker(call: Call, name: str) -> str:
     if not _NAME.match(name):
         raise Problem(400, "bad_name", "worker: must be 1 to 100 of A-Z a-z 0-9 - _ . :", field="worker")
     return f"{name}@{call.identity.kind}:{call.identity.id}"
+
+
+def _lease(call: Call, asked: float | None) -> float:
+    if asked is None:  # by the setting, which may be longer than is good for those who can't be asked
+        return min(max(call.settings.settings.lock_duration, shapes.SHORTEST_LEASE), shapes.LONGEST_LEASE)
+    _check_range("lease", asked, shapes.SHORTEST_LEASE, shapes.LONGEST_LEASE)
+    return asked
 
 
 def _topics(call: Call, asked: tuple[str, ...]) -> list[str]:
