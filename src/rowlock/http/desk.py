@@ -175,7 +175,8 @@ class Desk:
 
     async def _look_after(self, store: Store) -> None:
         by = f"{socket.gethostname()[:64]}-{os.getpid()}-http-{secrets.token_hex(4)}"
-        upkeep = Maintenance(store, UPKEEP, by, Trust(UPKEEP.beat), self.ring, lambda _: None)
+        trust = Trust(max(UPKEEP.maintenance, 1.0))  # its passes are its own contacts: it has no heartbeats
+        upkeep = Maintenance(store, UPKEEP, by, trust, self.ring, lambda _: None)
         try:
             while time.monotonic() < self._until:
                 pause = UPKEEP.maintenance
