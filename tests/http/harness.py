@@ -163,6 +163,7 @@ class World:
         for scope in ("read", "enqueue", "manage", "worker", "admin"):
             await self._add_token(f"{scope} token", [scope])
         await self._add_token("mail token", ["manage", "enqueue"], topics=["mail"])
+        await self._add_token("mail worker token", ["worker"], topics=["mail"])
         shown = await self.enqueue(A, topic="shown")
         await self._add_token("job token", ["manage"], job=shown)
         soon = await store.now() + timedelta(hours=1)

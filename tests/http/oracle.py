@@ -1,6 +1,7 @@
 """Who may do what, said a second time: from what a route declares and what somebody was given, without the product."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from msgspec import Struct
 
@@ -9,6 +10,8 @@ from rowlock.http.routes import Route
 from tests.http.harness import GUEST, JSON, PASSWORD, A, B, Who, World
 
 RULES = {"closed": "", "own": "scope_id = @request.auth.id", "open": "true"}
+
+NOWHERE = "0193fb1e-0000-7000-8000-000000000000"
 
 _INCLUDED = {"manage": {"manage", "read"}, "admin": {"read", "enqueue", "manage", "worker", "admin"}}
 
@@ -73,9 +76,9 @@ def expected(
             if access.scope not in scopes(who):
                 return refused
             # What is about whole topics is none of a token's that is for one job.
-            if who.job is not None and "topics" in route.path:
+            if who.job is not None and ("topics" in route.path or "worker" in route.path):
                 return 403
-            named = "{topic*}" in route.path
+            named = "{topic*}" in route.path or route.path == "/api/worker/claim"
             return refused if named and who.topics is not None and target.topic not in who.topics else done
         case "enqueue":
             return done if may_enqueue(who, rule, target) else refused
@@ -139,6 +142,15 @@ async def _resume(world: World, target: Target) -> Ready:
     return Ready(f"/api/topics/{target.topic}/resume")
 
 
+def of_run(verb: str, done: int = 409, **body: Any) -> Prepare:
+    """Of a run that nobody has: whoever may ask is told so."""
+    return plain(f"/api/worker/{verb}", {"worker": "w", "id": NOWHERE, "version": 1, **body}, done)
+
+
+async def _claim(world: World, target: Target) -> Ready:
+    return Ready("/api/worker/claim", {"worker": "w", "topics": [target.topic]})
+
+
 async def _revoke(world: World, target: Target) -> Ready:
     return Ready(f"/api/tokens/{(await world.token('short-lived', ['read'])).id}", None, 204)
 
@@ -186,6 +198,18 @@ REQUESTS: dict[str, Prepare] = {
     "GET /api/auth/me": plain("/api/auth/me"),
     "GET /api/sessions": plain("/api/sessions"),
     "DELETE /api/sessions/{id}": _end_session,
+    "POST /api/worker/claim": _claim,
+    "POST /api/worker/heartbeat": plain(
+        "/api/worker/heartbeat", {"worker": "w", "runs": [{"id": NOWHERE, "version": 1}]}
+    ),
+    "POST /api/worker/progress": of_run("progress", 200),
+    "POST /api/worker/log": of_run("log", 200, lines=[{"text": "x"}]),
+    "POST /api/worker/complete": of_run("complete"),
+    "POST /api/worker/fail": of_run("fail", error="x"),
+    "POST /api/worker/snooze": of_run("snooze", seconds=1),
+    "POST /api/worker/release": of_run("release"),
+    "POST /api/worker/give-up": of_run("give-up"),
+    "POST /api/worker/goodbye": plain("/api/worker/goodbye", {"worker": "w"}, 204),
     "GET /healthz": plain("/healthz"),
     "GET /readyz": plain("/readyz"),
     "GET /metrics": plain("/metrics"),

@@ -21,6 +21,7 @@ import rowlock.http.call
 import rowlock.http.jobs
 import rowlock.http.routes
 import rowlock.http.sessions
+import rowlock.http.workers
 from rowlock.access import jwt, passwords, rules, secrets, sessions, superusers
 from rowlock.access import settings as access_settings
 from rowlock.access.identity import Identity, user
@@ -43,6 +44,7 @@ from tests.http import test_login as login
 from tests.http import test_matrix as matrix
 from tests.http import test_origin as origin
 from tests.http import test_rules_over_http as settings
+from tests.http import test_worker_protocol as protocol
 from tests.http.harness import SECRET, A, World, is_problem
 
 Switch = Callable[[pytest.MonkeyPatch], None]
@@ -251,6 +253,10 @@ async def _line_in_the_log(world: World) -> None:
     assert rowlock.http.app._line("a\nb").isprintable()
 
 
+async def _speaking_for_another(world: World) -> None:
+    await protocol.test_nobody_speaks_for_another(world, protocol.Remote(world))
+
+
 async def _shown_settings(world: World) -> None:
     assert SECRET not in repr(world.api.settings)
 
@@ -273,6 +279,24 @@ DEFENCES = [
         "a bounded token stays in bounds",
         replaced(Identity, "is_bounded", property(_never)),
         matrix.test_a_job_token_learns_nothing_of_topics_and_pauses_none,
+    ),
+    Defence(
+        "A1",
+        "a token claims its own topics",
+        replaced(rowlock.http.workers, "_topics", lambda call, asked: list(asked)),
+        protocol.test_a_token_that_is_for_some_topics_claims_those_alone,
+    ),
+    Defence(
+        "A1",
+        "nobody speaks for another's worker",
+        replaced(rowlock.http.workers, "_worker", lambda call, name: name),
+        _speaking_for_another,
+    ),
+    Defence(
+        "A2",
+        "who waits is looked at again",
+        replaced(Api, "admit_again", _nothing_later),
+        protocol.test_a_token_that_is_revoked_gets_nothing_more_though_it_waits,
     ),
     Defence(
         "A2",

@@ -35,6 +35,7 @@ CHECKS: Any = [
     response_headers_conformance,
 ]
 EXAMPLES = 8  # of each kind; PATCH a job needs some luck to be right
+SETTLING = [f"/api/worker/{verb}" for verb in ("complete", "fail", "snooze", "release", "give-up")]
 OPERATIONS = [(method.upper(), path) for path, methods in document()["paths"].items() for method in methods]
 
 
@@ -122,6 +123,8 @@ def check(stage: Stage, server: Server, method: str, path: str, who: Who, mode: 
             case.query = {**(case.query or {}), "timeout": 0}
         if path == "/api/events":
             case.query = {**(case.query or {}), "seconds": 0}
+        if path.endswith("/claim") and isinstance(case.body, dict):
+            case.body.pop("wait", None)
         answer = case.call(base_url=server.url, session=session, headers=dict(who.headers))
         stage.reached.setdefault(f"{method} {path}", set()).add(answer.status_code)
         case.validate_response(answer, checks=CHECKS)
@@ -137,8 +140,9 @@ def test_an_admin_gets_what_the_document_says(stage: Stage, server: Server, meth
     for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
         if mode is GenerationMode.POSITIVE or _can_be_wrong(method, path):
             check(stage, server, method, path, stage.who["admin token"], mode)
-    # What can't be made up: passwords, links, ids of tokens and sessions.
-    if "/auth/" not in path and path not in ("/_/setup", "/api/tokens/{id}", "/api/sessions/{id}"):
+    # What can't be made up: passwords, links, ids of tokens, sessions and runs.
+    made_up = ("/_/setup", "/api/tokens/{id}", "/api/sessions/{id}", *SETTLING)
+    if "/auth/" not in path and path not in made_up:
         assert any(status < 300 for status in stage.reached[f"{method} {path}"]), "it was refused each time"
 
 

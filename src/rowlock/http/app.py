@@ -21,8 +21,9 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, jobs, operators, service, sessions, streams
+from rowlock.http import access, jobs, operators, service, sessions, streams, workers
 from rowlock.http.call import Call, denied
+from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
 from rowlock.http.live import Live
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock.http")
 
-ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES, *streams.ROUTES]
+_PARTS = (jobs, streams, operators, workers, access, sessions, service)
+ROUTES = [route for part in _PARTS for route in part.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
 _PROCESS, _NUMBERS = secrets.token_hex(4), count(1)
@@ -68,6 +70,7 @@ class Api:
         self.readiness = service.Readiness()
         self.ends = Ends(jobs._store)
         self.live = Live(jobs._store)
+        self.desk = Desk(jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -91,11 +94,13 @@ class Api:
             self._read_at = 0.0
             self.ends, self.hashing = Ends(self.jobs._store), asyncio.Semaphore(2)
             self.live = Live(self.jobs._store)
+            self.desk = Desk(self.jobs._store)
             self.readiness = service.Readiness()
 
     def stop(self) -> None:
         """Whoever waits for something is told how it stands, now."""
         self.ends.stop()
+        self.desk.stop()
         self.live.stop()
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -194,6 +199,12 @@ class Api:
         if route.body_optional and await request.is_empty():
             return route.body()
         return read_body(route.body, await request.body())
+
+    async def admit_again(self, call: Call) -> None:
+        """For long polls: what let it in may have been revoked or switched off since."""
+        call.settings = await self._enabled()
+        call.identity = await self._doorkeeper.identify(call.request)
+        self._authorize(self.table.find(call.request.method, call.request.path)[0], call)
 
     async def _enabled(self) -> access_settings.Current:
         current = await self.current()

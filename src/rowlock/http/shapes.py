@@ -24,6 +24,11 @@ from rowlock.core.job import (
 from rowlock.stores.base import Enqueued
 from rowlock.stores.reading import MAX_LIMIT, MAX_OFFSET
 
+MAX_VERSION = (1 << 31) - 1
+SHORTEST_LEASE, LONGEST_LEASE = 1.0, 300.0  # a rescue waits for a third of the longest there is: see runtime/trust.py
+LONGEST_WAIT = 30.0
+MOST_CLAIMED, MOST_TOPICS, MOST_RUNS, MOST_LINES = 100, 100, 1000, 100
+
 
 def _said(**schema: Any) -> Meta:
     """For the OpenAPI document only: what is wrong is found, and named better, where it is used."""
@@ -535,3 +540,142 @@ class AuditBody(Struct, kw_only=True):
 class AuditAnswer(Struct, kw_only=True):
     items: list[AuditBody]
     next: int | None
+
+
+# ── The worker protocol ──
+
+WorkerName = Annotated[str, _said(minLength=1, maxLength=100, pattern="^[A-Za-z0-9_.:-]+$")]
+Version = Annotated[int, _said(minimum=1, maximum=MAX_VERSION)]
+Lease = Annotated[float, _said(minimum=SHORTEST_LEASE, maximum=LONGEST_LEASE)]
+
+
+class RunName(Asked, frozen=True, kw_only=True):
+    """One run of a job: `version` is what the claim gave."""
+
+    id: JobId
+    version: Version
+
+
+class ClaimBody(Asked, frozen=True, kw_only=True):
+    """`worker`: its own name for itself, in this life. `lease`: seconds until others may take what it has, unless it
+    renews it; left out, the setting lock_duration. `wait`: seconds that it is willing to wait for work. `runs`: all
+    that it has; what it holds by the record and doesn't name is answered once more, because it can't have heard of
+    it."""
+
+    worker: WorkerName
+    topics: Annotated[tuple[Topic, ...], _said(minItems=1, maxItems=MOST_TOPICS)]
+    limit: Annotated[int, _said(minimum=1, maximum=MOST_CLAIMED)] = 1
+    lease: Lease | None = None
+    wait: Annotated[float, _said(minimum=0, maximum=LONGEST_WAIT)] = 0.0
+    runs: Annotated[tuple[RunName, ...], _said(maxItems=MOST_RUNS)] | None = None
+
+
+class RunBody(Struct, kw_only=True):
+    """A job that is yours to run; `id` and `version` name the run. `lease`: seconds until it must be renewed."""
+
+    id: str
+    version: int
+    topic: str
+    payload: dict[str, Any]
+    lease: float
+    timeout: float
+    retries: int
+    max_retries: int
+    priority: int
+    key: str | None
+    scope: str | None
+    scope_id: str | None
+    tags: tuple[str, ...]
+    trace: str | None
+    run_at: Time
+    created: Time
+
+
+_RUN_COPIED = tuple(name for name in RunBody.__struct_fields__ if name != "lease")
+
+
+def run_body(job: Job, lease: float) -> RunBody:
+    return RunBody(**{name: getattr(job, name) for name in _RUN_COPIED}, lease=lease)
+
+
+class ClaimAnswer(Struct, kw_only=True):
+    items: list[RunBody]
+
+
+class HeartbeatBody(Asked, frozen=True, kw_only=True):
+    worker: WorkerName
+    runs: Annotated[tuple[RunName, ...], _said(minItems=1, maxItems=MOST_RUNS)]
+    lease: Lease | None = None
+
+
+class HoldBody(Struct, kw_only=True):
+    """`hold`: kept; cancel (still yours, but it is to stop); timeout (still yours, but its time is over); lost (it is
+    somebody else's now, or has ended)."""
+
+    id: str
+    version: int
+    hold: Annotated[str, _said(enum=["kept", "cancel", "timeout", "lost"])]
+
+
+class HeartbeatAnswer(Struct, kw_only=True):
+    items: list[HoldBody]
+
+
+class RunAsked(RunName, frozen=True, kw_only=True):
+    worker: WorkerName
+
+
+class ProgressBody(RunAsked, frozen=True, kw_only=True):
+    """What is left out stays as it is."""
+
+    percent: Annotated[float, _said(minimum=0, maximum=100)] | None = None
+    stage: str | None = None
+    message: str | None = None
+
+
+class LineBody(Asked, frozen=True, kw_only=True):
+    text: str
+    level: Annotated[str, _said(maxLength=20)] = "info"
+
+
+class LogBody(RunAsked, frozen=True, kw_only=True):
+    lines: Annotated[tuple[LineBody, ...], _said(minItems=1, maxItems=MOST_LINES)]
+
+
+class CompleteBody(RunAsked, frozen=True, kw_only=True):
+    """`ran`: seconds that the handler took; left out: since the claim."""
+
+    result: Any = None
+    ran: Seconds | None = None
+
+
+class FailBody(RunAsked, frozen=True, kw_only=True):
+    """`type` and `traceback` are as the worker's language has them. `final`: don't try it again. `delay`: seconds until
+    it is tried again, if nobody has registered a policy of the topic's own here."""
+
+    error: str
+    type: str | None = None
+    traceback: str | None = None
+    final: bool = False
+    delay: Seconds | None = None
+    ran: Seconds | None = None
+
+
+class SnoozeBody(RunAsked, frozen=True, kw_only=True):
+    seconds: Seconds
+
+
+class ReleaseBody(RunAsked, frozen=True, kw_only=True):
+    reason: Reason | None = None
+
+
+class SettledBody(Struct, kw_only=True):
+    """`status`: what the run made of the job."""
+
+    id: str
+    version: int
+    status: Annotated[str, _said(enum=["completed", "pending", "failed", "cancelled"])]
+
+
+class GoodbyeBody(Asked, frozen=True, kw_only=True):
+    worker: WorkerName
