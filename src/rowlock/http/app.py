@@ -20,7 +20,7 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, jobs, operators, service, sessions
+from rowlock.http import access, failures, jobs, operators, redacting, service, sessions
 from rowlock.http.call import Call, denied
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock.http")
 
-ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES]
+ROUTES = [
+    *jobs.ROUTES, *redacting.ROUTES, *failures.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES,
+    *service.ROUTES,
+]  # fmt: skip
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
 _PROCESS, _NUMBERS = secrets.token_hex(4), count(1)

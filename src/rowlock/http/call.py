@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rowlock.access.identity import Identity
+from rowlock.access.redaction import Redaction
 from rowlock.access.settings import Current
 from rowlock.core.conditions import Condition, Every, holds
 from rowlock.core.ids import check_id
@@ -38,6 +39,10 @@ class Call:
     @property
     def by(self) -> str:
         return self.identity.by
+
+    @property
+    def redaction(self) -> Redaction:
+        return self.settings.redaction
 
     async def store(self) -> Store:
         return await self.api.jobs._store()

@@ -90,7 +90,7 @@ async def list_audit(call: Call) -> Response:
     if asked.before is not None and not 0 <= asked.before < 1 << 63:
         raise Problem(400, "out_of_range", "before: must be what an earlier page gave as next", field="before")
     found = await (await call.store()).audit(before=asked.before, limit=asked.limit)
-    items = [shapes.AuditBody(**msgspec.structs.asdict(one)) for one in found]
+    items = [shapes.AuditBody(**msgspec.structs.asdict(call.redaction.audited(one))) for one in found]
     return answer(shapes.AuditAnswer(items=items, next=found[-1].id if len(found) == asked.limit else None))
 
 
