@@ -41,6 +41,7 @@ _SHORTEST = 4  # characters of a value that is looked for in texts: shorter ones
 _MOST_VALUES = 500  # of one job; with more, its texts are hidden as a whole
 _MOST_PATHS = 100  # that are told
 _LEFT_OUT = re.compile(r"\n… [\d,]+ bytes left out …\n")  # core.codec.clean_text cuts the middle out
+_LONGEST_KEY = 16_384
 _LINE_LONG = ("cookie", "authorization")  # headers whose value is the rest of the line
 # What stands behind a name: its end (a quote, perhaps escaped), a sign, and a value, which may be in quotes. A quote
 # that is not closed hides the rest of the line.
@@ -48,10 +49,9 @@ _SIGN = rb"""\\?["']?[ \t]{0,4}(?:=>|[=:])[ \t]{0,4}"""
 _QUOTES = (
     rb"""\\"[^"]{0,16384}"|\\'[^']{0,16384}'|"(?:[^"\\]|\\.){0,16384}"|'(?:[^'\\]|\\.){0,16384}'|\\?["'][^\r\n]*"""
 )
-_KEY = rb"-----BEGIN.{0,16384}?-----END[^-\n]*-----"
 _BARE = rb"""(?:(?:bearer|basic|digest|token)[ \t]+)?[^\s&"'<>]+"""
 _BEHIND = re.compile(_SIGN)
-_VALUE = re.compile(rb"%b|%b|%b" % (_QUOTES, _KEY, _BARE), re.IGNORECASE | re.DOTALL)
+_VALUE = re.compile(rb"%b|%b" % (_QUOTES, _BARE), re.IGNORECASE | re.DOTALL)
 _REST_OF_LINE = re.compile(rb"%b|[^\r\n]+" % _QUOTES)
 
 
@@ -162,12 +162,13 @@ class Redaction:
     def line(self, line: LogLine, job: Job) -> LogLine:
         return replace(line, text=self.text(line.text, job))
 
-    def audited(self, entry: Audited) -> Audited:
+    def audited(self, entry: Audited, job: Job | None = None) -> Audited:
+        """`job`: that it is about, if it is still there."""
         if not self or entry.action.startswith(_NO_JOBS):
             return entry
         found = _Found()
         data = self._walk(entry.data, (), found)
-        say = self._texts(found.values)
+        say = self._texts(found.values | self._values(job))
         reason = None if entry.reason is None else say(entry.reason)
         return replace(entry, data=_each_text(data, say, "", found), reason=reason)
 
@@ -266,12 +267,21 @@ def _spans(data: bytes, lower: bytes, part: bytes, fits: Callable[[str], bool]) 
         word = lower[at:end].decode("utf-8", "replace")
         sign = _BEHIND.match(data, end) if len(word) <= LONGEST_PATTERN and fits(word) else None
         if sign is not None:
-            whole_line = word.endswith(_LINE_LONG)
-            value = (_REST_OF_LINE if whole_line else _VALUE).match(data, sign.end())
+            value = (_REST_OF_LINE if word.endswith(_LINE_LONG) else _VALUE).match(data, sign.end())
             if value is not None:
-                yield _unquoted(data, sign.end(), value.end())
-                end = value.end()
+                end = _end_of_key(data, sign.end()) or value.end()
+                yield _unquoted(data, sign.end(), end)
         at = lower.find(part, end)
+
+
+def _end_of_key(data: bytes, begin: int) -> int | None:
+    """Of a key in PEM, which has many lines."""
+    if not data.startswith(b"-----BEGIN", begin):
+        return None
+    longest = min(begin + _LONGEST_KEY, len(data))
+    footer = data.find(b"-----END", begin, longest)
+    end = -1 if footer < 0 else data.find(b"\n", footer, longest)
+    return longest if end < 0 else end
 
 
 def _unquoted(data: bytes, begin: int, end: int) -> tuple[int, int]:

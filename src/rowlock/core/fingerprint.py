@@ -36,9 +36,7 @@ _WORKER = re.compile(r": worker [^\s,]+")
 _HEX = re.compile(r"[0-9a-fA-F]{8,}")
 _TELLING = re.compile(r"[\d/\\@#]")  # of a word that names one thing: a number, a path, an address
 _PYTHON_LIBRARY = re.compile(
-    r"<frozen |/(?:site|dist)-packages/|/lib(?:64)?/python\d|/python\d*/lib/"
-    r"|(?:^|/)rowlock/(?:(?:access|cli|client|core|http|runtime|stores)/|(?:context|jobs|logs|otel|sync|tasks)\.py)",
-    re.IGNORECASE,
+    r"<frozen |/(?:site|dist)-packages/|/lib(?:64)?/python\d|/python\d*/lib/|(?:^|/)src/rowlock/", re.IGNORECASE
 )
 _STACK_LIBRARY = re.compile(r"(?:^|/)node_modules/|^node:|^internal/|^native\b|^<anonymous>|^Unknown Source")
 _STACK_BUILTIN = ("java.", "javax.", "jdk.", "sun.", "kotlin.", "System.", "Microsoft.")
