@@ -12,6 +12,7 @@ from rowlock.errors import InvalidInput
 from rowlock.stores import failures
 from rowlock.stores.failures import Failure, FailureQuery, Failures
 from rowlock.stores.migrations import Migration, load
+from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.reading import Filter
 from tests.stores.harness import LEASE, START, Harness, PostgresHarness, SqliteHarness, settlement
 
@@ -240,8 +241,9 @@ async def test_a_group_is_listed_and_requeued_by_its_fingerprint(store: Harness)
     rest = await store.store.list(Filter(fingerprint=wanted), limit=2, cursor=first.next)
     assert [job.id for job in (*first.items, *rest.items)] == sorted(alike, reverse=True)
     for more, count in (
-        ({"topics": ["bills"]}, 0), ({"ids": alike[:2]}, 2), ({"statuses": ["expired"]}, 0), ({"error": "valueerror"}, 3),
-        ({"statuses": ["pending", "failed"]}, 3), ({"finished_until": START}, 0), ({"statuses": ["completed"]}, 0),
+        ({"topics": ["bills"]}, 0), ({"ids": alike[:2]}, 2), ({"statuses": ["expired"]}, 0),
+        ({"error": "valueerror"}, 3), ({"statuses": ["pending", "failed"]}, 3), ({"finished_until": START}, 0),
+        ({"statuses": ["completed"]}, 0),
     ):  # fmt: skip
         found = await store.store.list(Filter(fingerprint=wanted, **more))
         assert (found.total, len(found.items)) == (count, count), more
@@ -256,8 +258,8 @@ async def test_a_group_is_listed_and_requeued_by_its_fingerprint(store: Harness)
     ("asked", "field"),
     [
         ({"fingerprint": "x"}, "fingerprint"), ({"fingerprint": "A" * 16}, "fingerprint"), ({"limit": 0}, "limit"),
-        ({"limit": 101}, "limit"), ({"limit": True}, "limit"), ({"trend": "week"}, "trend"), ({"topics": "mail"}, "topics"),
-        ({"topics": [""]}, "topic"), ({"since": START.replace(tzinfo=None)}, "since"),
+        ({"limit": 101}, "limit"), ({"limit": True}, "limit"), ({"trend": "week"}, "trend"),
+        ({"topics": "mail"}, "topics"), ({"topics": [""]}, "topic"), ({"since": START.replace(tzinfo=None)}, "since"),
         ({"topics": [f"t{n}" for n in range(101)]}, "topics"),
     ],
 )  # fmt: skip
@@ -270,6 +272,41 @@ def test_what_makes_no_sense_is_refused(asked: dict[str, Any], field: str) -> No
 def test_a_list_is_not_asked_for_what_is_no_fingerprint() -> None:
     with pytest.raises(InvalidInput, match="fingerprint"):
         Filter(fingerprint="' OR 1=1 --")
+
+
+# ── What is looked at ──
+
+CROWD = """
+    INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload,
+                       finished_at, fingerprint)
+    SELECT gen_random_uuid(), 'mail', (ARRAY['failed', 'cancelled'])[1 + n % 2], false, 500, now(), now(), now(), 3,
+           600, '{}', now(), CASE WHEN n % 4 = 0 THEN lpad(to_hex(n % 40), 16, '0') END
+    FROM generate_series(1, 20000) n"""
+
+
+async def test_postgres_goes_along_its_indexes_whatever_it_knows_of_the_table(postgres_url: str) -> None:
+    store = PostgresStore(f"{postgres_url}?pool_size=1&plan_cache_mode=force_generic_plan")
+    await store.migrate()
+    await store.open()
+    asked = {"ungrouped": "(5)", "failures": "(9, now(), NULL, 5, 60, 5, NULL)"}
+    asked |= {"failures_of_one": "(9, now(), NULL, 5, 60, 5, 'x')", "group_failures": "(NULL, NULL, NULL)"}
+    indexes = {"ungrouped": "_jobs_ungrouped", "failures": "_jobs_failures", "failures_of_one": "_jobs_fingerprint"}
+    try:
+        async with store._connections.acquire() as connection:
+            await connection.execute("ANALYZE")  # the tables are empty: the planner will think so from now on
+            await connection.execute(CROWD)
+            for name, values in asked.items():
+                await connection.execute(f"PREPARE asked AS {getattr(store._sql, name)}")
+                lines = [row[0] for row in await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE asked{values}")]
+                await connection.execute("DEALLOCATE asked")
+                assert any(f"using {indexes.get(name, '_jobs_pkey')}" in line for line in lines), lines
+                assert not [line for line in lines if "Seq Scan on _jobs" in line], lines
+        found = await store.failures(FailureQuery(limit=3))
+        assert ([group.count for group in found.items], found.ungrouped) == ([500] * 3, 5000)
+        assert await store.group_failures(7) == 7
+        assert (await store.failures(FailureQuery())).ungrouped == 4993
+    finally:
+        await store.close()
 
 
 # ── From the release before ──
@@ -286,9 +323,9 @@ async def upgrade(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
         at = "now()" if harness.kind == "postgres" else "0"
         for n in range(3):
             await harness.execute(
-                "INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, "
-                f"payload, finished_at, last_error) SELECT '0193fb1e-0000-7000-8000-00000000000{n}', 'mail', 'failed', "
-                f"{ready}, 100, {at}, {at}, {at}, 3, 600, '{{}}', {at}, '{OTHER.replace(chr(39), chr(39) * 2)}'"
+                "INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, "
+                f"timeout, payload, finished_at, last_error) SELECT '0193fb1e-0000-7000-8000-00000000000{n}', 'mail', "
+                f"'failed', {ready}, 100, {at}, {at}, {at}, 3, 600, '{{}}', {at}, '{OTHER}'"
             )
         await harness.close()
     await harness.open()  # which migrates
