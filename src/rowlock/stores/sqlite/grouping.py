@@ -28,7 +28,7 @@ def read(conn: Connection, now: int, query: FailureQuery) -> Failures:
         "since": -(1 << 62) if query.since is None else micros(query.since),
         "topics": json_text(query.topics) if query.topics else None,
         "limit": query.limit + 1,
-        "seconds": span(seconds),
+        "span": span(seconds),
         "parts": parts,
         "fingerprint": query.fingerprint,
         "now": now,
