@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from operator import is_not
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -39,8 +40,11 @@ DEFAULTS = (
 _NO_JOBS = ("settings.", "session.", "superuser.", "token.")  # in the audit: they have no secrets, but names of them
 _SHORTEST = 4  # characters of a value that is looked for in texts: shorter ones stand in too many words
 _MOST_VALUES = 500  # of one job; with more, its texts are hidden as a whole
+_MOST_KNOWN = 10_000  # names of fields that are remembered
 _MOST_PATHS = 100  # that are told
 _LEFT_OUT = re.compile(r"\n… [\d,]+ bytes left out …\n")  # core.codec.clean_text cuts the middle out
+_SAME_EVERYWHERE = re.compile(r"[A-Za-z0-9_.~-]+")
+_ESCAPES = re.compile(r"""["'\\]""")
 _LONGEST_KEY = 16_384
 _LINE_LONG = ("cookie", "authorization")  # headers whose value is the rest of the line
 # What stands behind a name: its end (a quote, perhaps escaped), a sign, and a value, which may be in quotes. A quote
@@ -100,10 +104,10 @@ class Redaction:
 
     def __init__(self, patterns: Sequence[str]) -> None:
         split = [tuple(pattern.casefold().split(".")) for pattern in patterns]
-        self._names = {steps[0] for steps in split if len(steps) == 1 and "*" not in steps[0]}
-        self._patterns = [tuple(map(_matcher, steps)) for steps in split if len(steps) > 1 or "*" in steps[0]]
-        self._fits_last = lru_cache(4096)(self._could_fit)
+        self._names = [_matcher(steps[0]) for steps in split if len(steps) == 1]
+        self._patterns = [tuple(map(_matcher, steps)) for steps in split if len(steps) > 1]
         self._words = _Words({steps[-1] for steps in split})
+        self._known: dict[str, bool | None] = {}  # by name: is a field of this name hidden? None: that depends
 
     def __bool__(self) -> bool:
         return bool(self._names or self._patterns)
@@ -112,13 +116,17 @@ class Redaction:
 
     def fits(self, path: Sequence[str]) -> bool:
         """Is this field hidden? Of a path that goes on below a hidden field, ask for its beginnings as well."""
-        name = path[-1].casefold()
-        if name in self._names:
-            return True
-        return self._fits_last(name) and any(_ends_with(path, pattern) for pattern in self._patterns)
+        known = self._by_name(path[-1])
+        return any(_ends_with(path, pattern) for pattern in self._patterns) if known is None else known
 
-    def _could_fit(self, name: str) -> bool:
-        return any(pattern[-1](name) for pattern in self._patterns)
+    def _by_name(self, name: str) -> bool | None:
+        if name not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            folded = name.casefold()
+            depends = any(pattern[-1](folded) for pattern in self._patterns)
+            self._known[name] = True if any(fits(folded) for fits in self._names) else None if depends else False
+        return self._known[name]
 
     def hides(self, path: Sequence[str]) -> bool:
         """Is it hidden, or part of what is?"""
@@ -146,7 +154,7 @@ class Redaction:
         say = self._texts(found.values)
         changes: dict[str, Any] = {}
         for name, value, was in (("payload", payload, job.payload), ("result", result, job.result)):
-            if (told := _each_text(value, say, name, found)) is not was:
+            if (told := _each_text(value, say, (name,), found)) is not was:
                 changes[name] = told
         for name in ("last_error", "message", "stage", "cancel_reason"):
             was = getattr(job, name)
@@ -170,7 +178,7 @@ class Redaction:
         data = self._walk(entry.data, (), found)
         say = self._texts(found.values | self._values(job))
         reason = None if entry.reason is None else say(entry.reason)
-        return replace(entry, data=_each_text(data, say, "", found), reason=reason)
+        return replace(entry, data=_each_text(data, say, (), found), reason=reason)
 
     def data(self, data: Any, job: Job | None = None) -> Any:
         """Any JSON that tells of a job."""
@@ -178,7 +186,7 @@ class Redaction:
             return data
         found = _Found()
         told = self._walk(data, (), found)
-        return _each_text(told, self._texts(found.values | self._values(job)), "", found)
+        return _each_text(told, self._texts(found.values | self._values(job)), (), found)
 
     def text(self, text: str, job: Job | None = None) -> str:
         """Any text that tells of a job."""
@@ -195,23 +203,24 @@ class Redaction:
 
     def _walk(self, value: Any, path: tuple[str, ...], found: _Found) -> Any:
         """The same without what is hidden; the very same if nothing is."""
-        if isinstance(value, dict):
-            changed = None
+        if type(value) is dict:
+            changed, known = None, self._known
             for name, member in value.items():
-                at = (*path, name)
-                if self.fits(at):
+                if known.get(name) is not False and self.fits((*path, name)):
                     told: Any = MARK if member is not None else None
-                    found.tell(".".join(at))
+                    found.tell(".".join((*path, name)))
                     found.values.update(_leaves(member))
+                elif type(member) is dict or type(member) is list:
+                    told = self._walk(member, (*path, name), found)
                 else:
-                    told = self._walk(member, at, found) if isinstance(member, dict | list) else member
+                    continue
                 if told is not member:
                     changed = dict(value) if changed is None else changed
                     changed[name] = told
             return value if changed is None else changed
-        if isinstance(value, list):
-            items = [self._walk(item, path, found) if isinstance(item, dict | list) else item for item in value]
-            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+        if type(value) is list:
+            items = [self._walk(item, path, found) for item in value]
+            return items if any(map(is_not, items, value)) else value
         return value
 
     def _texts(self, values: set[str]) -> Callable[[str], str]:
@@ -220,11 +229,14 @@ class Redaction:
             return lambda text: MARK if text else text
         spelled = sorted({word for value in values for word in _spelled(value)}, key=len, reverse=True)
 
+        if not spelled:
+            return self._words.hide
+
         def say(text: str) -> str:
             for word in spelled:
                 if word in text:
                     text = text.replace(word, MARK)
-            if spelled and "left out" in text:
+            if "left out" in text:
                 text = _without_torn(text, spelled)
             return self._words.hide(text)
 
@@ -339,28 +351,39 @@ def _leaves(value: Any) -> Iterator[str]:
 
 def _spelled(value: str) -> set[str]:
     """As it is, and as JSON, Python and URLs write it."""
-    if value.isalnum():
+    if _SAME_EVERYWHERE.fullmatch(value):
         return {value}
-    escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
-    return {value, *escaped, quote(value, safe=""), quote(value), quote_plus(value)}
+    in_urls = {value, quote(value, safe=""), quote(value), quote_plus(value)}
+    if value.isascii() and value.isprintable() and not _ESCAPES.search(value):
+        return in_urls
+    return {*in_urls, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
 
 
-def _each_text(value: Any, say: Callable[[str], str], path: str, found: _Found) -> Any:
+def _each_text(value: Any, say: Callable[[str], str], path: tuple[str, ...], found: _Found) -> Any:
     """JSON with its texts said so; the very same if nothing is said otherwise."""
-    if isinstance(value, str):
-        told = say(value)
-        if told != value:
-            found.tell(path)
-            return told
-        return value
-    if isinstance(value, dict):
-        members = {
-            name: _each_text(member, say, f"{path}.{name}" if path else name, found) for name, member in value.items()
-        }
-        return members if any(members[name] is not member for name, member in value.items()) else value
-    if isinstance(value, list):
+    if type(value) is dict:
+        changed = None
+        for name, member in value.items():
+            if type(member) is str:
+                told: Any = say(member)
+                if told == member:
+                    continue
+                found.tell(".".join((*path, name)))
+            elif type(member) is dict or type(member) is list:
+                told = _each_text(member, say, (*path, name), found)
+                if told is member:
+                    continue
+            else:
+                continue
+            changed = dict(value) if changed is None else changed
+            changed[name] = told
+        return value if changed is None else changed
+    if type(value) is list:
         items = [_each_text(item, say, path, found) for item in value]
-        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+        return items if any(map(is_not, items, value)) else value
+    if type(value) is str and (told := say(value)) != value:
+        found.tell(".".join(path))
+        return told
     return value
 
 
