@@ -226,7 +226,9 @@ async def test_what_was_not_shown_does_not_come_back_as_a_value(sqlite_world: Wo
     for method, path, body in (
         ("PATCH", f"/api/jobs/{job_id}", {"payload": shown}),
         ("POST", f"/api/jobs/{job_id}/clone", {"payload": shown}),
-        ("POST", "/api/jobs/enqueue", {"topic": "mail", "payload": {"note": f"x {MARK}"}}),
+        ("PATCH", f"/api/jobs/{job_id}", {"payload": {**VALUES, "note": f"it is {MARK}"}}),
+        ("POST", f"/api/jobs/{job_id}/clone", {"payload": {"list": [{"note": f"it is {MARK}"}]}}),
+        ("POST", "/api/jobs/enqueue", {"topic": "mail", "payload": {"user": {"Access_Token": MARK}}}),
         ("POST", "/api/jobs/enqueue/batch", {"jobs": [{"topic": "mail", "payload": shown}]}),
     ):
         before = await world.place.counts()
@@ -236,6 +238,18 @@ async def test_what_was_not_shown_does_not_come_back_as_a_value(sqlite_world: Wo
     job = await world.job(job_id)
     assert job
     assert job.payload == VALUES
+
+
+async def test_who_says_the_mark_by_itself_may(sqlite_world: World) -> None:
+    """It is a word like any other where nothing is hidden, and stays where it stood."""
+    world = sqlite_world
+    body = {"topic": "mail", "payload": {"note": f"was {MARK}", "list": [MARK]}}
+    job_id = (await world.post("superuser", "/api/jobs/enqueue", body)).json()["id"]
+    edited = {"payload": {"note": f"was {MARK}, too"}}
+    assert (await world.call("superuser", "PATCH", f"/api/jobs/{job_id}", edited)).status_code == 200
+    await world.change_settings(redact=[])
+    hidden: JSON = {"topic": "mail", "payload": {"password": MARK}}
+    assert (await world.post("superuser", "/api/jobs/enqueue", hidden)).status_code == 200
 
 
 async def test_a_clone_has_the_real_values(world: World) -> None:

@@ -140,6 +140,18 @@ class Redaction:
         self._walk(value, path, found)
         return found.paths[0] if found.paths else None
 
+    def marked(self, value: Any, path: tuple[str, ...] = ("payload",)) -> str | None:
+        """The first hidden field whose value is the mark."""
+        members = value.items() if isinstance(value, dict) else ()
+        items = value if isinstance(value, list) else ()
+        for name, member in members:
+            at = (*path, name)
+            if member == MARK and self.fits(at):
+                return ".".join(at)
+            if (found := self.marked(member, at)) is not None:
+                return found
+        return next((found for item in items if (found := self.marked(item, path)) is not None), None)
+
     # ── What leaves ──
 
     def job(self, job: Job) -> Job:
@@ -191,6 +203,10 @@ class Redaction:
     def text(self, text: str, job: Job | None = None) -> str:
         """Any text that tells of a job."""
         return self._texts(self._values(job))(text) if self else text
+
+    def said(self, text: str | None) -> str | None:
+        """The same of what somebody may have said, or not."""
+        return text and self.text(text)
 
     # ── Inside ──
 
@@ -412,7 +428,7 @@ def _without_end(text: str, value: str) -> str:
 
 
 def marked(value: Any, path: str = "payload") -> str | None:
-    """Where a text holds the mark: what was shown so must not come back as if it were the value."""
+    """Where a text holds the mark."""
     if isinstance(value, str):
         return path if MARK in value else None
     items: list[tuple[str, Any]] = []

@@ -335,7 +335,7 @@ async def delete_job(call: Call) -> Response:
 async def update_job(call: Call) -> Response:
     asked: shapes.UpdateBody = call.body
     job = await call.job("manage")
-    check_unmarked(call, asked.payload)
+    check_unmarked(call, asked.payload, job)
     given = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "reason"}
     changes = {name: value for name, value in given.items() if value is not UNSET}
     return answer(job_body(call, await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
@@ -345,6 +345,7 @@ async def clone_job(call: Call) -> Response:
     """A new job like this one, with what is given changed. Needs what enqueuing it needs."""
     asked: shapes.CloneBody = call.body
     job = await call.job("read")
+    check_unmarked(call, asked.payload, job)
     changed = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) is not None}
     like = {
         "topic": job.topic, "payload": job.payload, "priority": job.priority, "scope": job.scope,

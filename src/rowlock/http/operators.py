@@ -35,7 +35,7 @@ async def list_topics(call: Call) -> Response:
         told = (
             None
             if pause is None
-            else shapes.PauseInfo(at=pause.at, until=pause.until, reason=pause.reason, by=pause.by)
+            else shapes.PauseInfo(at=pause.at, until=pause.until, reason=call.redaction.said(pause.reason), by=pause.by)
         )
         items.append(
             shapes.TopicBody(

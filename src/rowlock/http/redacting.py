@@ -42,9 +42,13 @@ def check_filter(call: Call, wanted: Filter) -> None:
             raise denied(call.identity, f"{hidden} is redacted: who may reveal it may look for it", field="payload")
 
 
-def check_unmarked(call: Call, payload: Any) -> None:
-    """What was shown instead of a value must not become the value."""
-    if call.redaction and (path := redaction.marked(payload)) is not None:
+def check_unmarked(call: Call, payload: Any, before: Job | None = None) -> None:
+    """What was shown instead of a value must not become the value: of a hidden field, or, if `before` was shown to be
+    edited, of any other in which it did not stand."""
+    path = call.redaction.marked(payload)
+    if path is None and before is not None and call.redaction and redaction.marked(before.payload) is None:
+        path = redaction.marked(payload)
+    if path is not None:
         raise InvalidInput(path, "redacted", f"holds {redaction.MARK}, which stands for a value that was not shown")
 
 
