@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
@@ -30,6 +30,7 @@ from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.core.job import Event, Job, Log
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
+from rowlock.stores.failures import Failures
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.tasks import EnqueueOptions
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rowlock.jobs import Jobs
     from rowlock.stores import open_store
     from rowlock.stores.base import Enqueued, WorkerInfo
+    from rowlock.stores.failures import Failure, Failures
     from rowlock.stores.reading import Filter, Page, Stats
     from rowlock.tasks import INJECTED, Draft, Task
 
@@ -46,6 +47,8 @@ __all__ = [
     "Event",
     "Exponential",
     "Failed",
+    "Failure",
+    "Failures",
     "Filter",
     "Final",
     "GaveUp",
@@ -91,6 +94,7 @@ _HOMES = {
     "rowlock.jobs": "Jobs",
     "rowlock.stores": "open_store",
     "rowlock.stores.base": "Enqueued WorkerInfo",
+    "rowlock.stores.failures": "Failure Failures",
     "rowlock.stores.reading": "Filter Page Stats",
     "rowlock.tasks": "INJECTED Draft Task",
 }

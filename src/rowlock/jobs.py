@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
@@ -44,6 +44,7 @@ from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, St
 from rowlock.stores import open_store
 from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store, WorkerInfo
 from rowlock.stores.callers import SyncCaller, caller_for
+from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.inherited import keep_for_ever
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.sync import SyncJobs
@@ -346,6 +347,20 @@ class Jobs(Registry):
     async def stats(self, topic: str | None = None) -> Stats:
         """How many jobs are in which state, in all and by topic; how many ended how, ever; how long they took."""
         return await (await self._store()).stats(None if topic is None else check_topic(topic))
+
+    async def failures(
+        self,
+        *,
+        topics: Sequence[str] = (),
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        trend: Literal["hour", "day"] = "hour",
+        limit: int = 50,
+    ) -> Failures:
+        """Dead letters in groups that failed alike, the largest first. `fingerprint`: one group alone. `trend`: counts
+        of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs."""
+        query = FailureQuery(topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit)
+        return await (await self._store()).failures(query)
 
     async def events(self, job_id: str) -> Sequence[Event]:
         """The job's history, oldest first."""

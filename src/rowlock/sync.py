@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
@@ -18,6 +18,7 @@ from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.core.job import Event, Job, Log
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
+from rowlock.stores.failures import Failures
 from rowlock.stores.reading import Filter, Page, Stats
 from rowlock.tasks import EnqueueOptions
 
@@ -113,6 +114,21 @@ class SyncJobs:
     def stats(self, topic: str | None = None) -> Stats:
         """How many jobs are in which state, in all and by topic; how many ended how, ever; how long they took."""
         return self._run(lambda: self._jobs.stats(topic))
+
+    def failures(
+        self,
+        *,
+        topics: Sequence[str] = (),
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        trend: Literal["hour", "day"] = "hour",
+        limit: int = 50,
+    ) -> Failures:
+        """Dead letters in groups that failed alike, the largest first. `fingerprint`: one group alone. `trend`: counts
+        of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs."""
+        return self._run(
+            lambda: self._jobs.failures(topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit)
+        )
 
     def events(self, job_id: str) -> Sequence[Event]:
         """The job's history, oldest first."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from rowlock.core.fingerprint import fingerprint
 from rowlock.http.app import ROUTES
 from rowlock.http.routes import Route
 from tests.http.harness import GUEST, JSON, PASSWORD, A, B, Who, World
@@ -76,8 +77,10 @@ def expected(
             if access.scope not in scopes(who):
                 return refused
             # What is about whole topics is none of a token's that is for one job.
-            if who.job is not None and ("topics" in route.path or "worker" in route.path):
+            if who.job is not None:
                 return 403
+            if "{fingerprint}" in route.path and who.topics is not None and target.topic not in who.topics:
+                return 404
             named = "{topic*}" in route.path or route.path == "/api/worker/claim"
             return refused if named and who.topics is not None and target.topic not in who.topics else done
         case "enqueue":
@@ -151,6 +154,11 @@ async def _claim(world: World, target: Target) -> Ready:
     return Ready("/api/worker/claim", {"worker": "w", "topics": [target.topic]})
 
 
+async def _failure(world: World, target: Target) -> Ready:
+    await world.ended(target.user, target.topic, error="ValueError: test", priority=1000)
+    return Ready(f"/api/failures/{fingerprint(target.topic, 'ValueError: test')}")
+
+
 async def _revoke(world: World, target: Target) -> Ready:
     return Ready(f"/api/tokens/{(await world.token('short-lived', ['read'])).id}", None, 204)
 
@@ -178,6 +186,9 @@ REQUESTS: dict[str, Prepare] = {
     "GET /api/jobs/{id}/logs": on_job("/logs"),
     "GET /api/jobs/{id}/wait": on_job("/wait?timeout=0"),
     "GET /api/jobs/{id}/why": on_job("/why"),
+    "POST /api/jobs/{id}/reveal": on_job("/reveal", json={"reason": "test"}),
+    "GET /api/failures": plain("/api/failures"),
+    "GET /api/failures/{fingerprint}": _failure,
     "GET /api/topics": plain("/api/topics"),
     "POST /api/topics/{topic*}/pause": _pause,
     "POST /api/topics/{topic*}/resume": _resume,

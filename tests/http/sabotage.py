@@ -16,9 +16,11 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+import rowlock.access.redaction
 import rowlock.http.app
 import rowlock.http.call
 import rowlock.http.jobs
+import rowlock.http.redacting
 import rowlock.http.routes
 import rowlock.http.sessions
 import rowlock.http.workers
@@ -26,6 +28,7 @@ from rowlock.access import jwt, passwords, rules, secrets, sessions, superusers
 from rowlock.access import settings as access_settings
 from rowlock.access.identity import Identity, user
 from rowlock.access.lookup import Lookup
+from rowlock.access.redaction import Redaction
 from rowlock.core import codec
 from rowlock.http import request
 from rowlock.http.app import Api
@@ -43,6 +46,7 @@ from tests.http import test_jwt as of_users
 from tests.http import test_login as login
 from tests.http import test_matrix as matrix
 from tests.http import test_origin as origin
+from tests.http import test_redaction as redaction
 from tests.http import test_rules_over_http as settings
 from tests.http import test_worker_protocol as protocol
 from tests.http.harness import SECRET, A, World, is_problem
@@ -504,6 +508,42 @@ DEFENCES = [
         "settings don't show their secret",
         replaced(ApiSettings, "__repr__", lambda self: repr(msgspec.structs.asdict(self))),
         _shown_settings,
+    ),
+    Defence(
+        "A15",
+        "what is redacted is not shown",
+        replaced(Redaction, "fits", _never),
+        redaction.test_no_secret_leaves_by_any_route,
+    ),
+    Defence(
+        "A15",
+        "nor are its values elsewhere",
+        replaced(rowlock.access.redaction, "_leaves", lambda _: iter(())),
+        redaction.test_no_secret_leaves_by_any_route,
+    ),
+    Defence(
+        "A15",
+        "nor what stands behind its name",
+        replaced(rowlock.access.redaction._Words, "hide", lambda _, text: text),
+        redaction.test_no_secret_leaves_by_any_route,
+    ),
+    Defence(
+        "A15",
+        "no filter tells it",
+        replaced(rowlock.http.jobs, "check_filter", _nothing),
+        redaction.test_no_filter_tells_what_is_hidden,
+    ),
+    Defence(
+        "A15",
+        "no search tells it",
+        replaced(rowlock.http.redacting, "may_reveal", _yes),
+        redaction.test_no_search_in_errors_tells_what_is_hidden,
+    ),
+    Defence(
+        "A18",
+        "a reveal stands in the audit",
+        wrapped(SqliteStore, "write_records", _without_an_entry),
+        redaction.test_a_reveal_tells_all_and_stands_in_the_audit_first,
     ),
     Defence(
         "A18",

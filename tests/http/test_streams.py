@@ -217,6 +217,21 @@ async def test_a_rule_that_changes_shows_another_part(world: World) -> None:
         assert reader.ends == ["not_allowed"]
 
 
+async def test_what_is_redacted_is_not_streamed_either(world: World) -> None:
+    await world.change_settings(redact=["password"])
+    job_id = await world.enqueue(A, payload={"password": "hunter22"})
+    store = await world.store()
+    await store.claim(claim_by("w1", "mail"))
+    await store.progress([Progress(job_id, 1, 40.0, "password=hunter22", "password: hunter22", worker="w1")])
+    async with reading(world, "read token", "topic=mail") as reader:
+        await until_true(lambda: job_id in reader.jobs)
+        assert "hunter22" not in reader.text
+        assert "[redacted]" in reader.jobs[job_id]["message"]
+    for query in ("payload=password=hunter22", "error=hunter22"):
+        assert is_problem(await world.get("read token", f"/api/events?seconds=0&{query}"), 403)
+        assert (await world.get("admin token", f"/api/events?seconds=0&{query}")).status_code == 200
+
+
 async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world = sqlite_world
     await world.change_settings(manage_rule="scope_id = @request.auth.id")

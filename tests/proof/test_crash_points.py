@@ -65,7 +65,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
     """A new verb belongs to one of these."""
     reads = {
         *("get", "events", "logs", "kept", "kept_counts", "list", "stats", "workers", "paused", "look", "held_by"),
-        *("records", "audit", "statuses"),
+        *("records", "audit", "statuses", "failures"),
         *(
             "now",
             "identity",
@@ -91,6 +91,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "cancel_timeout",
             "prune",
             "fold_counts",
+            "group_failures",
             "cancel",
             "requeue",
             "update",

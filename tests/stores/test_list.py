@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from rowlock.core.fingerprint import fingerprint
 from rowlock.core.ids import first_id
 from rowlock.core.job import Job, Status, new_job
 from rowlock.core.lifecycle import Completed, Failed
@@ -123,6 +124,10 @@ CASES: dict[str, tuple[Filter, Callable[[Job], bool]]] = {
     ),
     "due": (Filter(run_at_from=MIDDLE, topics=["mail"]), lambda one: one.topic == "mail" and one.run_at >= MIDDLE),
     "run_at": (Filter(run_at_until=MIDDLE), lambda one: one.run_at < MIDDLE),
+    "a fingerprint": (
+        Filter(fingerprint=fingerprint("mail", "never")),
+        lambda one: (one.topic, one.status, one.last_error) == ("mail", Status.FAILED, "never"),
+    ),
     "tags": (Filter(tags=["red"]), lambda one: "red" in one.tags),
     "all tags": (Filter(tags=["red", "blue"]), lambda one: {"red", "blue"} <= set(one.tags)),
     "tags of failed": (

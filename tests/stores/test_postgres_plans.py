@@ -167,7 +167,7 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
     assert {name: len(text) for name, text in statements.items() if len(text) >= 15 * 1024} == {}
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("settle", 11), ("settle_mixed", 11), ("complete", 5)])
+@pytest.mark.parametrize(("name", "parameters"), [("settle", 12), ("settle_mixed", 12), ("complete", 5)])
 async def test_a_plan_made_for_an_empty_queue_still_archives_a_batch_in_one_pass(
     store: PostgresStore, name: str, parameters: int
 ) -> None:

@@ -58,6 +58,7 @@ FILTERS: dict[str, Filter] = {
     "tags": Filter(tags=["red"]),
     "payload": Filter(payload={"a.b": 1}),
     "error": Filter(error="boom", statuses=["failed"]),
+    "fingerprint": Filter(fingerprint="0" * 16),
 }
 RETENTION = Retention(failed=1e9, topics={"mail": TopicRetention(completed=None, failed=None)})
 
@@ -131,6 +132,7 @@ ROWS = dict.fromkeys(FILTERS, 30_000) | {
     "completed of a topic": 50,
     "flow": 50,
     "scope_id": 50,
+    "fingerprint": 50,
     "stats": 310_000,
     "stats of a topic": 110_000,
     "prune": 60,

@@ -128,6 +128,8 @@ def test_what_a_verb_does_does_not_grow_with_the_tables(database: Database) -> N
         ("expire_due", "_jobs_expiry"),
         ("cancel_timeout_due", "_jobs_cancelling"),
         ("promote", "_jobs_due"),
+        ("failures_newest", "_jobs_failures"),
+        ("failures_of_one", "_jobs_fingerprint"),
     ],
 )
 def test_each_search_has_its_index(database: Database, statement: str, index: str) -> None:

@@ -21,7 +21,7 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, jobs, operators, service, sessions, streams, workers
+from rowlock.http import access, failures, jobs, operators, redacting, service, sessions, streams, workers
 from rowlock.http.call import Call, denied
 from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock.http")
 
-_PARTS = (jobs, streams, operators, workers, access, sessions, service)
+_PARTS = (jobs, redacting, streams, failures, operators, workers, access, sessions, service)
 ROUTES = [route for part in _PARTS for route in part.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rowlock.access.identity import Identity
+from rowlock.access.redaction import Redaction
 from rowlock.access.settings import Current
 from rowlock.core.conditions import Condition, Every, holds
 from rowlock.core.ids import check_id
@@ -55,6 +56,10 @@ class Call:
     async def again(self) -> Call:
         """As it would be now: settings, sessions and tokens change while a stream goes on."""
         return await self.api.admit(self.route, self.request, self.parameters)
+
+    @property
+    def redaction(self) -> Redaction:
+        return self.settings.redaction
 
     async def store(self) -> Store:
         return await self.api.jobs._store()

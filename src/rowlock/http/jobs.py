@@ -27,6 +27,7 @@ from rowlock.errors import InvalidInput
 from rowlock.http import shapes
 from rowlock.http.call import Call, columns, denied
 from rowlock.http.problems import Problem
+from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
 from rowlock.stores.base import Enqueued
@@ -47,6 +48,7 @@ _SAMPLE = 20  # of one's own completed jobs, for the average of how long they ta
 async def enqueue(call: Call) -> Response:
     asked: shapes.EnqueueBody = call.body
     options = asked.options()
+    check_unmarked(call, asked.payload)
     call.check_enqueue(asked.topic, partial(_columns, call, asked))
     if asked.id is not None:
         await _refuse_hidden(call, [asked])
@@ -61,6 +63,7 @@ async def enqueue_batch(call: Call) -> Response:
     if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
         raise Problem(400, "out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
     for one in asked.jobs:
+        check_unmarked(call, one.payload)
         call.check_enqueue(one.topic, partial(_columns, call, one))
     await _refuse_hidden(call, asked.jobs)
     entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
@@ -134,14 +137,14 @@ async def _existing(call: Call, told: Enqueued) -> Response:
         job = await call.job("read")
     except Problem:
         raise _taken() from None
-    return answer(shapes.job_body(job, existing=True))
+    return answer(job_body(call, job, existing=True))
 
 
 # ── Look ──
 
 
 async def get_job(call: Call) -> Response:
-    return answer(shapes.job_body(await call.job("read")))
+    return answer(job_body(call, await call.job("read")))
 
 
 def asked_filter(asked: shapes.FilterQuery, condition: Condition) -> Filter:
@@ -166,10 +169,11 @@ def asked_filter(asked: shapes.FilterQuery, condition: Condition) -> Filter:
 async def list_jobs(call: Call) -> Response:
     asked: shapes.ListQuery = call.query
     wanted = asked_filter(asked, visible(call))
-    page = await call.api.jobs.list(wanted, limit=asked.limit, offset=asked.offset, cursor=asked.cursor)
+    check_filter(call, wanted)
+    page = await search(call, wanted, limit=asked.limit, offset=asked.offset, cursor=asked.cursor)
     return answer(
         shapes.ListAnswer(
-            items=[shapes.job_body(job) for job in page.items],
+            items=[job_body(call, job) for job in page.items],
             total=page.total,
             limit=page.limit,
             offset=page.offset,
@@ -182,7 +186,7 @@ async def list_jobs(call: Call) -> Response:
 
 _SAME = (
     "error", "scope", "scope_id", "flow_id", "created_from", "created_until", "run_at_from", "run_at_until",
-    "finished_from", "finished_until",
+    "finished_from", "finished_until", "fingerprint",
 )  # fmt: skip
 
 
@@ -261,13 +265,15 @@ async def _own_stats(jobs: Jobs, condition: Condition, topic: str | None) -> sha
 
 async def get_events(call: Call) -> Response:
     job = await call.job("read")
-    return answer(shapes.EventsAnswer(items=[*await call.api.jobs.events(job.id)]))
+    events = [call.redaction.event(event, job) for event in await call.api.jobs.events(job.id)]
+    return answer(shapes.EventsAnswer(items=events))
 
 
 async def get_logs(call: Call) -> Response:
     job = await call.job("read")
     log = await call.api.jobs.logs(job.id)
-    return answer(shapes.LogsAnswer(items=log.lines, dropped=log.dropped))
+    lines = [call.redaction.line(line, job) for line in log.lines]
+    return answer(shapes.LogsAnswer(items=lines, dropped=log.dropped))
 
 
 _IN_SHORT = {
@@ -285,7 +291,8 @@ async def get_why(call: Call) -> Response:
     why = await call.api.jobs.why(job.id)
     if call.reach("read") is not True:  # who works here, on what, and why a topic is paused is for operators
         return answer(shapes.WhyBody(code=why.code, answer=_IN_SHORT.get(why.code, f"It is {job.status}."), details=[]))
-    return answer(shapes.WhyBody(code=why.code, answer=why.answer, details=why.details))
+    details = [call.redaction.text(detail, job) for detail in why.details]
+    return answer(shapes.WhyBody(code=why.code, answer=call.redaction.text(why.answer, job), details=details))
 
 
 async def wait_for_job(call: Call) -> Response:
@@ -299,7 +306,7 @@ async def wait_for_job(call: Call) -> Response:
             raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
         await _ended_or_gone(call, job.id, asked.timeout)
         job = await call.job("read")
-    return answer(shapes.job_body(job))
+    return answer(job_body(call, job))
 
 
 async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
@@ -317,12 +324,12 @@ async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
 
 async def requeue_job(call: Call) -> Response:
     job = await call.job("manage")
-    return answer(shapes.job_body(await call.api.jobs.requeue(job.id, reason=call.body.reason, by=call.by)))
+    return answer(job_body(call, await call.api.jobs.requeue(job.id, reason=call.body.reason, by=call.by)))
 
 
 async def cancel_job(call: Call) -> Response:
     job = await call.job("manage")
-    return answer(shapes.job_body(await call.api.jobs.cancel(job.id, reason=call.body.reason, by=call.by)))
+    return answer(job_body(call, await call.api.jobs.cancel(job.id, reason=call.body.reason, by=call.by)))
 
 
 async def delete_job(call: Call) -> Response:
@@ -334,15 +341,17 @@ async def delete_job(call: Call) -> Response:
 async def update_job(call: Call) -> Response:
     asked: shapes.UpdateBody = call.body
     job = await call.job("manage")
+    check_unmarked(call, asked.payload, job)
     given = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "reason"}
     changes = {name: value for name, value in given.items() if value is not UNSET}
-    return answer(shapes.job_body(await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
+    return answer(job_body(call, await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
 
 
 async def clone_job(call: Call) -> Response:
     """A new job like this one, with what is given changed. Needs what enqueuing it needs."""
     asked: shapes.CloneBody = call.body
     job = await call.job("read")
+    check_unmarked(call, asked.payload, job)
     changed = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) is not None}
     like = {
         "topic": job.topic, "payload": job.payload, "priority": job.priority, "scope": job.scope,

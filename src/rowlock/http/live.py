@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from rowlock.access.redaction import Redaction
 from rowlock.core.conditions import Compared, Condition, holds
 from rowlock.core.job import LIVE
 from rowlock.errors import StoreError
@@ -95,8 +96,9 @@ class JobsView(View):
     `condition`: which jobs may be seen; a list's filter has it too, in `where`.
     """
 
-    def __init__(self, filter: Filter, condition: Condition, limit: int) -> None:
+    def __init__(self, filter: Filter, condition: Condition, limit: int, redaction: Redaction) -> None:
         super().__init__()
+        self._redaction = redaction
         self.filter = filter
         self.limit = limit
         asked = {name for name in filter.__struct_fields__ if given(filter, name)} - {"where"}
@@ -151,7 +153,10 @@ class JobsView(View):
             return None
         if self._condition is not True and not holds(self._condition, _columns(state)):
             return None
-        return LiveJob(**{name: getattr(state, name) for name in LiveJob.__struct_fields__})
+        shown = {name: getattr(state, name) for name in LiveJob.__struct_fields__}
+        for name in ("stage", "message"):
+            shown[name] = self._redaction.said(shown[name])
+        return LiveJob(**shown)
 
     def _render(self, told: Told | None) -> bytes:
         new = self.shown

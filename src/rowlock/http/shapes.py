@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from rowlock.access.identity import SCOPES
+from rowlock.access.redaction import MOST_PATTERNS
+from rowlock.core.fingerprint import DIGITS
 from rowlock.core.job import (
     MAX_DELAY,
     MAX_TAGS,
@@ -22,6 +24,7 @@ from rowlock.core.job import (
     Status,
 )
 from rowlock.stores.base import Enqueued
+from rowlock.stores.failures import MOST_GROUPS
 from rowlock.stores.reading import MAX_LIMIT, MAX_OFFSET
 
 MAX_VERSION = (1 << 31) - 1
@@ -49,6 +52,7 @@ Priority = (
     Annotated[int, _said(minimum=-PRIORITY_LIMIT, maximum=PRIORITY_LIMIT)]
     | Annotated[str, _said(enum=list(NAMED_PRIORITIES))]
 )
+Fingerprint = Annotated[str, _said(pattern=f"^[0-9a-f]{{{DIGITS}}}$")]
 Scope = Annotated[str, _said(enum=list(SCOPES))]
 
 
@@ -135,6 +139,7 @@ class FilterQuery(Asked, frozen=True, kw_only=True):
     run_at_until: Time | None = None
     finished_from: Time | None = None
     finished_until: Time | None = None
+    fingerprint: Fingerprint | None = None
 
 
 class ListQuery(FilterQuery, frozen=True, kw_only=True):
@@ -171,7 +176,8 @@ class JobTokenBody(Asked, frozen=True, kw_only=True):
 
 
 class JobBody(Struct, kw_only=True):
-    """A job. `locked_until` and `last_error` are there only if they say something."""
+    """A job. `locked_until`, `last_error` and `redacted` are there only if they say something: `redacted` names the
+    fields of which something is not shown."""
 
     id: str
     topic: str
@@ -210,10 +216,13 @@ class JobBody(Struct, kw_only=True):
     locked_until: Time | UnsetType = UNSET
     last_error: str | UnsetType = UNSET
     existing: bool | UnsetType = UNSET
+    redacted: list[str] | UnsetType = UNSET
 
 
 _COPIED = tuple(
-    name for name in JobBody.__struct_fields__ if name not in ("locked_until", "last_error", "existing", "status")
+    name
+    for name in JobBody.__struct_fields__
+    if name not in ("locked_until", "last_error", "existing", "status", "redacted")
 )
 
 
@@ -340,6 +349,70 @@ class EventsAnswer(Struct, kw_only=True):
 class LogsAnswer(Struct, kw_only=True):
     items: list[LogLine]
     dropped: int
+
+
+class RevealBody(Asked, frozen=True, kw_only=True):
+    """`reason` stands in the audit."""
+
+    reason: Reason
+
+
+class RevealAnswer(Struct, kw_only=True):
+    """The job, its history and its log, with nothing hidden."""
+
+    job: JobBody
+    events: list[Event]
+    logs: list[LogLine]
+
+
+# ── Failures ──
+
+
+class FailuresQuery(Asked, frozen=True, kw_only=True):
+    """`since`: dead letters that ended then or later. `trend`: counts of the last 24 hours, or of the last 30 days."""
+
+    topic: tuple[Topic, ...] = ()
+    since: Time | None = None
+    trend: Literal["hour", "day"] = "hour"
+    limit: Annotated[int, _said(minimum=1, maximum=MOST_GROUPS)] = 50
+
+
+class FailureQuery(Asked, frozen=True, kw_only=True):
+    since: Time | None = None
+    trend: Literal["hour", "day"] = "hour"
+
+
+class FailureBody(Struct, kw_only=True):
+    """Dead letters of one topic that failed alike: same type of error, same place in the application's own code.
+    `title` is of the newest, whose id is `sample`; `first` and `last` are when they ended; `trend` counts them by hour
+    or day, the last one is under way."""
+
+    fingerprint: str
+    topic: str
+    type: str
+    frame: str
+    title: str
+    count: int
+    first: Time
+    last: Time
+    trend: tuple[int, ...]
+    sample: str
+
+
+class FailureAnswer(FailureBody, kw_only=True):
+    """`capped`: there are more, which were not looked at."""
+
+    capped: bool
+
+
+class FailuresAnswer(Struct, kw_only=True):
+    """The largest first. `more`: there are other groups. `capped`: only the newest dead letters were looked at.
+    `ungrouped`: so many have no fingerprint yet; a running worker gives it to them."""
+
+    items: list[FailureBody]
+    more: bool
+    capped: bool
+    ungrouped: int
 
 
 # ── Topics and workers ──
@@ -475,6 +548,7 @@ class SettingsBody(Struct, kw_only=True):
     worker_pool_size: int
     poll_interval: float
     lock_duration: float
+    redact: tuple[str, ...]
     given: list[str]
 
 
@@ -488,6 +562,7 @@ class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     worker_pool_size: Annotated[int, _said(minimum=1, maximum=10_000)] | UnsetType | None = UNSET
     poll_interval: Annotated[float, _said(minimum=0.01, maximum=3600)] | UnsetType | None = UNSET
     lock_duration: Annotated[float, _said(minimum=0.5, maximum=86_400)] | UnsetType | None = UNSET
+    redact: Annotated[tuple[Text, ...], _said(maxItems=MOST_PATTERNS)] | UnsetType | None = UNSET
     reason: Reason | None = None
 
     def changes(self) -> dict[str, Any]:

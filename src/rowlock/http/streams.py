@@ -11,13 +11,14 @@ from functools import partial
 from rowlock.core.conditions import Condition
 from rowlock.errors import RowlockError
 from rowlock.http import shapes
-from rowlock.http.call import Call
+from rowlock.http.call import Call, denied
 from rowlock.http.jobs import asked_filter, read_stats, visible
 from rowlock.http.live import CountsView, JobsView, Told, View, event
 from rowlock.http.problems import Problem
+from rowlock.http.redacting import check_filter, may_reveal
 from rowlock.http.response import Response
 from rowlock.http.routes import SEE_JOBS, Route
-from rowlock.stores.reading import MAX_LIMIT
+from rowlock.stores.reading import MAX_LIMIT, Filter
 
 _QUIET = 15.0  # seconds after which something is said, so that nobody in between takes the connection for dead
 _RECHECK = 5.0  # seconds between two looks whether the reader may still see it
@@ -54,7 +55,7 @@ class Stream:
         self._told: dict[str, Told] = {}
         self._behind: set[str] = set()
         self._condition = visible(call)
-        self._filter = asked_filter(asked, self._condition)  # what is wrong with it is said before it begins
+        self._filter = self._asked_filter()  # what is wrong with it is said before it begins
         self.who = call.place
 
     async def run(self) -> AsyncGenerator[bytes, None]:
@@ -122,8 +123,8 @@ class Stream:
     def _look(self, condition: Condition) -> None:
         asked, call = self._asked, self._call
         if asked.limit:
-            make = partial(JobsView, self._filter, condition, asked.limit)
-            self._join(f"jobs {asked.limit} {self._filter!r} {condition!r}", make)
+            make = partial(JobsView, self._filter, condition, asked.limit, call.redaction)
+            self._join(f"jobs {asked.limit} {self._filter!r} {condition!r} {call.settings.revision}", make)
         if asked.stats:
             topic = asked.topic[0] if len(asked.topic) == 1 else None
             ask = partial(read_stats, call.api.jobs, condition, topic)
@@ -148,13 +149,26 @@ class Stream:
         except RowlockError:
             return None  # the database is away: nothing new is told before it is back
         condition = visible(call)
-        if condition != self._condition:
+        if condition != self._condition or call.settings.revision != self._call.settings.revision:
             self._look_away()
             self._call, self._condition = call, condition
-            self._filter = asked_filter(self._asked, condition)
+            try:
+                self._filter = self._asked_filter()
+            except Problem as problem:
+                return problem.code
             self._look(condition)
             self._wakes()
         return None
+
+    def _asked_filter(self) -> Filter:
+        wanted = asked_filter(self._asked, self._condition)
+        check_filter(self._call, wanted)
+        if wanted.error is not None and self._call.redaction and not may_reveal(self._call):
+            # A list leaves out what is found in what it doesn't show; a stream would tell it, guess by guess.
+            raise denied(
+                self._call.identity, "error: a stream looks for it for those who may reveal jobs", field="error"
+            )
+        return wanted
 
 
 ROUTES = [

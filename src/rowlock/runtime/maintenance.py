@@ -71,6 +71,7 @@ class Maintenance:
     def _duties(self) -> list[Callable[[], Awaitable[bool]]]:
         duties: list[Callable[[], Awaitable[bool]]] = [
             self._rescue, self._promote, self._cancel_timeout, self._expire, self._fold_counts, self._adopt_settings,
+            self._group_failures,
         ]  # fmt: skip
         now = time.monotonic()
         if now >= self._next_housekeeping:
@@ -123,6 +124,9 @@ class Maintenance:
 
     async def _fold_counts(self) -> bool:
         return await self._store.fold_counts() >= 10_000
+
+    async def _group_failures(self) -> bool:
+        return await self._store.group_failures(200) >= 200
 
     async def _prune(self) -> bool:
         return await self._store.prune(self._retention, 1000) >= 1000

@@ -20,6 +20,7 @@ from rowlock.core.codec import clean_text
 from rowlock.core.job import Event, Job, Lane, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
 from rowlock.core.verify import Kept
+from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import DAY as DAY
 from rowlock.stores.reading import MIN_RETENTION as MIN_RETENTION
@@ -350,6 +351,11 @@ class Store(Protocol):
         `stats` fast."""
         ...
 
+    async def group_failures(self, limit: int = 200) -> int:
+        """Give dead letters that have none their fingerprint, the newest first; how many. For those that SQL alone has
+        made, or an older worker."""
+        ...
+
     async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
         """Make the archive's parts for today and `ahead` days more, and drop those in which nothing is kept any more.
         Never waits long for others: what can't be done now is left to the next call."""
@@ -413,6 +419,10 @@ class Store(Protocol):
 
     async def logs(self, job_id: str) -> Log:
         """What its handlers have logged (`ctx.log`), oldest first, over all runs."""
+        ...
+
+    async def failures(self, query: FailureQuery) -> Failures:
+        """Dead letters in groups, by their fingerprints."""
         ...
 
     async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:

@@ -71,6 +71,8 @@ class Renderer(ABC):
                 return [*self._conditions("keys", "topics"), *self.live_key()]
             case "flow_id":
                 return [f"j.flow_id = {self.id(walk.value)}"]
+            case "fingerprint":
+                return [f"j.fingerprint = {self.text(walk.value)}", "j.finished_at IS NOT NULL"]
             case "key" | "scope_id" | "topic" | "scope":
                 return [f"j.{walk.by} = {self.text(walk.value)}"]
 
@@ -93,7 +95,7 @@ class Renderer(ABC):
         match name:
             case "topics" | "keys":
                 return self.any_text(f"j.{name[:-1]}", list(getattr(filter, name)))
-            case "scope" | "scope_id":
+            case "scope" | "scope_id" | "fingerprint":
                 return f"j.{name} = {self.text(getattr(filter, name))}"
             case "flow_id":
                 return f"j.flow_id = {self.id(filter.flow_id or '')}"

@@ -28,13 +28,14 @@ WARY = 50_000  # rows that a search in order may take in all, before another is 
 
 DEAD = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED})
 ASIDE = DEAD | {Status.WAITING, Status.BLOCKED}  # what the index _jobs_aside holds
+GROUPED = frozenset({Status.FAILED, Status.EXPIRED})  # what has a fingerprint
 UNFINISHED = frozenset(Status) - DEAD - {Status.COMPLETED}
 
 _TOP = "ffffffff-ffff-ffff-ffff-ffffffffffff"  # the horizon of a search that has seen nothing
 
 By = Literal[
     # in the order of ids; the last four are of the archive
-    "id", "ids", "stray", "status", "scope_id", "topic", "key", "scope", "flow_id",
+    "id", "ids", "stray", "status", "fingerprint", "scope_id", "topic", "key", "scope", "flow_id",
     # all at once; finished is of the archive
     "table", "ready", "due", "lease", "live_key", "dead", "finished",
 ]  # fmt: skip
@@ -225,6 +226,7 @@ def make_page(found: Found, place: Place, jobs: Mapping[str, Job]) -> Page:
 
 _IMPLIED: dict[By, tuple[str, ...]] = {
     "ids": ("ids",),
+    "fingerprint": ("fingerprint",),
     "ready": ("topics",),
     "live_key": ("topics", "keys"),
     "dead": ("topics",),
@@ -258,6 +260,8 @@ def plan(filter: Filter) -> list[Group]:
     statuses = frozenset(Status(status) for status in filter.statuses) or frozenset(Status)
     if given(filter, "finished_from") or given(filter, "finished_until"):
         statuses &= DEAD | {Status.COMPLETED}
+    if filter.fingerprint is not None:
+        statuses &= GROUPED
     groups = []
     if live := statuses - {Status.COMPLETED}:
         groups.append(_plan_live(filter, live))
@@ -273,6 +277,8 @@ def _plan_live(filter: Filter, statuses: frozenset[Status]) -> Group:
     low, high = _bounds(filter)
     if filter.ids:
         return Group([Walk(False, "ids", statuses=in_order.statuses)])
+    if filter.fingerprint is not None:
+        return Group([Walk(False, "fingerprint", filter.fingerprint, statuses=_unless_all(statuses, GROUPED))])
     if is_decided(filter, in_order):
         return Group([in_order])
     if filter.scope_id is not None and not filter.keys:

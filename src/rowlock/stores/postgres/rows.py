@@ -191,6 +191,7 @@ def settle_arrays(settlements: list[Settlement], *, mixed: bool = False) -> tupl
             for settlement, move in zip(settlements, moves, strict=True)
         ],
         [settlement.worker for settlement in settlements] if mixed else settlements[0].worker,
+        [move.fingerprint for move in moves],
     )
 
 

@@ -7,6 +7,7 @@ import re
 from functools import cache
 
 from rowlock.stores import sql
+from rowlock.stores.failures import cut_error
 from rowlock.stores.postgres.rows import CLAIMED_COLUMNS, CLAIMED_NULLS, COLUMNS
 
 # One row that says how it went, and one per claimed job, in no order: a sort costs less in Python.
@@ -19,6 +20,7 @@ _EACH_ITS_OWN = (
     "EXISTS (SELECT FROM unnest($1::uuid[], $11::text[]) AS asked (id, worker) "
     "WHERE asked.id = held.id AND (asked.worker IS NULL OR asked.worker = held.locked_by))"
 )
+_CUT_ERROR = cut_error("left(j.last_error, {})", "right(j.last_error, {})")
 CLAIMED_JOB = 5  # where the job begins
 
 
@@ -35,8 +37,8 @@ class Statements:
         self.settle_mixed = f"WITH {settle_mixed} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
         self.complete = f"WITH {complete} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
         both = _CLAIMED.format(source="settle_summary CROSS JOIN claim_summary")
-        self.settle_and_claim = f"WITH {settle}, {_shift(after_settle, 11)} {both}"
-        self.settle_mixed_and_claim = f"WITH {settle_mixed}, {_shift(after_settle, 11)} {both}"
+        self.settle_and_claim = f"WITH {settle}, {_shift(after_settle, 12)} {both}"
+        self.settle_mixed_and_claim = f"WITH {settle_mixed}, {_shift(after_settle, 12)} {both}"
         self.complete_and_claim = f"WITH {complete}, {_shift(after_settle, 5)} {both}"
         insert = _load("insert", schema)
         self.insert = insert.replace("{order}", "")
@@ -90,6 +92,11 @@ class Statements:
         self.audited = _load("audited", schema)
         self.ring = _load("ring", schema)
         self.fold_counts = _load("fold_counts", schema)
+        self.ungrouped = _load("ungrouped", schema).replace("{error}", _CUT_ERROR)
+        self.group_failures = _load("group_failures", schema)
+        failures = _load("failures", schema).replace("{error}", _CUT_ERROR)
+        self.failures = failures.replace("{seen}", _load("failures_newest", schema))
+        self.failures_of_one = failures.replace("{seen}", _load("failures_of_one", schema))
         stats = _load("stats", schema)
         self.stats = stats.replace("{of_topic}", "")
         self.stats_of_topic = stats.replace("{of_topic}", "AND j.topic = $3::text")

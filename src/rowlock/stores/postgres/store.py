@@ -45,9 +45,10 @@ from rowlock.stores.base import (
     Settled,
     WorkerInfo,
 )
+from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.listing import Seen, Step, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
-from rowlock.stores.postgres import listing, migrate, partitions, records, rows
+from rowlock.stores.postgres import failures, listing, migrate, partitions, records, rows
 from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.hints import LaneHints
@@ -408,6 +409,9 @@ class PostgresStore:
         count: int = row[0]
         return count
 
+    async def group_failures(self, limit: int = 200) -> int:
+        return await self._with_connection(lambda connection: failures.group(connection, self._sql, max(limit, 0)))
+
     async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
         async with self._connections.acquire() as connection:
             return await partitions.keep(connection, self._target, retention, ahead)
@@ -519,6 +523,9 @@ class PostgresStore:
     async def logs(self, job_id: str) -> Log:
         found = await self._fetch(self._sql.logs, job_id)
         return read_log(*found[0]) if found else Log([])
+
+    async def failures(self, query: FailureQuery) -> Failures:
+        return await self._with_connection(lambda connection: failures.read(connection, self._sql, query))
 
     async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
         statement = self._sql.kept_archived if archived else self._sql.kept

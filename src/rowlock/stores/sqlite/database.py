@@ -17,11 +17,12 @@ from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
 from rowlock.errors import StoreBusy, StoreError
 from rowlock.stores import base
+from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import Filter, Page, Place, State, Stats
 from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.reports import read_log
-from rowlock.stores.sqlite import migrate, operators, reading, records, register, rows, settle, upkeep
+from rowlock.stores.sqlite import grouping, migrate, operators, reading, records, register, rows, settle, upkeep
 from rowlock.stores.sqlite.claim import claim as claim_
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.fence import fence
@@ -215,6 +216,10 @@ class Database:
         with self.transaction() as now:
             return upkeep.prune(self.conn, now, retention, limit)
 
+    def group_failures(self, limit: int = 200) -> int:
+        with self.transaction():
+            return grouping.group(self.conn, limit)
+
     # ── Operators ──
 
     def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[base.Changed]:
@@ -309,6 +314,10 @@ class Database:
     def audit(self, before: int | None, limit: int) -> list[Audited]:
         with translated(self.where):
             return records.audit(self.conn, before, max(limit, 0))
+
+    def failures(self, query: FailureQuery) -> Failures:
+        with translated(self.where):
+            return grouping.read(self.conn, self._clock(), query)
 
     def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
         with translated(self.where):

@@ -18,6 +18,7 @@ _LIVE: dict[By, str] = {
     "ids": "INDEXED BY sqlite_autoindex__jobs_1",
     "stray": "INDEXED BY _jobs_stray",
     "status": "INDEXED BY _jobs_aside",
+    "fingerprint": "INDEXED BY _jobs_fingerprint",
     "scope_id": "INDEXED BY _jobs_scope_id",
     "table": "NOT INDEXED",
     "ready": "INDEXED BY _jobs_claim",

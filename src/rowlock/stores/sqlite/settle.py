@@ -144,6 +144,7 @@ def _apply(conn: Connection, now: int, moves: list[tuple[_Held, Transition]]) ->
                 "run_at": now + span(to.delay) if again and to.delay is not None else None,
                 "retries": to.retries,
                 "error": to.error,
+                "fingerprint": to.fingerprint,
                 "reason": to.reason if to.status is Status.CANCELLED else None,
                 "started_at": started_at,
                 "finished_at": now if to.status in (Status.FAILED, Status.CANCELLED) else None,

@@ -37,6 +37,7 @@ from rowlock.stores.base import (
     WorkerInfo,
 )
 from rowlock.stores.callers.refusals import IN_MEMORY
+from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats, check_place
 from rowlock.stores.records import Audited, Entry, Record, Write
@@ -264,6 +265,9 @@ class SqliteStore:
     async def fold_counts(self, limit: int = 10_000) -> int:
         return 0  # there is one writer: it adds to the totals at once
 
+    async def group_failures(self, limit: int = 200) -> int:
+        return await self._write(lambda db: db.group_failures(limit))
+
     async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
         return PartitionReport()  # the archive is one table
 
@@ -327,6 +331,9 @@ class SqliteStore:
 
     async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
         return await self._use().reader.call(lambda db: db.audit(before, limit))
+
+    async def failures(self, query: FailureQuery) -> Failures:
+        return await self._use().reader.call(lambda db: db.failures(query))
 
     async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
         return await self._use().reader.call(lambda db: db.kept(archived=archived, before=before, limit=limit))

@@ -18,7 +18,7 @@ changed AS (
     UPDATE {schema}._jobs j SET
         status = 'pending', ready = true, run_at = w.now, retries = 0, crashes = 0, progress = 0, stage = NULL,
         message = NULL, result = NULL, expires_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
-        cancel_reason = NULL, updated = w.now,
+        cancel_reason = NULL, fingerprint = NULL, updated = w.now,
         history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
         history = {schema}._jobs_append(j.history, jsonb_strip_nulls(jsonb_build_object(
             'at', {schema}._jobs_us(w.now), 'event', 'requeued', 'status', 'pending', 'version', j.version,

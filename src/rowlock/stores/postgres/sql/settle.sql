@@ -2,8 +2,8 @@
 s AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::uuid[], $2::int[], $3::text[], $4::float8[], $5::int[], $6::text[], $7::text[], $8::float8[],
-        $9::text[], $10::text[]
-    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry)
+        $9::text[], $10::text[], $12::text[]
+    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint)
     ORDER BY id
 ),
 -- By primary key, one by one; status, version and worker are judged outside, where no partial index can tempt the
@@ -34,6 +34,7 @@ moved AS (
                       THEN ok.now + ok.delay * interval '1 second' ELSE j.run_at END,
         retries = coalesce(ok.charged, j.retries),
         last_error = coalesce(ok.error, j.last_error),
+        fingerprint = ok.fingerprint,
         cancel_reason = CASE WHEN ok.goal = 'cancelled' THEN coalesce(j.cancel_reason, ok.reason)
                              ELSE j.cancel_reason END,
         started_at = CASE WHEN ok.ran IS NULL THEN j.started_at
