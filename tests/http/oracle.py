@@ -73,9 +73,10 @@ def expected(
             if access.scope not in scopes(who):
                 return refused
             # What is about whole topics is none of a token's that is for one job.
-            if who.job is not None and "topics" in route.path:
+            about_topics = "topics" in route.path or route.path == "/api/stats/series"
+            if who.job is not None and about_topics:
                 return 403
-            named = "{topic*}" in route.path
+            named = "{topic*}" in route.path or route.path == "/api/stats/series"
             return refused if named and who.topics is not None and target.topic not in who.topics else done
         case "enqueue":
             return done if may_enqueue(who, rule, target) else refused
@@ -139,6 +140,10 @@ async def _resume(world: World, target: Target) -> Ready:
     return Ready(f"/api/topics/{target.topic}/resume")
 
 
+async def _series(world: World, target: Target) -> Ready:
+    return Ready(f"/api/stats/series?topic={target.topic}")
+
+
 async def _revoke(world: World, target: Target) -> Ready:
     return Ready(f"/api/tokens/{(await world.token('short-lived', ['read'])).id}", None, 204)
 
@@ -165,6 +170,7 @@ REQUESTS: dict[str, Prepare] = {
     "GET /api/jobs/{id}/logs": on_job("/logs"),
     "GET /api/jobs/{id}/wait": on_job("/wait?timeout=0"),
     "GET /api/jobs/{id}/why": on_job("/why"),
+    "GET /api/stats/series": _series,
     "GET /api/topics": plain("/api/topics"),
     "POST /api/topics/{topic*}/pause": _pause,
     "POST /api/topics/{topic*}/resume": _resume,

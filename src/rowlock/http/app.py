@@ -20,7 +20,7 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, jobs, operators, service, sessions
+from rowlock.http import access, jobs, operators, series, service, sessions
 from rowlock.http.call import Call, denied
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
@@ -31,13 +31,14 @@ from rowlock.http.response import Response
 from rowlock.http.routes import Access, Route, Table
 from rowlock.http.settings import ApiSettings
 from rowlock.http.shapes import BatchBody, EnqueueBody
+from rowlock.http.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs
 
 log = logging.getLogger("rowlock.http")
 
-ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES]
+ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES, *series.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
 _PROCESS, _NUMBERS = secrets.token_hex(4), count(1)
@@ -65,6 +66,7 @@ class Api:
         self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
         self.readiness = service.Readiness()
         self.ends = Ends(jobs._store)
+        self.upkeep = Upkeep(jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -88,13 +90,18 @@ class Api:
             self._read_at = 0.0
             self.ends, self.hashing = Ends(self.jobs._store), asyncio.Semaphore(2)
             self.readiness = service.Readiness()
+            self.upkeep = Upkeep(self.jobs._store)
+            if not self.settings.read_only:
+                self.upkeep.start()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             if (await receive())["type"] == "lifespan.startup":
+                self._settle_in()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.ends.stop()
+                await self.upkeep.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

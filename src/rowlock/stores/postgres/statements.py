@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from rowlock.core.sketch import GROWTH, LONGEST, SHORTEST
 from rowlock.stores import sql
 from rowlock.stores.postgres.rows import CLAIMED_COLUMNS, CLAIMED_NULLS, COLUMNS
 
@@ -19,6 +20,7 @@ _EACH_ITS_OWN = (
     "EXISTS (SELECT FROM unnest($1::uuid[], $11::text[]) AS asked (id, worker) "
     "WHERE asked.id = held.id AND (asked.worker IS NULL OR asked.worker = held.locked_by))"
 )
+_BUCKET = f"ceil(ln(least(greatest(seconds, {SHORTEST}), {LONGEST})) / ln({GROWTH}::float8))::int"  # core/sketch.py
 CLAIMED_JOB = 5  # where the job begins
 
 
@@ -86,7 +88,15 @@ class Statements:
         self.audit_entry = _load("audit_entry", schema)
         self.audited = _load("audited", schema)
         self.ring = _load("ring", schema)
-        self.fold_counts = _load("fold_counts", schema)
+        minutes = _load("minutes", schema).replace("{bucket}", _BUCKET)
+        self.fold_lock = _load("fold_lock", schema)
+        self.fold_counts = _load("fold_counts", schema).replace("{minutes}", minutes.replace("{notes}", "folded"))
+        self.rollup_sketches = _load("rollup_sketches", schema)
+        self.rollup_add = _load("rollup_add", schema)
+        self.rollup_sweep = _load("rollup_sweep", schema)
+        series = _load("series", schema).replace("{minutes}", minutes.replace("{notes}", "waiting"))
+        self.series = series.replace("{of_topic}", "true")
+        self.series_of_topic = series.replace("{of_topic}", "topic = $2::text")
         stats = _load("stats", schema)
         self.stats = stats.replace("{of_topic}", "")
         self.stats_of_topic = stats.replace("{of_topic}", "AND j.topic = $3::text")
