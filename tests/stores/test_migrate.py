@@ -88,11 +88,13 @@ COUNTED = {
 ENQUEUED = {
     "sqlite": (
         "INSERT INTO _jobs (id, topic, ready, priority, max_retries, timeout, created, updated, run_at, payload) "
-        "SELECT '{}', '{}', {}, 100, 3, 600.0, now, now, now + {} * 1000000, '{{}}' FROM (SELECT unixepoch() * 1000000 AS now)"
+        "SELECT '{}', '{}', {}, 100, 3, 600.0, now, now, now + {} * 1000000, '{{}}' "
+        "FROM (SELECT unixepoch() * 1000000 AS now)"
     ),
     "postgres": (
         "INSERT INTO _jobs (id, topic, ready, priority, max_retries, timeout, created, updated, run_at, payload, "
-        "status) VALUES ('{}', '{}', {}, 100, 3, 600.0, now(), now(), now() + {} * interval '1 second', '{{}}', 'pending')"
+        "status) VALUES "
+        "('{}', '{}', {}, 100, 3, 600.0, now(), now(), now() + {} * interval '1 second', '{{}}', 'pending')"
     ),
 }
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +18,8 @@ from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.rollups import COUNTED, KEPT
 from rowlock.stores.series import Point, Series, window
 from tests.stores.harness import LEASE, MINUTE, Harness, PostgresHarness, claim_by, job, settlement
-from tests.stores.processes import deadlocks, real_job, stores
+from tests.stores.processes import deadlocks, real_job, stores, target_of
+from tests.stores.test_kill import ROOT, killed, run_and_kill
 
 HOUR = 3600.0
 
@@ -196,7 +199,7 @@ async def test_what_is_refused_is_not_counted(store: Harness) -> None:
 async def test_waits_and_runs_of_what_completed_and_failed(store: Harness) -> None:
     """`ran` may say more than there was between claim and end: then it began with its claim."""
     lives: list[tuple[float, float, Outcome]] = [
-        (1.0, 5.0, Completed()), (2.0, 6.0, Failed("boom")), (3.0, 7.0, Failed("no", final=True)), (99.0, 9.0, GaveUp()),
+        (1.0, 5.0, Completed()), (2.0, 6.0, Failed("boom")), (3.0, 7.0, Failed("no", final=True)), (9.0, 9.0, GaveUp()),
     ]  # fmt: skip
     for waited, ran, outcome in lives:
         topic = f"late{waited:g}"
@@ -337,6 +340,31 @@ async def test_many_fold_while_others_work_and_nothing_is_lost_or_counted_twice(
     await asyncio.gather(*folding)
     await check_against_rows(real_store)
     assert await deadlocks(real_store) == 0
+
+
+async def test_who_finds_another_one_folding_does_not_wait(real_store: Harness) -> None:
+    if not isinstance(real_store, PostgresHarness):
+        pytest.skip("on SQLite every write waits for its turn")
+    assert isinstance(real_store.store, PostgresStore)
+    await real_store.settled(Completed())
+    key = real_store.store._target.folding_key
+    await real_store.execute(f"BEGIN; SELECT pg_advisory_xact_lock({key}); LOCK TABLE _jobs_totals")
+    assert await real_store.store.fold_counts() == 0
+    await real_store.execute("COMMIT")
+    assert await real_store.store.fold_counts() == 2
+
+
+@pytest.mark.timeout(300)
+async def test_those_who_fold_are_killed_while_others_work(real_store: Harness) -> None:
+    target = target_of(real_store)
+    command = [sys.executable, "-m", "tests.stores.processes", "everything", target, "w1"]
+    working = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    while working.returncode is None:
+        await asyncio.to_thread(run_and_kill, "fold", target, "m1", random.randrange(1, 20))
+    assert working.returncode == 0
+    await killed(real_store, "fold", "m1", 5)
+    await check_against_rows(real_store)
+    assert total(await series(real_store, None, "6h", step=60)) == {"enqueued": 300, "completed": 300}
 
 
 async def check_against_rows(store: Harness) -> None:
