@@ -5,9 +5,11 @@ Two sketches add up to the sketch of both, in any order, and a percentile is off
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from math import ceil, log
+from operator import add
 
 import msgspec
 
@@ -26,71 +28,68 @@ def bucket(seconds: float) -> int:
 
 
 class Sketch:
-    """`buckets`: how many durations are in which bucket."""
+    """`counts`: how many durations are in each bucket from `first` on, up to the last that has any. A list, and not by
+    bucket: charts add up hundreds of them, which so happens in C."""
 
-    __slots__ = ("buckets",)
+    __slots__ = ("counts", "first")
 
     def __init__(self, buckets: Iterable[tuple[int, int]] = ()) -> None:
-        self.buckets = dict(buckets)
+        found = dict(buckets)
+        self.first = min(found, default=0)
+        self.counts = [found.get(n, 0) for n in range(self.first, max(found, default=-1) + 1)]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sketch) and self.buckets == other.buckets
+        return isinstance(other, Sketch) and (self.first, self.counts) == (other.first, other.counts)
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __repr__(self) -> str:
-        return f"Sketch({sorted(self.buckets.items())})"
+        return f"Sketch({list(enumerate(self.counts, self.first))})"
 
     def __len__(self) -> int:
         """How many durations are in it."""
-        return sum(self.buckets.values())
+        return sum(self.counts)
 
     @classmethod
     def of(cls, microseconds: Sequence[int]) -> Sketch:
         """Many at once, in a small part of the time: the ends of buckets are looked up among the durations."""
-        sketch, ordered, at = cls(), sorted(microseconds), 0
+        buckets: dict[int, int] = {}
+        ordered, at = sorted(microseconds), 0
         while at < len(ordered):
             n = bucket(ordered[at] / 1e6)
             end = max(bisect_right(ordered, GROWTH**n * 1e6, at), at + 1)  # a rounding error must not stop it
-            sketch.buckets[n] = sketch.buckets.get(n, 0) + end - at
+            buckets[n] = buckets.get(n, 0) + end - at
             at = end
-        return sketch
+        return cls(buckets.items())
 
     def merge(self, other: Sketch) -> None:
-        mine = self.buckets
-        for n, count in other.buckets.items():
-            mine[n] = mine.get(n, 0) + count
+        if not other.counts:
+            return
+        if not self.counts:
+            self.first, self.counts = other.first, other.counts.copy()
+            return
+        if (before := self.first - other.first) > 0:
+            self.counts[:0] = [0] * before
+            self.first = other.first
+        at = other.first - self.first
+        end = at + len(other.counts)
+        self.counts += [0] * (end - len(self.counts))
+        self.counts[at:end] = map(add, self.counts[at:end], other.counts)
 
     def quantiles(self, shares: Iterable[float]) -> list[float | None]:
-        """Seconds within which such a share of the durations was over; `shares` rise. None: there are no durations."""
-        total = len(self)
-        if not total:
+        """Seconds within which such a share of the durations was over. None: there are no durations."""
+        upto = list(accumulate(self.counts))
+        if not upto:
             return [None for _ in shares]
-        found: list[float | None] = []
-        ordered = iter(sorted(self.buckets.items()))
-        seen, n = 0, 0
-        for share in shares:
-            while seen < max(1, ceil(share * total)):
-                n, count = next(ordered)
-                seen += count
-            found.append(_MIDDLE * GROWTH**n)
-        return found
+        places = (bisect_left(upto, max(1, ceil(share * upto[-1]))) for share in shares)
+        return [_MIDDLE * GROWTH ** (self.first + place) for place in places]
 
     def pack(self) -> bytes:
-        """MessagePack: the first bucket and its count, then how many buckets further on and the count, and so on."""
-        flat: list[int] = []
-        last = 0
-        for n, count in sorted(self.buckets.items()):
-            flat += (n - last, count)
-            last = n
-        return _pack(flat)
+        """MessagePack: the first bucket, and the counts."""
+        return _pack([self.first, *self.counts])
 
     @classmethod
     def unpack(cls, data: bytes | None) -> Sketch:
-        sketch, at = cls(), 0
-        if data:
-            flat = _unpack(data)
-            for step, count in zip(flat[::2], flat[1::2], strict=True):
-                at += step
-                sketch.buckets[at] = count
+        sketch = cls.__new__(cls)  # without a look at what is in it
+        sketch.first, *sketch.counts = _unpack(data) if data else (0,)
         return sketch
