@@ -32,6 +32,7 @@ from rowlock.core.job import Event, Job, Log
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.failures import Failures
 from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.series import Series
 from rowlock.tasks import EnqueueOptions
 
 if TYPE_CHECKING:

@@ -47,6 +47,7 @@ from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.inherited import keep_for_ever
 from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.series import Series, window
 from rowlock.sync import SyncJobs
 from rowlock.tasks import EnqueueOptions
 
@@ -361,6 +362,25 @@ class Jobs(Registry):
         of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs."""
         query = FailureQuery(topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit)
         return await (await self._store()).failures(query)
+
+    async def series(
+        self,
+        topic: str | None = None,
+        *,
+        range: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> Series:
+        """What happened when: how many jobs came, ended and how, how long they waited and ran, of a topic or in all.
+
+        `range`: 15m, 1h (if nothing is said), 6h, 24h, 7d, 30d or 90d until now; or `since` and `until`. `step`:
+        seconds per point, a multiple of 60. Minutes are kept for 3 days, hours for 40, days for 400.
+        """
+        if topic is not None:
+            check_topic(topic)
+        store = await self._store()
+        return await store.series(topic, window(await store.now(), range, since, until, step))
 
     async def events(self, job_id: str) -> Sequence[Event]:
         """The job's history, oldest first."""

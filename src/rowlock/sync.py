@@ -20,6 +20,7 @@ from rowlock.core.job import Event, Job, Log
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.failures import Failures
 from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.series import Series
 from rowlock.tasks import EnqueueOptions
 
 if TYPE_CHECKING:
@@ -129,6 +130,22 @@ class SyncJobs:
         return self._run(
             lambda: self._jobs.failures(topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit)
         )
+
+    def series(
+        self,
+        topic: str | None = None,
+        *,
+        range: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> Series:
+        """What happened when: how many jobs came, ended and how, how long they waited and ran, of a topic or in all.
+
+        `range`: 15m, 1h (if nothing is said), 6h, 24h, 7d, 30d or 90d until now; or `since` and `until`. `step`:
+        seconds per point, a multiple of 60. Minutes are kept for 3 days, hours for 40, days for 400.
+        """
+        return self._run(lambda: self._jobs.series(topic, range=range, since=since, until=until, step=step))
 
     def events(self, job_id: str) -> Sequence[Event]:
         """The job's history, oldest first."""

@@ -81,7 +81,7 @@ def expected(
                 return 403
             if "{fingerprint}" in route.path and who.topics is not None and target.topic not in who.topics:
                 return 404
-            named = "{topic*}" in route.path or route.path == "/api/worker/claim"
+            named = "{topic*}" in route.path or route.path in ("/api/worker/claim", "/api/stats/series")
             return refused if named and who.topics is not None and target.topic not in who.topics else done
         case "enqueue":
             return done if may_enqueue(who, rule, target) else refused
@@ -159,6 +159,10 @@ async def _failure(world: World, target: Target) -> Ready:
     return Ready(f"/api/failures/{fingerprint(target.topic, 'ValueError: test')}")
 
 
+async def _series(world: World, target: Target) -> Ready:
+    return Ready(f"/api/stats/series?topic={target.topic}")
+
+
 async def _revoke(world: World, target: Target) -> Ready:
     return Ready(f"/api/tokens/{(await world.token('short-lived', ['read'])).id}", None, 204)
 
@@ -189,6 +193,7 @@ REQUESTS: dict[str, Prepare] = {
     "POST /api/jobs/{id}/reveal": on_job("/reveal", json={"reason": "test"}),
     "GET /api/failures": plain("/api/failures"),
     "GET /api/failures/{fingerprint}": _failure,
+    "GET /api/stats/series": _series,
     "GET /api/topics": plain("/api/topics"),
     "POST /api/topics/{topic*}/pause": _pause,
     "POST /api/topics/{topic*}/resume": _resume,

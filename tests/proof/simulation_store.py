@@ -146,6 +146,9 @@ class Line:
     async def fold_counts(self, limit: int = 10_000) -> int:
         return 0
 
+    async def sweep_rollups(self, limit: int = 10_000) -> int:
+        return 0
+
     async def keep_partitions(self, retention: object) -> None: ...
 
     async def wait_for_work(self, timeout: float) -> bool:

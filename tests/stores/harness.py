@@ -280,7 +280,7 @@ def check(row: Row) -> None:
 
 class SqliteHarness(Harness):
     kind = "sqlite"
-    counters = ("_jobs_totals",)
+    counters = ("_jobs_totals", "_jobs_counts", "_jobs_rollups")
 
     def __init__(self, path: Path | None, *, virtual: bool) -> None:
         super().__init__(virtual=virtual)
@@ -318,7 +318,7 @@ CREATE FUNCTION testclock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOL
 
 class PostgresHarness(Harness):
     kind = "postgres"
-    counters = ("_jobs_totals", "_jobs_counts")
+    counters = ("_jobs_totals", "_jobs_counts", "_jobs_rollups")
 
     def __init__(self, url: str, *, virtual: bool) -> None:
         super().__init__(virtual=virtual)

@@ -21,7 +21,7 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, failures, jobs, operators, redacting, service, sessions, streams, workers
+from rowlock.http import access, failures, jobs, operators, redacting, series, service, sessions, streams, workers
 from rowlock.http.call import Call, denied
 from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
@@ -34,13 +34,14 @@ from rowlock.http.response import Response
 from rowlock.http.routes import Access, Route, Table
 from rowlock.http.settings import ApiSettings
 from rowlock.http.shapes import BatchBody, EnqueueBody
+from rowlock.http.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs
 
 log = logging.getLogger("rowlock.http")
 
-_PARTS = (jobs, redacting, streams, failures, operators, workers, access, sessions, service)
+_PARTS = (jobs, redacting, streams, series, failures, operators, workers, access, sessions, service)
 ROUTES = [route for part in _PARTS for route in part.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
@@ -71,6 +72,7 @@ class Api:
         self.ends = Ends(jobs._store)
         self.live = Live(jobs._store)
         self.desk = Desk(jobs._store)
+        self.upkeep = Upkeep(jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -96,6 +98,9 @@ class Api:
             self.live = Live(self.jobs._store)
             self.desk = Desk(self.jobs._store)
             self.readiness = service.Readiness()
+            self.upkeep = Upkeep(self.jobs._store)
+            if not self.settings.read_only:
+                self.upkeep.start()
 
     def stop(self) -> None:
         """Whoever waits for something is told how it stands, now."""
@@ -106,9 +111,11 @@ class Api:
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             if (await receive())["type"] == "lifespan.startup":
+                self._settle_in()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.stop()
+                await self.upkeep.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

@@ -26,6 +26,7 @@ from rowlock.core.job import (
 from rowlock.stores.base import Enqueued
 from rowlock.stores.failures import MOST_GROUPS
 from rowlock.stores.reading import MAX_LIMIT, MAX_OFFSET
+from rowlock.stores.series import RANGES
 
 MAX_VERSION = (1 << 31) - 1
 SHORTEST_LEASE, LONGEST_LEASE = 1.0, 300.0  # a rescue waits for a third of the longest there is: see runtime/trust.py
@@ -159,6 +160,16 @@ class LiveQuery(FilterQuery, frozen=True, kw_only=True):
 
 class StatsQuery(Asked, frozen=True, kw_only=True):
     topic: Topic | None = None
+
+
+class SeriesQuery(Asked, frozen=True, kw_only=True):
+    """`range` until now, or `from` and `until`. `step`: seconds per point, a multiple of 60."""
+
+    topic: Topic | None = None
+    range: Annotated[str, _said(enum=list(RANGES))] | None = None
+    since: Time | None = msgspec.field(default=None, name="from")
+    until: Time | None = None
+    step: Annotated[int, _said(minimum=60, multipleOf=60)] | None = None
 
 
 class WaitQuery(Asked, frozen=True, kw_only=True):

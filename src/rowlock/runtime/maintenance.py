@@ -76,7 +76,7 @@ class Maintenance:
         now = time.monotonic()
         if now >= self._next_housekeeping:
             self._next_housekeeping = now + _HOUSEKEEPING
-            duties += [self._prune, self._strike_the_gone, self._sweep_records]
+            duties += [self._prune, self._strike_the_gone, self._sweep_records, self._sweep_rollups]
         if now >= self._next_partitions and self._may_partition:
             self._next_partitions = now + _PARTITIONS
             duties.append(self._keep_partitions)
@@ -147,6 +147,9 @@ class Maintenance:
     async def _sweep_records(self) -> bool:
         """Sessions, tokens and links whose time is over."""
         return await self._store.sweep_records(1000) >= 1000
+
+    async def _sweep_rollups(self) -> bool:
+        return await self._store.sweep_rollups(10_000) >= 10_000
 
     async def _strike_the_gone(self) -> bool:
         now = await self._store.now()

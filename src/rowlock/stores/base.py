@@ -27,6 +27,7 @@ from rowlock.stores.reading import MIN_RETENTION as MIN_RETENTION
 from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats
 from rowlock.stores.reading import Retention as Retention
 from rowlock.stores.records import Audited, Entry, Record, Write
+from rowlock.stores.series import Series, Window
 
 MAX_PROGRESS_TEXT = 2000  # bytes of a stage or message
 MAX_LOG_LINES = 200  # kept with a job, the newest; what is dropped is counted
@@ -348,7 +349,11 @@ class Store(Protocol):
 
     async def fold_counts(self, limit: int = 10_000) -> int:
         """Add what was counted since to the totals; how many notes were folded. Numbers are right without it; it keeps
-        `stats` fast."""
+        `stats` fast. Also makes rollups of them, exactly once: charts are right without it too, but for a bound."""
+        ...
+
+    async def sweep_rollups(self, limit: int = 10_000) -> int:
+        """Remove rollups that have been kept for as long as their span is; how many."""
         ...
 
     async def group_failures(self, limit: int = 200) -> int:
@@ -462,6 +467,10 @@ class Store(Protocol):
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
     async def stats(self, topic: str | None = None) -> Stats:
         """How many jobs stand where, and how all jobs have ended, also those that were pruned; by topic."""
+        ...
+
+    async def series(self, topic: str | None, window: Window) -> Series:
+        """What happened when, by topic or in all, from rollups and what is not folded yet: no job is looked at."""
         ...
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:

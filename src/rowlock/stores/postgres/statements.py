@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from rowlock.core.sketch import GROWTH, LONGEST, SHORTEST
 from rowlock.stores import sql
 from rowlock.stores.failures import cut_error
 from rowlock.stores.postgres.rows import CLAIMED_COLUMNS, CLAIMED_NULLS, COLUMNS
@@ -21,6 +22,7 @@ _EACH_ITS_OWN = (
     "WHERE asked.id = held.id AND (asked.worker IS NULL OR asked.worker = held.locked_by))"
 )
 _CUT_ERROR = cut_error("left(j.last_error, {})", "right(j.last_error, {})")
+_BUCKET = f"ceil(ln(least(greatest(seconds, {SHORTEST}), {LONGEST})) / ln({GROWTH}::float8))::int"  # core/sketch.py
 CLAIMED_JOB = 5  # where the job begins
 
 
@@ -91,12 +93,20 @@ class Statements:
         self.audit_entry = _load("audit_entry", schema)
         self.audited = _load("audited", schema)
         self.ring = _load("ring", schema)
-        self.fold_counts = _load("fold_counts", schema)
         self.ungrouped = _load("ungrouped", schema).replace("{error}", _CUT_ERROR)
         self.group_failures = _load("group_failures", schema)
         failures = _load("failures", schema).replace("{error}", _CUT_ERROR)
         self.failures = failures.replace("{seen}", _load("failures_newest", schema))
         self.failures_of_one = failures.replace("{seen}", _load("failures_of_one", schema))
+        minutes = _load("minutes", schema).replace("{bucket}", _BUCKET)
+        self.fold_lock = _load("fold_lock", schema)
+        self.fold_counts = _load("fold_counts", schema).replace("{minutes}", minutes.replace("{notes}", "folded"))
+        self.rollup_sketches = _load("rollup_sketches", schema)
+        self.rollup_add = _load("rollup_add", schema)
+        self.rollup_sweep = _load("rollup_sweep", schema)
+        series = _load("series", schema).replace("{minutes}", minutes.replace("{notes}", "waiting"))
+        self.series = series.replace("{of_topic}", "true")
+        self.series_of_topic = series.replace("{of_topic}", "topic = $2::text")
         stats = _load("stats", schema)
         self.stats = stats.replace("{of_topic}", "")
         self.stats_of_topic = stats.replace("{of_topic}", "AND j.topic = $3::text")

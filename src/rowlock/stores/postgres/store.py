@@ -48,7 +48,7 @@ from rowlock.stores.base import (
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.listing import Seen, Step, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
-from rowlock.stores.postgres import failures, listing, migrate, partitions, records, rows
+from rowlock.stores.postgres import failures, listing, migrate, partitions, records, rollups, rows
 from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.hints import LaneHints
@@ -71,6 +71,8 @@ from rowlock.stores.reading import (
 )
 from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.reports import Reporter, death, merge, read_log
+from rowlock.stores.rollups import ALL
+from rowlock.stores.series import Series, Window, make_series
 
 T = TypeVar("T")
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
@@ -405,9 +407,11 @@ class PostgresStore:
         return count
 
     async def fold_counts(self, limit: int = 10_000) -> int:
-        (row,) = await self._fetch(self._sql.fold_counts, limit)
-        count: int = row[0]
-        return count
+        key = self._target.folding_key
+        return await self._with_connection(lambda connection: rollups.fold(connection, self._sql, key, limit))
+
+    async def sweep_rollups(self, limit: int = 10_000) -> int:
+        return _count(await self._with_connection(lambda connection: rollups.sweep(connection, self._sql, limit)))
 
     async def group_failures(self, limit: int = 200) -> int:
         return await self._with_connection(lambda connection: failures.group(connection, self._sql, max(limit, 0)))
@@ -615,6 +619,11 @@ class PostgresStore:
             found = await self._fetch(self._sql.stats_of_topic, *bounds, topic)
         live = [Tally(*row[:5]) for row in found if row[0] is not None]
         return make_stats(topic, live, [(row[1], row[5]) for row in found if row[0] is None])
+
+    async def series(self, topic: str | None, window: Window) -> Series:
+        statement = self._sql.series if topic is None else self._sql.series_of_topic
+        found = await self._fetch(statement, window.span, topic or ALL, *window.times)
+        return make_series(topic, window, rollups.read(found))
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
         place = check_place(limit, offset, cursor)

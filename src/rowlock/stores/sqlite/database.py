@@ -22,12 +22,24 @@ from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import Filter, Page, Place, State, Stats
 from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.reports import read_log
-from rowlock.stores.sqlite import grouping, migrate, operators, reading, records, register, rows, settle, upkeep
+from rowlock.stores.series import Series, Window
+from rowlock.stores.sqlite import (
+    grouping,
+    migrate,
+    operators,
+    reading,
+    records,
+    register,
+    rollups,
+    rows,
+    settle,
+    upkeep,
+)
 from rowlock.stores.sqlite.claim import claim as claim_
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.fence import fence
 from rowlock.stores.sqlite.identity import identity as identity_
-from rowlock.stores.sqlite.insert import insert as insert_
+from rowlock.stores.sqlite.insert import insert_all as insert_all_
 from rowlock.stores.sqlite.operators import Order
 
 _PAUSE = 0.002  # seconds between tries to get the write lock
@@ -139,7 +151,7 @@ class Database:
     def insert_all(self, calls: Sequence[tuple[Sequence[NewJob], bool]]) -> list[list[base.Enqueued]]:
         """Several calls of insert in one transaction: one fsync for all."""
         with self.transaction() as now:
-            return [insert_(self.conn, now, jobs, repeat=repeat) for jobs, repeat in calls]
+            return insert_all_(self.conn, now, calls)
 
     # ── Workers ──
 
@@ -219,6 +231,18 @@ class Database:
     def group_failures(self, limit: int = 200) -> int:
         with self.transaction():
             return grouping.group(self.conn, limit)
+
+    def fold_counts(self, limit: int) -> int:
+        with self.transaction():
+            return rollups.fold(self.conn, limit)
+
+    def has_notes(self) -> bool:
+        with translated(self.where):
+            return rollups.is_waiting(self.conn)
+
+    def sweep_rollups(self, limit: int) -> int:
+        with self.transaction() as now:
+            return rollups.sweep(self.conn, now, limit)
 
     # ── Operators ──
 
@@ -351,6 +375,10 @@ class Database:
     def stats(self, topic: str | None = None) -> Stats:
         with translated(self.where):
             return reading.stats(self.conn, self._clock(), topic)
+
+    def series(self, topic: str | None, window: Window) -> Series:
+        with translated(self.where):
+            return rollups.series(self.conn, topic, window)
 
     def list(self, filter: Filter, place: Place) -> Page:
         try:

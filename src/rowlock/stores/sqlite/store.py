@@ -41,6 +41,7 @@ from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats, check_place
 from rowlock.stores.records import Audited, Entry, Record, Write
+from rowlock.stores.series import Series, Window
 from rowlock.stores.sqlite import connect, forks, transactions
 from rowlock.stores.sqlite.database import Database, microseconds
 from rowlock.stores.sqlite.doorbell import Doorbell, Watcher
@@ -263,7 +264,13 @@ class SqliteStore:
         return await self._write(lambda db: db.prune(retention, limit))
 
     async def fold_counts(self, limit: int = 10_000) -> int:
-        return 0  # there is one writer: it adds to the totals at once
+        # A look first: a write would wake all who watch the file. The totals have been added to at once.
+        if not await self._use().reader.call(Database.has_notes):
+            return 0
+        return await self._write(lambda db: db.fold_counts(limit))
+
+    async def sweep_rollups(self, limit: int = 10_000) -> int:
+        return await self._write(lambda db: db.sweep_rollups(limit))
 
     async def group_failures(self, limit: int = 200) -> int:
         return await self._write(lambda db: db.group_failures(limit))
@@ -482,6 +489,9 @@ class SqliteStore:
 
     async def stats(self, topic: str | None = None) -> Stats:
         return await self._use().reader.call(lambda db: db.stats(topic))
+
+    async def series(self, topic: str | None, window: Window) -> Series:
+        return await self._use().reader.call(lambda db: db.series(topic, window))
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
         place = check_place(limit, offset, cursor)

@@ -28,8 +28,8 @@ changed AS (
     RETURNING j.id, j.topic, j.updated, w.status AS was
 ),
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, failed, expired, cancelled)
-    SELECT topic, -count(*) FILTER (WHERE was = 'failed'), -count(*) FILTER (WHERE was = 'expired'),
+    INSERT INTO {schema}._jobs_counts (at, topic, failed, expired, cancelled)
+    SELECT clock_timestamp(), topic, -count(*) FILTER (WHERE was = 'failed'), -count(*) FILTER (WHERE was = 'expired'),
            -count(*) FILTER (WHERE was = 'cancelled')
     FROM changed GROUP BY topic
 ),

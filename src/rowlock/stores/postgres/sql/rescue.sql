@@ -42,8 +42,8 @@ rescued AS (
     RETURNING j.id, j.topic, j.version, j.status, d.charged
 ),
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, expired, cancelled, retried, lost)
-    SELECT topic, count(*) FILTER (WHERE status = 'expired'), count(*) FILTER (WHERE status = 'cancelled'),
+    INSERT INTO {schema}._jobs_counts (at, topic, expired, cancelled, retried, lost)
+    SELECT clock_timestamp(), topic, count(*) FILTER (WHERE status = 'expired'), count(*) FILTER (WHERE status = 'cancelled'),
            count(*) FILTER (WHERE charged), count(*)
     FROM rescued GROUP BY topic
 )
