@@ -7,6 +7,7 @@ import re
 from functools import cache
 
 from rowlock.stores import sql
+from rowlock.stores.bulk import Bulk
 from rowlock.stores.postgres.rows import CLAIMED_COLUMNS, CLAIMED_NULLS, COLUMNS
 
 # One row that says how it went, and one per claimed job, in no order: a sort costs less in Python.
@@ -85,6 +86,17 @@ class Statements:
         self.record_sweep = _load("record_sweep", schema)
         self.audit_entry = _load("audit_entry", schema)
         self.audited = _load("audited", schema)
+        columns = ", ".join(f"b.{name}" for name in Bulk.__struct_fields__)
+        self.bulk_create = _load("bulk_create", schema).replace("{columns}", columns.replace("b.", ""))
+        self.bulk_start = _load("bulk_start", schema)
+        self.bulk_stop = _load("bulk_stop", schema)
+        self.bulk_take = _load("bulk_take", schema).replace("{columns}", columns)
+        self.bulk_next = _load("bulk_next", schema)
+        self.bulk_archived = _load("bulk_archived", schema)
+        self.bulk_note = _load("bulk_note", schema).replace("{columns}", columns)
+        self.bulks = _load("bulks", schema).replace("{columns}", columns)
+        self.bulk_items = _load("bulk_items", schema)
+        self.bulk_prune = _load("bulk_prune", schema)
         self.ring = _load("ring", schema)
         self.fold_counts = _load("fold_counts", schema)
         stats = _load("stats", schema)
