@@ -20,7 +20,8 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, jobs, operators, service, sessions
+from rowlock.http import access, bulk, jobs, operators, service, sessions
+from rowlock.http.bulk_runner import BulkRunner
 from rowlock.http.call import Call, denied
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
@@ -30,14 +31,14 @@ from rowlock.http.request import Gone, Receive, Request, Send
 from rowlock.http.response import Response
 from rowlock.http.routes import Access, Route, Table
 from rowlock.http.settings import ApiSettings
-from rowlock.http.shapes import BatchBody, EnqueueBody
+from rowlock.http.shapes import ONE_OF, BatchBody, EnqueueBody
 
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs
 
 log = logging.getLogger("rowlock.http")
 
-ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES]
+ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES, *bulk.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
 _PROCESS, _NUMBERS = secrets.token_hex(4), count(1)
@@ -65,6 +66,7 @@ class Api:
         self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
         self.readiness = service.Readiness()
         self.ends = Ends(jobs._store)
+        self.bulk = BulkRunner(jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -88,13 +90,18 @@ class Api:
             self._read_at = 0.0
             self.ends, self.hashing = Ends(self.jobs._store), asyncio.Semaphore(2)
             self.readiness = service.Readiness()
+            self.bulk = BulkRunner(self.jobs._store)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             if (await receive())["type"] == "lifespan.startup":
+                self._settle_in()
+                if not self.settings.read_only:
+                    self.bulk.open()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.ends.stop()
+                await self.bulk.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -294,10 +301,7 @@ def _renamed(shape: Any) -> dict[str, str]:
     if shape is BatchBody:
         return names | _renamed(EnqueueBody)
     # Of a list, a query names one at a time.
-    return names | {plural: one for plural, one in _ONE_OF.items() if one in names}
-
-
-_ONE_OF = {"ids": "id", "topics": "topic", "statuses": "status", "keys": "key", "tags": "tag"}
+    return names | {plural: one for plural, one in ONE_OF.items() if one in names}
 
 
 def _told(problem: Problem, request_id: str) -> Response:

@@ -144,21 +144,7 @@ async def get_job(call: Call) -> Response:
 async def list_jobs(call: Call) -> Response:
     asked: shapes.ListQuery = call.query
     condition = _visible(call)
-    if asked.flow_id is not None:
-        try:
-            check_id(asked.flow_id)
-        except InvalidInput as error:
-            raise InvalidInput("flow_id", error.code, error.problem) from None
-    given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
-    wanted = Filter(
-        ids=asked.id,
-        topics=asked.topic,
-        statuses=asked.status,
-        keys=asked.key,
-        tags=asked.tag,
-        payload=[_path(one) for one in asked.payload],
-        **_narrowed(condition, given),
-    )
+    wanted = filter_of(asked, _narrowed(condition, {}))
     page = await call.api.jobs.list(wanted, limit=asked.limit, offset=asked.offset, cursor=asked.cursor)
     return answer(
         shapes.ListAnswer(
@@ -170,6 +156,25 @@ async def list_jobs(call: Call) -> Response:
             partial=page.partial,
             next=page.next,
         )
+    )
+
+
+def filter_of(asked: shapes.JobFilter, more: dict[str, Any]) -> Filter:
+    """`more`: what is asked for beside it; what the caller asks comes first."""
+    if asked.flow_id is not None:
+        try:
+            check_id(asked.flow_id)
+        except InvalidInput as error:
+            raise InvalidInput("flow_id", error.code, error.problem) from None
+    given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
+    return Filter(
+        ids=asked.id,
+        topics=asked.topic,
+        statuses=asked.status,
+        keys=asked.key,
+        tags=asked.tag,
+        payload=[_path(one) for one in asked.payload],
+        **{**more, **given},
     )
 
 

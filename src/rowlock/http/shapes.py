@@ -111,7 +111,7 @@ class CloneBody(Asked, frozen=True, kw_only=True):
     tags: Tags | None = None
 
 
-class ListQuery(Asked, frozen=True, kw_only=True):
+class JobFilter(Asked, frozen=True, kw_only=True):
     """`payload` is path=value with a JSON value, user.id=7; `error` is a part of last_error."""
 
     topic: tuple[Topic, ...] = ()
@@ -130,6 +130,12 @@ class ListQuery(Asked, frozen=True, kw_only=True):
     run_at_until: Time | None = None
     finished_from: Time | None = None
     finished_until: Time | None = None
+
+
+ONE_OF = {"ids": "id", "topics": "topic", "statuses": "status", "keys": "key", "tags": "tag"}  # a filter's names
+
+
+class ListQuery(JobFilter, frozen=True, kw_only=True):
     limit: Annotated[int, _said(minimum=1, maximum=MAX_LIMIT)] = 20
     offset: Annotated[int, _said(minimum=0, maximum=MAX_OFFSET)] = 0
     cursor: str | None = None
