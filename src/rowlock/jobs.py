@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -504,9 +504,9 @@ class Jobs(Registry):
         """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped."""
         return await bulks.start(await self._store(), bulk_id, by=self._actor(by))
 
-    async def run_bulk(self, bulk_id: str) -> Bulk:
-        """Work on a started one here, until it is done or stopped."""
-        return await bulks.run_all(await self._store(), bulk_id)
+    async def run_bulk(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
+        """Work on a started one here, until it is done or stopped. `progress` is told how it stands, now and then."""
+        return await bulks.run_all(await self._store(), bulk_id, progress)
 
     async def stop_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
         """What is done stays done; no further job is changed once this has returned."""

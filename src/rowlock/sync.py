@@ -220,9 +220,9 @@ class SyncJobs:
         """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped."""
         return self._run(lambda: self._jobs.start_bulk(bulk_id, by=by))
 
-    def run_bulk(self, bulk_id: str) -> Bulk:
-        """Work on a started one here, until it is done or stopped."""
-        return self._run(lambda: self._jobs.run_bulk(bulk_id))
+    def run_bulk(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
+        """Work on a started one here, until it is done or stopped. `progress` is told how it stands, now and then."""
+        return self._run(lambda: self._jobs.run_bulk(bulk_id, progress=progress))
 
     def stop_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
         """What is done stays done; no further job is changed once this has returned."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -135,7 +135,7 @@ async def run_some(store: Store) -> bool:
     return True
 
 
-async def run_all(store: Store, bulk_id: str) -> Bulk:
+async def run_all(store: Store, bulk_id: str, progress: Callable[[Bulk], None] | None = None) -> Bulk:
     """Until it has ended, with whoever else works on it."""
     wanted = check_id(bulk_id)
     while True:
@@ -146,6 +146,8 @@ async def run_all(store: Store, bulk_id: str) -> Bulk:
             bulk = await get(store, wanted)
             if bulk.status == "running":
                 await asyncio.sleep(_LOOK)
+        if progress is not None:
+            progress(bulk)
         if bulk.status != "running":
             return bulk
 
