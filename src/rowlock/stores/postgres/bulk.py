@@ -28,6 +28,7 @@ from rowlock.stores.bulk import (
 )
 from rowlock.stores.listing import Step, Walk
 from rowlock.stores.postgres.listing import PostgresStep
+from rowlock.stores.postgres.rows import LARGEST_ID
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.reading import Filter
 
@@ -53,7 +54,10 @@ class Contended(Exception):
 
 
 async def create(connection: Any, sql: Statements, schema: str, bulk: NewBulk, filter: Filter | None) -> Bulk:
-    """In a transaction of its own. `filter` None: no job can meet it."""
+    """In a transaction of its own. `filter` None: no job can meet it. What is there already, was made by an earlier
+    try."""
+    if there := await connection.fetchrow(sql.bulks, [bulk.id], LARGEST_ID, 1):
+        return read(there)
     total = 0
     if filter is not None:
         statement, values = _listing(schema, bulk.id, filter)
@@ -97,12 +101,12 @@ async def run(connection: Any, sql: Statements, bulk_id: str | None, limit: int,
     taken = await connection.fetchrow(sql.bulk_take, bulk_id, patience)
     if taken is None:
         return None
-    bulk, at = read(taken), taken["at"]
+    bulk, reached = read(taken), taken["reached"]
     told = None
     for _ in range(1 if limit > 1 else _ATTEMPTS):
         try:
             async with connection.transaction():
-                told = await _act(connection, sql, bulk, at, limit)
+                told = await _act(connection, sql, bulk, reached, limit)
             break
         except asyncpg.UniqueViolationError as error:  # someone took its key this moment: seen at the next look
             if not str(error.constraint_name).startswith("_jobs"):
@@ -112,7 +116,7 @@ async def run(connection: Any, sql: Statements, bulk_id: str | None, limit: int,
     if told is None:
         if limit > 1:
             raise Contended
-        [(job_id, *_)] = await connection.fetch(sql.bulk_items, bulk.id, behind(at), None, 1)
+        [(job_id, *_)] = await connection.fetch(sql.bulk_items, bulk.id, behind(reached), None, 1)
         told = [Told(str(job_id), "locked")]
     row = await connection.fetchrow(
         sql.bulk_note, bulk.id, [one.job_id for one in told], [one.outcome for one in told],
@@ -121,8 +125,8 @@ async def run(connection: Any, sql: Statements, bulk_id: str | None, limit: int,
     return read(row)
 
 
-async def _act(connection: Any, sql: Statements, bulk: Bulk, at: UUID | None, limit: int) -> list[Told]:
-    found = await connection.fetch(sql.bulk_next, bulk.id, behind(at), limit)
+async def _act(connection: Any, sql: Statements, bulk: Bulk, reached: UUID | None, limit: int) -> list[Told]:
+    found = await connection.fetch(sql.bulk_next, bulk.id, behind(reached), limit)
     live = [(str(row["job_id"]), row["topic"], row["key"]) for row in found if row["live"] and row["same"]]
     away = [str(row["job_id"]) for row in found if not row["live"]]
     archived = dict(await connection.fetch(sql.bulk_archived, bulk.id, away)) if away else {}

@@ -45,7 +45,9 @@ _STEPS = 100_000  # of SQLite's machine, between two looks at the time
 
 
 def create(conn: Connection, now: int, bulk: NewBulk, filter: Filter) -> Bulk:
-    """In a transaction, which must be undone if it raises."""
+    """In a transaction, which must be undone if it raises. What is there already, was made by an earlier try."""
+    if there := find(conn, [bulk.id], None, 1):
+        return there[0]
     wanted = fitting(bulk.action, filter)
     total = 0 if wanted is None else _list(conn, bulk.id, wanted)
     if total > MAX_ITEMS:
@@ -131,8 +133,8 @@ def run(conn: Connection, now: int, bulk_id: str | None, limit: int) -> Bulk | N
     )
     counts = Counter(one.outcome for one in told)
     known = {name: counts[name] for name in ("done", "changed", "gone", "key_taken")}
-    at = told[-1].job_id if told else None
-    conn.execute(sql("bulk_count"), {"id": bulk.id, "now": now, "at": at, "every": len(told), **known})
+    reached = told[-1].job_id if told else None
+    conn.execute(sql("bulk_count"), {"id": bulk.id, "now": now, "reached": reached, "every": len(told), **known})
     return get(conn, bulk.id)
 
 

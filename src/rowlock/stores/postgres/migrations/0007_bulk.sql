@@ -11,7 +11,7 @@ CREATE TABLE {schema}._jobs_bulk (
     gone        integer NOT NULL DEFAULT 0,
     key_taken   integer NOT NULL DEFAULT 0,
     locked      integer NOT NULL DEFAULT 0,
-    at          uuid,  -- the last job that it has come to: they are taken in the order of ids
+    reached     uuid,  -- the last job that it has come to: they are taken in the order of ids
     action      text NOT NULL,
     status      text NOT NULL,
     by          text NOT NULL,

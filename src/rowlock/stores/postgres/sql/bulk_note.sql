@@ -14,7 +14,7 @@ counted AS (
 UPDATE {schema}._jobs_bulk b SET
     done = b.done + c.done, changed = b.changed + c.changed, gone = b.gone + c.gone,
     key_taken = b.key_taken + c.key_taken, locked = b.locked + c.locked, moved_at = c.now,
-    at = coalesce(($2::uuid[])[cardinality($2::uuid[])], b.at),
+    reached = coalesce(($2::uuid[])[cardinality($2::uuid[])], b.reached),
     status = CASE WHEN b.done + b.changed + b.gone + b.key_taken + b.locked + c.every < b.total THEN b.status ELSE 'done' END,
     finished_at = CASE WHEN b.done + b.changed + b.gone + b.key_taken + b.locked + c.every < b.total THEN NULL ELSE c.now END
 FROM counted c

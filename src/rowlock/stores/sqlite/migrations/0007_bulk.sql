@@ -11,7 +11,7 @@ CREATE TABLE _jobs_bulk (
     gone        INTEGER NOT NULL DEFAULT 0,
     key_taken   INTEGER NOT NULL DEFAULT 0,
     locked      INTEGER NOT NULL DEFAULT 0,
-    at          TEXT,  -- the last job that it has come to: they are taken in the order of ids
+    reached     TEXT,  -- the last job that it has come to: they are taken in the order of ids
     action      TEXT NOT NULL,
     status      TEXT NOT NULL DEFAULT 'preview',
     "by"        TEXT NOT NULL,

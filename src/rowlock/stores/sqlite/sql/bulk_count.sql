@@ -1,6 +1,6 @@
 UPDATE _jobs_bulk
 SET done = done + :done, changed = changed + :changed, gone = gone + :gone, key_taken = key_taken + :key_taken,
-    at = coalesce(:at, at), moved_at = :now,
+    reached = coalesce(:reached, reached), moved_at = :now,
     status = iif(done + changed + gone + key_taken + locked + :every < total, status, 'done'),
     finished_at = iif(done + changed + gone + key_taken + locked + :every < total, NULL, :now)
 WHERE id = :id

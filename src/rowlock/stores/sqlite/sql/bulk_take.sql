@@ -1,4 +1,4 @@
-SELECT id, at FROM _jobs_bulk
+SELECT id, reached FROM _jobs_bulk
 WHERE status = 'running' AND (:id IS NULL OR id = :id)
 ORDER BY moved_at
 LIMIT 1
