@@ -16,7 +16,7 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed, Failed, Outcome
 from rowlock.errors import InvalidInput
 from rowlock.stores import bulk as shared
-from rowlock.stores.base import Edit
+from rowlock.stores.base import Edit, Store
 from rowlock.stores.bulk import KEPT, PREVIEW_LIFE, SKIPS, VERBS, Bulk, Unfit, sources
 from rowlock.stores.postgres import bulk as on_postgres
 from rowlock.stores.reading import Filter
@@ -375,6 +375,36 @@ async def test_when_stop_returns_nothing_more_is_changed(real_store: Harness) ->
     assert (await real_store.store.stats()).cancelled == stopped.done
     assert (await running).done == stopped.done < 2000
     assert (await real_store.store.stats()).cancelled == stopped.done
+
+
+async def test_others_at_the_same_moment(real_store: Harness) -> None:
+    """What is done came right behind what was listed, in the job's own history, and once."""
+    jobs = [real_job() for _ in range(200)]
+    await real_store.insert(*jobs)
+    await real_store.store.cancel([one.id for one in jobs], by="ann")
+    listed = await real_store.rows()
+    bulk = await started(real_store, "requeue")
+    others = [await real_store.another() for _ in range(3)]
+    running = True
+
+    async def meddle(store: Store, chance: random.Random) -> None:
+        while running:
+            some = [one.id for one in chance.sample(jobs, 3)]
+            await store.requeue(some, by="eve")
+            await store.cancel(some, by="eve")
+
+    async def run() -> None:
+        nonlocal running
+        while await real_store.store.run_bulk(bulk.id, limit=5):
+            pass
+        running = False
+
+    await asyncio.gather(run(), *(meddle(store, random.Random(n)) for n, store in enumerate(others)))
+    rows, told = await real_store.rows(), await outcomes(real_store, bulk)
+    assert {"done", "changed"} <= set(told.values())
+    for job_id, outcome in told.items():
+        ours = [n for n, entry in enumerate(rows[job_id].history) if entry.get("reason") == bulk.note]
+        assert ours == ([len(listed[job_id].history)] if outcome == "done" else [])
 
 
 ACTS = ("requeue", "cancel", "delete", "update", "claim", "insert", "settle")
