@@ -12,6 +12,8 @@ from rowlock.stores.reading import Filter
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.cli.conftest import Shell
 
+ON_SQLITE = pytest.mark.parametrize("shell", ["sqlite"], indirect=True)  # the database has no part in it
+
 
 def test_a_preview_is_looked_at_and_started(shell: Shell) -> None:
     ids = [shell.add() for _ in range(3)]
@@ -31,6 +33,7 @@ def test_a_preview_is_looked_at_and_started(shell: Shell) -> None:
     assert shell("bulk", "start", bulk_id).stdout == "cancel: 3 jobs done\n"  # as it was
 
 
+@ON_SQLITE
 def test_priorities_and_times(shell: Shell) -> None:
     job_id = shell.add()
     for arguments, column in ((["reprioritise", "--priority=7"], "priority"), (["reschedule", "--delay=2d"], "run_at")):
@@ -41,6 +44,7 @@ def test_priorities_and_times(shell: Shell) -> None:
         assert shell.json("jobs", "show", job_id)[column] != before
 
 
+@ON_SQLITE
 def test_what_is_wrong_is_said(shell: Shell) -> None:
     assert "or --all" in shell("bulk", "preview", "cancel", code=2).stderr
     assert "or --all" in shell("bulk", "preview", "cancel", "--all", "--topic=mail", code=2).stderr
@@ -50,6 +54,7 @@ def test_what_is_wrong_is_said(shell: Shell) -> None:
     assert "it was not started" in shell("bulk", "stop", made["id"], code=1).stderr
 
 
+@ON_SQLITE
 def test_what_was_skipped_is_told(shell: Shell) -> None:
     ids = [shell.add() for _ in range(3)]
     made = shell.json("bulk", "preview", "cancel", "--topic=mail")
@@ -64,6 +69,7 @@ def test_what_was_skipped_is_told(shell: Shell) -> None:
     assert [item["done"] for item in sorted(answer["items"], key=lambda item: item["id"])] == [False, False, True]
 
 
+@ON_SQLITE
 def test_in_the_background_it_is_left_to_others_and_can_be_stopped(shell: Shell) -> None:
     shell.add()
     made = shell.json("bulk", "preview", "cancel", "--all")

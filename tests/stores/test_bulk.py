@@ -17,7 +17,7 @@ from rowlock.core.lifecycle import Completed, Failed, Outcome
 from rowlock.errors import InvalidInput
 from rowlock.stores import bulk as shared
 from rowlock.stores.base import Edit, Store
-from rowlock.stores.bulk import KEPT, PREVIEW_LIFE, SKIPS, VERBS, Bulk, Unfit, sources
+from rowlock.stores.bulk import KEPT, PREVIEW_LIFE, SKIPS, VERBS, Bulk, NewBulk, Unfit, sources
 from rowlock.stores.postgres import bulk as on_postgres
 from rowlock.stores.reading import Filter
 from rowlock.stores.sqlite import bulk as on_sqlite
@@ -330,6 +330,23 @@ async def test_previews_live_for_an_hour_and_the_rest_for_a_week(store: Harness)
 async def pruned(store: Harness, limit: int) -> None:
     while await store.store.prune_bulks(limit):
         pass
+
+
+async def test_a_list_that_somebody_has_emptied_has_an_end(store: Harness) -> None:
+    await dead(store, 3)
+    bulk = await started(store, "requeue")
+    await store.execute("DELETE FROM _jobs_bulk_items")
+    assert (await client.run_all(store.store, bulk.id)).status == "done"
+
+
+async def test_the_same_preview_again_is_the_one_that_is_there(store: Harness) -> None:
+    """After a reply that was lost."""
+    await dead(store, 1)
+    new = NewBulk(id=bulk_ids.one(), action="requeue", arguments={}, filter={}, unfit={}, by="ann")
+    first = await store.store.create_bulk(new, MAIL)
+    await dead(store, 1)
+    assert await store.store.create_bulk(new, MAIL) == first
+    assert len(await outcomes(store, first)) == first.total == 1
 
 
 async def test_pages_of_items_and_of_bulks(store: Harness) -> None:

@@ -118,7 +118,13 @@ async def create_bulk(call: Call) -> Response:
         by=call.by,
         **given,
     )
-    return await _told(call, made, 201)
+    return await _begun(call, made, 201)
+
+
+async def _begun(call: Call, bulk: Bulk, status: int = 200) -> Response:
+    if bulk.status == "running":
+        call.api.bulk.nudge()  # at once, here
+    return await _told(call, bulk, status)
 
 
 def _filter(asked: JobFilter) -> Filter:
@@ -132,8 +138,6 @@ def _filter(asked: JobFilter) -> Filter:
 
 
 async def _told(call: Call, bulk: Bulk, status: int = 200) -> Response:
-    if bulk.status == "running":
-        call.api.bulk.nudge()
     info = bulk_info(bulk)
     info.sample = [shapes.job_body(job) for job in await call.api.jobs.bulk_sample(bulk.id)]
     return answer(info, status)
@@ -144,7 +148,7 @@ async def get_bulk(call: Call) -> Response:
 
 
 async def start_bulk(call: Call) -> Response:
-    return await _told(call, await call.api.jobs.start_bulk(call.parameters["id"], by=call.by))
+    return await _begun(call, await call.api.jobs.start_bulk(call.parameters["id"], by=call.by))
 
 
 async def stop_bulk(call: Call) -> Response:

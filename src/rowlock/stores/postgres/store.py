@@ -553,7 +553,7 @@ class PostgresStore:
             for most, patience in bulks.TRIES:
                 with suppress(bulks.Contended):
                     async with connection.transaction(isolation="read_committed"):
-                        return await bulks.run(connection, self._sql, bulk_id, min(limit, most), patience)
+                        return await bulks.run(connection, self._sql, bulk_id, max(min(limit, most), 1), patience)
             raise AssertionError("a job alone is never contended")
 
         return await self._with_connection(run)

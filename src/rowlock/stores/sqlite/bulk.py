@@ -139,7 +139,7 @@ def run(conn: Connection, now: int, bulk_id: str | None, limit: int) -> Bulk | N
 
 
 def _act(conn: Connection, now: int, bulk: Bulk, after: str, limit: int) -> list[Told]:
-    where = {"id": bulk.id, "after": after, "limit": max(limit, 0)}
+    where = {"id": bulk.id, "after": after, "limit": max(limit, 1)}
     found = conn.execute(sql("bulk_next"), where).fetchall()
     fit = [job_id for job_id, same in found if same]
     changes = {change.id: change for change in _verb(conn, now, bulk, fit)}

@@ -1,4 +1,4 @@
--- What became of the jobs of a batch, in their order. The row is ours already.
+-- What became of the jobs of a batch, in their order; none: there are no more. The row is ours already.
 WITH noted AS (
     UPDATE {schema}._jobs_bulk_items i SET outcome = o.outcome, holder = o.holder
     FROM unnest($2::uuid[], $3::text[], $4::uuid[]) AS o (job_id, outcome, holder)
@@ -15,8 +15,10 @@ UPDATE {schema}._jobs_bulk b SET
     done = b.done + c.done, changed = b.changed + c.changed, gone = b.gone + c.gone,
     key_taken = b.key_taken + c.key_taken, locked = b.locked + c.locked, moved_at = c.now,
     reached = coalesce(($2::uuid[])[cardinality($2::uuid[])], b.reached),
-    status = CASE WHEN b.done + b.changed + b.gone + b.key_taken + b.locked + c.every < b.total THEN b.status ELSE 'done' END,
-    finished_at = CASE WHEN b.done + b.changed + b.gone + b.key_taken + b.locked + c.every < b.total THEN NULL ELSE c.now END
+    status = CASE WHEN c.every > 0 AND b.done + b.changed + b.gone + b.key_taken + b.locked + c.every < b.total
+                  THEN b.status ELSE 'done' END,
+    finished_at = CASE WHEN c.every > 0 AND b.done + b.changed + b.gone + b.key_taken + b.locked + c.every < b.total
+                       THEN NULL ELSE c.now END
 FROM counted c
 WHERE b.id = $1::uuid
 RETURNING {columns}
