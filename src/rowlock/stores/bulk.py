@@ -29,7 +29,6 @@ VERBS = {
 WAKING = ("requeue", "reprioritise", "reschedule")  # after which there may be something to claim
 
 MAX_ITEMS = 1_000_000
-LONGEST_LOOK = 20.0  # seconds in which a preview must have found its jobs
 BATCH = 500  # jobs that change in one transaction
 PREVIEW_LIFE = 3600.0  # seconds in which a preview may be started
 KEPT = 7 * 86_400.0  # seconds for which what has ended can be looked at
@@ -167,10 +166,8 @@ def too_many() -> InvalidInput:
     return InvalidInput("filter", "too_many", f"more than {MAX_ITEMS:,} jobs meet it: narrow it, and do it in parts")
 
 
-def too_broad() -> InvalidInput:
-    text = (
-        f"to find all jobs that meet it takes longer than {LONGEST_LOOK:g} s: add a topic, a state or a range of time"
-    )
+def too_broad(seconds: float) -> InvalidInput:
+    text = f"to find all jobs that meet it takes longer than {seconds:g} s: add a topic, a state or a range of time"
     return InvalidInput("filter", "too_broad", text)
 
 

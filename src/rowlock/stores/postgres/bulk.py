@@ -13,7 +13,6 @@ from msgspec import UNSET
 from rowlock.core import codec
 from rowlock.core.job import Status
 from rowlock.stores.bulk import (
-    LONGEST_LOOK,
     MAX_ITEMS,
     VERBS,
     Bulk,
@@ -38,6 +37,7 @@ from rowlock.stores.reading import Filter
 TRIES = ((500, "100"), (50, "100"), (5, "100"), (1, "1000"))
 _ATTEMPTS = 8  # of a job alone, whose key comes and goes
 
+LONGEST_LOOK = 50.0  # seconds in which a preview must have listed its jobs: the driver hangs up after 60
 # Of everything that meets the filter, by a plan for these values: it may well be a sequential scan.
 _LOOK = (
     "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = on; "
@@ -65,7 +65,7 @@ async def create(connection: Any, sql: Statements, schema: str, bulk: NewBulk, f
         try:
             told: str = await connection.execute(statement, *values)
         except asyncpg.QueryCanceledError:
-            raise too_broad() from None
+            raise too_broad(LONGEST_LOOK) from None
         total = int(told.rsplit(" ", 1)[1])  # INSERT 0 n
     if total > MAX_ITEMS:
         raise too_many()

@@ -16,7 +16,6 @@ from rowlock.core.job import Status
 from rowlock.stores.base import Changed
 from rowlock.stores.bulk import (
     KEPT,
-    LONGEST_LOOK,
     MAX_ITEMS,
     PREVIEW_LIFE,
     VERBS,
@@ -39,6 +38,7 @@ from rowlock.stores.sqlite.operators import Order
 from rowlock.stores.sqlite.rows import Times, json_text, span, sql
 
 _COLUMNS = "j.created, j.version + coalesce(json_array_length(j.history), 0) + j.history_dropped AS events"
+LONGEST_LOOK = 20.0  # seconds in which a preview must have listed its jobs: meanwhile nobody else can write
 _STEPS = 100_000  # of SQLite's machine, between two looks at the time
 
 # ── The preview ──
@@ -70,7 +70,6 @@ def create(conn: Connection, now: int, bulk: NewBulk, filter: Filter) -> Bulk:
 
 
 def _list(conn: Connection, bulk_id: str, filter: Filter) -> int:
-    """Nobody else can write meanwhile, so it has an end."""
     statement, values = _listing(bulk_id, filter)
     same_json(conn, statement)
     end = time.monotonic() + LONGEST_LOOK
@@ -79,7 +78,7 @@ def _list(conn: Connection, bulk_id: str, filter: Filter) -> int:
         return conn.execute(statement, values).rowcount
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-            raise too_broad() from None
+            raise too_broad(LONGEST_LOOK) from None
         raise
     finally:
         conn.set_progress_handler(None, 0)
