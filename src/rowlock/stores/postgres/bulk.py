@@ -132,14 +132,15 @@ async def _act(connection: Any, sql: Statements, bulk: Bulk, reached: UUID | Non
     archived = dict(await connection.fetch(sql.bulk_archived, bulk.id, away)) if away else {}
     fit, rivals = without_rivals(live) if bulk.action == "requeue" else ([one[0] for one in live], {})
     fit += [str(job_id) for job_id, same in archived.items() if same]
-    holders: dict[str, str | None] = {}  # of all that were answered; None: it is done
+    holders: dict[str, str | None] = {}  # of those that are done, for which it is None, and those whose key is taken
     for job_id, _, is_done, holder in await connection.fetch(*_verb(sql, bulk, fit)) if fit else []:
-        holders[str(job_id)] = None if is_done else str(holder)
+        if is_done or holder is not None:
+            holders[str(job_id)] = None if is_done else str(holder)
     told = []
     for row in found:
         job_id = str(row["job_id"])
         if job_id in rivals:
-            told.append(Told(job_id, "key_taken", holders[rivals[job_id]] or rivals[job_id]))
+            told.append(Told(job_id, "key_taken", holders.get(rivals[job_id]) or rivals[job_id]))
         elif job_id in holders:
             told.append(Told(job_id, "key_taken" if holders[job_id] else "done", holders[job_id]))
         else:  # what is fit and has no answer was pruned from the archive this moment

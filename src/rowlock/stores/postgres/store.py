@@ -45,7 +45,7 @@ from rowlock.stores.base import (
     Settled,
     WorkerInfo,
 )
-from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, Bulk, BulkItem, NewBulk, fitting
+from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, fitting
 from rowlock.stores.listing import Found, find, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.postgres import bulk as bulks
@@ -547,8 +547,6 @@ class PostgresStore:
         return bool(await self._fetch(self._sql.bulk_stop, bulk_id, by, reason))
 
     async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
-        self._hints.forget()
-
         async def run(connection: Any) -> Bulk | None:
             for most, patience in bulks.TRIES:
                 with suppress(bulks.Contended):
@@ -556,7 +554,10 @@ class PostgresStore:
                         return await bulks.run(connection, self._sql, bulk_id, max(min(limit, most), 1), patience)
             raise AssertionError("a job alone is never contended")
 
-        return await self._with_connection(run)
+        bulk = await self._with_connection(run)
+        if bulk is not None and bulk.action in WAKING:
+            self._hints.forget()
+        return bulk
 
     async def bulks(
         self, ids: Sequence[str] | None = None, *, before: str | None = None, limit: int = 50
