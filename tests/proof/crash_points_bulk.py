@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec import UNSET
 
-from rowlock.client.bulk import new_bulk
+from rowlock.client.bulk import new_bulk, run_all
 from rowlock.core.lifecycle import Failed
 from rowlock.stores.bulk import NewBulk
 from rowlock.stores.reading import Filter
@@ -66,8 +66,13 @@ async def _stopping(actor: Actor) -> Act:
     return lambda: actor.store.stop_bulk(actor.facts["bulk"], by=ACTOR)
 
 
+async def _look_again(actor: Actor, act: Act) -> None:
+    """As all who work on it do: for a moment the server may hold the row for a client that is gone."""
+    await run_all(actor.store, actor.facts["bulk"])
+
+
 case("create_bulk", _dead_letter, _creating, changes(BULK, "insert"))
 case("start_bulk", _preview, _starting, _entries("bulk_start"))
-case("run_bulk", _started, simply(lambda store, _: store.run_bulk()), steps("requeue"))
+case("run_bulk", _started, simply(lambda store, _: store.run_bulk()), steps("requeue"), recover=_look_again)
 case("stop_bulk", _started, _stopping, _entries("bulk_stop"))
 case("prune_bulks", _old, simply(lambda store, _: store.prune_bulks()), changes(BULK, "delete"))
