@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from msgspec import UNSET, UnsetType
 
 from rowlock import config
+from rowlock.client import bulk as bulks
+from rowlock.client.bulk import BulkPage, ItemsPage
 from rowlock.client.connections import Handle, Stores
 from rowlock.client.enqueue import Draftable, build, checked, draft, draft_of, plain, refuse_other_content, safe_insert
 from rowlock.client.host import ContextHost
@@ -43,6 +45,7 @@ from rowlock.core.lifecycle import MOVES
 from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreBusy, StoreError, WrongContext
 from rowlock.stores import open_store
 from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store, WorkerInfo
+from rowlock.stores.bulk import Bulk
 from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.inherited import keep_for_ever
@@ -503,6 +506,64 @@ class Jobs(Registry):
     async def paused(self) -> Sequence[Pause]:
         """The topics that are paused, with who, why and until when."""
         return await (await self._store()).paused()
+
+    # ── Many at once: docs/bulk.md ──
+
+    async def bulk(
+        self,
+        action: str,
+        filter: Filter | None = None,
+        *,
+        everything: bool = False,
+        priority: int | str | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        delay: float | timedelta | UnsetType = UNSET,
+        dry_run: bool = True,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Bulk:
+        """Requeue, cancel, delete, reprioritise (`priority`) or reschedule (`run_at`, or `delay` from its start) the
+        jobs that meet the filter now. As long as it is a dry run, it only lists them: nothing is changed before
+        `start_bulk`. Jobs that come later, or have moved since, are never caught."""
+        by, why = self._actor(by), _reason(reason)
+        wanted = Filter() if filter is None else filter
+        new = bulks.new_bulk(
+            self._ids.one(), action, wanted, everything=everything, priority=priority, run_at=run_at, delay=delay,
+            by=by, reason=why,
+        )  # fmt: skip
+        store = await self._store()
+        prepared = await bulks.prepare(store, new, wanted)
+        return prepared if dry_run else await bulks.start(store, prepared.id, by=by)
+
+    async def start_bulk(self, bulk_id: str, *, by: str | None = None) -> Bulk:
+        """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped."""
+        return await bulks.start(await self._store(), bulk_id, by=self._actor(by))
+
+    async def run_bulk(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
+        """Work on a started one here, until it is done or stopped. `progress` is told how it stands, now and then."""
+        return await bulks.run_all(await self._store(), bulk_id, progress)
+
+    async def stop_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
+        """What is done stays done; no further job is changed once this has returned."""
+        return await bulks.stop(await self._store(), bulk_id, by=self._actor(by), reason=_reason(reason))
+
+    async def get_bulk(self, bulk_id: str) -> Bulk:
+        """How it stands; BulkNotFound if it never was, or is gone."""
+        return await bulks.get(await self._store(), bulk_id)
+
+    async def bulk_sample(self, bulk_id: str) -> Sequence[Job]:
+        """The first ten of its jobs."""
+        return await bulks.sample(await self._store(), (await self.get_bulk(bulk_id)).id)
+
+    async def bulk_items(
+        self, bulk_id: str, *, outcome: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> ItemsPage:
+        """What became of each job: done, changed, gone, key_taken, locked; or unrun, which it has not come to."""
+        return await bulks.items(await self._store(), bulk_id, outcome, limit, cursor)
+
+    async def list_bulk(self, *, limit: int = 20, cursor: str | None = None) -> BulkPage:
+        """Bulk actions, newest first."""
+        return await bulks.page(await self._store(), limit, cursor)
 
     async def _store(self) -> Store:
         return (await self._stores.handle()).store

@@ -8,6 +8,7 @@ from msgspec import Struct
 from rowlock.core.fingerprint import fingerprint
 from rowlock.http.app import ROUTES
 from rowlock.http.routes import Route
+from rowlock.stores.reading import Filter
 from tests.http.harness import GUEST, JSON, PASSWORD, A, B, Who, World
 
 RULES = {"closed": "", "own": "scope_id = @request.auth.id", "open": "true"}
@@ -172,6 +173,16 @@ async def _end_session(world: World, target: Target) -> Ready:
     return Ready(f"/api/sessions/{cookie.split('_')[2]}", None, 204)
 
 
+def on_bulk(suffix: str = "", json: JSON | None = None, *, started: bool = False) -> Prepare:
+    """About no job at all: who may is the question."""
+
+    async def prepare(world: World, target: Target) -> Ready:
+        made = await world.jobs.bulk("cancel", Filter(topics=["none"]), dry_run=not started)
+        return Ready(f"/api/bulk/{made.id}{suffix}", json)
+
+    return prepare
+
+
 # How to ask each route for what it is for. There is no default: a new route must stand here.
 REQUESTS: dict[str, Prepare] = {
     "POST /api/jobs/enqueue": _enqueue,
@@ -226,6 +237,12 @@ REQUESTS: dict[str, Prepare] = {
     "POST /api/worker/release": of_run("release"),
     "POST /api/worker/give-up": of_run("give-up"),
     "POST /api/worker/goodbye": plain("/api/worker/goodbye", {"worker": "w"}, 204),
+    "POST /api/bulk": plain("/api/bulk", {"action": "cancel", "filter": {"topic": ["none"]}}, 201),
+    "GET /api/bulk": plain("/api/bulk"),
+    "GET /api/bulk/{id}": on_bulk(),
+    "POST /api/bulk/{id}/start": on_bulk("/start"),
+    "POST /api/bulk/{id}/stop": on_bulk("/stop", started=True),
+    "GET /api/bulk/{id}/items": on_bulk("/items"),
     "GET /healthz": plain("/healthz"),
     "GET /readyz": plain("/readyz"),
     "GET /metrics": plain("/metrics"),

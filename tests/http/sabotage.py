@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import rowlock.access.redaction
+import rowlock.client.bulk
 import rowlock.http.app
 import rowlock.http.call
 import rowlock.http.jobs
@@ -41,6 +42,7 @@ from rowlock.stores import reading
 from rowlock.stores.records import Write
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.http import test_bad_input as bad_input
+from tests.http import test_bulk as bulk
 from tests.http import test_injection as injection
 from tests.http import test_jwt as of_users
 from tests.http import test_login as login
@@ -200,6 +202,13 @@ def _told_in_full() -> Problem:
 def _without_an_entry(write: Any) -> Any:
     async def sabotaged(self: Any, writes: Any, entry: Any = None) -> Any:
         return await write(self, writes)
+
+    return sabotaged
+
+
+def _everything_unsaid(new_bulk: Any) -> Any:
+    def sabotaged(bulk_id: str, action: str, filter: reading.Filter, **options: Any) -> Any:
+        return new_bulk(bulk_id, action, filter, **options | {"everything": filter == reading.Filter()})
 
     return sabotaged
 
@@ -435,6 +444,18 @@ DEFENCES = [
         "a header stands there once",
         replaced(request, "_ONCE", ()),
         with_case(bad_input.test_a_header_that_decides_something_may_stand_there_once, "authorization"),
+    ),
+    Defence(
+        "A7",
+        "everything must be said",
+        wrapped(rowlock.client.bulk, "new_bulk", _everything_unsaid),
+        bulk.test_what_is_wrong_is_named_and_nothing_is_kept,
+    ),
+    Defence(
+        "A7",
+        "a page of a bulk action has a bound",
+        replaced(rowlock.client.bulk, "MAX_LIMIT", 1 << 20),
+        with_case(bulk.test_a_wrong_parameter_is_named, "limit=201", "limit"),
     ),
     Defence(
         "A9",

@@ -65,7 +65,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
     """A new verb belongs to one of these."""
     reads = {
         *("get", "events", "logs", "kept", "kept_counts", "list", "stats", "workers", "paused", "look", "held_by"),
-        *("records", "audit", "statuses", "failures"),
+        *("records", "audit", "statuses", "failures", "bulks", "bulk_items"),
         *(
             "series",
             "now",
@@ -103,6 +103,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "write_records",
             "sweep_records",
         ),
+        *("create_bulk", "start_bulk", "run_bulk", "stop_bulk", "prune_bulks"),
     }
     verbs = {name for name in vars(Store) if not name.startswith("_")}
     assert verbs - connects == reads | elsewhere | cases

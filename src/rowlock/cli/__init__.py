@@ -24,6 +24,7 @@ from rowlock.cli.groups import Lazy, Root, traceback_option
         "worker": Lazy("rowlock.cli.worker:worker", "Run jobs: module:jobs says whose."),
         "enqueue": Lazy("rowlock.cli.enqueue:enqueue", "Add a job."),
         "jobs": Lazy("rowlock.cli.jobs:jobs", "List, show, wait for, and steer jobs."),
+        "bulk": Lazy("rowlock.cli.bulk_group:bulk", "Many jobs at once: look first, then do it."),
         "topics": Lazy("rowlock.cli.topics:topics", "List, pause and resume topics."),
         "stats": Lazy("rowlock.cli.stats:stats", "How many jobs stand where, and how they ended."),
         "failures": Lazy("rowlock.cli.failures:failures", "Dead letters in groups that failed alike."),

@@ -21,7 +21,20 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, failures, jobs, operators, redacting, series, service, sessions, streams, workers
+from rowlock.http import (
+    access,
+    bulk,
+    failures,
+    jobs,
+    operators,
+    redacting,
+    series,
+    service,
+    sessions,
+    streams,
+    workers,
+)
+from rowlock.http.bulk_runner import BulkRunner
 from rowlock.http.call import Call, denied
 from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
@@ -33,7 +46,7 @@ from rowlock.http.request import Gone, Receive, Request, Send
 from rowlock.http.response import Response
 from rowlock.http.routes import Access, Route, Table
 from rowlock.http.settings import ApiSettings
-from rowlock.http.shapes import BatchBody, EnqueueBody
+from rowlock.http.shapes import ONE_OF, BatchBody, EnqueueBody
 from rowlock.http.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -41,7 +54,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock.http")
 
-_PARTS = (jobs, redacting, streams, series, failures, operators, workers, access, sessions, service)
+_PARTS = (jobs, redacting, bulk, streams, series, failures, operators, workers, access, sessions, service)
 ROUTES = [route for part in _PARTS for route in part.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
@@ -73,6 +86,7 @@ class Api:
         self.live = Live(jobs._store)
         self.desk = Desk(jobs._store)
         self.upkeep = Upkeep(jobs._store)
+        self.bulk = BulkRunner(jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -99,8 +113,10 @@ class Api:
             self.desk = Desk(self.jobs._store)
             self.readiness = service.Readiness()
             self.upkeep = Upkeep(self.jobs._store)
+            self.bulk = BulkRunner(self.jobs._store)
             if not self.settings.read_only:
                 self.upkeep.start()
+                self.bulk.open()
 
     def stop(self) -> None:
         """Whoever waits for something is told how it stands, now."""
@@ -116,6 +132,7 @@ class Api:
             else:
                 self.stop()
                 await self.upkeep.stop()
+                await self.bulk.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -344,10 +361,7 @@ def _renamed(shape: Any) -> dict[str, str]:
     if shape is BatchBody:
         return names | _renamed(EnqueueBody)
     # Of a list, a query names one at a time.
-    return names | {plural: one for plural, one in _ONE_OF.items() if one in names}
-
-
-_ONE_OF = {"ids": "id", "topics": "topic", "statuses": "status", "keys": "key", "tags": "tag"}
+    return names | {plural: one for plural, one in ONE_OF.items() if one in names}
 
 
 def _told(problem: Problem, request_id: str) -> Response:

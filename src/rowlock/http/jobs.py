@@ -147,23 +147,9 @@ async def get_job(call: Call) -> Response:
     return answer(job_body(call, await call.job("read")))
 
 
-def asked_filter(asked: shapes.FilterQuery, condition: Condition) -> Filter:
+def asked_filter(asked: shapes.JobFilter, condition: Condition) -> Filter:
     """Of the jobs that meet the condition."""
-    if asked.flow_id is not None:
-        try:
-            check_id(asked.flow_id)
-        except InvalidInput as error:
-            raise InvalidInput("flow_id", error.code, error.problem) from None
-    given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
-    return Filter(
-        ids=asked.id,
-        topics=asked.topic,
-        statuses=asked.status,
-        keys=asked.key,
-        tags=asked.tag,
-        payload=[_path(one) for one in asked.payload],
-        **_narrowed(condition, given),
-    )
+    return filter_of(asked, _narrowed(condition, {}))
 
 
 async def list_jobs(call: Call) -> Response:
@@ -181,6 +167,25 @@ async def list_jobs(call: Call) -> Response:
             partial=page.partial,
             next=page.next,
         )
+    )
+
+
+def filter_of(asked: shapes.JobFilter, more: dict[str, Any]) -> Filter:
+    """`more`: what is asked for beside it; what the caller asks comes first."""
+    if asked.flow_id is not None:
+        try:
+            check_id(asked.flow_id)
+        except InvalidInput as error:
+            raise InvalidInput("flow_id", error.code, error.problem) from None
+    given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
+    return Filter(
+        ids=asked.id,
+        topics=asked.topic,
+        statuses=asked.status,
+        keys=asked.key,
+        tags=asked.tag,
+        payload=[_path(one) for one in asked.payload],
+        **{**more, **given},
     )
 
 

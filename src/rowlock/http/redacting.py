@@ -42,6 +42,14 @@ def check_filter(call: Call, wanted: Filter) -> None:
             raise denied(call.identity, f"{hidden} is redacted: who may reveal it may look for it", field="payload")
 
 
+def check_guesses(call: Call, wanted: Filter) -> None:
+    """The same where it is told what is found, but not shown: so also by a part of the error (see `search`)."""
+    check_filter(call, wanted)
+    if wanted.error is not None and call.redaction and not may_reveal(call):
+        text = "error: only who may reveal jobs may choose them by it; fingerprint is for everyone"
+        raise denied(call.identity, text, field="error")
+
+
 def check_unmarked(call: Call, payload: Any, before: Job | None = None) -> None:
     """What was shown instead of a value must not become the value: of a hidden field, or, if `before` was shown to be
     edited, of any other in which it did not stand."""

@@ -121,7 +121,7 @@ class CloneBody(Asked, frozen=True, kw_only=True):
     tags: Tags | None = None
 
 
-class FilterQuery(Asked, frozen=True, kw_only=True):
+class JobFilter(Asked, frozen=True, kw_only=True):
     """`payload` is path=value with a JSON value, user.id=7; `error` is a part of last_error."""
 
     topic: tuple[Topic, ...] = ()
@@ -143,13 +143,16 @@ class FilterQuery(Asked, frozen=True, kw_only=True):
     fingerprint: Fingerprint | None = None
 
 
-class ListQuery(FilterQuery, frozen=True, kw_only=True):
+ONE_OF = {"ids": "id", "topics": "topic", "statuses": "status", "keys": "key", "tags": "tag"}  # a filter's names
+
+
+class ListQuery(JobFilter, frozen=True, kw_only=True):
     limit: Annotated[int, _said(minimum=1, maximum=MAX_LIMIT)] = 20
     offset: Annotated[int, _said(minimum=0, maximum=MAX_OFFSET)] = 0
     cursor: str | None = None
 
 
-class LiveQuery(FilterQuery, frozen=True, kw_only=True):
+class LiveQuery(JobFilter, frozen=True, kw_only=True):
     """`limit`: how many of the newest jobs that meet the rest are shown; 0: none. `stats`: numbers as well. `seconds`:
     when to end; 0: as soon as everything was told once."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
@@ -28,6 +28,9 @@ from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats
 from rowlock.stores.reading import Retention as Retention
 from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.series import Series, Window
+
+if TYPE_CHECKING:  # it has need of Edit
+    from rowlock.stores.bulk import Bulk, BulkItem, NewBulk
 
 MAX_PROGRESS_TEXT = 2000  # bytes of a stage or message
 MAX_LOG_LINES = 200  # kept with a job, the newest; what is dropped is counted
@@ -453,6 +456,42 @@ class Store(Protocol):
 
     async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
         """What was done by whom, the newest first; `before`: below this id."""
+        ...
+
+    # ── Bulk actions (stores/bulk.py) ──
+    async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
+        """A preview: the jobs that meet `filter` (see `bulk.fitting`) as they stand, by one snapshot. InvalidInput if
+        they are too many, or take too long to find."""
+        ...
+
+    async def start_bulk(self, bulk_id: str, *, by: str) -> bool:
+        """preview or stopped → running, with an entry in the audit. False: it is in another state, or too old."""
+        ...
+
+    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        """running → stopped: what is done stays done, and no further job is changed once this has returned."""
+        ...
+
+    async def run_bulk(self, bulk_id: str | None = None, limit: int = 500) -> Bulk | None:
+        """The next `limit` jobs of the one that has waited for longest (or of this one), in one transaction with what
+        is noted of it: each job is changed once, whoever dies in between. None: none is running, or others are at it.
+        Any number of processes may call it at once."""
+        ...
+
+    async def bulks(
+        self, ids: Sequence[str] | None = None, *, before: str | None = None, limit: int = 50
+    ) -> list[Bulk]:
+        """The newest first; `before`: below this id."""
+        ...
+
+    async def bulk_items(
+        self, bulk_id: str, *, outcome: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[BulkItem]:
+        """In the order of job ids, behind `after`; those of one outcome, or "unrun"."""
+        ...
+
+    async def prune_bulks(self, limit: int = 10_000) -> int:
+        """Remove previews that nobody has started, and what ended long ago, `limit` rows at a time; how many."""
         ...
 
     # ── Wake-up: a hint, never the truth ──

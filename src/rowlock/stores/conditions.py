@@ -39,6 +39,11 @@ class Renderer(ABC):
             return self.at_once(walk, where, "true" if hit is None else hit)
         return self.in_order(walk, where, hit)
 
+    def where(self, walk: Walk) -> str:
+        """What holds of all rows of a walk that meet the filter: for statements that take every one of them."""
+        self.step = Step(walk, None, 0, 0)
+        return " AND ".join([*self._driver(walk), *self._bounds(walk), *self._residue(walk)]) or "true"
+
     def _bounds(self, walk: Walk) -> list[str]:
         highs = [bound for bound in (self.step.after, walk.high) if bound is not None]
         bounds = [f"j.id < {self.id(min(highs))}"] if highs else []

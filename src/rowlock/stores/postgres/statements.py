@@ -8,6 +8,7 @@ from functools import cache
 
 from rowlock.core.sketch import GROWTH, LONGEST, SHORTEST
 from rowlock.stores import sql
+from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import cut_error
 from rowlock.stores.postgres.rows import CLAIMED_COLUMNS, CLAIMED_NULLS, COLUMNS
 
@@ -92,6 +93,17 @@ class Statements:
         self.record_sweep = _load("record_sweep", schema)
         self.audit_entry = _load("audit_entry", schema)
         self.audited = _load("audited", schema)
+        columns = ", ".join(f"b.{name}" for name in Bulk.__struct_fields__)
+        self.bulk_create = _load("bulk_create", schema).replace("{columns}", columns.replace("b.", ""))
+        self.bulk_start = _load("bulk_start", schema)
+        self.bulk_stop = _load("bulk_stop", schema)
+        self.bulk_take = _load("bulk_take", schema).replace("{columns}", columns)
+        self.bulk_next = _load("bulk_next", schema)
+        self.bulk_archived = _load("bulk_archived", schema)
+        self.bulk_note = _load("bulk_note", schema).replace("{columns}", columns)
+        self.bulks = _load("bulks", schema).replace("{columns}", columns)
+        self.bulk_items = _load("bulk_items", schema)
+        self.bulk_prune = _load("bulk_prune", schema)
         self.ring = _load("ring", schema)
         self.ungrouped = _load("ungrouped", schema).replace("{error}", _CUT_ERROR)
         self.group_failures = _load("group_failures", schema)

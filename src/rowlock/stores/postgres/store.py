@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,9 +45,11 @@ from rowlock.stores.base import (
     Settled,
     WorkerInfo,
 )
+from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, fitting
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.listing import Seen, Step, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
+from rowlock.stores.postgres import bulk as bulks
 from rowlock.stores.postgres import failures, listing, migrate, partitions, records, rollups, rows
 from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
 from rowlock.stores.postgres.doorbell import Doorbell
@@ -561,6 +563,52 @@ class PostgresStore:
 
     async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
         return [records.audited(row) for row in await self._fetch(self._sql.audited, before, max(limit, 0))]
+
+    # ── Bulk actions ──
+
+    async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
+        async def run(connection: Any) -> Bulk:
+            async with connection.transaction(isolation="read_committed"):
+                wanted = fitting(bulk.action, filter)
+                return await bulks.create(connection, self._sql, self._target.quoted_schema, bulk, wanted)
+
+        return await self._with_connection(run)
+
+    async def start_bulk(self, bulk_id: str, *, by: str) -> bool:
+        return bool(await self._fetch(self._sql.bulk_start, bulk_id, by, PREVIEW_LIFE, KEPT))
+
+    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        return bool(await self._fetch(self._sql.bulk_stop, bulk_id, by, reason))
+
+    async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
+        async def run(connection: Any) -> Bulk | None:
+            for most, patience in bulks.TRIES:
+                with suppress(bulks.Contended):
+                    async with connection.transaction(isolation="read_committed"):
+                        return await bulks.run(connection, self._sql, bulk_id, max(min(limit, most), 1), patience)
+            raise AssertionError("a job alone is never contended")
+
+        bulk = await self._with_connection(run)
+        if bulk is not None and bulk.action in WAKING:
+            self._hints.forget()
+        return bulk
+
+    async def bulks(
+        self, ids: Sequence[str] | None = None, *, before: str | None = None, limit: int = 50
+    ) -> list[Bulk]:
+        asked = None if ids is None else list(ids)
+        found = await self._fetch(self._sql.bulks, asked, before or rows.LARGEST_ID, max(limit, 0))
+        return [bulks.read(row) for row in found]
+
+    async def bulk_items(
+        self, bulk_id: str, *, outcome: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[BulkItem]:
+        found = await self._fetch(self._sql.bulk_items, bulk_id, bulks.behind(after), outcome, max(limit, 0))
+        return [bulks.item(row) for row in found]
+
+    async def prune_bulks(self, limit: int = 10_000) -> int:
+        [(count,)] = await self._fetch(self._sql.bulk_prune, max(limit, 0), PREVIEW_LIFE, KEPT)
+        return int(count)
 
     # ── Wake-up ──
 

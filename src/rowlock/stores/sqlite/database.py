@@ -17,6 +17,7 @@ from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
 from rowlock.errors import StoreBusy, StoreError
 from rowlock.stores import base
+from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import Filter, Page, Place, State, Stats
@@ -24,6 +25,7 @@ from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.reports import read_log
 from rowlock.stores.series import Series, Window
 from rowlock.stores.sqlite import (
+    bulk,
     grouping,
     migrate,
     operators,
@@ -350,6 +352,39 @@ class Database:
     def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         with translated(self.where):
             return reading.kept_counts(self.conn, limit)
+
+    # ── Bulk actions ──
+
+    def create_bulk(self, new: NewBulk, filter: Filter) -> Bulk:
+        with self.transaction() as now:
+            return bulk.create(self.conn, now, new, filter)
+
+    def start_bulk(self, bulk_id: str, *, by: str) -> bool:
+        with self.transaction() as now:
+            return bulk.start(self.conn, now, bulk_id, by)
+
+    def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        with self.transaction() as now:
+            return bulk.stop(self.conn, now, bulk_id, by, reason)
+
+    def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
+        with translated(self.where):  # mostly there is none: nobody need wait for a lock to learn that
+            if self.conn.execute(rows.sql("bulk_take"), {"id": bulk_id}).fetchone() is None:
+                return None
+        with self.transaction() as now:
+            return bulk.run(self.conn, now, bulk_id, limit)
+
+    def bulks(self, ids: Sequence[str] | None, before: str | None, limit: int) -> list[Bulk]:
+        with translated(self.where):
+            return bulk.find(self.conn, ids, before, limit)
+
+    def bulk_items(self, bulk_id: str, outcome: str | None, after: str | None, limit: int) -> list[BulkItem]:
+        with translated(self.where):
+            return bulk.items(self.conn, bulk_id, outcome, after, limit)
+
+    def prune_bulks(self, limit: int = 10_000) -> int:
+        with self.transaction() as now:
+            return bulk.prune(self.conn, now, limit)
 
     # ── Wake-up ──
 

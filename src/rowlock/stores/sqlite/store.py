@@ -36,6 +36,7 @@ from rowlock.stores.base import (
     Settled,
     WorkerInfo,
 )
+from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk
 from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration, require_none
@@ -347,6 +348,33 @@ class SqliteStore:
 
     async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         return await self._use().reader.call(lambda db: db.kept_counts(limit))
+
+    # ── Bulk actions ──
+
+    async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
+        return await self._write(lambda db: db.create_bulk(bulk, filter))
+
+    async def start_bulk(self, bulk_id: str, *, by: str) -> bool:
+        return await self._write(lambda db: db.start_bulk(bulk_id, by=by))
+
+    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        return await self._write(lambda db: db.stop_bulk(bulk_id, by=by, reason=reason))
+
+    async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
+        return await self._write(lambda db: db.run_bulk(bulk_id, limit))
+
+    async def bulks(
+        self, ids: Sequence[str] | None = None, *, before: str | None = None, limit: int = 50
+    ) -> list[Bulk]:
+        return await self._use().reader.call(lambda db: db.bulks(ids, before, limit))
+
+    async def bulk_items(
+        self, bulk_id: str, *, outcome: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[BulkItem]:
+        return await self._use().reader.call(lambda db: db.bulk_items(bulk_id, outcome, after, limit))
+
+    async def prune_bulks(self, limit: int = 10_000) -> int:
+        return await self._write(lambda db: db.prune_bulks(limit))
 
     # ── Wake-up ──
 
