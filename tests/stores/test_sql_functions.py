@@ -16,6 +16,7 @@ from rowlock.core.codec import clean_text
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed, Failed, Outcome, Released, Settlement, decide
 from rowlock.core.retry import DEFAULT_RETRY, Delays, RetryPolicy, backoff_table
+from rowlock.stores.postgres.store import PostgresStore
 from tests.stores.conftest import StoreDatabases, opened
 from tests.stores.harness import LEASE, NOBODY, START, PostgresHarness, claim_by
 from tests.stores.sql_client import SqlClient, SqlRun
@@ -352,7 +353,7 @@ async def test_a_claim_is_refused_by_field(sql: SqlClient) -> None:
         ({"lease": None}, "lease"),
     ):
         with pytest.raises(asyncpg.InvalidParameterValueError, match=f"^{field}: "):
-            await sql.claim_rows(**{"worker": "w1"} | wishes)  # type: ignore[arg-type]
+            await sql.claim_rows(**{"worker": "w1"} | wishes)
     assert await sql.claim_rows("w1", topics=[]) == []
 
 
@@ -395,7 +396,7 @@ async def test_a_write_must_say_which_run_it_means(sql: SqlClient) -> None:
     run = await sql.claimed()
     for write, field in itertools.product(WRITES.values(), run._fields):
         with pytest.raises(asyncpg.InvalidParameterValueError, match=f"^{field}: must be given"):
-            await write(sql, run._replace(**{field: None}))
+            await write(sql, SqlRun(**run._asdict() | {field: None}))
 
 
 REPEATED: dict[str, Callable[[SqlClient, SqlRun], Awaitable[str]]] = {
@@ -536,6 +537,70 @@ async def test_many_claimers_never_get_the_same_job(store: PostgresHarness, sql:
         done = await asyncio.gather(*(work(f"w{n}", client) for n, client in enumerate(clients)))
     assert sorted(job_id for mine in done for job_id in mine) == sorted(made)
     assert sum(figures[1] for figures in await counted(store)) == len(made)
+
+
+# ── The doorbell ──
+
+
+@pytest.fixture
+async def idle(store_databases: StoreDatabases) -> AsyncIterator[tuple[SqlClient, PostgresStore]]:
+    """A client, and a worker's store that waits for work and is rung for."""
+    async with store_databases.fresh() as url:
+        waiting = PostgresStore(url)
+        await waiting.open()
+        while not await waiting.wait_for_work(1.0):  # its own start rings once
+            pass
+        await silence(waiting)
+        client = await SqlClient.connect(url)
+        yield client, waiting
+        await client.close()
+        await waiting.close()
+
+
+async def silence(waiting: PostgresStore) -> None:
+    while await waiting.wait_for_work(0.1):  # a ring has an echo
+        pass
+
+
+async def test_who_waits_is_woken_by_the_commit(idle: tuple[SqlClient, PostgresStore]) -> None:
+    sql, waiting = idle
+    async with sql.connection.transaction():
+        await sql.enqueue()
+        assert not await waiting.wait_for_work(0.05)
+    assert await waiting.wait_for_work(30.0)
+    await silence(waiting)
+    await sql.enqueue(notify=False)
+    assert not await waiting.wait_for_work(0.1)
+
+
+async def test_whatever_is_ready_again_rings_too(idle: tuple[SqlClient, PostgresStore]) -> None:
+    sql, waiting = idle
+    for again in (lambda run: sql.fail(run, delay=timedelta(0)), sql.release, lambda run: expired(sql)):
+        await sql.enqueue(notify=False)
+        [run] = await sql.claim()
+        await again(run)
+        assert await waiting.wait_for_work(30.0)
+        await silence(waiting)
+        await sql.connection.execute("DELETE FROM _jobs")
+
+
+async def expired(sql: SqlClient) -> None:
+    await sql.connection.execute("UPDATE _jobs SET locked_until = locked_until - interval '1 hour'")
+    assert await sql.rescue() == 1
+
+
+async def test_nothing_is_sent_when_nobody_waits(store: PostgresHarness, sql: SqlClient) -> None:
+    heard: list[str] = []
+    listener = await asyncpg.connect(store.url)
+    await listener.add_listener("rowlock_public", lambda *said: heard.append(str(said)))
+    await sql.enqueue()
+    await listener.execute("NOTIFY rowlock_public, 'the end'")
+    while not heard:
+        await listener.execute("SELECT 1")
+    assert len(heard) == 1
+    assert "the end" in heard[0]
+    assert await store.fetch("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
+    await listener.close()
 
 
 # ── Together with the library ──

@@ -203,7 +203,8 @@ BEGIN
                        -- Whoever takes a run away names its worker; who ends it by itself is the worker.
                        AND coalesce(e->>'worker', e->>'by') = _jobs_verdict.worker
                      ORDER BY n DESC LIMIT 1) END
-        FROM {schema}._jobs_all j WHERE j.id = _jobs_verdict.id
+        FROM {schema}._jobs_all j  -- a range: see _jobs_find
+        WHERE j.id BETWEEN _jobs_verdict.id AND _jobs_verdict.id ORDER BY j.id LIMIT 1
     ) = ANY (events) THEN 'already' ELSE 'lost' END;
 END $$;
 
@@ -259,6 +260,16 @@ BEGIN
     FOR NO KEY UPDATE;
 END $$;
 
+-- A job's id, if there is one; completed jobs too. A range, and its order: planned while the archive was empty, a search for
+-- one id would go through any index that holds ids, from one end to the other. Only the primary key has them in order.
+CREATE FUNCTION {schema}._jobs_find(id uuid) RETURNS uuid LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT j.id FROM (SELECT id FROM {schema}._jobs UNION ALL SELECT id FROM {schema}._jobs_archive) j
+        WHERE j.id BETWEEN _jobs_find.id AND _jobs_find.id ORDER BY j.id LIMIT 1);
+END $$;
+
 -- ── For clients ──
 
 -- The id of the new job; or of the one that was there before: with the same id, or live with the same topic and key.
@@ -310,10 +321,8 @@ BEGIN
     PERFORM {schema}._jobs_check_text(enqueue_job.trace, 'trace', 512);
 
     IF enqueue_job.id IS NOT NULL THEN  -- a repeat, more often than not: then nothing need be written
-        SELECT j.id INTO found_id FROM (
-            SELECT id FROM {schema}._jobs UNION ALL SELECT id FROM {schema}._jobs_archive) j
-        WHERE j.id = new_id LIMIT 1;
-        IF FOUND THEN
+        found_id := {schema}._jobs_find(new_id);
+        IF found_id IS NOT NULL THEN
             RETURN found_id;
         END IF;
     END IF;
@@ -335,23 +344,23 @@ BEGIN
         ON CONFLICT DO NOTHING;
         IF FOUND THEN
             -- A job that was made and completed since we looked: from the insert on nobody can bring this id in.
-            IF enqueue_job.id IS NOT NULL AND EXISTS (SELECT 1 FROM {schema}._jobs_archive a WHERE a.id = new_id) THEN
+            IF enqueue_job.id IS NOT NULL AND (
+                SELECT a.id FROM {schema}._jobs_archive a WHERE a.id BETWEEN new_id AND new_id ORDER BY a.id LIMIT 1
+            ) IS NOT NULL THEN
                 DELETE FROM {schema}._jobs j WHERE j.id = new_id;
             ELSIF notify THEN
                 PERFORM {schema}._jobs_ring();
             END IF;
             RETURN new_id;
         END IF;
-        SELECT j.id INTO found_id FROM (
-            SELECT id FROM {schema}._jobs UNION ALL SELECT id FROM {schema}._jobs_archive) j
-        WHERE j.id = new_id LIMIT 1;
-        IF NOT FOUND THEN
+        found_id := {schema}._jobs_find(new_id);
+        IF found_id IS NULL THEN
             SELECT j.id INTO found_id FROM {schema}._jobs j
             WHERE j.topic = enqueue_job.topic AND j.key = enqueue_job.key AND j.key IS NOT NULL
               AND j.status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')
             LIMIT 1;
         END IF;
-        IF FOUND THEN
+        IF found_id IS NOT NULL THEN
             RETURN found_id;
         END IF;
         -- Whoever held the key ended between our INSERT and our look: it is free again.
