@@ -1,4 +1,4 @@
-"""The SQL functions touch their own jobs only, whatever else is in the tables and whatever the session's settings."""
+"""The SQL functions touch their own jobs only, whatever else is in the tables, in a session that sets nothing."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -27,10 +27,10 @@ CROWD = [
 ]
 
 
-@pytest.fixture(params=[{}, {"plan_cache_mode": "force_custom_plan"}], ids=["", "planned anew"])
-async def sql(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIterator[SqlClient]:
+@pytest.fixture
+async def sql(postgres_url: str) -> AsyncIterator[SqlClient]:
     await PostgresStore(postgres_url).migrate()
-    client = await SqlClient.connect(postgres_url, **request.param)
+    client = await SqlClient.connect(postgres_url)
     yield client
     await client.close()
 
