@@ -19,6 +19,7 @@ class Write(Protocol):
     def __call__(self, sql: SqlClient, run: SqlRun) -> Awaitable[str]: ...
 
 
+STRANGER = "host-104-dddd"
 _LEASE = timedelta(seconds=LEASE)
 _ENDS: tuple[tuple[str | None, Write], ...] = (
     ("boom", lambda sql, run: sql.fail(run, "boom", delay=timedelta(0))),
@@ -158,13 +159,15 @@ class SqlLives(RandomLives):
             sql = await self._sql()
             await self._told(write(sql, run), ("lost",) if first == "lost" else ("already", "lost"), run)
             await self._told(sql.heartbeat(run, _LEASE), ("lost",), run)
+            other = run._replace(worker=STRANGER)
+            await self._told(write(sql, other), ("lost",), other)
 
     async def _stranger(self) -> None:
         """Another worker, or another run, wants to write to a job that is held."""
         if self.running:
             job, worker = self.random.choice(self.running)
             run = SqlRun(job.id, job.version, worker)
-            stranger = self.random.choice([run._replace(worker="host-104-dddd"), run._replace(version=run.version + 1)])
+            stranger = self.random.choice([run._replace(worker=STRANGER), run._replace(version=run.version + 1)])
             sql, (_, write) = await self._sql(), self.random.choice(_ENDS)
             await self._told(sql.heartbeat(stranger, 9 * _LEASE), ("lost",), stranger)
             await self._told(write(sql, stranger), ("lost",), stranger)
