@@ -589,6 +589,32 @@ async def expired(sql: SqlClient) -> None:
     assert await sql.rescue() == 1
 
 
+async def test_in_a_schema_of_one_s_own_that_is_not_searched(postgres_url: str) -> None:
+    waiting = PostgresStore(f"{postgres_url}?schema=Own_jobs")
+    await waiting.migrate()
+    await waiting.open()
+    connection = await asyncpg.connect(postgres_url)
+    while not await waiting.wait_for_work(1.0):  # its own start rings once
+        pass
+    await silence(waiting)
+    job_id = await connection.fetchval("""SELECT "Own_jobs".enqueue_job('mail', key => 'k')""")
+    assert await waiting.wait_for_work(30.0)
+    claim = """SELECT id, version FROM "Own_jobs".claim_job_batch('w1', '{mail}')"""
+    for end, answer in (
+        ("release_job($1, $2, 'w1')", "applied"),
+        ("fail_job($1, $2, 'w1', 'no', '0')", "applied"),
+        ("heartbeat_job($1, $2, 'w1')", "kept"),
+    ):
+        [run] = await connection.fetch(claim)
+        assert run["id"] == job_id
+        assert await connection.fetchval(f'SELECT "Own_jobs".{end}', *run) == answer
+    assert await connection.fetchval("""SELECT "Own_jobs".rescue_jobs(grace => '0')""") == 0
+    for answer in ("applied", "already"):
+        assert await connection.fetchval("""SELECT "Own_jobs".complete_job($1, 3, 'w1')""", job_id) == answer
+    await connection.close()
+    await waiting.close()
+
+
 async def test_nothing_is_sent_when_nobody_waits(store: PostgresHarness, sql: SqlClient) -> None:
     heard: list[str] = []
     listener = await asyncpg.connect(store.url)
