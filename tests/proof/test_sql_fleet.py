@@ -13,10 +13,10 @@ from tests.proof.lives import World
 from tests.proof.sql_fleet import SqlFleet
 from tests.servers import Databases
 
-SEEDS, JOBS = (12, 300) if os.environ.get("ROWLOCK_PROOF") == "full" else (1, 80)
+SEEDS, JOBS = (6, 200) if os.environ.get("ROWLOCK_PROOF") == "full" else (1, 80)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(0)
 async def test_a_fleet_of_sql_clients(postgres_databases: Databases) -> None:
     began = time.monotonic()
     histories, found, wrong = [], [], []

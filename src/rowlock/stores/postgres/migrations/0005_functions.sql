@@ -192,7 +192,7 @@ END $$;
 
 -- What became of a run that could not be written: `already`, if it had ended so before (the answer to that got lost).
 CREATE FUNCTION {schema}._jobs_verdict(id uuid, version integer, worker text, events text[])
-RETURNS text LANGUAGE plpgsql SET enable_seqscan = off AS $$
+RETURNS text LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN CASE WHEN (
@@ -262,7 +262,8 @@ END $$;
 
 -- A job's id, if there is one; completed jobs too. A range, and its order: planned while the archive was empty, a search for
 -- one id would go through any index that holds ids, from one end to the other. Only the primary key has them in order.
-CREATE FUNCTION {schema}._jobs_find(id uuid) RETURNS uuid LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION {schema}._jobs_find(id uuid)
+RETURNS uuid LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
