@@ -1,5 +1,6 @@
 """`place`: a migrated database with a table of the application's own. `kind`: a connection to it, each in turn."""
 
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -42,9 +43,9 @@ async def postgres_at(url: str, *, schema: str = "public") -> AsyncIterator[Plac
 
 
 @asynccontextmanager
-async def sqlite_at(path: Path) -> AsyncIterator[Place]:
+async def sqlite_at(path: Path, template: Path) -> AsyncIterator[Place]:
+    shutil.copyfile(template, path)
     store = SqliteStore(path)
-    await store.migrate()
     await store.open()
     try:
         assert store._opened
@@ -61,8 +62,8 @@ async def postgres_place(client_databases: ClientDatabases) -> AsyncIterator[Pla
 
 
 @pytest.fixture
-async def sqlite_place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with sqlite_at(tmp_path / "app.db") as place:
+async def sqlite_place(tmp_path: Path, sqlite_template: Path) -> AsyncIterator[Place]:
+    async with sqlite_at(tmp_path / "app.db", sqlite_template) as place:
         yield place
 
 
@@ -77,7 +78,9 @@ async def open_places(
         async def place(dialect: str) -> Place:
             if dialect not in places and dialect == "sqlite":
                 path = tmp_path_factory.mktemp("places") / "app.db"
-                places[dialect] = await stack.enter_async_context(sqlite_at(path))
+                places[dialect] = await stack.enter_async_context(
+                    sqlite_at(path, request.getfixturevalue("sqlite_template"))
+                )
             elif dialect not in places:
                 databases: ClientDatabases = request.getfixturevalue("client_databases")
                 url = await stack.enter_async_context(databases.fresh())
