@@ -9,6 +9,9 @@ ARGS ?=
 BENCH := .bench/venv
 DURATION ?= 2h
 
+# Some shells set it. Tests start hundreds of interpreters, and each would compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test proof faults faults-long bench bench-quick check format clean
 
 help: ## list these targets

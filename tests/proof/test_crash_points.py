@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from rowlock.stores import open_store
 from rowlock.stores.base import Store
@@ -40,10 +41,11 @@ def stage_databases(postgres: PostgresServer) -> StageDatabases:
     return StageDatabases(postgres, Stage.prepare)
 
 
-@pytest.fixture(params=KINDS)
-async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
+@pytest_asyncio.fixture(params=KINDS, scope="module", loop_scope="module")
+async def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    """One for all: every performance begins by clearing it."""
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/jobs.db"
+        url = f"sqlite:///{tmp_path_factory.mktemp('stage')}/jobs.db"
         await Stage.prepare(url)
         async with opened_stage(url) as stage:
             yield stage
@@ -109,6 +111,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
     assert verbs - connects == reads | elsewhere | cases
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CASES)
 async def test_the_last_reply_of_a_verb_is_not_heard(stage: Stage, name: str, victims: Victims) -> None:
     """By a process that dies of it, and by one that goes on."""
@@ -120,6 +123,7 @@ async def test_the_last_reply_of_a_verb_is_not_heard(stage: Stage, name: str, vi
 
 
 @pytest.mark.proof
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CASES)
 async def test_every_point_of_a_verb(stage: Stage, name: str, victims: Victims) -> None:
     case, began = CASES[name], time.monotonic()

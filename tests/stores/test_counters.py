@@ -11,7 +11,10 @@ from rowlock.stores.base import DAY, Edit, Retention
 from rowlock.stores.postgres import store as postgres
 from rowlock.stores.reading import Counts
 from rowlock.stores.sqlite import reading as sqlite
+from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, Harness, ids, job, settlement
+
+store = shared_store
 
 
 def runs(counts: Counts) -> tuple[int, int, int]:

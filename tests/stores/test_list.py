@@ -14,7 +14,10 @@ from rowlock.core.lifecycle import Completed, Failed
 from rowlock.errors import InvalidInput
 from rowlock.stores import listing
 from rowlock.stores.reading import MAX_TOTAL, Filter, Page
+from tests.stores.conftest import shared_store
 from tests.stores.harness import NOBODY, START, Harness, job, settlement
+
+store = shared_store
 
 FLOW = "0193fb1e-0000-7000-8000-00000000f10f"
 MIDDLE = START + timedelta(seconds=30)

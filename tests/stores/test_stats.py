@@ -10,8 +10,11 @@ from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released
 from rowlock.stores import reading
 from rowlock.stores.base import DAY, Retention
 from rowlock.stores.reading import Stats, TopicStats
+from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, OUTCOMES, Harness, claim_by, job, settlement
 from tests.stores.processes import real_job, stores
+
+store = shared_store
 
 ENDS = ("completed", "failed", "expired", "cancelled")
 
