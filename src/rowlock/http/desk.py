@@ -43,6 +43,7 @@ class Desk:
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store
         self._turns = Turns()
+        self._polls = 0  # who waits, or is about to look
         self.timeouts = Timeouts()
         self._known: dict[str, WorkerInfo] = {}
         self._reports: dict[str, float] = {}  # when the next one is due
@@ -58,6 +59,15 @@ class Desk:
 
     async def claim(self, wanted: Claim, wait: float, host: str, gone: asyncio.Future[Any]) -> list[Job]:
         """What there is, or what comes within `wait` seconds; nothing for those who are `gone` by then."""
+        if wait and self._polls >= MOST_WAITING:
+            raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
+        self._polls += 1
+        try:
+            return await self._claim(wanted, wait, host, gone)
+        finally:
+            self._polls -= 1
+
+    async def _claim(self, wanted: Claim, wait: float, host: str, gone: asyncio.Future[Any]) -> list[Job]:
         store = await self._store()
         info = WorkerInfo(
             name=wanted.worker, host=host, pid=0, topics=tuple(sorted(lane.topic for lane in wanted.lanes)),
@@ -90,8 +100,6 @@ class Desk:
     ) -> bool:
         """Is it their turn to look? Meanwhile they are alive, and said to be."""
         while (left := until - time.monotonic()) > 0 and not (self._stopping or gone.done()):
-            if self.waiting >= MOST_WAITING:
-                raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
             self._listen(store)
             if await self._turns.wait(wanted.lanes, min(left, _report_after(info)), gone):
                 return True
