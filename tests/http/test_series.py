@@ -123,7 +123,7 @@ async def test_a_server_folds_without_any_worker(world: World) -> None:
 
 
 async def test_folding_and_sweeping_are_among_its_duties() -> None:
-    assert [duty.do for duty in DUTIES] == [fold_counts, sweep_rollups]
+    assert {fold_counts, sweep_rollups} <= {duty.do for duty in DUTIES}
 
 
 async def lifespan(app: Any, inside: Any) -> None:

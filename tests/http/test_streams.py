@@ -222,7 +222,7 @@ async def test_what_is_redacted_is_not_streamed_either(world: World) -> None:
     job_id = await world.enqueue(A, payload={"password": "hunter22"})
     store = await world.store()
     await store.claim(claim_by("w1", "mail"))
-    await store.progress([Progress(job_id, 1, 40.0, "password=hunter22", "password: hunter22", worker="w1")])
+    await store.progress([Progress(job_id, 1, 40.0, "password=hunter22", "about hunter22", worker="w1")])
     async with reading(world, "read token", "topic=mail") as reader:
         await until_true(lambda: job_id in reader.jobs)
         assert "hunter22" not in reader.text

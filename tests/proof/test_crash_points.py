@@ -68,6 +68,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
     reads = {
         *("get", "events", "logs", "kept", "kept_counts", "list", "stats", "workers", "paused", "look", "held_by"),
         *("records", "audit", "statuses", "failures", "bulks", "bulk_items"),
+        *("states", "newest", "newest_of_scopes", "mark"),
         *(
             "series",
             "now",

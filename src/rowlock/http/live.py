@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rowlock.access.redaction import Redaction
 from rowlock.core.conditions import Compared, Condition, holds
-from rowlock.core.job import LIVE
+from rowlock.core.job import LIVE, Job
 from rowlock.errors import StoreError
 from rowlock.http.shapes import LiveJob, LiveJobs
 from rowlock.runtime.patience import Patience
@@ -34,6 +35,7 @@ _BUDGET = 1.0  # seconds of one look at lists; those that have not had their tur
 _LATE = 5.0  # seconds without a look after which a view's watchers are told that it is behind
 _TOGETHER = 20  # lists that are looked up in one go, so that others get their turn at the database
 _AT_ONCE = 1000  # jobs whose states are read in one go
+_JOBS_AT_ONCE = 100  # jobs that are read whole in one go
 _SETTLED = 1.5  # seconds between two looks at jobs that have completed
 _FOLLOWED = 2000  # jobs of a view that are followed to their end when newer ones have taken their place
 _REMEMBERED = 5000  # jobs of a view whose end is kept for those who read slowly
@@ -41,6 +43,7 @@ MOST, MOST_BY_RULE = 1000, 50  # streams at once: in this process, and of one wh
 
 _encode = msgspec.json.Encoder().encode
 Rows = Mapping[str, LiveJob]
+Said = tuple[str | None, str | None]
 Wake = Callable[[], None]
 
 
@@ -99,6 +102,7 @@ class JobsView(View):
     def __init__(self, filter: Filter, condition: Condition, limit: int, redaction: Redaction) -> None:
         super().__init__()
         self._redaction = redaction
+        self._said: dict[str, tuple[Said, Said]] = {}  # what jobs say of themselves, and what of it is shown
         self.filter = filter
         self.limit = limit
         asked = {name for name in filter.__struct_fields__ if given(filter, name)} - {"where"}
@@ -125,16 +129,19 @@ class JobsView(View):
             return wanted
         return {job_id for job_id in wanted if (job := shown.get(job_id)) is None or job.status != "completed"}
 
-    def take(self, newest: Iterable[str], read: Container[str], states: Mapping[str, State]) -> None:
-        """The next answer. `states` are of those of the newest and of those shown that were `read`."""
+    def take(
+        self, newest: Iterable[str], read: Container[str], states: Mapping[str, State], jobs: Mapping[str, Job]
+    ) -> None:
+        """The next answer. `states` are of those of the newest and of those shown that were `read`, `jobs` those that
+        were `unheard`."""
         old, rows, followed = self.shown, {}, 0
         for job_id in newest:
-            if (job := self._seen(states.get(job_id)) if job_id in read else old[job_id]) is not None:
+            if (job := self._seen(states.get(job_id), jobs) if job_id in read else old[job_id]) is not None:
                 rows[job_id] = job
         for job_id, before in old.items():
             if job_id in rows or before.status not in LIVE:
                 continue
-            job = self._seen(states.get(job_id))
+            job = self._seen(states.get(job_id), jobs)
             if job is None:
                 continue
             if job.status not in LIVE:
@@ -146,17 +153,36 @@ class JobsView(View):
         if self.now is None or rows != old:
             while len(self._ended) > _REMEMBERED:
                 del self._ended[next(iter(self._ended))]
+            self._said = {job_id: said for job_id, said in self._said.items() if job_id in rows}
             self._answer(rows)
 
-    def _seen(self, state: State | None) -> LiveJob | None:
+    def _seen(self, state: State | None, jobs: Mapping[str, Job]) -> LiveJob | None:
         if state is None or self.filter.scope_id not in (None, state.scope_id):
             return None
         if self._condition is not True and not holds(self._condition, _columns(state)):
             return None
         shown = {name: getattr(state, name) for name in LiveJob.__struct_fields__}
-        for name in ("stage", "message"):
-            shown[name] = self._redaction.said(shown[name])
+        shown["stage"], shown["message"] = self._texts(state, jobs)
         return LiveJob(**shown)
+
+    def unheard(self, read: Iterable[str], states: Mapping[str, State]) -> list[str]:
+        """Jobs that say something new, in which there may be what is hidden elsewhere in them."""
+        if not self._redaction:
+            return []
+        speaking = [state for job_id in read if (state := states.get(job_id)) is not None and any(_said(state))]
+        return [state.id for state in speaking if state.id not in self._said or self._said[state.id][0] != _said(state)]
+
+    def _texts(self, state: State, jobs: Mapping[str, Job]) -> Said:
+        """What a job says of itself, as far as it is shown."""
+        said = _said(state)
+        if not self._redaction or not any(said):
+            return said
+        known = self._said.get(state.id)
+        if known is None or known[0] != said:
+            job = jobs.get(state.id)  # None: it has gone since
+            shown = None if job is None else self._redaction.job(replace(job, stage=said[0], message=said[1]))
+            known = self._said[state.id] = said, (None, None) if shown is None else (shown.stage, shown.message)
+        return known[1]
 
     def _render(self, told: Told | None) -> bytes:
         new = self.shown
@@ -168,6 +194,10 @@ class JobsView(View):
         items = [job for job_id, job in new.items() if old.get(job_id) != job]
         items += [self._ended[job_id] for job_id in gone if job_id in self._ended and old[job_id].status in LIVE]
         return event("jobs", LiveJobs(items=items, gone=gone))
+
+
+def _said(state: State) -> Said:
+    return state.stage, state.message
 
 
 def _columns(state: State) -> dict[str, Any]:
@@ -325,5 +355,9 @@ async def _take(store: Store, views: Sequence[JobsView], newest: Sequence[Sequen
     states: dict[str, State] = {}
     for n in range(0, len(ids), _AT_ONCE):
         states |= await store.states(ids[n : n + _AT_ONCE])
+    unheard = list({job_id for view, these in zip(views, read, strict=True) for job_id in view.unheard(these, states)})
+    jobs: dict[str, Job] = {}
+    for n in range(0, len(unheard), _JOBS_AT_ONCE):
+        jobs |= await store.get(unheard[n : n + _JOBS_AT_ONCE])
     for view, found, these in zip(views, newest, read, strict=True):
-        view.take(found, these, states)
+        view.take(found, these, states, jobs)
