@@ -64,6 +64,20 @@ async def test_a_preview_then_the_start_and_what_became_of_each(world: World) ->
     assert len(requeued) == 12
 
 
+async def test_a_filter_by_payload_is_shown_without_what_is_redacted(world: World) -> None:
+    await world.change_settings(redact=["password"])
+    await world.enqueue(A, payload={"user": {"id": 7, "password": "hunter22"}})
+    asked = {"action": "cancel", "filter": {"payload": ["user.id=7", "user.password=hunter22"]}}
+    assert is_problem(await world.post("manage token", "/api/bulk", asked), 403)
+    seen = await made(world, asked)
+    assert (seen["total"], seen["filter"]["payload"]) == (1, {"user.id": 7, "user.password": "[redacted]"})
+    for path in ("/api/bulk", f"/api/bulk/{seen['id']}"):
+        answer = await world.get("read token", path)
+        assert answer.status_code == 200
+        assert "hunter22" not in answer.text
+    assert is_problem(await world.post("manage token", "/api/bulk", {**asked, "filter": {"error": "hunter"}}), 403)
+
+
 async def test_without_a_dry_run_it_starts_at_once(world: World) -> None:
     ids = [await world.enqueue(A) for _ in range(3)]
     body = {"action": "reprioritise", "filter": {"id": ids}, "priority": "explicit", "dryRun": False}

@@ -145,6 +145,36 @@ async def test_jobs_by_id(world: World) -> None:
         await until_true(lambda: reader.statuses == {})
 
 
+async def test_a_completed_job_that_is_deleted_is_gone_though_nothing_else_happens(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those are looked at only now and then: the last write may come in between."""
+    monkeypatch.setattr(live, "_SETTLED", 0.5)
+    job_id = await world.ended(A, "mail")
+    async with reading(world, "read token", f"id={job_id}&stats=false") as reader:
+        await until_true(lambda: job_id in reader.jobs)
+        await (await world.store()).delete([job_id], by="test")
+        await until_true(lambda: job_id not in reader.jobs)
+
+
+async def test_an_end_that_was_taken_back_is_not_told_again(world: World) -> None:
+    async with reading(world, "read token", "topic=mail&limit=1&stats=false") as reader:
+        first = await world.enqueue(A)
+        await until_true(lambda: first in reader.jobs)
+        second = await world.enqueue(A)
+        await until_true(lambda: second in reader.jobs)
+        await world.jobs.cancel(first)
+        await until_true(lambda: first not in reader.jobs)
+        await world.jobs.delete(second)
+        await until_true(lambda: reader.statuses == {first: "cancelled"})
+        await world.jobs.requeue(first)
+        await until_true(lambda: reader.statuses == {first: "pending"})
+        reader.ended.clear()
+        await world.jobs.delete(first)
+        await until_true(lambda: reader.jobs == {})
+        assert reader.ended == {}
+
+
 async def test_one_reader_for_all_who_look_at_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await world.store()
     asked: list[int] = []
@@ -277,6 +307,24 @@ async def test_the_database_is_away_for_a_moment(world: World, monkeypatch: pyte
         job_id = await world.enqueue(A)
         await until_true(lambda: job_id in reader.jobs)
         assert len(failures) == 3
+
+
+async def test_a_mistake_of_the_reader_does_not_silence_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = type(await world.store())
+    mark, failures = store.mark, list[int]()
+
+    async def broken(self: Any) -> str:
+        if not failures:
+            failures.append(1)
+            raise OSError("nobody thought of this")
+        return await mark(self)
+
+    monkeypatch.setattr(live, "_IDLE", 0.1)
+    async with reading(world, "read token", "topic=mail&stats=false") as reader:
+        await until_true(lambda: bool(reader.events))
+        monkeypatch.setattr(store, "mark", broken)
+        job_id = await world.enqueue(A)
+        await until_true(lambda: job_id in reader.jobs and bool(failures))
 
 
 async def test_too_much_to_look_at_leaves_the_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,6 +204,10 @@ class Redaction:
         """Any text that tells of a job."""
         return self._texts(self._values(job))(text) if self else text
 
+    def teller(self, job: Job) -> Callable[[str], str]:
+        """The same for all that a job is going to say."""
+        return self._texts(self._values(job))
+
     def said(self, text: str | None) -> str | None:
         """The same of what somebody may have said, or not."""
         return text and self.text(text)

@@ -111,10 +111,10 @@ def _shown(call: Call, filter: dict[str, Any]) -> dict[str, Any]:
     """Who may reveal a value may look for it; who looks on sees neither."""
     hide, shown = call.redaction, dict(filter)
     if "payload" in shown:
-        pairs = [
-            (path, value, hide.hidden_in(value, ("payload", *path.split(".")))) for path, value in shown["payload"]
-        ]
-        shown["payload"] = [[path, value if hidden is None else MARK] for path, value, hidden in pairs]
+        shown["payload"] = {
+            path: value if hide.hidden_in(value, ("payload", *path.split("."))) is None else MARK
+            for path, value in shown["payload"].items()
+        }
     if "error" in shown:
         shown["error"] = hide.said(shown["error"])
     return shown

@@ -123,7 +123,7 @@ class Stream:
     def _look(self, condition: Condition) -> None:
         asked, call = self._asked, self._call
         if asked.limit:
-            make = partial(JobsView, self._filter, condition, asked.limit, call.redaction)
+            make = partial(JobsView, self._filter, condition, asked.limit, call.redaction, self._live.voices)
             self._join(f"jobs {asked.limit} {self._filter!r} {condition!r} {call.settings.revision}", make)
         if asked.stats:
             topic = asked.topic[0] if len(asked.topic) == 1 else None
@@ -148,15 +148,15 @@ class Stream:
             return problem.code
         except RowlockError:
             return None  # the database is away: nothing new is told before it is back
-        condition = visible(call)
-        if condition != self._condition or call.settings.revision != self._call.settings.revision:
+        before = self._condition, self._call.settings.revision
+        self._call, self._condition = call, visible(call)
+        try:
+            self._filter = self._asked_filter()
+        except Problem as problem:
+            return problem.code
+        if (self._condition, call.settings.revision) != before:
             self._look_away()
-            self._call, self._condition = call, condition
-            try:
-                self._filter = self._asked_filter()
-            except Problem as problem:
-                return problem.code
-            self._look(condition)
+            self._look(self._condition)
             self._wakes()
         return None
 
