@@ -20,7 +20,7 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, jobs, operators, service, sessions
+from rowlock.http import access, jobs, operators, service, sessions, ui
 from rowlock.http.call import Call, denied
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
@@ -37,13 +37,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock.http")
 
-ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES]
+ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES, *ui.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
 _PROCESS, _NUMBERS = secrets.token_hex(4), count(1)
 _JSON = "application/json"
+_UNCACHED = (b"cache-control", b"no-store")
 _ALWAYS = [
-    (b"cache-control", b"no-store"),
+    _UNCACHED,
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
@@ -130,9 +131,11 @@ class Api:
         if passage.origin is not None:
             headers += [(b"access-control-allow-origin", passage.origin.encode("latin-1")), (b"vary", b"Origin")]
         if response.headers:
+            if any(name == "cache-control" for name, _ in response.headers):
+                headers.remove(_UNCACHED)
             headers += [(name.encode(), value.encode("latin-1")) for name, value in response.headers]
         body = b"" if scope["method"] == "HEAD" else response.body
-        if response.status != 204:
+        if response.status not in (204, 304):
             headers.append((b"content-length", str(len(response.body)).encode()))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
