@@ -9,7 +9,7 @@ ARGS ?=
 BENCH := .bench/venv
 DURATION ?= 2h
 
-.PHONY: help demo test proof faults faults-long bench bench-quick check format clean
+.PHONY: help demo test proof faults faults-long bench bench-quick check format clean ui ui-test
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
@@ -23,6 +23,9 @@ test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in par
 proof: $(READY) ## try to break every promise (docs/reliability.md); takes minutes
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime tests/cli $(ARGS)
+
+ui-test: $(READY) ## the page in a real browser: every screen, every action, on each database
+	$(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/ui $(ARGS)
 
 faults: $(READY) ## kill, freeze, cut off, fill up: every fault suite, about 15 minutes (ARGS="kills --seed 7")
 	$(BIN)/python -m tests.faults $(ARGS)
@@ -43,6 +46,15 @@ check: $(READY) ## lint, formatting, types, import rules
 	$(BIN)/lint-imports
 	$(BIN)/python tools/sync_twin.py --check
 	$(BIN)/python tools/openapi.py --check
+	$(BIN)/python tools/ui.py --check
+
+ui: $(READY) ui/node_modules/.ready ## build the admin page from ui/ (needs Node 20 or later; what it makes is checked in)
+	cd ui && npm run --silent check && npm run --silent build
+	$(BIN)/python tools/ui.py
+
+ui/node_modules/.ready: ui/package-lock.json
+	cd ui && npm ci --silent
+	touch $@
 
 format: $(READY) ## rewrite the sources in the house style
 	$(BIN)/python tools/sync_twin.py
@@ -51,7 +63,7 @@ format: $(READY) ## rewrite the sources in the house style
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and everything else that was made
-	rm -rf $(VENV) .bench benchmarks/node/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .bench benchmarks/node/node_modules ui/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml tools/venv

@@ -1,7 +1,7 @@
 """Routes of the admin page: files that `make ui` has built from ui/ and that anyone may have, for they hold no data.
 
-Their addresses are relative, and what the page shows is in the URL's fragment: so it works behind any prefix, and no proxy needs
-to know about it.
+Their addresses are relative, and what the page shows is in the URL's fragment: so it works behind any prefix, and no
+proxy needs to know about it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 // The keyboard: what a screen can do, and where g leads.
 
+import { live } from "./live.svelte";
+import { prefs, THEMES } from "./prefs.svelte";
 import { go, link } from "./router.svelte";
 
 export type Keys = Record<string, () => void>;
@@ -20,7 +22,7 @@ export const JUMPS: Record<string, [screen: string, name: string]> = {
 class Keyboard {
   overlay = $state<"" | "palette" | "help">("");
   private screen: Keys = {};
-  private jumping = 0;
+  private jumping = -Infinity;
 
   constructor() {
     addEventListener("keydown", (event) => this.pressed(event));
@@ -43,13 +45,17 @@ class Keyboard {
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
     const jump = JUMPS[event.key];
     if (jump && event.timeStamp - this.jumping < 1500) {
-      this.jumping = 0;
+      this.jumping = -Infinity;
       event.preventDefault();
       go(link(jump[0]));
     } else if (event.key === "g") {
       this.jumping = event.timeStamp;
     } else if (event.key === "?") {
       this.overlay = "help";
+    } else if (event.key === ".") {
+      live.pause(!live.paused);
+    } else if (event.key === "t") {
+      prefs.set("theme", THEMES[(THEMES.indexOf(prefs.theme) + 1) % THEMES.length]!);
     } else if (this.screen[event.key]) {
       event.preventDefault();
       this.screen[event.key]!();

@@ -2,7 +2,7 @@
 
 import { address, type Query } from "./api";
 import { session } from "./session.svelte";
-import type { LiveJob, Stats } from "./types";
+import type { Counts, LiveJob, Stats } from "./types";
 
 export interface Told {
   items: LiveJob[];
@@ -18,7 +18,8 @@ const TRIES_BEFORE_POLLING = 3;
 
 class Live {
   state = $state<Connection>("connecting");
-  stats = $state.raw<Stats | null>(null);
+  stats = $state.raw<Stats | null>(null); // of the whole queue
+  counts = $state.raw<Counts | null>(null); // of the topic, if one alone is looked at
   behind = $state<number | null>(null);
   paused = $state(false);
   private query: Query | null = null;
@@ -39,6 +40,7 @@ class Live {
   watch(query: Query, heard: (told: Told) => void = () => {}): () => void {
     this.query = query;
     this.heard = heard;
+    this.counts = null;
     if (!this.paused) this.open();
     return () => {
       if (this.query === query) {
@@ -72,10 +74,17 @@ class Live {
       this.state = "live";
     };
     source.addEventListener("jobs", (event) => this.tell(event.data as string));
-    source.addEventListener("stats", (event) => (this.stats = JSON.parse(event.data as string) as Stats));
+    source.addEventListener("stats", (event) => this.count(event.data as string));
     source.addEventListener("behind", (event) => (this.behind = (JSON.parse(event.data as string) as { since: number }).since));
     source.addEventListener("end", () => this.again());
     source.onerror = () => this.again();
+  }
+
+  private count(data: string): void {
+    const told = JSON.parse(data) as Stats;
+    const { topic } = this.query ?? {};
+    if (Array.isArray(topic) && topic.length === 1) this.counts = told;
+    else this.stats = told;
   }
 
   private tell(data: string): void {
@@ -102,7 +111,7 @@ class Live {
       this.state = "polling";
       for (const [, name, data] of text.matchAll(/event: (\w+)\ndata: (.*)\n/g)) {
         if (name === "jobs") this.tell(data!);
-        else if (name === "stats") this.stats = JSON.parse(data!) as Stats;
+        else if (name === "stats") this.count(data!);
       }
       if (++this.failures % 10 === 0) this.failures = TRIES_BEFORE_POLLING - 1;
     } catch {

@@ -17,7 +17,8 @@ function keep(name: string, value: unknown): void {
   }
 }
 
-export type Theme = "system" | "light" | "dark";
+export const THEMES = ["system", "light", "dark"] as const;
+export type Theme = (typeof THEMES)[number];
 export type Times = "relative" | "local" | "utc";
 
 class Prefs {
