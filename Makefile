@@ -14,7 +14,7 @@ DURATION ?= 2h
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
-demo: $(READY) ## see it work, in this terminal (ARGS="--for 30" ends it by itself)
+demo: $(READY) ## see it work, in this terminal and on a page (ARGS="--for 30" ends it by itself)
 	@$(BIN)/rowlock demo $(ARGS)
 
 test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in parallel)
