@@ -1,6 +1,6 @@
 """The demo: one link, and every screen has something to show."""
 
-import subprocess
+import asyncio
 import sys
 
 import pytest
@@ -12,10 +12,10 @@ from tests.ui.browser import visiting
 @pytest.mark.proof
 async def test_one_link_leads_to_a_page_that_lives(browser: Browser) -> None:
     command = [sys.executable, "-m", "rowlock", "demo", "--for", "60"]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    running = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert running.stdout is not None
-        link = running.stdout.readline().removeprefix("Open the page: ").strip()
+        link = (await running.stdout.readline()).decode().removeprefix("Open the page: ").strip()
         async with visiting(browser, link.partition("/_/")[0]) as visitor:
             page = visitor.page
             await page.goto(link)
@@ -26,7 +26,7 @@ async def test_one_link_leads_to_a_page_that_lives(browser: Browser) -> None:
                 await visitor.go(screen)
                 await expect(page.locator("tbody tr").first).to_be_visible()
             await visitor.go("jobs")
-            await expect(page.locator(".pill")).to_be_visible()
+            await expect(page.locator(".pill button")).to_be_visible()
     finally:
         running.terminate()
-        running.communicate(timeout=60)
+        await running.communicate()
