@@ -9,7 +9,7 @@ ARGS ?=
 BENCH := .bench/venv
 DURATION ?= 2h
 
-.PHONY: help demo test proof faults faults-long bench bench-quick check format clean ui ui-test
+.PHONY: help demo test proof faults faults-long bench bench-quick check format clean ui ui-test ui-load
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
@@ -26,6 +26,9 @@ proof: $(READY) ## try to break every promise (docs/reliability.md); takes minut
 
 ui-test: $(READY) ## the page in a real browser: every screen, every action, on each database
 	$(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/ui $(ARGS)
+
+ui-load: $(READY) ## the page beside a million jobs, and ten minutes of 5,000 changes a second
+	$(BIN)/python -m benchmarks.page $(ARGS)
 
 faults: $(READY) ## kill, freeze, cut off, fill up: every fault suite, about 15 minutes (ARGS="kills --seed 7")
 	$(BIN)/python -m tests.faults $(ARGS)
