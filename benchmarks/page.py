@@ -10,7 +10,6 @@ not react at worst. It needs a Chromium (tests/ui/browser.py finds it).
 import argparse
 import asyncio
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,8 +25,8 @@ from rowlock import Jobs
 from tests.ui.browser import chromium
 
 SCREENS = [
-    "overview", "jobs", "jobs?status=failed", "jobs?status=completed&topic=mail", "jobs?payload=user.id%3D7", "failures",
-    "topics", "workers", "new", "bulk", "audit", "access", "settings",
+    "overview", "jobs", "jobs?status=failed", "jobs?status=completed&topic=mail", "jobs?payload=user.id%3D7",
+    "failures", "topics", "workers", "new", "bulk", "audit", "access", "settings",
 ]  # fmt: skip
 SHOWN = "() => document.querySelector('main h1') && !document.querySelector('.skeleton')"
 SLOWEST = """() => performance.getEntriesByType('resource')
@@ -37,7 +36,11 @@ SLOWEST = """() => performance.getEntriesByType('resource')
 WATCH = """() => {
     window.late = 0;
     let last = performance.now();
-    setInterval(() => { const now = performance.now(); window.late = Math.max(window.late, now - last - 50); last = now; }, 50);
+    setInterval(() => {
+        const now = performance.now();
+        window.late = Math.max(window.late, now - last - 50);
+        last = now;
+    }, 50);
 }"""
 BATCH, PAUSE = 200, 0.1  # 2,000 jobs a second: each is enqueued, claimed and completed
 
@@ -136,7 +139,6 @@ async def main() -> None:
         async with Jobs(url, migrate=True):
             pass
         fill_sqlite(str(path), given.archived, given.live, int(time.time() * 1000))
-        subprocess.run(["sync"], check=True)
         async with serving(url) as link, async_playwright() as playwright:
             browser = await playwright.chromium.connect_over_cdp(address)
             page = await (await browser.new_context(viewport={"width": 1440, "height": 900})).new_page()
