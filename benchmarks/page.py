@@ -9,6 +9,7 @@ not react at worst. It needs a Chromium (tests/ui/browser.py finds it).
 
 import argparse
 import asyncio
+import logging
 import re
 import sys
 import tempfile
@@ -78,6 +79,7 @@ async def time_screens(page: Page, base: str) -> None:
 
 async def churn(url: str, seconds: float) -> None:
     """In a process of its own."""
+    logging.getLogger("rowlock").addHandler(logging.NullHandler())  # it rescues what was filled in
     jobs = Jobs(url)
 
     @jobs.task("churn")
