@@ -9,6 +9,9 @@ ARGS ?=
 BENCH := .bench/venv
 DURATION ?= 2h
 
+# Some shells set it. Tests start hundreds of interpreters, and each would compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test proof faults faults-long bench bench-quick check format clean ui ui-test ui-load
 
 help: ## list these targets
@@ -22,7 +25,7 @@ test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in par
 
 proof: $(READY) ## try to break every promise (docs/reliability.md); takes minutes
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
-	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime tests/cli $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime tests/cli tests/http $(ARGS)
 
 ui-test: $(READY) ## the page in a real browser: every screen, every action, on each database
 	$(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/ui $(ARGS)

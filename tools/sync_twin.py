@@ -20,17 +20,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
+from rowlock.client.bulk import BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.portal import drive, refuse_in_loop
 from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.core.job import Event, Job, Log
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
+from rowlock.stores.bulk import Bulk
+from rowlock.stores.failures import Failures
 from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.series import Series
 from rowlock.tasks import EnqueueOptions
 
 if TYPE_CHECKING:

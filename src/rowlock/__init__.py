@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rowlock.jobs import Jobs
     from rowlock.stores import open_store
     from rowlock.stores.base import Enqueued, WorkerInfo
+    from rowlock.stores.bulk import Bulk, BulkItem
+    from rowlock.stores.failures import Failure, Failures
     from rowlock.stores.reading import Filter, Page, Stats
     from rowlock.tasks import INJECTED, Draft, Task
 
@@ -37,6 +39,8 @@ __version__ = "0.1.0"
 __all__ = [
     "FINAL",
     "INJECTED",
+    "Bulk",
+    "BulkItem",
     "Cancelled",
     "Completed",
     "Context",
@@ -46,6 +50,8 @@ __all__ = [
     "Event",
     "Exponential",
     "Failed",
+    "Failure",
+    "Failures",
     "Filter",
     "Final",
     "GaveUp",
@@ -91,6 +97,8 @@ _HOMES = {
     "rowlock.jobs": "Jobs",
     "rowlock.stores": "open_store",
     "rowlock.stores.base": "Enqueued WorkerInfo",
+    "rowlock.stores.failures": "Failure Failures",
+    "rowlock.stores.bulk": "Bulk BulkItem",
     "rowlock.stores.reading": "Filter Page Stats",
     "rowlock.tasks": "INJECTED Draft Task",
 }

@@ -6,6 +6,8 @@
     ├── InvalidState          the job is in a state that doesn't allow this; .status
     ├── KeyTaken              another live job holds this (topic, key); .holder
     ├── IdTaken               the same id was enqueued before, with other content
+    ├── BulkNotFound          no such bulk action (or it has been pruned)
+    ├── BulkRefused           the bulk action is in a state that doesn't allow this; .status
     ├── Final                 raised by a handler: the job has failed, don't retry
     ├── Snooze                raised by a handler: run the job later; costs no retry
     ├── Interrupted           this run is to end; ctx.check() raises one of these
@@ -92,6 +94,20 @@ class IdTaken(RowlockError):
         self.job_id = job_id
         self.field = field
         super().__init__(f"id: job {job_id} exists already, with another {field}")
+
+
+class BulkNotFound(RowlockError, LookupError):
+    def __init__(self, bulk_id: str) -> None:
+        self.bulk_id = bulk_id
+        super().__init__(f"no bulk action {bulk_id} (previews are kept for an hour, the others for a week)")
+
+
+class BulkRefused(RowlockError):
+    def __init__(self, bulk_id: str, verb: str, status: str, problem: str) -> None:
+        self.bulk_id = bulk_id
+        self.verb = verb
+        self.status = status
+        super().__init__(f"can't {verb} bulk action {bulk_id}, {status}: {problem}")
 
 
 class ConnectionRefused(RowlockError):

@@ -6,15 +6,17 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
 from rowlock import config
+from rowlock.client import bulk as bulks
+from rowlock.client.bulk import BulkPage, ItemsPage
 from rowlock.client.connections import Handle, Stores
 from rowlock.client.enqueue import Draftable, build, checked, draft, draft_of, plain, refuse_other_content, safe_insert
 from rowlock.client.host import ContextHost
@@ -43,9 +45,12 @@ from rowlock.core.lifecycle import MOVES
 from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreBusy, StoreError, WrongContext
 from rowlock.stores import open_store
 from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store, WorkerInfo
+from rowlock.stores.bulk import Bulk
 from rowlock.stores.callers import SyncCaller, caller_for
+from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.inherited import keep_for_ever
 from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.series import Series, window
 from rowlock.sync import SyncJobs
 from rowlock.tasks import EnqueueOptions
 
@@ -347,6 +352,39 @@ class Jobs(Registry):
         """How many jobs are in which state, in all and by topic; how many ended how, ever; how long they took."""
         return await (await self._store()).stats(None if topic is None else check_topic(topic))
 
+    async def failures(
+        self,
+        *,
+        topics: Sequence[str] = (),
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        trend: Literal["hour", "day"] = "hour",
+        limit: int = 50,
+    ) -> Failures:
+        """Dead letters in groups that failed alike, the largest first. `fingerprint`: one group alone. `trend`: counts
+        of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs."""
+        query = FailureQuery(topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit)
+        return await (await self._store()).failures(query)
+
+    async def series(
+        self,
+        topic: str | None = None,
+        *,
+        range: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> Series:
+        """What happened when: how many jobs came, ended and how, how long they waited and ran, of a topic or in all.
+
+        `range`: 15m, 1h (if nothing is said), 6h, 24h, 7d, 30d or 90d until now; or `since` and `until`. `step`:
+        seconds per point, a multiple of 60. Minutes are kept for 3 days, hours for 40, days for 400.
+        """
+        if topic is not None:
+            check_topic(topic)
+        store = await self._store()
+        return await store.series(topic, window(await store.now(), range, since, until, step))
+
     async def events(self, job_id: str) -> Sequence[Event]:
         """The job's history, oldest first."""
         job = await self.get(job_id)
@@ -468,6 +506,64 @@ class Jobs(Registry):
     async def paused(self) -> Sequence[Pause]:
         """The topics that are paused, with who, why and until when."""
         return await (await self._store()).paused()
+
+    # ── Many at once: docs/bulk.md ──
+
+    async def bulk(
+        self,
+        action: str,
+        filter: Filter | None = None,
+        *,
+        everything: bool = False,
+        priority: int | str | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        delay: float | timedelta | UnsetType = UNSET,
+        dry_run: bool = True,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Bulk:
+        """Requeue, cancel, delete, reprioritise (`priority`) or reschedule (`run_at`, or `delay` from its start) the
+        jobs that meet the filter now. As long as it is a dry run, it only lists them: nothing is changed before
+        `start_bulk`. Jobs that come later, or have moved since, are never caught."""
+        by, why = self._actor(by), _reason(reason)
+        wanted = Filter() if filter is None else filter
+        new = bulks.new_bulk(
+            self._ids.one(), action, wanted, everything=everything, priority=priority, run_at=run_at, delay=delay,
+            by=by, reason=why,
+        )  # fmt: skip
+        store = await self._store()
+        prepared = await bulks.prepare(store, new, wanted)
+        return prepared if dry_run else await bulks.start(store, prepared.id, by=by)
+
+    async def start_bulk(self, bulk_id: str, *, by: str | None = None) -> Bulk:
+        """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped."""
+        return await bulks.start(await self._store(), bulk_id, by=self._actor(by))
+
+    async def run_bulk(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
+        """Work on a started one here, until it is done or stopped. `progress` is told how it stands, now and then."""
+        return await bulks.run_all(await self._store(), bulk_id, progress)
+
+    async def stop_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
+        """What is done stays done; no further job is changed once this has returned."""
+        return await bulks.stop(await self._store(), bulk_id, by=self._actor(by), reason=_reason(reason))
+
+    async def get_bulk(self, bulk_id: str) -> Bulk:
+        """How it stands; BulkNotFound if it never was, or is gone."""
+        return await bulks.get(await self._store(), bulk_id)
+
+    async def bulk_sample(self, bulk_id: str) -> Sequence[Job]:
+        """The first ten of its jobs."""
+        return await bulks.sample(await self._store(), (await self.get_bulk(bulk_id)).id)
+
+    async def bulk_items(
+        self, bulk_id: str, *, outcome: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> ItemsPage:
+        """What became of each job: done, changed, gone, key_taken, locked; or unrun, which it has not come to."""
+        return await bulks.items(await self._store(), bulk_id, outcome, limit, cursor)
+
+    async def list_bulk(self, *, limit: int = 20, cursor: str | None = None) -> BulkPage:
+        """Bulk actions, newest first."""
+        return await bulks.page(await self._store(), limit, cursor)
 
     async def _store(self) -> Store:
         return (await self._stores.handle()).store

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
+from rowlock.client.bulk import BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.portal import drive, refuse_in_loop
 from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.core.job import Event, Job, Log
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
+from rowlock.stores.bulk import Bulk
+from rowlock.stores.failures import Failures
 from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.series import Series
 from rowlock.tasks import EnqueueOptions
 
 if TYPE_CHECKING:
@@ -114,6 +118,37 @@ class SyncJobs:
         """How many jobs are in which state, in all and by topic; how many ended how, ever; how long they took."""
         return self._run(lambda: self._jobs.stats(topic))
 
+    def failures(
+        self,
+        *,
+        topics: Sequence[str] = (),
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        trend: Literal["hour", "day"] = "hour",
+        limit: int = 50,
+    ) -> Failures:
+        """Dead letters in groups that failed alike, the largest first. `fingerprint`: one group alone. `trend`: counts
+        of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs."""
+        return self._run(
+            lambda: self._jobs.failures(topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit)
+        )
+
+    def series(
+        self,
+        topic: str | None = None,
+        *,
+        range: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> Series:
+        """What happened when: how many jobs came, ended and how, how long they waited and ran, of a topic or in all.
+
+        `range`: 15m, 1h (if nothing is said), 6h, 24h, 7d, 30d or 90d until now; or `since` and `until`. `step`:
+        seconds per point, a multiple of 60. Minutes are kept for 3 days, hours for 40, days for 400.
+        """
+        return self._run(lambda: self._jobs.series(topic, range=range, since=since, until=until, step=step))
+
     def events(self, job_id: str) -> Sequence[Event]:
         """The job's history, oldest first."""
         return self._run(lambda: self._jobs.events(job_id))
@@ -183,3 +218,63 @@ class SyncJobs:
     def paused(self) -> Sequence[Pause]:
         """The topics that are paused, with who, why and until when."""
         return self._run(lambda: self._jobs.paused())
+
+    def bulk(
+        self,
+        action: str,
+        filter: Filter | None = None,
+        *,
+        everything: bool = False,
+        priority: int | str | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        delay: float | timedelta | UnsetType = UNSET,
+        dry_run: bool = True,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Bulk:
+        """Requeue, cancel, delete, reprioritise (`priority`) or reschedule (`run_at`, or `delay` from its start) the
+        jobs that meet the filter now. As long as it is a dry run, it only lists them: nothing is changed before
+        `start_bulk`. Jobs that come later, or have moved since, are never caught."""
+        return self._run(
+            lambda: self._jobs.bulk(
+                action,
+                filter,
+                everything=everything,
+                priority=priority,
+                run_at=run_at,
+                delay=delay,
+                dry_run=dry_run,
+                reason=reason,
+                by=by,
+            )
+        )
+
+    def start_bulk(self, bulk_id: str, *, by: str | None = None) -> Bulk:
+        """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped."""
+        return self._run(lambda: self._jobs.start_bulk(bulk_id, by=by))
+
+    def run_bulk(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
+        """Work on a started one here, until it is done or stopped. `progress` is told how it stands, now and then."""
+        return self._run(lambda: self._jobs.run_bulk(bulk_id, progress=progress))
+
+    def stop_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
+        """What is done stays done; no further job is changed once this has returned."""
+        return self._run(lambda: self._jobs.stop_bulk(bulk_id, reason=reason, by=by))
+
+    def get_bulk(self, bulk_id: str) -> Bulk:
+        """How it stands; BulkNotFound if it never was, or is gone."""
+        return self._run(lambda: self._jobs.get_bulk(bulk_id))
+
+    def bulk_sample(self, bulk_id: str) -> Sequence[Job]:
+        """The first ten of its jobs."""
+        return self._run(lambda: self._jobs.bulk_sample(bulk_id))
+
+    def bulk_items(
+        self, bulk_id: str, *, outcome: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> ItemsPage:
+        """What became of each job: done, changed, gone, key_taken, locked; or unrun, which it has not come to."""
+        return self._run(lambda: self._jobs.bulk_items(bulk_id, outcome=outcome, limit=limit, cursor=cursor))
+
+    def list_bulk(self, *, limit: int = 20, cursor: str | None = None) -> BulkPage:
+        """Bulk actions, newest first."""
+        return self._run(lambda: self._jobs.list_bulk(limit=limit, cursor=cursor))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +19,6 @@ from rowlock.core.lifecycle import Outcome, Settlement, decide
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Claim
 from rowlock.stores.postgres.store import PostgresStore
-from rowlock.stores.sqlite.store import SqliteStore
 from tests.servers import Databases, PostgresServer
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ async def shell(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ROWLOCK_TRACEBACK", raising=False)
     if request.param == "sqlite":
-        await SqliteStore(tmp_path / "jobs.db").migrate()
+        shutil.copyfile(request.getfixturevalue("sqlite_template"), tmp_path / "jobs.db")
         yield Shell(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
     else:
         databases: CliDatabases = request.getfixturevalue("cli_databases")

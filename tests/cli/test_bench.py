@@ -27,6 +27,13 @@ from tests.guard import processes, running
 
 SMALL = ("bench", "--jobs", "30", "--processes", "1", "--concurrency", "10")
 LONG = ("bench", "--jobs", "60", "--processes", "1", "--concurrency", "10", "--sleep", "30s")
+# Each measurement starts processes: what has little to do with the kind of database is tried on the other in the proof.
+mostly_sqlite = pytest.mark.parametrize(
+    "shell", ["sqlite", pytest.param("postgres", marks=pytest.mark.proof)], indirect=True
+)
+mostly_postgres = pytest.mark.parametrize(
+    "shell", ["postgres", pytest.param("sqlite", marks=pytest.mark.proof)], indirect=True
+)
 PATIENCE = 60.0  # seconds until a condition that should come true is given up
 
 
@@ -107,6 +114,7 @@ def test_it_measures_and_removes_what_it_made(shell: Shell) -> None:
     assert workers(shell) == []
 
 
+@mostly_sqlite
 def test_people_see_a_table_and_a_sentence_and_the_jobs_of_others_stay_as_they_are(shell: Shell) -> None:
     for outcome in (Completed({"ok": 1}), Failed("boom", final=True)):
         shell.add()
@@ -180,6 +188,7 @@ async def _a_worker(jobs: Jobs) -> None:
     await (await jobs._store()).report(one)
 
 
+@mostly_postgres
 def test_a_database_in_use_is_loaded_only_by_who_insists(shell: Shell) -> None:
     shell.do(_a_worker)
     refused = shell(*SMALL, code=2)
@@ -215,6 +224,7 @@ def busy(shell: Shell) -> bool:
     return sum("sleep" in job.payload for job in own(shell, "processing")) >= 10
 
 
+@mostly_postgres
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.proof), signal.SIGTERM])
 def test_what_is_interrupted_removes_its_jobs(shell: Shell, number: signal.Signals) -> None:
     mine = shell.add()

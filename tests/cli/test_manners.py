@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from rowlock.cli import cli
 from rowlock.core.lifecycle import Failed
 from rowlock.jobs import Jobs
+from rowlock.stores.migrations import load
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.cli.conftest import Shell, environment, rowlock
 
@@ -349,8 +350,7 @@ def test_migrate_for_programs(tmp_path: Path) -> None:
         document: dict[str, object] = json.loads(rowlock("migrate", *options, "-o", "json", cwd=tmp_path, **URL).stdout)
         return document
 
-    names = ("jobs", "records", "counters")
-    todo = [{"number": number, "name": name} for number, name in enumerate(names, 1)]
+    todo = [{"number": one.number, "name": one.name} for one in load("rowlock.stores.sqlite")]
     assert migrate("--plan") == {"items": todo, "total": len(todo), "next": None, "applied": False}
     assert "CREATE TABLE" in str(migrate("--sql")["sql"])
     assert migrate() == {"items": todo, "total": len(todo), "next": None, "applied": True}

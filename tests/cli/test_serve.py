@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,21 +102,30 @@ def test_the_first_superuser_is_made_by_the_link_and_then_there_is_none(shell: S
 
 
 def test_a_long_poll_does_not_hold_up_the_stop(shell: Shell) -> None:
+    """Neither who waits for the end of a job nor who waits for work."""
     job_id = shell.add("nobody")
-    text = token(shell, "read")
-    with serving(shell) as server:
+    who = f"host: localhost\r\nauthorization: Bearer {token(shell, 'read', 'worker')}"
+    kind, body = "content-type: application/json", '{"worker": "w", "topics": ["mail"], "wait": 30}'
+    asked = [
+        f"GET /api/jobs/{job_id}/wait?timeout=60 HTTP/1.1\r\n{who}\r\n\r\n",
+        f"POST /api/worker/claim HTTP/1.1\r\n{who}\r\n{kind}\r\ncontent-length: {len(body)}\r\n\r\n{body}",
+    ]
+    with serving(shell) as server, ExitStack() as stack:
         address = httpx.URL(server.address)
         assert address.port is not None
-        with socket.create_connection((address.host, address.port)) as line, line.makefile("rb") as answers:
-            asked = (
-                f"GET /api/jobs/{job_id}/wait?timeout=60 HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {text}"
-            )
-            line.sendall(f"{asked}\r\n\r\n".encode())
-            server.ask("GET", f"/api/jobs/{job_id}", text)  # who came before has been read by now
-            server.process.send_signal(signal.SIGTERM)
-            answer = answers.read()  # cut off by the server, after its ten seconds of grace, it would be no 200
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert b'"status":"pending"' in answer
+        answers = []
+        for text in asked:
+            line = stack.enter_context(socket.create_connection((address.host, address.port)))
+            answers.append(stack.enter_context(line.makefile("rb")))
+            line.sendall(text.encode())
+        server.ask("GET", "/healthz")  # who came before has been read by now
+        server.process.send_signal(signal.SIGTERM)
+        # Cut off by the server, after its ten seconds of grace, they would be no 200.
+        [ended, claimed] = [answer.read() for answer in answers]
+    assert ended.startswith(b"HTTP/1.1 200 ")
+    assert b'"status":"pending"' in ended
+    assert claimed.startswith(b"HTTP/1.1 200 ")
+    assert claimed.endswith(b'{"items":[]}')
 
 
 def test_read_only_refuses_changes(shell: Shell) -> None:

@@ -1,11 +1,13 @@
 """`place`: a migrated database with a table of the application's own. `kind`: a connection to it, each in turn."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import asyncpg
 import pytest
+import pytest_asyncio
 
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
@@ -41,9 +43,9 @@ async def postgres_at(url: str, *, schema: str = "public") -> AsyncIterator[Plac
 
 
 @asynccontextmanager
-async def sqlite_at(path: Path) -> AsyncIterator[Place]:
+async def sqlite_at(path: Path, template: Path) -> AsyncIterator[Place]:
+    shutil.copyfile(template, path)
     store = SqliteStore(path)
-    await store.migrate()
     await store.open()
     try:
         assert store._opened
@@ -60,26 +62,53 @@ async def postgres_place(client_databases: ClientDatabases) -> AsyncIterator[Pla
 
 
 @pytest.fixture
-async def sqlite_place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with sqlite_at(tmp_path / "app.db") as place:
+async def sqlite_place(tmp_path: Path, sqlite_template: Path) -> AsyncIterator[Place]:
+    async with sqlite_at(tmp_path / "app.db", sqlite_template) as place:
         yield place
 
 
-@pytest.fixture(params=KINDS, ids=name_of)
-async def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kind]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def open_places(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Callable[[str], Awaitable[Place]]]:
+    """One of each dialect for all connections of a file: the connections are what is new in each test."""
+    places: dict[str, Place] = {}
+    async with AsyncExitStack() as stack:
+
+        async def place(dialect: str) -> Place:
+            if dialect not in places and dialect == "sqlite":
+                path = tmp_path_factory.mktemp("places") / "app.db"
+                places[dialect] = await stack.enter_async_context(
+                    sqlite_at(path, request.getfixturevalue("sqlite_template"))
+                )
+            elif dialect not in places:
+                databases: ClientDatabases = request.getfixturevalue("client_databases")
+                url = await stack.enter_async_context(databases.fresh())
+                places[dialect] = await stack.enter_async_context(postgres_at(url))
+            return places[dialect]
+
+        yield place
+
+
+@pytest_asyncio.fixture(params=KINDS, ids=name_of, loop_scope="module")
+async def kind(
+    request: pytest.FixtureRequest,
+    open_places: Callable[[str], Awaitable[Place]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Kind]:
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # sync connections are used in these async tests too
     dialect, cls = request.param
-    if dialect == "sqlite":
-        async with sqlite_at(tmp_path / "app.db") as place:
-            opened: Kind = cls(place)
-            async with opened.opened():
-                yield opened
-    else:
-        databases: ClientDatabases = request.getfixturevalue("client_databases")
-        async with databases.fresh() as url, postgres_at(url) as place:
-            opened = cls(place)
-            async with opened.opened():
-                yield opened
+    place = await open_places(dialect)
+    await place.empty()
+    opened: Kind = cls(place)
+    async with opened.opened():
+        yield opened
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "open_places" in getattr(item, "fixturenames", ()):  # they are bound to a loop: it is the test's
+            item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
 
 
 async def run(url: str, *statements: str) -> None:

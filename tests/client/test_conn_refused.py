@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +92,19 @@ async def test_a_closed_connection(kind: Kind) -> None:
 
 
 async def test_without_rowlocks_tables(kind: Kind) -> None:
-    if kind.place.dialect == "sqlite":
-        with closing(sqlite3.connect(kind.place.address)) as other:
-            other.execute("DROP TABLE _jobs_meta")
-        home = kind.place.home
-    else:
-        home = Home("postgres", kind.place.home.identity, "nowhere")
-    async with kind.transaction():
-        error = await refused(kind.conn, home)
-        await kind.order(1)
+    with closing(sqlite3.connect(kind.place.address)) if kind.place.dialect == "sqlite" else nullcontext() as other:
+        if other is not None:
+            other.execute("ALTER TABLE _jobs_meta RENAME TO gone")
+            home = kind.place.home
+        else:
+            home = Home("postgres", kind.place.home.identity, "nowhere")
+        try:
+            async with kind.transaction():
+                error = await refused(kind.conn, home)
+                await kind.order(1)
+        finally:
+            if other is not None:
+                other.execute("ALTER TABLE gone RENAME TO _jobs_meta")
     assert error.code == "no_tables"
     assert kind.place.dialect == "sqlite" or "the schema nowhere has no rowlock tables there" in str(error)
     assert (await kind.place.committed())[0] == [1]

@@ -25,6 +25,7 @@ from tests.faults.suites import BOTH, ONCE, POSTGRES, Cell, Suite
 SUITES = {
     "kills": Suite("kills"),
     "zombies": Suite("zombies"),
+    "remote": Suite("remote"),
     "outages": Suite("outages", POSTGRES),
     "network": Suite("network", POSTGRES, "there is no network"),
     "listen": Suite("listen", POSTGRES, "nobody listens"),

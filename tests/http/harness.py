@@ -9,7 +9,7 @@ import json as jsons
 import shutil
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -163,6 +163,7 @@ class World:
         for scope in ("read", "enqueue", "manage", "worker", "admin"):
             await self._add_token(f"{scope} token", [scope])
         await self._add_token("mail token", ["manage", "enqueue"], topics=["mail"])
+        await self._add_token("mail worker token", ["worker"], topics=["mail"])
         shown = await self.enqueue(A, topic="shown")
         await self._add_token("job token", ["manage"], job=shown)
         soon = await store.now() + timedelta(hours=1)
@@ -343,6 +344,7 @@ class Server:
         self.port = 0
 
     async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
         try:
             serving = asyncio.ensure_future(self._uvicorn.serve())
             while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 - it has no event for it
@@ -354,6 +356,10 @@ class Server:
         finally:
             self._started.set()
             await self.jobs.close()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """In its event loop."""
+        self._loop.call_soon_threadsafe(function)
 
     @property
     def url(self) -> str:

@@ -1,14 +1,19 @@
 """Who may do what, said a second time: from what a route declares and what somebody was given, without the product."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from msgspec import Struct
 
+from rowlock.core.fingerprint import fingerprint
 from rowlock.http.app import ROUTES
 from rowlock.http.routes import Route
+from rowlock.stores.reading import Filter
 from tests.http.harness import GUEST, JSON, PASSWORD, A, B, Who, World
 
 RULES = {"closed": "", "own": "scope_id = @request.auth.id", "open": "true"}
+
+NOWHERE = "0193fb1e-0000-7000-8000-000000000000"
 
 _INCLUDED = {"manage": {"manage", "read"}, "admin": {"read", "enqueue", "manage", "worker", "admin"}}
 
@@ -73,9 +78,11 @@ def expected(
             if access.scope not in scopes(who):
                 return refused
             # What is about whole topics is none of a token's that is for one job.
-            if who.job is not None and "topics" in route.path:
+            if who.job is not None:
                 return 403
-            named = "{topic*}" in route.path
+            if "{fingerprint}" in route.path and who.topics is not None and target.topic not in who.topics:
+                return 404
+            named = "{topic*}" in route.path or route.path in ("/api/worker/claim", "/api/stats/series")
             return refused if named and who.topics is not None and target.topic not in who.topics else done
         case "enqueue":
             return done if may_enqueue(who, rule, target) else refused
@@ -139,6 +146,24 @@ async def _resume(world: World, target: Target) -> Ready:
     return Ready(f"/api/topics/{target.topic}/resume")
 
 
+def of_run(verb: str, done: int = 409, **body: Any) -> Prepare:
+    """Of a run that nobody has: whoever may ask is told so."""
+    return plain(f"/api/worker/{verb}", {"worker": "w", "id": NOWHERE, "version": 1, **body}, done)
+
+
+async def _claim(world: World, target: Target) -> Ready:
+    return Ready("/api/worker/claim", {"worker": "w", "topics": [target.topic]})
+
+
+async def _failure(world: World, target: Target) -> Ready:
+    await world.ended(target.user, target.topic, error="ValueError: test", priority=1000)
+    return Ready(f"/api/failures/{fingerprint(target.topic, 'ValueError: test')}")
+
+
+async def _series(world: World, target: Target) -> Ready:
+    return Ready(f"/api/stats/series?topic={target.topic}")
+
+
 async def _revoke(world: World, target: Target) -> Ready:
     return Ready(f"/api/tokens/{(await world.token('short-lived', ['read'])).id}", None, 204)
 
@@ -148,12 +173,23 @@ async def _end_session(world: World, target: Target) -> Ready:
     return Ready(f"/api/sessions/{cookie.split('_')[2]}", None, 204)
 
 
+def on_bulk(suffix: str = "", json: JSON | None = None, *, started: bool = False) -> Prepare:
+    """About no job at all: who may is the question."""
+
+    async def prepare(world: World, target: Target) -> Ready:
+        made = await world.jobs.bulk("cancel", Filter(topics=["none"]), dry_run=not started)
+        return Ready(f"/api/bulk/{made.id}{suffix}", json)
+
+    return prepare
+
+
 # How to ask each route for what it is for. There is no default: a new route must stand here.
 REQUESTS: dict[str, Prepare] = {
     "POST /api/jobs/enqueue": _enqueue,
     "POST /api/jobs/enqueue/batch": _batch,
     "GET /api/jobs": plain("/api/jobs"),
     "GET /api/jobs/stats": plain("/api/jobs/stats"),
+    "GET /api/events": plain("/api/events?seconds=0"),
     "GET /api/jobs/{id}": on_job(),
     "PATCH /api/jobs/{id}": on_job(json={"priority": 5}),
     "DELETE /api/jobs/{id}": on_job(done=204),
@@ -165,6 +201,10 @@ REQUESTS: dict[str, Prepare] = {
     "GET /api/jobs/{id}/logs": on_job("/logs"),
     "GET /api/jobs/{id}/wait": on_job("/wait?timeout=0"),
     "GET /api/jobs/{id}/why": on_job("/why"),
+    "POST /api/jobs/{id}/reveal": on_job("/reveal", json={"reason": "test"}),
+    "GET /api/failures": plain("/api/failures"),
+    "GET /api/failures/{fingerprint}": _failure,
+    "GET /api/stats/series": _series,
     "GET /api/topics": plain("/api/topics"),
     "POST /api/topics/{topic*}/pause": _pause,
     "POST /api/topics/{topic*}/resume": _resume,
@@ -185,6 +225,24 @@ REQUESTS: dict[str, Prepare] = {
     "GET /api/auth/me": plain("/api/auth/me"),
     "GET /api/sessions": plain("/api/sessions"),
     "DELETE /api/sessions/{id}": _end_session,
+    "POST /api/worker/claim": _claim,
+    "POST /api/worker/heartbeat": plain(
+        "/api/worker/heartbeat", {"worker": "w", "runs": [{"id": NOWHERE, "version": 1}]}
+    ),
+    "POST /api/worker/progress": of_run("progress", 200),
+    "POST /api/worker/log": of_run("log", 200, lines=[{"text": "x"}]),
+    "POST /api/worker/complete": of_run("complete"),
+    "POST /api/worker/fail": of_run("fail", error="x"),
+    "POST /api/worker/snooze": of_run("snooze", seconds=1),
+    "POST /api/worker/release": of_run("release"),
+    "POST /api/worker/give-up": of_run("give-up"),
+    "POST /api/worker/goodbye": plain("/api/worker/goodbye", {"worker": "w"}, 204),
+    "POST /api/bulk": plain("/api/bulk", {"action": "cancel", "filter": {"topic": ["none"]}}, 201),
+    "GET /api/bulk": plain("/api/bulk"),
+    "GET /api/bulk/{id}": on_bulk(),
+    "POST /api/bulk/{id}/start": on_bulk("/start"),
+    "POST /api/bulk/{id}/stop": on_bulk("/stop", started=True),
+    "GET /api/bulk/{id}/items": on_bulk("/items"),
     "GET /healthz": plain("/healthz"),
     "GET /readyz": plain("/readyz"),
     "GET /metrics": plain("/metrics"),

@@ -16,15 +16,20 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+import rowlock.access.redaction
+import rowlock.client.bulk
 import rowlock.http.app
 import rowlock.http.call
 import rowlock.http.jobs
+import rowlock.http.redacting
 import rowlock.http.routes
 import rowlock.http.sessions
+import rowlock.http.workers
 from rowlock.access import jwt, passwords, rules, secrets, sessions, superusers
 from rowlock.access import settings as access_settings
 from rowlock.access.identity import Identity, user
 from rowlock.access.lookup import Lookup
+from rowlock.access.redaction import Redaction
 from rowlock.core import codec
 from rowlock.http import request
 from rowlock.http.app import Api
@@ -37,12 +42,15 @@ from rowlock.stores import reading
 from rowlock.stores.records import Write
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.http import test_bad_input as bad_input
+from tests.http import test_bulk as bulk
 from tests.http import test_injection as injection
 from tests.http import test_jwt as of_users
 from tests.http import test_login as login
 from tests.http import test_matrix as matrix
 from tests.http import test_origin as origin
+from tests.http import test_redaction as redaction
 from tests.http import test_rules_over_http as settings
+from tests.http import test_worker_protocol as protocol
 from tests.http.harness import SECRET, A, World, is_problem
 
 Switch = Callable[[pytest.MonkeyPatch], None]
@@ -198,6 +206,13 @@ def _without_an_entry(write: Any) -> Any:
     return sabotaged
 
 
+def _everything_unsaid(new_bulk: Any) -> Any:
+    def sabotaged(bulk_id: str, action: str, filter: reading.Filter, **options: Any) -> Any:
+        return new_bulk(bulk_id, action, filter, **options | {"everything": filter == reading.Filter()})
+
+    return sabotaged
+
+
 async def _unverified(self: jwt.Verifier, text: str) -> Identity | None:
     try:
         claims = library.decode(text, options={"verify_signature": False})
@@ -251,6 +266,10 @@ async def _line_in_the_log(world: World) -> None:
     assert rowlock.http.app._line("a\nb").isprintable()
 
 
+async def _speaking_for_another(world: World) -> None:
+    await protocol.test_nobody_speaks_for_another(world, protocol.Remote(world))
+
+
 async def _shown_settings(world: World) -> None:
     assert SECRET not in repr(world.api.settings)
 
@@ -273,6 +292,24 @@ DEFENCES = [
         "a bounded token stays in bounds",
         replaced(Identity, "is_bounded", property(_never)),
         matrix.test_a_job_token_learns_nothing_of_topics_and_pauses_none,
+    ),
+    Defence(
+        "A1",
+        "a token claims its own topics",
+        replaced(rowlock.http.workers, "_topics", lambda call, asked: list(asked)),
+        protocol.test_a_token_that_is_for_some_topics_claims_those_alone,
+    ),
+    Defence(
+        "A1",
+        "nobody speaks for another's worker",
+        replaced(rowlock.http.workers, "_worker", lambda call, name: name),
+        _speaking_for_another,
+    ),
+    Defence(
+        "A2",
+        "who waits is looked at again",
+        replaced(Api, "admit_again", _nothing_later),
+        protocol.test_a_token_that_is_revoked_gets_nothing_more_though_it_waits,
     ),
     Defence(
         "A2",
@@ -409,6 +446,18 @@ DEFENCES = [
         with_case(bad_input.test_a_header_that_decides_something_may_stand_there_once, "authorization"),
     ),
     Defence(
+        "A7",
+        "everything must be said",
+        wrapped(rowlock.client.bulk, "new_bulk", _everything_unsaid),
+        bulk.test_what_is_wrong_is_named_and_nothing_is_kept,
+    ),
+    Defence(
+        "A7",
+        "a page of a bulk action has a bound",
+        replaced(rowlock.client.bulk, "MAX_LIMIT", 1 << 20),
+        with_case(bulk.test_a_wrong_parameter_is_named, "limit=201", "limit"),
+    ),
+    Defence(
         "A9",
         "paths in payloads are checked",
         replaced(reading, "_paths", tuple),
@@ -480,6 +529,42 @@ DEFENCES = [
         "settings don't show their secret",
         replaced(ApiSettings, "__repr__", lambda self: repr(msgspec.structs.asdict(self))),
         _shown_settings,
+    ),
+    Defence(
+        "A15",
+        "what is redacted is not shown",
+        replaced(Redaction, "fits", _never),
+        redaction.test_no_secret_leaves_by_any_route,
+    ),
+    Defence(
+        "A15",
+        "nor are its values elsewhere",
+        replaced(rowlock.access.redaction, "_leaves", lambda _: iter(())),
+        redaction.test_no_secret_leaves_by_any_route,
+    ),
+    Defence(
+        "A15",
+        "nor what stands behind its name",
+        replaced(rowlock.access.redaction._Words, "hide", lambda _, text: text),
+        redaction.test_no_secret_leaves_by_any_route,
+    ),
+    Defence(
+        "A15",
+        "no filter tells it",
+        replaced(rowlock.http.jobs, "check_filter", _nothing),
+        redaction.test_no_filter_tells_what_is_hidden,
+    ),
+    Defence(
+        "A15",
+        "no search tells it",
+        replaced(rowlock.http.redacting, "may_reveal", _yes),
+        redaction.test_no_search_in_errors_tells_what_is_hidden,
+    ),
+    Defence(
+        "A18",
+        "a reveal stands in the audit",
+        wrapped(SqliteStore, "write_records", _without_an_entry),
+        redaction.test_a_reveal_tells_all_and_stands_in_the_audit_first,
     ),
     Defence(
         "A18",

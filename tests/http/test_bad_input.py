@@ -379,6 +379,8 @@ async def test_a_malformed_id_is_refused(sqlite_world: World, given: str) -> Non
         ("GET", "/api/jobs/{}/events"), ("GET", "/api/jobs/{}/wait"), ("DELETE", "/api/tokens/{}"),
         ("DELETE", "/api/sessions/{}"), ("POST", "/api/topics/{}%00/pause"),
     ):  # fmt: skip
+        if path.endswith("/events") and given in ("..", "%2e%2e"):
+            continue  # the client itself makes /api/events of it, which is there
         answer = await sqlite_world.call("superuser", method, path.format(given))
         assert answer.status_code in (400, 404, 405), (method, path, answer.text)
         is_problem(answer)

@@ -114,6 +114,7 @@ async def test_wildcards_are_letters(world: World) -> None:
 
 
 async def test_what_is_put_in_comes_out_unchanged(world: World) -> None:
+    await world.change_settings(redact=[])  # some of it looks like a header with a cookie
     tables = await schema(world.place)
     for n, text in enumerate(CORPUS):
         body = {"topic": "mail", "payload": {"text": text, text: [text]}, "tags": [text], **dict.fromkeys(TEXTS, text)}

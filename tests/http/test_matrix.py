@@ -42,7 +42,8 @@ async def test_whoever_may_does_and_nobody_else(world: World, rule: str) -> None
     await world.change_settings(enqueue_rule=RULES[rule], manage_rule=RULES[rule])
     wrong = []
     for name, route in by_name().items():
-        for target in TARGETS if "{" in route.path or route.access.kind == "enqueue" else TARGETS[:1]:
+        about = "{" in route.path or route.access.kind == "enqueue" or route.path == "/api/worker/claim"
+        for target in TARGETS if about else TARGETS[:1]:
             wrong += await ask_all(world, name, rule, target)
     assert not wrong, "\n".join(wrong)
 
@@ -103,7 +104,7 @@ async def crawl(world: World, who: str, ids: list[str]) -> list[str]:
             ready = await REQUESTS[name](world, Target("mail", A))
             path = ready.path.replace(ready.job, job_id) if ready.job else ready.path
             answer = await world.call(who, route.method, path, ready.json)
-            if ready.job and answer.status_code != 404:
+            if ready.job and route.access.kind == "jobs" and answer.status_code != 404:
                 leaks.append(f"{name}: {answer.status_code}")
             leaks += [f"{name}: {word}" for word in (*CANARIES, *ids) if word in answer.text and word not in path]
     return leaks

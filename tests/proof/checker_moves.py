@@ -18,7 +18,7 @@ COLUMNS = {  # what a move may change; everything else must stay
     },
     "heartbeat": {"locked_until", "started_at"},
     "progress": {"progress", "stage", "message", "updated", "log", "log_dropped"},
-    "fail": _SETTLED | {"run_at", "retries", "last_error", "finished_at"},
+    "fail": _SETTLED | {"run_at", "retries", "last_error", "finished_at", "fingerprint"},
     "snooze": _SETTLED | {"run_at"},
     "release": _SETTLED,
     "wait": _SETTLED | {"run_at"},
@@ -27,12 +27,14 @@ COLUMNS = {  # what a move may change; everything else must stay
     "cancel": _ENTRY | {"status", "ready", "finished_at", "cancel_requested_at", "cancel_reason"},
     "cancel_timeout": _ENTRY | {"status", "finished_at", "locked_by", "locked_until"},
     "promote": {"ready"},
-    "rescue": (_SETTLED - {"started_at"}) | {"run_at", "retries", "crashes", "last_error", "finished_at"},
-    "expire": _ENTRY | {"status", "ready", "finished_at", "last_error"},
+    "rescue": (_SETTLED - {"started_at"})
+    | {"run_at", "retries", "crashes", "last_error", "finished_at"}
+    | {"fingerprint"},
+    "expire": _ENTRY | {"status", "ready", "finished_at", "last_error", "fingerprint"},
     "update": _ENTRY | {"priority", "run_at", "ready", "payload", "tags"},
     "requeue": _ENTRY
     | {"status", "ready", "run_at", "retries", "crashes", "progress", "stage", "message", "result", "expires_at"}
-    | {"finished_at", "cancel_requested_at", "cancel_reason"},
+    | {"finished_at", "cancel_requested_at", "cancel_reason", "fingerprint"},
     "complete": {"status", "updated", "started_at", "finished_at", "result"},
 }
 _NEW = {"version": 0, "retries": 0, "crashes": 0, "history_dropped": 0, "progress": 0, "history": None, "result": None}

@@ -64,6 +64,20 @@ async def _dead_letter(stage: Stage) -> Facts:
     return {"id": (await stage.settled(Failed("boom", final=True))).id}
 
 
+async def _ungrouped(stage: Stage) -> Facts:
+    """A dead letter that SQL alone has made."""
+    job_id = (await _too_late(stage))["id"]
+    await stage.store.expire(by="m1")
+    return {"id": job_id}
+
+
+def _groupings(history: History, facts: Facts) -> int:
+    return sum(
+        bool(c.before and c.after and not c.before.get("fingerprint") and c.after.get("fingerprint"))
+        for c in history.changes
+    )
+
+
 async def _cancel_unheard(stage: Stage) -> Facts:
     return {"id": (await cancelled_run(stage))["id"]}
 
@@ -87,6 +101,7 @@ case(
     steps("cancel_timeout"),
 )  # fmt: skip
 case("prune", _dead_letter, simply(lambda store, _: store.prune(Retention(failed=0.0))), steps("prune"))
+case("group failures", _ungrouped, simply(lambda store, _: store.group_failures()), _groupings)
 case("fold counts", _counted, simply(lambda store, _: store.fold_counts()), steps("complete"))
 
 

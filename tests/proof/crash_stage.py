@@ -26,7 +26,7 @@ BUSINESS = "CREATE TABLE business (job_id text NOT NULL)"
 LEASE = 0.05  # seconds; nobody takes anything back before the survivor comes
 _LANES = (Lane(TOPIC),)
 _LIVE = "SELECT count(*) FROM _jobs WHERE status NOT IN ('failed', 'expired', 'cancelled')"
-_COUNTERS = {"sqlite": ("_jobs_totals",), "postgres": ("_jobs_totals", "_jobs_counts")}
+_COUNTERS = ("_jobs_totals", "_jobs_counts", "_jobs_rollups")
 
 Facts = dict[str, Any]
 new_ids = IdMaker(time.time_ns, os.urandom)
@@ -86,7 +86,7 @@ class Stage:
         await TablesAt(url).execute(BUSINESS)
 
     async def clear(self) -> None:
-        for table in (*TABLES, *_COUNTERS[self.tables.kind], "business"):
+        for table in (*TABLES, *_COUNTERS, "business"):
             await self.tables.execute(f"DELETE FROM {table}")
         await self._witness.forget()
         self.operations, self.executions, self.faults = [], [], []

@@ -226,8 +226,8 @@ async def archive(store: Harness) -> None:
 def without_the_index(patch: pytest.MonkeyPatch) -> None:
     open_ = Harness.open
 
-    async def without_it(self: Harness) -> None:
-        await open_(self)
+    async def without_it(self: Harness, *, migrated: bool = False) -> None:
+        await open_(self, migrated=migrated)
         await self.execute("DROP INDEX _jobs_live_key")
 
     patch.setattr(Harness, "open", without_it)

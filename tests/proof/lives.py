@@ -188,6 +188,8 @@ def _steps(changes: list[RowChange], deleted_in: set[int]) -> list[Step]:
             steps.append(_completion(change, following))
         elif steps and _is_afterthought(steps[-1], change):
             steps[-1] = _joined(steps[-1], change)
+        elif steps and _is_grouped(change):
+            steps[-1].after = change.after
         else:
             steps.append(_step(change, deleted_in))
     return steps
@@ -218,6 +220,14 @@ def _is_afterthought(last: Step, change: RowChange) -> bool:
     assert change.after is not None
     different = changed(change.before, change.after)
     return last.after == change.before and (different <= _HISTORY or (last.move == "progress" and different <= _LINES))
+
+
+def _is_grouped(change: RowChange) -> bool:
+    """A dead letter was given its fingerprint, which moves it nowhere."""
+    before, after = change.before, change.after
+    if change.table != JOBS or before is None or after is None or changed(before, after) != {"fingerprint"}:
+        return False
+    return before["fingerprint"] is None and after["status"] in ("failed", "expired")
 
 
 def _joined(last: Step, change: RowChange) -> Step:

@@ -48,6 +48,8 @@ _VERBS = (
 class RandomLives:
     """`play` makes it happen, `history` is what is on record."""
 
+    verbs: tuple[str, ...] = _VERBS
+
     def __init__(self, seed: int, harness: Harness | None = None) -> None:
         self.random = Random(seed)  # a seed gives the same lives again
         self.harness = harness or SqliteHarness(None, virtual=True)
@@ -73,7 +75,7 @@ class RandomLives:
     async def play_on(self, witness: Witness, steps: int) -> None:
         """On a store that is open, in a database that is watched."""
         for _ in range(steps):
-            await getattr(self, f"_{self.random.choice(_VERBS)}")()
+            await getattr(self, f"_{self.random.choice(self.verbs)}")()
         for job, worker in self.running:
             self._ran(job, worker, ended=None)
         await witness.collect(self.history)

@@ -141,7 +141,7 @@ def _before_forgotten(rescue: Any) -> Any:
 
 
 def _never_a_repeat(insert: Any) -> Any:
-    return lambda *arguments, repeat=False: insert(*arguments)
+    return lambda conn, now, jobs, repeat: insert(conn, now, jobs, False)
 
 
 async def _again_with_new_ids(store: Any, jobs: Sequence[Any]) -> Any:
@@ -350,7 +350,10 @@ DEFENCES: tuple[Defence, ...] = (
     Defence("promote", "postgres", postgres("promote", "NOT ready AND", "false AND"), red.promote),
     # ── Enqueue ──
     Defence(
-        "archive looked at", "sqlite", wrapped(rowlock.stores.sqlite.database, "insert_", _never_a_repeat), red.archive
+        "archive looked at",
+        "sqlite",
+        wrapped(rowlock.stores.sqlite.insert, "_insert_call", _never_a_repeat),
+        red.archive,
     ),
     Defence("archive looked at", "postgres", postgres("insert_undo", "j.id = s.id AND", "false AND"), red.archive),
     Defence("one live job per key", "sqlite", red.without_the_index, red.keys),

@@ -127,19 +127,19 @@ CANCELS: dict[str, Any] = {"operates": True, "faults": (), "jobs": 25, "tempo": 
 KILLS: dict[str, Any] = {"faults": ("kill",), "tempo": 0.8}
 CALM: dict[str, Any] = {"faults": ()}
 
-# What is broken, and the climate in which that shows soonest.
-SABOTAGES: tuple[tuple[Break, dict[str, Any]], ...] = (
-    (settle_whatever_the_version, FREEZES),
-    (renew_and_report_whatever_the_version, FREEZES),
-    (commit_without_a_fence, {**FREEZES, "only": "commit", "weather": Weather(latency=0.3)}),
-    (rescue_at_once_after_an_outage, OUTAGES),
-    (never_renew, CALM),
-    (never_tell_who_is_to_end, CANCELS),
-    (take_a_changed_status_for_a_loss, CANCELS),
-    (do_not_look_for_lost_claims, LOSSES),
-    (lose_what_a_failed_round_had_to_settle, LOSSES),
-    (drop_last_words, CALM),
-    (never_promote, CALM),
-    (never_rescue, KILLS),
-    (enqueue_again_without_asking, LOSSES),
+# What is broken, the climate in which that shows soonest, and a seed that showed it: where to begin to look.
+SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
+    (settle_whatever_the_version, FREEZES, 5),
+    (renew_and_report_whatever_the_version, FREEZES, 92),
+    (commit_without_a_fence, {**FREEZES, "only": "commit", "weather": Weather(latency=0.3)}, 31),
+    (rescue_at_once_after_an_outage, OUTAGES, 24),
+    (never_renew, CALM, 10),
+    (never_tell_who_is_to_end, CANCELS, 4),
+    (take_a_changed_status_for_a_loss, CANCELS, 5),
+    (do_not_look_for_lost_claims, LOSSES, 15),
+    (lose_what_a_failed_round_had_to_settle, LOSSES, 2),
+    (drop_last_words, CALM, 2),
+    (never_promote, CALM, 1),
+    (never_rescue, KILLS, 2),
+    (enqueue_again_without_asking, LOSSES, 11),
 )

@@ -24,7 +24,7 @@ WRITES = frozenset(
     {
         "insert", "claim", "settle", "heartbeat", "progress", "report", "retire", "promote", "rescue", "expire",
         "cancel_timeout", "prune", "cancel", "requeue", "update", "delete", "pause", "resume",
-        "sweep_records",
+        "sweep_records", "group_failures", "run_bulk", "prune_bulks",
     }
 )  # fmt: skip
 # What may be carried out after its client was told that the line broke. Not an insert, which could make a job anew that
@@ -144,6 +144,9 @@ class Line:
         self._network.ring()
 
     async def fold_counts(self, limit: int = 10_000) -> int:
+        return 0
+
+    async def sweep_rollups(self, limit: int = 10_000) -> int:
         return 0
 
     async def keep_partitions(self, retention: object) -> None: ...

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from rowlock.stores import open_store
 from rowlock.stores.base import Store
@@ -40,10 +41,11 @@ def stage_databases(postgres: PostgresServer) -> StageDatabases:
     return StageDatabases(postgres, Stage.prepare)
 
 
-@pytest.fixture(params=KINDS)
-async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
+@pytest_asyncio.fixture(params=KINDS, scope="module", loop_scope="module")
+async def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    """One for all: every performance begins by clearing it."""
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/jobs.db"
+        url = f"sqlite:///{tmp_path_factory.mktemp('stage')}/jobs.db"
         await Stage.prepare(url)
         async with opened_stage(url) as stage:
             yield stage
@@ -65,8 +67,10 @@ def test_every_verb_that_writes_has_a_case() -> None:
     """A new verb belongs to one of these."""
     reads = {
         *("get", "events", "logs", "kept", "kept_counts", "list", "stats", "workers", "paused", "look", "held_by"),
-        *("records", "audit", "statuses"),
+        *("records", "audit", "statuses", "failures", "bulks", "bulk_items"),
+        *("states", "newest", "newest_of_scopes", "mark"),
         *(
+            "series",
             "now",
             "identity",
             "home",
@@ -82,6 +86,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
     elsewhere = {
         "migrate",  # below
         "sync_transaction",  # the same statements as transaction's
+        "sweep_rollups",  # one statement, of what nobody will ask for again
         "keep_partitions",  # DDL that the server does whole or not at all
     }
     cases = {
@@ -91,6 +96,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "cancel_timeout",
             "prune",
             "fold_counts",
+            "group_failures",
             "cancel",
             "requeue",
             "update",
@@ -100,11 +106,13 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "write_records",
             "sweep_records",
         ),
+        *("create_bulk", "start_bulk", "run_bulk", "stop_bulk", "prune_bulks"),
     }
     verbs = {name for name in vars(Store) if not name.startswith("_")}
     assert verbs - connects == reads | elsewhere | cases
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CASES)
 async def test_the_last_reply_of_a_verb_is_not_heard(stage: Stage, name: str, victims: Victims) -> None:
     """By a process that dies of it, and by one that goes on."""
@@ -116,6 +124,7 @@ async def test_the_last_reply_of_a_verb_is_not_heard(stage: Stage, name: str, vi
 
 
 @pytest.mark.proof
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CASES)
 async def test_every_point_of_a_verb(stage: Stage, name: str, victims: Victims) -> None:
     case, began = CASES[name], time.monotonic()

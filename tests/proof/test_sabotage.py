@@ -1,6 +1,7 @@
 """Every defence is needed: with it a detector is green, without it the same detector is red."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,6 +34,7 @@ def sabotaged_databases(postgres: PostgresServer) -> SabotagedDatabases:
 @asynccontextmanager
 async def _opened(defence: Defence, request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Harness]:
     if defence.store == "sqlite":
+        shutil.copyfile(request.getfixturevalue("sqlite_template"), folder / "jobs.db")
         async with _closing(SqliteHarness(folder / "jobs.db", virtual=defence.virtual)) as harness:
             yield harness
     else:
@@ -43,7 +45,7 @@ async def _opened(defence: Defence, request: pytest.FixtureRequest, folder: Path
 
 @asynccontextmanager
 async def _closing(harness: Harness) -> AsyncIterator[Harness]:
-    await harness.open()
+    await harness.open(migrated=True)
     try:
         yield harness
     finally:

@@ -19,13 +19,13 @@ import msgspec
 from tests.proof.history import History, RowChange
 from tests.stores.rows import micros
 
-TABLES = ("_jobs", "_jobs_archive", "_jobs_audit", "_jobs_topics", "_jobs_workers", "_jobs_records")
-JOBS, ARCHIVE, AUDIT, TOPICS, WORKERS, RECORDS = TABLES
+TABLES = ("_jobs", "_jobs_archive", "_jobs_audit", "_jobs_topics", "_jobs_workers", "_jobs_records", "_jobs_bulk")
+JOBS, ARCHIVE, AUDIT, TOPICS, WORKERS, RECORDS, BULK = TABLES
 _JSON = frozenset({"payload", "result", "tags", "history", "log", "data", "topics"})
 _FLAGS = frozenset({"ready", "stray", "stopping"})
 _TIMES = frozenset(
     {"created", "updated", "run_at", "expires_at", "claimed_at", "started_at", "locked_until", "finished_at", "fire_at"}
-    | {"cancel_requested_at", "paused_at", "paused_until", "at", "started", "seen"}
+    | {"cancel_requested_at", "paused_at", "paused_until", "at", "started", "seen", "moved_at"}
 )
 _MACHINE_CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"  # to the millisecond
 
@@ -188,6 +188,8 @@ def _stamp(change: RowChange) -> int | None:
         return int(after["at"])
     if change.table == RECORDS:
         return int(after["updated"])
+    if change.table == BULK:
+        return max(int(after[name]) for name in ("created", "moved_at", "finished_at") if after[name] is not None)
     if change.table in (JOBS, ARCHIVE):
         if before.get("updated") != after["updated"]:
             return int(after["updated"])

@@ -1,5 +1,6 @@
 """`url`: a migrated database of the test's own, on each store in turn. `jobs`: Jobs in it, which stop at the end."""
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def runtime_databases(postgres: PostgresServer) -> RuntimeDatabases:
 @pytest.fixture(params=["sqlite", "postgres"])
 async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
     if request.param == "sqlite":
+        shutil.copyfile(request.getfixturevalue("sqlite_template"), tmp_path / "jobs.db")
         yield f"sqlite:///{tmp_path}/jobs.db"
     else:
         databases: RuntimeDatabases = request.getfixturevalue("runtime_databases")

@@ -6,11 +6,11 @@ import json
 import os
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -34,10 +34,13 @@ from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.stores.rows import Audit, Row, micros, moment, timeline
 
+T = TypeVar("T")
+
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LEASE = 30.0
 MINUTE = 60.0
 NOBODY = "0193fb1e-0000-7000-8000-000000000000"  # no job has this id
+KEPT = {"_jobs_migrations", "_jobs_meta", "_jobs_doorbell"}  # what every database has from the start
 RETRY_IN_10 = Delays((10.0,))
 
 # What is running is pending again, and nothing tells of it.
@@ -98,22 +101,28 @@ class Harness(ABC):
     """`store` is open and migrated. With a virtual clock, time stands still until `advance`."""
 
     kind: str
-    counters: tuple[str, ...]
+    tables: str  # the statement that asks for their names
     store: Store
 
     def __init__(self, *, virtual: bool) -> None:
         self.virtual = virtual
         self.now = START
         self._others: list[Store] = []
+        self._tables: list[str] = []  # that are emptied, jobs first: counters count what is deleted
 
-    async def open(self) -> None:
+    async def open(self, *, migrated: bool = False) -> None:
         self.store = self.new_store()
-        await self.store.migrate()
+        if not migrated:
+            await self.store.migrate()
         await self.store.open()
 
     async def close(self) -> None:
-        for store in [*self._others, self.store]:
-            await store.close()
+        await self.close_others()
+        await self.store.close()
+
+    async def close_others(self) -> None:
+        while self._others:
+            await self._others.pop().close()
 
     async def another(self) -> Store:
         """A second store on the same database, as another process would have it."""
@@ -132,8 +141,9 @@ class Harness(ABC):
         """Back to an empty database at START."""
         self.now = START
         await self._set_clock()
-        for table in ("_jobs", "_jobs_archive", "_jobs_topics", "_jobs_workers", "_jobs_audit", *self.counters):
-            await self.execute(f"DELETE FROM {table}")
+        if not self._tables:
+            self._tables = sorted({name for (name,) in await self.fetch(self.tables)} - KEPT)
+        await self.execute(f"BEGIN; {' '.join(f'DELETE FROM {table};' for table in self._tables)} COMMIT")
 
     @abstractmethod
     def new_store(self) -> Store: ...
@@ -280,7 +290,7 @@ def check(row: Row) -> None:
 
 class SqliteHarness(Harness):
     kind = "sqlite"
-    counters = ("_jobs_totals",)
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE '\\_jobs%' ESCAPE '\\'"
 
     def __init__(self, path: Path | None, *, virtual: bool) -> None:
         super().__init__(virtual=virtual)
@@ -294,15 +304,18 @@ class SqliteHarness(Harness):
         pass
 
     async def fetch(self, query: str) -> list[tuple[Any, ...]]:
+        return await self._behind(lambda connection: connection.execute(query).fetchall())
+
+    async def execute(self, statement: str) -> None:
+        await self._behind(lambda connection: connection.executescript(statement))
+
+    async def _behind(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self.path is None:  # there is no second connection to a database in memory
             assert isinstance(self.store, SqliteStore)
             assert self.store._opened
-            return await self.store._opened.writer.call(lambda database: database.conn.execute(query).fetchall())
+            return await self.store._opened.writer.call(lambda database: work(database.conn))
         with closing(sqlite3.connect(self.path, timeout=30.0)) as connection, connection:
-            return connection.execute(query).fetchall()
-
-    async def execute(self, statement: str) -> None:
-        await self.fetch(statement)
+            return work(connection)
 
 
 # The product calls clock_timestamp() without a schema; a function in a schema that is searched before pg_catalog
@@ -318,7 +331,9 @@ CREATE FUNCTION testclock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOL
 
 class PostgresHarness(Harness):
     kind = "postgres"
-    counters = ("_jobs_totals", "_jobs_counts")
+    tables = (
+        "SELECT relname FROM pg_class WHERE relname LIKE '\\_jobs%' AND relkind IN ('r', 'p') AND NOT relispartition"
+    )
 
     def __init__(self, url: str, *, virtual: bool) -> None:
         super().__init__(virtual=virtual)

@@ -91,7 +91,13 @@ async def everything(store: Store, worker: str) -> None:
         tell([job.id for job in claimed.jobs])
 
 
-VERBS = {"insert": insert, "claim": claim, "settle": settle, "everything": everything}
+async def fold(store: Store, worker: str) -> None:
+    """For ever, a few notes at a time."""
+    while True:
+        tell([str(await store.fold_counts(limit=3))])
+
+
+VERBS = {"insert": insert, "claim": claim, "settle": settle, "everything": everything, "fold": fold}
 
 
 async def main(verb: str, target: str, worker: str) -> None:

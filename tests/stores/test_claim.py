@@ -9,8 +9,11 @@ from msgspec import structs
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, Released
 from rowlock.stores.base import Claim, Progress
+from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, MINUTE, START, Harness, claim_by, ids, job, lanes, settlement
 from tests.stores.rows import Row
+
+store = shared_store
 
 
 async def test_what_a_claim_does_to_the_row(store: Harness) -> None:

@@ -8,7 +8,10 @@ from msgspec import structs
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, Outcome, Released
 from rowlock.stores.base import Beat, Hold, NewLine, Progress
+from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, NOBODY, OUTCOMES, START, Harness, settlement
+
+store = shared_store
 
 # ── heartbeat ──
 

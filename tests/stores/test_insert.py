@@ -9,9 +9,12 @@ from msgspec import structs
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp
 from rowlock.stores.base import Enqueued
+from tests.stores.conftest import shared_store
 from tests.stores.harness import MINUTE, START, Harness, job, settlement
 from tests.stores.reference import Reference
 from tests.stores.rows import Row
+
+store = shared_store
 
 
 async def test_a_plain_job(store: Harness) -> None:

@@ -7,13 +7,17 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from rowlock.core.fingerprint import fingerprint
 from rowlock.core.ids import first_id
 from rowlock.core.job import Job, Status, new_job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.errors import InvalidInput
 from rowlock.stores import listing
 from rowlock.stores.reading import MAX_TOTAL, Filter, Page
+from tests.stores.conftest import shared_store
 from tests.stores.harness import NOBODY, START, Harness, job, settlement
+
+store = shared_store
 
 FLOW = "0193fb1e-0000-7000-8000-00000000f10f"
 MIDDLE = START + timedelta(seconds=30)
@@ -123,6 +127,10 @@ CASES: dict[str, tuple[Filter, Callable[[Job], bool]]] = {
     ),
     "due": (Filter(run_at_from=MIDDLE, topics=["mail"]), lambda one: one.topic == "mail" and one.run_at >= MIDDLE),
     "run_at": (Filter(run_at_until=MIDDLE), lambda one: one.run_at < MIDDLE),
+    "a fingerprint": (
+        Filter(fingerprint=fingerprint("mail", "never")),
+        lambda one: (one.topic, one.status, one.last_error) == ("mail", Status.FAILED, "never"),
+    ),
     "tags": (Filter(tags=["red"]), lambda one: "red" in one.tags),
     "all tags": (Filter(tags=["red", "blue"]), lambda one: {"red", "blue"} <= set(one.tags)),
     "tags of failed": (

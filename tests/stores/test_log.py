@@ -7,7 +7,10 @@ import pytest
 from rowlock.core.job import Log, LogLine, Status
 from rowlock.core.lifecycle import Completed, Failed, Released
 from rowlock.stores.base import DAY, MAX_LOG_LINES, MAX_LOG_TEXT, Hold, NewLine, Progress, Retention
+from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, NOBODY, START, Harness, settlement
+
+store = shared_store
 
 
 def lines(*texts: str, age: float = 0.0) -> tuple[NewLine, ...]:

@@ -10,8 +10,11 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import CRASH_ERROR, EXPIRED_ERROR, Completed, GaveUp
 from rowlock.stores.base import DAY, Beat, Rescued, Retention
 from rowlock.stores.reports import MAX_DETAIL
+from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, MINUTE, OUTCOMES, START, Harness, job, settlement
 from tests.stores.rows import Row, micros
+
+store = shared_store
 
 TICK = 0.000001
 OVERDUE = LEASE + TICK

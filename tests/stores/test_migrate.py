@@ -84,6 +84,21 @@ COUNTED = {
 }
 
 
+# As the first release enqueued: id, topic, whether it is due, and seconds until then.
+ENQUEUED = {
+    "sqlite": (
+        "INSERT INTO _jobs (id, topic, ready, priority, max_retries, timeout, created, updated, run_at, payload) "
+        "SELECT '{}', '{}', {}, 100, 3, 600.0, now, now, now + {} * 1000000, '{{}}' "
+        "FROM (SELECT unixepoch() * 1000000 AS now)"
+    ),
+    "postgres": (
+        "INSERT INTO _jobs (id, topic, ready, priority, max_retries, timeout, created, updated, run_at, payload, "
+        "status) VALUES "
+        "('{}', '{}', {}, 100, 3, 600.0, now(), now(), now() + {} * interval '1 second', '{{}}', 'pending')"
+    ),
+}
+
+
 async def upgrade(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first release's tables, with jobs and numbers in them."""
     harness = make()
@@ -92,10 +107,12 @@ async def upgrade(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as old:
         old.setattr(f"{module}.known", lambda: known[:1])
         await harness.open()
-        await harness.insert(job(), job("bills", delay=60))
+        for topic, delay in (("mail", 0), ("bills", 60), ("zoo", 0)):
+            ready = "false" if delay else "true"
+            await harness.execute(ENQUEUED[harness.kind].format(job().id, topic, ready, delay))
         for statement in COUNTED[harness.kind]:
             await harness.execute(statement)
-        running = await harness.claimed(topic="zoo")
+        [running] = (await harness.claim("w1", "zoo")).jobs
         await harness.close()
     harness = make()
     await harness.open()  # which migrates

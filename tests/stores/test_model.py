@@ -28,7 +28,8 @@ from tests.stores.reference import Reference
 
 T = TypeVar("T")
 
-EXAMPLES = {"memory": 200, "sqlite": 40, "postgres": 80}
+EXAMPLES = {"memory": 100, "sqlite": 15, "postgres": 30}
+MANY_EXAMPLES = {"memory": 400, "sqlite": 80, "postgres": 160}
 STEPS = 40
 
 topics = st.sampled_from(["a", "b"])
@@ -352,7 +353,17 @@ class Model(RuleBasedStateMachine):
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_random_lives(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    examples = int(os.environ.get("ROWLOCK_TEST_EXAMPLES", EXAMPLES[kind]))
+    live(kind, int(os.environ.get("ROWLOCK_TEST_EXAMPLES", EXAMPLES[kind])), tmp_path, request)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("kind", MANY_EXAMPLES)
+def test_many_random_lives(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    live(kind, MANY_EXAMPLES[kind], tmp_path, request)
+
+
+def live(kind: str, examples: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
 
     async def prepare(stack: AsyncExitStack) -> Harness:
         if kind == "postgres":

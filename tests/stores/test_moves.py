@@ -8,7 +8,10 @@ from msgspec import structs
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import MOVES, Answer, Settlement, Transition
 from rowlock.stores.base import DAY, Beat, Edit, Hold, Progress, Retention
+from tests.stores.conftest import shared_store
 from tests.stores.harness import Harness, claim_by
+
+store = shared_store
 
 Verb = Callable[[Harness, Job], Awaitable[bool]]  # whether the store says that it was done
 

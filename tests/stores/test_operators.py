@@ -9,8 +9,11 @@ from msgspec import structs
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp
 from rowlock.stores.base import Changed, Edit, Pause, Progress
+from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, MINUTE, NOBODY, START, Harness, job, settlement
 from tests.stores.rows import Audit, Row, micros
+
+store = shared_store
 
 
 def audit(at: datetime, action: str, job_id: str | None, reason: str | None = None, **data: Any) -> Audit:

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import MAX_HISTORY, Completed, Failed, Released
 from rowlock.stores.base import Edit, Progress
+from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, NOBODY, START, Harness, job, settlement
+
+store = shared_store
 
 
 async def test_get(store: Harness) -> None:

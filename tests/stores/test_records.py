@@ -4,7 +4,10 @@ import asyncio
 from datetime import timedelta
 
 from rowlock.stores.records import Entry, Write
+from tests.stores.conftest import shared_store
 from tests.stores.harness import START, Harness
+
+store = shared_store
 
 ANN = Entry("ann", "change", reason="because", data={"what": ["a", 1]})
 

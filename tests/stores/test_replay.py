@@ -10,7 +10,10 @@ from msgspec import structs
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Answer, Completed
 from rowlock.stores.base import DAY, Beat, Changed, Edit, Enqueued, Hold, Progress, Retention
+from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, OUTCOMES, START, Harness, claim_by, ids, job, settlement
+
+store = shared_store
 
 Call = Callable[[], Awaitable[Any]]
 

@@ -8,7 +8,10 @@ from msgspec import structs
 from rowlock.core.job import Status
 from rowlock.stores.base import DAY, Retention
 from rowlock.stores.reading import TopicRetention
+from tests.stores.conftest import shared_store
 from tests.stores.harness import Harness
+
+store = shared_store
 
 FOREVER = Retention(completed=None, cancelled=None, failed=None, expired=None)
 ENDED: list[str] = [Status.COMPLETED, Status.CANCELLED, Status.FAILED, Status.EXPIRED]

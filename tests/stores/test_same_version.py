@@ -8,7 +8,10 @@ from msgspec import structs
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, GaveUp, Outcome, Released, Settlement
 from rowlock.stores.base import Beat, Hold, NewLine, Progress
+from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, OUTCOMES, Harness, claim_by, job, settlement
+
+store = shared_store
 
 LOST, KEPT, CANCEL = Hold.LOST, Hold.KEPT, Hold.CANCEL
 

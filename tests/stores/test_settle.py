@@ -21,9 +21,12 @@ from rowlock.core.lifecycle import (
     Verdict,
 )
 from rowlock.stores.base import Hold, Progress
+from tests.stores.conftest import shared_store
 from tests.stores.harness import NOBODY, OUTCOMES, START, Harness, claim_by, job, settlement
 from tests.stores.reference import Reference
 from tests.stores.rows import Row, micros
+
+store = shared_store
 
 APPLIED = Verdict(Answer.APPLIED)
 LOST = Verdict(Answer.LOST)

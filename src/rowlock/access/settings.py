@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rowlock.access import rules
+from rowlock.access import redaction, rules
 from rowlock.access.rules import Rule
 from rowlock.core.codec import check_text
 from rowlock.core.job import check_topic
@@ -28,7 +28,8 @@ _NOBODY = Rule("", False)
 
 class AccessSettings(Struct, frozen=True, kw_only=True):
     """`enqueue_rule` is judged on the job to be created, `manage_rule` on jobs that are there: '' is superusers only.
-    `allowed_topics`: what may be enqueued over HTTP; empty is any. The last three are the workers': seconds."""
+    `allowed_topics`: what may be enqueued over HTTP; empty is any. `redact`: patterns of fields that are not shown over
+    HTTP. The workers' are `worker_pool_size` and two times in seconds."""
 
     http_enabled: bool = True
     enqueue_rule: str = ""
@@ -37,6 +38,7 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
     worker_pool_size: int = 10
     poll_interval: float = 1.0
     lock_duration: float = 30.0
+    redact: tuple[str, ...] = redaction.DEFAULTS
 
 
 NAMES = AccessSettings.__struct_fields__
@@ -51,6 +53,7 @@ class Current(Struct, frozen=True):
     revision: int
     enqueue: Rule
     manage: Rule
+    redaction: redaction.Redaction
 
 
 def check(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,6 +85,8 @@ def _check(name: str, value: Any) -> Any:
                 return list(dict.fromkeys(check_topic(topic) for topic in value))
             except InvalidInput as error:
                 raise InvalidInput(name, error.code, error.problem) from None
+        case "redact":
+            return redaction.check_patterns(value)
         case _:
             low, high = _BOUNDS[name]
             whole = name == "worker_pool_size"
@@ -107,6 +112,7 @@ def read(record: Record | None) -> Current:
         0 if record is None else record.revision,
         _rule("enqueue_rule", settings.enqueue_rule),
         _rule("manage_rule", settings.manage_rule),
+        redaction.redaction(settings.redact),
     )
 
 

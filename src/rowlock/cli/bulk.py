@@ -1,4 +1,4 @@
-"""Verbs for one job or for many: by id, or by filter after a look at how many that would be."""
+"""Verbs for one job or for many: by id, or by filter, as a bulk action that is looked at first."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.errors import RowlockError, StoreError
 from rowlock.jobs import Jobs
+from rowlock.stores.bulk import SKIPS, Bulk, BulkItem
 from rowlock.stores.reading import MAX_LIMIT, Filter
 
 _AT_ONCE = 8  # jobs steered at the same time: fewer than a pool has connections
@@ -102,11 +103,13 @@ def _command(verb: str, act: Verb, text: str) -> click.Command:
             raise click.UsageError("give ids, or options that choose jobs (--topic, --status, …), or --all")
         if unfit := [status for status in wanted.statuses if status not in states]:
             raise click.UsageError(f"{verb} needs jobs that are {', '.join(states)}; not {', '.join(unfit)}")
+        if not ids:
+            fit = wanted if wanted.statuses else replace(wanted, statuses=states)
+            run(url, lambda jobs: _by_filter(jobs, verb, fit, reason, yes, output), by=by)
+            return
         work = Work(verb, act, reason, [])
-        if not wanted.statuses:
-            wanted = replace(wanted, statuses=states)
         try:
-            run(url, lambda jobs: _by_ids(jobs, work, ids) if ids else _by_filter(jobs, work, wanted, yes), by=by)
+            run(url, lambda jobs: _by_ids(jobs, work, ids), by=by)
         except BaseException:
             if work.changes:  # what is done is done, and should be known
                 _summarize(work, output)
@@ -146,26 +149,87 @@ async def _by_ids(jobs: Jobs, work: Work, ids: Sequence[str]) -> None:
         await work.go(jobs, batches(), advance)
 
 
-async def _by_filter(jobs: Jobs, work: Work, wanted: Filter, yes: bool) -> None:
-    page = await jobs.list(wanted, limit=1)
-    more = page.total_capped or page.partial
-    if not page.total and not more:
+async def _by_filter(jobs: Jobs, verb: str, wanted: Filter, reason: str | None, yes: bool, output: str) -> None:
+    bulk = await jobs.bulk(verb, wanted, reason=reason)
+    if bulk.total and not yes:
+        _ask(f"This would {verb} {how_many(bulk.total)}.")
+    await work_off(jobs, bulk.id, output)
+
+
+async def work_off(jobs: Jobs, bulk_id: str, output: str) -> None:
+    """Start a bulk action and see it through, unless it is interrupted. Either way it is told how far it came."""
+    bulk = await jobs.start_bulk(bulk_id)
+    if not bulk.total:
+        await _account(jobs, bulk, output)
         return
-    if not yes:
-        _ask(f"This would {work.verb} {'at least ' if more else ''}{how_many(page.total)}.")
-    with _progress(work.verb, None if more else page.total) as advance:
-        await work.go(jobs, _pages(jobs, wanted), advance)
+    try:
+        with _progress(bulk.action, bulk.total) as advance:
+            bulk = await _see_through(jobs, bulk, advance)
+    except asyncio.CancelledError:  # Ctrl-C
+        stopped = await jobs.stop_bulk(bulk.id, reason="interrupted")
+        await _account(jobs, stopped, output)
+        note(f"rowlock: stopped, {stopped.left:,} left; go on with: rowlock bulk start {bulk.id}")
+        raise
+    except StoreError:
+        note(f"rowlock: workers and servers go on with it; see: rowlock bulk show {bulk.id}")
+        raise
+    await _account(jobs, bulk, output)
+    if bulk.skipped or bulk.status == "stopped":
+        sys.exit(Exit.REFUSED)
 
 
-async def _pages(jobs: Jobs, wanted: Filter) -> AsyncIterator[Sequence[str]]:
-    """From the newest back: jobs that are added meanwhile are not met, nor is one met twice."""
-    cursor: str | None = None
+async def _see_through(jobs: Jobs, bulk: Bulk, advance: Callable[[int], None]) -> Bulk:
+    left = bulk.total
+
+    def progress(now: Bulk) -> None:
+        nonlocal left
+        advance(left - now.left)
+        left = now.left
+
+    return await jobs.run_bulk(bulk.id, progress=progress)
+
+
+async def _account(jobs: Jobs, bulk: Bulk, output: str) -> None:
+    """What became of the jobs; of those that were skipped the first ones by name, or all of them for programs."""
+    if output == "json":
+        changes = [_change(item) async for item in _items(jobs, bulk.id) if item.outcome is not None]
+        print_json({"items": changes, "total": len(changes), "next": None, "done": bulk.done, "bulk": bulk.id})
+        return
+    told = 0
+    for outcome in SKIPS:
+        if getattr(bulk, outcome) and told < _TOLD:
+            page = await jobs.bulk_items(bulk.id, outcome=outcome, limit=_TOLD - told)
+            for item in page.items:
+                note(f"rowlock: {_change(item).error}")
+            told += len(page.items)
+    if bulk.skipped > told:
+        note(f"rowlock: … and {how_many(bulk.skipped - told, 'more refusal')}; -o json names them all")
+    _say(bulk.action, bulk.done, bulk.done + bulk.skipped)
+
+
+async def _items(jobs: Jobs, bulk_id: str) -> AsyncIterator[BulkItem]:
+    cursor = None
     while True:
-        page = await jobs.list(wanted, limit=MAX_LIMIT, cursor=cursor)
-        yield [job.id for job in page.items]
+        page = await jobs.bulk_items(bulk_id, limit=MAX_LIMIT, cursor=cursor)
+        for item in page.items:
+            yield item
         cursor = page.next
         if cursor is None:
             return
+
+
+_WHY = {
+    "changed": "it is not as it was when it was listed, {status}",
+    "gone": "it has been deleted",
+    "key_taken": "job {holder} is live with the same key",
+    "locked": "another transaction holds it, or its key",
+}
+
+
+def _change(item: BulkItem) -> Change:
+    why = _WHY.get(item.outcome or "")
+    error = None if why is None else f"job {item.job_id}: {why.format(status=item.status, holder=item.holder)}"
+    return Change(item.job_id, item.outcome == "done", error=error)
 
 
 def _is_asked_in_person() -> bool:
@@ -217,8 +281,9 @@ def _summarize(work: Work, output: str) -> None:
         note(f"rowlock: {change.error}")
     if len(refused) > _TOLD:
         note(f"rowlock: … and {how_many(len(refused) - _TOLD, 'more refusal')}; -o json names them all")
-    if work.changes:
-        of = f" of {len(work.changes):,}" if refused else ""
-        click.echo(f"{work.verb}: {done:,}{of} {'job' if len(work.changes) == 1 else 'jobs'} done")
-    else:
-        click.echo(f"{work.verb}: no job matches")
+    _say(work.verb, done, len(work.changes))
+
+
+def _say(verb: str, done: int, every: int) -> None:
+    of = f" of {every:,}" if done < every else ""
+    click.echo(f"{verb}: {done:,}{of} {'job' if every == 1 else 'jobs'} done" if every else f"{verb}: no job matches")

@@ -23,6 +23,7 @@ _OPTIONS = (
     click.option("--scope", metavar="TEXT"),
     click.option("--scope-id", metavar="TEXT"),
     click.option("--tag", metavar="TAG", multiple=True, help="If repeated, jobs that have all of them."),
+    click.option("--fingerprint", metavar="TEXT", help="Dead letters of a group: see rowlock failures."),
     click.option("--error", metavar="TEXT", help="A part of the last error."),
     click.option(
         "--payload",
@@ -48,6 +49,7 @@ def filters(function: Callable[..., Any]) -> Callable[..., Any]:
         scope: str | None,
         scope_id: str | None,
         tag: tuple[str, ...],
+        fingerprint: str | None,
         error: str | None,
         payload: tuple[tuple[str, Any], ...],
         since: datetime | None,
@@ -61,6 +63,7 @@ def filters(function: Callable[..., Any]) -> Callable[..., Any]:
             scope=scope,
             scope_id=scope_id,
             tags=tag,
+            fingerprint=fingerprint,
             error=error,
             payload=payload,
             created_from=since,

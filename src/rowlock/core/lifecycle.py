@@ -14,6 +14,7 @@ from typing import Any, Literal, assert_never
 from msgspec import Struct
 
 from rowlock.core import codec
+from rowlock.core.fingerprint import fingerprint
 from rowlock.core.job import MAX_DELAY, Job, Status
 from rowlock.core.retry import DEFAULT_RETRY, FinalType, RetryPolicy, retry_delay
 from rowlock.errors import InvalidInput
@@ -133,6 +134,7 @@ class Transition(Struct, frozen=True, kw_only=True):
     result: str | None = None  # canonical JSON text
     ran: float | None = None  # seconds the handler ran; None: it never started
     reason: str | None = None
+    fingerprint: str | None = None  # of a dead letter
 
     @property
     def from_cancel_requested(self) -> bool:
@@ -206,15 +208,18 @@ def _fail(job: Job, outcome: Failed | TimedOut, retry: RetryPolicy, chance: floa
     text = _error_text(outcome)
     assert text is not None  # noqa: S101 - narrows the type: both kinds have a text
     if isinstance(outcome, Failed) and outcome.final:
-        return Transition(event="failed", status=FAILED, error=text, ran=ran)
+        return _dead(job, text, ran)
     if job.retries >= job.max_retries:
-        error = codec.clean_text(f"Max retries exceeded: {text}")
-        return Transition(event="failed", status=FAILED, error=error, ran=ran)
+        return _dead(job, codec.clean_text(f"Max retries exceeded: {text}"), ran)
     cause = outcome.exception if isinstance(outcome, Failed) and outcome.exception is not None else text
     delay = retry_delay(retry, job, cause, chance)
     if isinstance(delay, FinalType):
-        return Transition(event="failed", status=FAILED, error=text, ran=ran)
+        return _dead(job, text, ran)
     return Transition(event="retried", status=PENDING, delay=delay, retries=job.retries + 1, error=text, ran=ran)
+
+
+def _dead(job: Job, error: str, ran: float | None) -> Transition:
+    return Transition(event="failed", status=FAILED, error=error, ran=ran, fingerprint=fingerprint(job.topic, error))
 
 
 def _error_text(outcome: Outcome) -> str | None:

@@ -67,6 +67,8 @@ async def explain_access(call: Call) -> Response:
     condition = rule.bind(asked.claims)
     allowed = condition if isinstance(condition, bool) else None if job is None else holds(condition, job)
     parts = [shapes.ExplainedPart(**msgspec.structs.asdict(part)) for part in explain(rule, asked.claims, job)]
+    for part in parts:  # a column may hold what a handler has said: its stage
+        part.left, part.right = call.redaction.data([part.left, part.right])
     return answer(shapes.ExplainAnswer(allowed=allowed, why=_why(rule, allowed), rule=rule.text, parts=parts))
 
 

@@ -11,7 +11,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import MutableMapping
+from collections.abc import AsyncGenerator, Mapping, MutableMapping
+from contextlib import aclosing
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -20,24 +21,42 @@ from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
 from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
-from rowlock.http import access, jobs, operators, service, sessions, ui
+from rowlock.http import (
+    access,
+    bulk,
+    failures,
+    jobs,
+    operators,
+    redacting,
+    series,
+    service,
+    sessions,
+    streams,
+    ui,
+    workers,
+)
+from rowlock.http.bulk_runner import BulkRunner
 from rowlock.http.call import Call, denied
+from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
+from rowlock.http.live import Live
 from rowlock.http.problems import Problem, from_error, internal
 from rowlock.http.reading import read_body, read_query
 from rowlock.http.request import Gone, Receive, Request, Send
 from rowlock.http.response import Response
 from rowlock.http.routes import Access, Route, Table
 from rowlock.http.settings import ApiSettings
-from rowlock.http.shapes import BatchBody, EnqueueBody
+from rowlock.http.shapes import ONE_OF, BatchBody, EnqueueBody
+from rowlock.http.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs
 
 log = logging.getLogger("rowlock.http")
 
-ROUTES = [*jobs.ROUTES, *operators.ROUTES, *access.ROUTES, *sessions.ROUTES, *service.ROUTES, *ui.ROUTES]
+_PARTS = (jobs, redacting, bulk, streams, series, failures, operators, workers, access, sessions, service, ui)
+ROUTES = [route for part in _PARTS for route in part.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
 _PROCESS, _NUMBERS = secrets.token_hex(4), count(1)
@@ -66,6 +85,10 @@ class Api:
         self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
         self.readiness = service.Readiness()
         self.ends = Ends(jobs._store)
+        self.live = Live(jobs._store)
+        self.desk = Desk(jobs._store)
+        self.upkeep = Upkeep(jobs._store)
+        self.bulk = BulkRunner(jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -88,14 +111,30 @@ class Api:
             self._current: access_settings.Current | None = None
             self._read_at = 0.0
             self.ends, self.hashing = Ends(self.jobs._store), asyncio.Semaphore(2)
+            self.live = Live(self.jobs._store)
+            self.desk = Desk(self.jobs._store)
             self.readiness = service.Readiness()
+            self.upkeep = Upkeep(self.jobs._store)
+            self.bulk = BulkRunner(self.jobs._store)
+            if not self.settings.read_only:
+                self.upkeep.start()
+                self.bulk.open()
+
+    def stop(self) -> None:
+        """Whoever waits for something is told how it stands, now."""
+        self.ends.stop()
+        self.desk.stop()
+        self.live.stop()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             if (await receive())["type"] == "lifespan.startup":
+                self._settle_in()
                 await send({"type": "lifespan.startup.complete"})
             else:
-                self.ends.stop()
+                self.stop()
+                await self.upkeep.stop()
+                await self.bulk.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -135,9 +174,12 @@ class Api:
                 headers.remove(_UNCACHED)
             headers += [(name.encode(), value.encode("latin-1")) for name, value in response.headers]
         body = b"" if scope["method"] == "HEAD" else response.body
-        if response.status not in (204, 304):
+        stream = None if scope["method"] == "HEAD" else response.stream
+        if response.status not in (204, 304) and response.stream is None:
             headers.append((b"content-length", str(len(response.body)).encode()))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        if stream is not None:
+            await _flow(stream(), send, request_id)
         await send({"type": "http.response.body", "body": body})
         if log.isEnabledFor(logging.INFO):
             who = passage.identity.by if passage.identity else "-"
@@ -156,13 +198,11 @@ class Api:
         route, parameters = self.table.find(request.method, request.path)
         passage.route = route
         if route.access.kind == "probe":
-            return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters))
+            return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters, route))
         self._doorkeeper.check_host(request)
-        current = await self._enabled()
+        await self._enabled()
         passage.origin = self._doorkeeper.check_origin(request)
-        passage.identity = identity = await self._doorkeeper.identify(request)
-        call = Call(self, request, identity, current, parameters)
-        self._authorize(route, call)
+        call = await self.admit(route, request, parameters, passage)
         if route.query is not None:
             call.query = read_query(route.query, request.query())
         elif scope.get("query_string") and request.query():
@@ -171,10 +211,28 @@ class Api:
             call.body = await self._body(route, request)
         return await route.handler(call)
 
+    async def admit(
+        self, route: Route, request: Request, parameters: Mapping[str, str], passage: _Passage | None = None
+    ) -> Call:
+        """Who asks, and may they? By the settings, sessions and tokens of this moment."""
+        current = await self._enabled()
+        identity = await self._doorkeeper.identify(request)
+        if passage is not None:
+            passage.identity = identity
+        call = Call(self, request, identity, current, parameters, route)
+        self._authorize(route, call)
+        return call
+
     async def _body(self, route: Route, request: Request) -> Any:
         if route.body_optional and await request.is_empty():
             return route.body()
         return read_body(route.body, await request.body())
+
+    async def admit_again(self, call: Call) -> None:
+        """For long polls: what let it in may have been revoked or switched off since."""
+        call.settings = await self._enabled()
+        call.identity = await self._doorkeeper.identify(call.request)
+        self._authorize(self.table.find(call.request.method, call.request.path)[0], call)
 
     async def _enabled(self) -> access_settings.Current:
         current = await self.current()
@@ -221,6 +279,16 @@ class Api:
 
     def forget_settings(self) -> None:
         self._current = None
+
+
+async def _flow(stream: AsyncGenerator[bytes, None], send: Send, request_id: str) -> None:
+    """Part by part, as fast as the reader reads."""
+    try:
+        async with aclosing(stream):
+            async for part in stream:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+    except Exception:
+        log.exception("%s: a stream broke off", request_id, extra={"request_id": request_id})
 
 
 def _request_id(scope: MutableMapping[str, Any]) -> str:
@@ -297,10 +365,7 @@ def _renamed(shape: Any) -> dict[str, str]:
     if shape is BatchBody:
         return names | _renamed(EnqueueBody)
     # Of a list, a query names one at a time.
-    return names | {plural: one for plural, one in _ONE_OF.items() if one in names}
-
-
-_ONE_OF = {"ids": "id", "topics": "topic", "statuses": "status", "keys": "key", "tags": "tag"}
+    return names | {plural: one for plural, one in ONE_OF.items() if one in names}
 
 
 def _told(problem: Problem, request_id: str) -> Response:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rowlock.access.identity import Identity
+from rowlock.access.redaction import Redaction
 from rowlock.access.settings import Current
 from rowlock.core.conditions import Condition, Every, holds
 from rowlock.core.ids import check_id
@@ -15,6 +16,7 @@ from rowlock.core.job import Job
 from rowlock.errors import InvalidInput, JobNotFound
 from rowlock.http.problems import Problem, not_found
 from rowlock.http.request import Request
+from rowlock.http.routes import Route
 from rowlock.stores.base import Store
 
 if TYPE_CHECKING:
@@ -22,22 +24,42 @@ if TYPE_CHECKING:
 
 
 class Call:
-    __slots__ = ("api", "body", "identity", "parameters", "query", "request", "settings")
+    __slots__ = ("api", "body", "identity", "parameters", "query", "request", "route", "settings")
 
     def __init__(
-        self, api: Api, request: Request, identity: Identity, settings: Current, parameters: Mapping[str, str]
+        self,
+        api: Api,
+        request: Request,
+        identity: Identity,
+        settings: Current,
+        parameters: Mapping[str, str],
+        route: Route,
     ) -> None:
         self.api = api
         self.request = request
         self.identity = identity
         self.settings = settings
         self.parameters = parameters
+        self.route = route
         self.query: Any = None
         self.body: Any = None
 
     @property
     def by(self) -> str:
         return self.identity.by
+
+    @property
+    def place(self) -> str:
+        """Whose place among those who wait."""
+        return self.by if self.identity.id else f"anonymous {self.request.client}"
+
+    async def again(self) -> Call:
+        """As it would be now: settings, sessions and tokens change while a stream goes on."""
+        return await self.api.admit(self.route, self.request, self.parameters)
+
+    @property
+    def redaction(self) -> Redaction:
+        return self.settings.redaction
 
     async def store(self) -> Store:
         return await self.api.jobs._store()

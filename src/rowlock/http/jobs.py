@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -27,10 +27,14 @@ from rowlock.errors import InvalidInput
 from rowlock.http import shapes
 from rowlock.http.call import Call, columns, denied
 from rowlock.http.problems import Problem
+from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
 from rowlock.stores.base import Enqueued
 from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter
+
+if TYPE_CHECKING:
+    from rowlock.jobs import Jobs
 
 MOST_IN_BATCH = 1000
 LONGEST_WAIT = 60.0
@@ -44,6 +48,7 @@ _SAMPLE = 20  # of one's own completed jobs, for the average of how long they ta
 async def enqueue(call: Call) -> Response:
     asked: shapes.EnqueueBody = call.body
     options = asked.options()
+    check_unmarked(call, asked.payload)
     call.check_enqueue(asked.topic, partial(_columns, call, asked))
     if asked.id is not None:
         await _refuse_hidden(call, [asked])
@@ -58,6 +63,7 @@ async def enqueue_batch(call: Call) -> Response:
     if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
         raise Problem(400, "out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
     for one in asked.jobs:
+        check_unmarked(call, one.payload)
         call.check_enqueue(one.topic, partial(_columns, call, one))
     await _refuse_hidden(call, asked.jobs)
     entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
@@ -131,38 +137,29 @@ async def _existing(call: Call, told: Enqueued) -> Response:
         job = await call.job("read")
     except Problem:
         raise _taken() from None
-    return answer(shapes.job_body(job, existing=True))
+    return answer(job_body(call, job, existing=True))
 
 
 # ── Look ──
 
 
 async def get_job(call: Call) -> Response:
-    return answer(shapes.job_body(await call.job("read")))
+    return answer(job_body(call, await call.job("read")))
+
+
+def asked_filter(asked: shapes.JobFilter, condition: Condition) -> Filter:
+    """Of the jobs that meet the condition."""
+    return filter_of(asked, _narrowed(condition, {}))
 
 
 async def list_jobs(call: Call) -> Response:
     asked: shapes.ListQuery = call.query
-    condition = _visible(call)
-    if asked.flow_id is not None:
-        try:
-            check_id(asked.flow_id)
-        except InvalidInput as error:
-            raise InvalidInput("flow_id", error.code, error.problem) from None
-    given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
-    wanted = Filter(
-        ids=asked.id,
-        topics=asked.topic,
-        statuses=asked.status,
-        keys=asked.key,
-        tags=asked.tag,
-        payload=[_path(one) for one in asked.payload],
-        **_narrowed(condition, given),
-    )
-    page = await call.api.jobs.list(wanted, limit=asked.limit, offset=asked.offset, cursor=asked.cursor)
+    wanted = asked_filter(asked, visible(call))
+    check_filter(call, wanted)
+    page = await search(call, wanted, limit=asked.limit, offset=asked.offset, cursor=asked.cursor)
     return answer(
         shapes.ListAnswer(
-            items=[shapes.job_body(job) for job in page.items],
+            items=[job_body(call, job) for job in page.items],
             total=page.total,
             limit=page.limit,
             offset=page.offset,
@@ -173,13 +170,32 @@ async def list_jobs(call: Call) -> Response:
     )
 
 
+def filter_of(asked: shapes.JobFilter, more: dict[str, Any]) -> Filter:
+    """`more`: what is asked for beside it; what the caller asks comes first."""
+    if asked.flow_id is not None:
+        try:
+            check_id(asked.flow_id)
+        except InvalidInput as error:
+            raise InvalidInput("flow_id", error.code, error.problem) from None
+    given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
+    return Filter(
+        ids=asked.id,
+        topics=asked.topic,
+        statuses=asked.status,
+        keys=asked.key,
+        tags=asked.tag,
+        payload=[_path(one) for one in asked.payload],
+        **{**more, **given},
+    )
+
+
 _SAME = (
     "error", "scope", "scope_id", "flow_id", "created_from", "created_until", "run_at_from", "run_at_until",
-    "finished_from", "finished_until",
+    "finished_from", "finished_until", "fingerprint",
 )  # fmt: skip
 
 
-def _visible(call: Call) -> Condition:
+def visible(call: Call) -> Condition:
     condition = call.reach("read")
     if condition is False:
         raise denied(call.identity, "manage_rule doesn't let you see any job")
@@ -210,26 +226,30 @@ def _path(text: str) -> tuple[str, Any]:
 
 async def get_stats(call: Call) -> Response:
     asked: shapes.StatsQuery = call.query
-    condition = _visible(call)
-    if condition is True:
-        stats = await call.api.jobs.stats(asked.topic)
-        topics = {name: stats_body(one) for name, one in stats.topics.items()}
-        fields = msgspec.structs.asdict(stats_body(stats))
-        return answer(shapes.StatsAnswer(**fields, topics=topics, topics_capped=stats.topics_capped))
-    return answer(await _own_stats(call, condition, asked.topic))
+    return answer(await read_stats(call.api.jobs, visible(call), asked.topic))
+
+
+async def read_stats(jobs: Jobs, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
+    """Of the jobs that meet the condition."""
+    if condition is not True:
+        return await _own_stats(jobs, condition, topic)
+    stats = await jobs.stats(topic)
+    topics = {name: stats_body(one) for name, one in stats.topics.items()}
+    fields = msgspec.structs.asdict(stats_body(stats))
+    return shapes.StatsAnswer(**fields, topics=topics, topics_capped=stats.topics_capped)
 
 
 def stats_body(counts: Any) -> shapes.StatsBody:
     return shapes.StatsBody(**{name: getattr(counts, name) for name in shapes.StatsBody.__struct_fields__})
 
 
-async def _own_stats(call: Call, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
+async def _own_stats(jobs: Jobs, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
     """Of the jobs that one may see, which no counter knows: counted, up to what a list counts."""
     narrowed = _narrowed(condition, {} if topic is None else {"topics": [topic]})
     pages = {}
     for status in Status:
         limit = _SAMPLE if status is Status.COMPLETED else 1
-        pages[status] = await call.api.jobs.list(Filter(statuses=[status], **narrowed), limit=limit)
+        pages[status] = await jobs.list(Filter(statuses=[status], **narrowed), limit=limit)
     counts = {str(status): page.total for status, page in pages.items()}
     ended = counts["completed"] + counts["failed"] + counts["expired"]
     took = [
@@ -250,13 +270,15 @@ async def _own_stats(call: Call, condition: Condition, topic: str | None) -> sha
 
 async def get_events(call: Call) -> Response:
     job = await call.job("read")
-    return answer(shapes.EventsAnswer(items=[*await call.api.jobs.events(job.id)]))
+    events = [call.redaction.event(event, job) for event in await call.api.jobs.events(job.id)]
+    return answer(shapes.EventsAnswer(items=events))
 
 
 async def get_logs(call: Call) -> Response:
     job = await call.job("read")
     log = await call.api.jobs.logs(job.id)
-    return answer(shapes.LogsAnswer(items=log.lines, dropped=log.dropped))
+    lines = [call.redaction.line(line, job) for line in log.lines]
+    return answer(shapes.LogsAnswer(items=lines, dropped=log.dropped))
 
 
 _IN_SHORT = {
@@ -274,7 +296,8 @@ async def get_why(call: Call) -> Response:
     why = await call.api.jobs.why(job.id)
     if call.reach("read") is not True:  # who works here, on what, and why a topic is paused is for operators
         return answer(shapes.WhyBody(code=why.code, answer=_IN_SHORT.get(why.code, f"It is {job.status}."), details=[]))
-    return answer(shapes.WhyBody(code=why.code, answer=why.answer, details=why.details))
+    details = [call.redaction.text(detail, job) for detail in why.details]
+    return answer(shapes.WhyBody(code=why.code, answer=call.redaction.text(why.answer, job), details=details))
 
 
 async def wait_for_job(call: Call) -> Response:
@@ -284,20 +307,15 @@ async def wait_for_job(call: Call) -> Response:
         raise Problem(400, "out_of_range", f"timeout: must be 0 to {LONGEST_WAIT:g} seconds", field="timeout")
     job = await call.job("read")
     if job.is_live and asked.timeout:
-        if call.api.ends.is_full(_place(call)):
+        if call.api.ends.is_full(call.place):
             raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
         await _ended_or_gone(call, job.id, asked.timeout)
         job = await call.job("read")
-    return answer(shapes.job_body(job))
-
-
-def _place(call: Call) -> str:
-    """Whose place among those who wait."""
-    return call.by if call.identity.id else f"anonymous {call.request.client}"
+    return answer(job_body(call, job))
 
 
 async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
-    ended, gone = call.api.ends.expect(job_id, _place(call)), asyncio.ensure_future(call.request.hung_up())
+    ended, gone = call.api.ends.expect(job_id, call.place), asyncio.ensure_future(call.request.hung_up())
     try:
         await asyncio.wait([ended, gone], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -311,12 +329,12 @@ async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
 
 async def requeue_job(call: Call) -> Response:
     job = await call.job("manage")
-    return answer(shapes.job_body(await call.api.jobs.requeue(job.id, reason=call.body.reason, by=call.by)))
+    return answer(job_body(call, await call.api.jobs.requeue(job.id, reason=call.body.reason, by=call.by)))
 
 
 async def cancel_job(call: Call) -> Response:
     job = await call.job("manage")
-    return answer(shapes.job_body(await call.api.jobs.cancel(job.id, reason=call.body.reason, by=call.by)))
+    return answer(job_body(call, await call.api.jobs.cancel(job.id, reason=call.body.reason, by=call.by)))
 
 
 async def delete_job(call: Call) -> Response:
@@ -328,15 +346,17 @@ async def delete_job(call: Call) -> Response:
 async def update_job(call: Call) -> Response:
     asked: shapes.UpdateBody = call.body
     job = await call.job("manage")
+    check_unmarked(call, asked.payload, job)
     given = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "reason"}
     changes = {name: value for name, value in given.items() if value is not UNSET}
-    return answer(shapes.job_body(await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
+    return answer(job_body(call, await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
 
 
 async def clone_job(call: Call) -> Response:
     """A new job like this one, with what is given changed. Needs what enqueuing it needs."""
     asked: shapes.CloneBody = call.body
     job = await call.job("read")
+    check_unmarked(call, asked.payload, job)
     changed = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) is not None}
     like = {
         "topic": job.topic, "payload": job.payload, "priority": job.priority, "scope": job.scope,

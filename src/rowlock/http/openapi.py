@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from rowlock import __version__
+from rowlock.http import shapes
 from rowlock.http.problems import TITLES, ProblemBody
 from rowlock.http.routes import Access, Route
 
@@ -131,7 +132,7 @@ def _responses(route: Route) -> dict[str, Any]:
     if route.status == 204:
         content: dict[str, Any] = {}
     else:
-        several = [_ref(shape) for shape in route.answers]
+        several = [_ref(shape) if route.media != "text/event-stream" else _event(shape) for shape in route.answers]
         schema = {"anyOf": several} if len(several) > 1 else several[0] if several else _loose(route)
         content = {"content": {route.media.partition(";")[0]: {"schema": schema}}}
     told: dict[str, Any] = {str(route.status): {"description": "Done", **content}}
@@ -143,6 +144,17 @@ def _responses(route: Route) -> dict[str, Any]:
     if route.path == "/readyz":
         told["503"] = {"description": "Not ready", "content": {"application/json": {"schema": _ref(route.answers[0])}}}
     return told
+
+
+def _event(shape: Any) -> dict[str, Any]:
+    """One of a stream."""
+    [name] = [name for name, one in shapes.EVENTS.items() if one is shape]
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": _ref(shape)}
+    return {
+        "type": "object",
+        "properties": {"event": {"const": name}, "data": data},
+        "required": ["event", "data"],
+    }
 
 
 def _loose(route: Route) -> dict[str, Any]:

@@ -35,7 +35,7 @@ async def list_topics(call: Call) -> Response:
         told = (
             None
             if pause is None
-            else shapes.PauseInfo(at=pause.at, until=pause.until, reason=pause.reason, by=pause.by)
+            else shapes.PauseInfo(at=pause.at, until=pause.until, reason=call.redaction.said(pause.reason), by=pause.by)
         )
         items.append(
             shapes.TopicBody(
@@ -89,8 +89,12 @@ async def list_audit(call: Call) -> Response:
         raise Problem(400, "out_of_range", f"limit: must be 1 to {MOST_AUDITED}", field="limit")
     if asked.before is not None and not 0 <= asked.before < 1 << 63:
         raise Problem(400, "out_of_range", "before: must be what an earlier page gave as next", field="before")
-    found = await (await call.store()).audit(before=asked.before, limit=asked.limit)
-    items = [shapes.AuditBody(**msgspec.structs.asdict(one)) for one in found]
+    store = await call.store()
+    found = await store.audit(before=asked.before, limit=asked.limit)
+    about = [one.job_id for one in found if one.job_id is not None and (one.reason or one.data)]
+    jobs = await store.get(about) if call.redaction and about else {}
+    told = [call.redaction.audited(one, jobs.get(one.job_id or "")) for one in found]
+    items = [shapes.AuditBody(**msgspec.structs.asdict(one)) for one in told]
     return answer(shapes.AuditAnswer(items=items, next=found[-1].id if len(found) == asked.limit else None))
 
 

@@ -74,6 +74,10 @@ def from_error(error: errors.RowlockError) -> Problem:
             return not_found()
         case errors.InvalidState():
             return Problem(409, "wrong_state", str(error), job_status=str(error.status))
+        case errors.BulkNotFound():
+            return Problem(404, "not_found", "there is no such bulk action")
+        case errors.BulkRefused():
+            return Problem(409, "wrong_state", str(error), bulk_status=error.status)
         case errors.KeyTaken():
             return Problem(409, "key_taken", "another live job has its key", field="key")
         case errors.IdTaken():

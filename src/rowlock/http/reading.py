@@ -84,7 +84,7 @@ def _unions(kind: Any) -> list[tuple[str, tuple[Any, ...]]]:
 
 def bad(error: msgspec.ValidationError, whole: str) -> Problem:
     text = str(error)
-    at, named = _AT.search(text), _NAMED.search(text)
+    at, named = _AT.search(text), _NAMED.search(_AT.sub("", text))
     steps = [step for step in (at["path"] if at else "", named["name"] if named else "") if step]
     field = ".".join(steps) or whole
     problem = _AT.sub("", text)

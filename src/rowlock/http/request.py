@@ -132,7 +132,7 @@ class Request:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def hung_up(self) -> None:
-        """Returns when the client is gone. Only where there is no body."""
+        """Returns when the client is gone. Only where there is no body, or when it has been read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
@@ -11,10 +12,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Response(Struct):
+    """`stream`: what follows the body, for as long as it likes."""
+
     body: bytes = b""
     status: int = 200
     media: str = "application/json"
     headers: list[tuple[str, str]] = []
+    stream: Callable[[], AsyncGenerator[bytes, None]] | None = None
 
 
 def answer(value: Any, status: int = 200) -> Response:

@@ -90,7 +90,7 @@ async def serve(
                 await ready(address, None if link is None else f"{address}/_/setup#{link.text}")
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            api.ends.stop()  # who waits for a job is told how it stands, now
+            api.stop()  # whoever waits for something is told how it stands, now
             await super().shutdown(sockets)
 
     options: dict[str, Any] = {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from rowlock.access.identity import SCOPES
+from rowlock.access.redaction import MOST_PATTERNS
+from rowlock.core.fingerprint import DIGITS
 from rowlock.core.job import (
     MAX_DELAY,
     MAX_TAGS,
@@ -22,7 +24,14 @@ from rowlock.core.job import (
     Status,
 )
 from rowlock.stores.base import Enqueued
+from rowlock.stores.failures import MOST_GROUPS
 from rowlock.stores.reading import MAX_LIMIT, MAX_OFFSET
+from rowlock.stores.series import RANGES
+
+MAX_VERSION = (1 << 31) - 1
+SHORTEST_LEASE, LONGEST_LEASE = 1.0, 300.0  # a rescue waits for a third of the longest there is: see runtime/trust.py
+LONGEST_WAIT = 30.0
+MOST_CLAIMED, MOST_TOPICS, MOST_RUNS, MOST_LINES = 100, 100, 1000, 100
 
 
 def _said(**schema: Any) -> Meta:
@@ -44,6 +53,7 @@ Priority = (
     Annotated[int, _said(minimum=-PRIORITY_LIMIT, maximum=PRIORITY_LIMIT)]
     | Annotated[str, _said(enum=list(NAMED_PRIORITIES))]
 )
+Fingerprint = Annotated[str, _said(pattern=f"^[0-9a-f]{{{DIGITS}}}$")]
 Scope = Annotated[str, _said(enum=list(SCOPES))]
 
 
@@ -111,7 +121,7 @@ class CloneBody(Asked, frozen=True, kw_only=True):
     tags: Tags | None = None
 
 
-class ListQuery(Asked, frozen=True, kw_only=True):
+class JobFilter(Asked, frozen=True, kw_only=True):
     """`payload` is path=value with a JSON value, user.id=7; `error` is a part of last_error."""
 
     topic: tuple[Topic, ...] = ()
@@ -130,13 +140,39 @@ class ListQuery(Asked, frozen=True, kw_only=True):
     run_at_until: Time | None = None
     finished_from: Time | None = None
     finished_until: Time | None = None
+    fingerprint: Fingerprint | None = None
+
+
+ONE_OF = {"ids": "id", "topics": "topic", "statuses": "status", "keys": "key", "tags": "tag"}  # a filter's names
+
+
+class ListQuery(JobFilter, frozen=True, kw_only=True):
     limit: Annotated[int, _said(minimum=1, maximum=MAX_LIMIT)] = 20
     offset: Annotated[int, _said(minimum=0, maximum=MAX_OFFSET)] = 0
     cursor: str | None = None
 
 
+class LiveQuery(JobFilter, frozen=True, kw_only=True):
+    """`limit`: how many of the newest jobs that meet the rest are shown; 0: none. `stats`: numbers as well. `seconds`:
+    when to end; 0: as soon as everything was told once."""
+
+    limit: Annotated[int, _said(minimum=0, maximum=MAX_LIMIT)] = 50
+    stats: bool = True
+    seconds: Annotated[float, _said(minimum=0, maximum=86_400)] | None = None
+
+
 class StatsQuery(Asked, frozen=True, kw_only=True):
     topic: Topic | None = None
+
+
+class SeriesQuery(Asked, frozen=True, kw_only=True):
+    """`range` until now, or `from` and `until`. `step`: seconds per point, a multiple of 60."""
+
+    topic: Topic | None = None
+    range: Annotated[str, _said(enum=list(RANGES))] | None = None
+    since: Time | None = msgspec.field(default=None, name="from")
+    until: Time | None = None
+    step: Annotated[int, _said(minimum=60, multipleOf=60)] | None = None
 
 
 class WaitQuery(Asked, frozen=True, kw_only=True):
@@ -154,7 +190,8 @@ class JobTokenBody(Asked, frozen=True, kw_only=True):
 
 
 class JobBody(Struct, kw_only=True):
-    """A job. `locked_until` and `last_error` are there only if they say something."""
+    """A job. `locked_until`, `last_error` and `redacted` are there only if they say something: `redacted` names the
+    fields of which something is not shown."""
 
     id: str
     topic: str
@@ -193,10 +230,13 @@ class JobBody(Struct, kw_only=True):
     locked_until: Time | UnsetType = UNSET
     last_error: str | UnsetType = UNSET
     existing: bool | UnsetType = UNSET
+    redacted: list[str] | UnsetType = UNSET
 
 
 _COPIED = tuple(
-    name for name in JobBody.__struct_fields__ if name not in ("locked_until", "last_error", "existing", "status")
+    name
+    for name in JobBody.__struct_fields__
+    if name not in ("locked_until", "last_error", "existing", "status", "redacted")
 )
 
 
@@ -269,6 +309,53 @@ class StatsAnswer(StatsBody, kw_only=True):
     topics_capped: bool
 
 
+# ── Streams ──
+
+
+class LiveJob(Struct, frozen=True, kw_only=True):
+    """How a job stands, in short."""
+
+    id: str
+    topic: str
+    status: str
+    version: int
+    progress: float
+    stage: str | None
+    message: str | None
+    priority: int
+    retries: int
+    max_retries: int
+    created: Time
+    run_at: Time
+    started_at: Time | None
+    finished_at: Time | None
+
+
+class LiveJobs(Struct, kw_only=True):
+    """Jobs as they are now. `reset`: these are all, whatever was told before. `gone`: jobs of which nothing more is
+    told, because they are not among the newest any more and have ended (then `items` tells how), were deleted, or may
+    not be seen any more."""
+
+    items: list[LiveJob]
+    gone: list[str]
+    reset: bool = False
+
+
+class Behind(Struct, kw_only=True):
+    """There is too much to look at: jobs were looked at last so many seconds ago. The next `jobs` ends this."""
+
+    since: float
+
+
+class StreamEnd(Struct, kw_only=True):
+    """`reason`: stopping (come back in a moment), or the code of the problem that a new request would meet."""
+
+    reason: str
+
+
+EVENTS = {"jobs": LiveJobs, "stats": StatsAnswer, "behind": Behind, "end": StreamEnd}
+
+
 class EventsAnswer(Struct, kw_only=True):
     items: list[Event]
 
@@ -276,6 +363,70 @@ class EventsAnswer(Struct, kw_only=True):
 class LogsAnswer(Struct, kw_only=True):
     items: list[LogLine]
     dropped: int
+
+
+class RevealBody(Asked, frozen=True, kw_only=True):
+    """`reason` stands in the audit."""
+
+    reason: Reason
+
+
+class RevealAnswer(Struct, kw_only=True):
+    """The job, its history and its log, with nothing hidden."""
+
+    job: JobBody
+    events: list[Event]
+    logs: list[LogLine]
+
+
+# ── Failures ──
+
+
+class FailuresQuery(Asked, frozen=True, kw_only=True):
+    """`since`: dead letters that ended then or later. `trend`: counts of the last 24 hours, or of the last 30 days."""
+
+    topic: tuple[Topic, ...] = ()
+    since: Time | None = None
+    trend: Literal["hour", "day"] = "hour"
+    limit: Annotated[int, _said(minimum=1, maximum=MOST_GROUPS)] = 50
+
+
+class FailureQuery(Asked, frozen=True, kw_only=True):
+    since: Time | None = None
+    trend: Literal["hour", "day"] = "hour"
+
+
+class FailureBody(Struct, kw_only=True):
+    """Dead letters of one topic that failed alike: same type of error, same place in the application's own code.
+    `title` is of the newest, whose id is `sample`; `first` and `last` are when they ended; `trend` counts them by hour
+    or day, the last one is under way."""
+
+    fingerprint: str
+    topic: str
+    type: str
+    frame: str
+    title: str
+    count: int
+    first: Time
+    last: Time
+    trend: tuple[int, ...]
+    sample: str
+
+
+class FailureAnswer(FailureBody, kw_only=True):
+    """`capped`: there are more, which were not looked at."""
+
+    capped: bool
+
+
+class FailuresAnswer(Struct, kw_only=True):
+    """The largest first. `more`: there are other groups. `capped`: only the newest dead letters were looked at.
+    `ungrouped`: so many have no fingerprint yet; a running worker gives it to them."""
+
+    items: list[FailureBody]
+    more: bool
+    capped: bool
+    ungrouped: int
 
 
 # ── Topics and workers ──
@@ -411,6 +562,7 @@ class SettingsBody(Struct, kw_only=True):
     worker_pool_size: int
     poll_interval: float
     lock_duration: float
+    redact: tuple[str, ...]
     given: list[str]
 
 
@@ -424,6 +576,7 @@ class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     worker_pool_size: Annotated[int, _said(minimum=1, maximum=10_000)] | UnsetType | None = UNSET
     poll_interval: Annotated[float, _said(minimum=0.01, maximum=3600)] | UnsetType | None = UNSET
     lock_duration: Annotated[float, _said(minimum=0.5, maximum=86_400)] | UnsetType | None = UNSET
+    redact: Annotated[tuple[Text, ...], _said(maxItems=MOST_PATTERNS)] | UnsetType | None = UNSET
     reason: Reason | None = None
 
     def changes(self) -> dict[str, Any]:
@@ -476,3 +629,142 @@ class AuditBody(Struct, kw_only=True):
 class AuditAnswer(Struct, kw_only=True):
     items: list[AuditBody]
     next: int | None
+
+
+# ── The worker protocol ──
+
+WorkerName = Annotated[str, _said(minLength=1, maxLength=100, pattern="^[A-Za-z0-9_.:-]+$")]
+Version = Annotated[int, _said(minimum=1, maximum=MAX_VERSION)]
+Lease = Annotated[float, _said(minimum=SHORTEST_LEASE, maximum=LONGEST_LEASE)]
+
+
+class RunName(Asked, frozen=True, kw_only=True):
+    """One run of a job: `version` is what the claim gave."""
+
+    id: JobId
+    version: Version
+
+
+class ClaimBody(Asked, frozen=True, kw_only=True):
+    """`worker`: its own name for itself, in this life. `lease`: seconds until others may take what it has, unless it
+    renews it; left out, the setting lock_duration. `wait`: seconds that it is willing to wait for work. `runs`: all
+    that it has; what it holds by the record and doesn't name is answered once more, because it can't have heard of
+    it."""
+
+    worker: WorkerName
+    topics: Annotated[tuple[Topic, ...], _said(minItems=1, maxItems=MOST_TOPICS)]
+    limit: Annotated[int, _said(minimum=1, maximum=MOST_CLAIMED)] = 1
+    lease: Lease | None = None
+    wait: Annotated[float, _said(minimum=0, maximum=LONGEST_WAIT)] = 0.0
+    runs: Annotated[tuple[RunName, ...], _said(maxItems=MOST_RUNS)] | None = None
+
+
+class RunBody(Struct, kw_only=True):
+    """A job that is yours to run; `id` and `version` name the run. `lease`: seconds until it must be renewed."""
+
+    id: str
+    version: int
+    topic: str
+    payload: dict[str, Any]
+    lease: float
+    timeout: float
+    retries: int
+    max_retries: int
+    priority: int
+    key: str | None
+    scope: str | None
+    scope_id: str | None
+    tags: tuple[str, ...]
+    trace: str | None
+    run_at: Time
+    created: Time
+
+
+_RUN_COPIED = tuple(name for name in RunBody.__struct_fields__ if name != "lease")
+
+
+def run_body(job: Job, lease: float) -> RunBody:
+    return RunBody(**{name: getattr(job, name) for name in _RUN_COPIED}, lease=lease)
+
+
+class ClaimAnswer(Struct, kw_only=True):
+    items: list[RunBody]
+
+
+class HeartbeatBody(Asked, frozen=True, kw_only=True):
+    worker: WorkerName
+    runs: Annotated[tuple[RunName, ...], _said(minItems=1, maxItems=MOST_RUNS)]
+    lease: Lease | None = None
+
+
+class HoldBody(Struct, kw_only=True):
+    """`hold`: kept; cancel (still yours, but it is to stop); timeout (still yours, but its time is over); lost (it is
+    somebody else's now, or has ended)."""
+
+    id: str
+    version: int
+    hold: Annotated[str, _said(enum=["kept", "cancel", "timeout", "lost"])]
+
+
+class HeartbeatAnswer(Struct, kw_only=True):
+    items: list[HoldBody]
+
+
+class RunAsked(RunName, frozen=True, kw_only=True):
+    worker: WorkerName
+
+
+class ProgressBody(RunAsked, frozen=True, kw_only=True):
+    """What is left out stays as it is."""
+
+    percent: Annotated[float, _said(minimum=0, maximum=100)] | None = None
+    stage: str | None = None
+    message: str | None = None
+
+
+class LineBody(Asked, frozen=True, kw_only=True):
+    text: str
+    level: Annotated[str, _said(maxLength=20)] = "info"
+
+
+class LogBody(RunAsked, frozen=True, kw_only=True):
+    lines: Annotated[tuple[LineBody, ...], _said(minItems=1, maxItems=MOST_LINES)]
+
+
+class CompleteBody(RunAsked, frozen=True, kw_only=True):
+    """`ran`: seconds that the handler took; left out: since the claim."""
+
+    result: Any = None
+    ran: Seconds | None = None
+
+
+class FailBody(RunAsked, frozen=True, kw_only=True):
+    """`type` and `traceback` are as the worker's language has them. `final`: don't try it again. `delay`: seconds until
+    it is tried again, if nobody has registered a policy of the topic's own here."""
+
+    error: str
+    type: str | None = None
+    traceback: str | None = None
+    final: bool = False
+    delay: Seconds | None = None
+    ran: Seconds | None = None
+
+
+class SnoozeBody(RunAsked, frozen=True, kw_only=True):
+    seconds: Seconds
+
+
+class ReleaseBody(RunAsked, frozen=True, kw_only=True):
+    reason: Reason | None = None
+
+
+class SettledBody(Struct, kw_only=True):
+    """`status`: what the run made of the job."""
+
+    id: str
+    version: int
+    status: Annotated[str, _said(enum=["completed", "pending", "failed", "cancelled"])]
+
+
+class GoodbyeBody(Asked, frozen=True, kw_only=True):
+    worker: WorkerName

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 from rowlock.access import settings as access_settings
+from rowlock.client import bulk
 from rowlock.core.retry import DEFAULT_RETRY, backoff_table
 from rowlock.errors import AccessDenied, StoreError
 from rowlock.runtime.settings import WorkerSettings
@@ -19,6 +20,7 @@ from rowlock.stores.reading import Retention
 log = logging.getLogger("rowlock")
 
 _BATCHES = 10  # of one duty in one pass
+_SHARE = 0.2  # seconds of one batch of a bulk action, beyond which it is left to the next pass
 _HOUSEKEEPING = 60.0  # seconds between prunings
 _PARTITIONS = 600.0  # seconds between looks at the archive's parts
 _GONE = timedelta(hours=1)  # after which a worker that was not seen is taken off the register
@@ -71,11 +73,15 @@ class Maintenance:
     def _duties(self) -> list[Callable[[], Awaitable[bool]]]:
         duties: list[Callable[[], Awaitable[bool]]] = [
             self._rescue, self._promote, self._cancel_timeout, self._expire, self._fold_counts, self._adopt_settings,
+            self._group_failures,
+            self._run_bulk,
         ]  # fmt: skip
         now = time.monotonic()
         if now >= self._next_housekeeping:
             self._next_housekeeping = now + _HOUSEKEEPING
-            duties += [self._prune, self._strike_the_gone, self._sweep_records]
+            duties += [
+                self._prune, self._strike_the_gone, self._sweep_records, self._sweep_rollups, self._sweep_bulk,
+            ]  # fmt: skip
         if now >= self._next_partitions and self._may_partition:
             self._next_partitions = now + _PARTITIONS
             duties.append(self._keep_partitions)
@@ -124,6 +130,9 @@ class Maintenance:
     async def _fold_counts(self) -> bool:
         return await self._store.fold_counts() >= 10_000
 
+    async def _group_failures(self) -> bool:
+        return await self._store.group_failures(200) >= 200
+
     async def _prune(self) -> bool:
         return await self._store.prune(self._retention, 1000) >= 1000
 
@@ -138,11 +147,25 @@ class Maintenance:
         )
         return False
 
+    async def _run_bulk(self) -> bool:
+        """Not for long: others may have to be rescued."""
+        began = time.monotonic()
+        ran = await bulk.run_some(self._store)
+        if ran:
+            self._found_work()
+        return ran and time.monotonic() - began < _SHARE
+
     # ── Now and then ──
+
+    async def _sweep_bulk(self) -> bool:
+        return await bulk.sweep(self._store)
 
     async def _sweep_records(self) -> bool:
         """Sessions, tokens and links whose time is over."""
         return await self._store.sweep_records(1000) >= 1000
+
+    async def _sweep_rollups(self) -> bool:
+        return await self._store.sweep_rollups(10_000) >= 10_000
 
     async def _strike_the_gone(self) -> bool:
         now = await self._store.now()

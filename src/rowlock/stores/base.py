@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
@@ -20,12 +20,17 @@ from rowlock.core.codec import clean_text
 from rowlock.core.job import Event, Job, Lane, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
 from rowlock.core.verify import Kept
+from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import DAY as DAY
 from rowlock.stores.reading import MIN_RETENTION as MIN_RETENTION
-from rowlock.stores.reading import Filter, Page, PartitionReport, Stats
+from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats
 from rowlock.stores.reading import Retention as Retention
 from rowlock.stores.records import Audited, Entry, Record, Write
+from rowlock.stores.series import Series, Window
+
+if TYPE_CHECKING:  # it has need of Edit
+    from rowlock.stores.bulk import Bulk, BulkItem, NewBulk
 
 MAX_PROGRESS_TEXT = 2000  # bytes of a stage or message
 MAX_LOG_LINES = 200  # kept with a job, the newest; what is dropped is counted
@@ -347,7 +352,16 @@ class Store(Protocol):
 
     async def fold_counts(self, limit: int = 10_000) -> int:
         """Add what was counted since to the totals; how many notes were folded. Numbers are right without it; it keeps
-        `stats` fast."""
+        `stats` fast. Also makes rollups of them, exactly once: charts are right without it too, but for a bound."""
+        ...
+
+    async def sweep_rollups(self, limit: int = 10_000) -> int:
+        """Remove rollups that have been kept for as long as their span is; how many."""
+        ...
+
+    async def group_failures(self, limit: int = 200) -> int:
+        """Give dead letters that have none their fingerprint, the newest first; how many. For those that SQL alone has
+        made, or an older worker."""
         ...
 
     async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
@@ -391,12 +405,32 @@ class Store(Protocol):
         """The same, without all that may be large: for those who wait for many."""
         ...
 
+    async def states(self, ids: Sequence[str]) -> dict[str, State]:
+        """The same for those who watch many: what of jobs is short."""
+        ...
+
+    async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
+        """For each filter the ids of the newest jobs that meet it, newest first: as `list`, but nothing is counted."""
+        ...
+
+    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        """The same for many who see nothing but what is theirs: for each scope_id, in one go."""
+        ...
+
+    async def mark(self) -> str:
+        """As long as this is the same, so is everything that is read here."""
+        ...
+
     async def events(self, job_id: str) -> list[Event]:
         """The job's history, oldest first."""
         ...
 
     async def logs(self, job_id: str) -> Log:
         """What its handlers have logged (`ctx.log`), oldest first, over all runs."""
+        ...
+
+    async def failures(self, query: FailureQuery) -> Failures:
+        """Dead letters in groups, by their fingerprints."""
         ...
 
     async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
@@ -424,6 +458,42 @@ class Store(Protocol):
         """What was done by whom, the newest first; `before`: below this id."""
         ...
 
+    # ── Bulk actions (stores/bulk.py) ──
+    async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
+        """A preview: the jobs that meet `filter` (see `bulk.fitting`) as they stand, by one snapshot. InvalidInput if
+        they are too many, or take too long to find."""
+        ...
+
+    async def start_bulk(self, bulk_id: str, *, by: str) -> bool:
+        """preview or stopped → running, with an entry in the audit. False: it is in another state, or too old."""
+        ...
+
+    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        """running → stopped: what is done stays done, and no further job is changed once this has returned."""
+        ...
+
+    async def run_bulk(self, bulk_id: str | None = None, limit: int = 500) -> Bulk | None:
+        """The next `limit` jobs of the one that has waited for longest (or of this one), in one transaction with what
+        is noted of it: each job is changed once, whoever dies in between. None: none is running, or others are at it.
+        Any number of processes may call it at once."""
+        ...
+
+    async def bulks(
+        self, ids: Sequence[str] | None = None, *, before: str | None = None, limit: int = 50
+    ) -> list[Bulk]:
+        """The newest first; `before`: below this id."""
+        ...
+
+    async def bulk_items(
+        self, bulk_id: str, *, outcome: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[BulkItem]:
+        """In the order of job ids, behind `after`; those of one outcome, or "unrun"."""
+        ...
+
+    async def prune_bulks(self, limit: int = 10_000) -> int:
+        """Remove previews that nobody has started, and what ended long ago, `limit` rows at a time; how many."""
+        ...
+
     # ── Wake-up: a hint, never the truth ──
     async def ring(self) -> None:
         """Wake whoever waits for work."""
@@ -436,6 +506,10 @@ class Store(Protocol):
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
     async def stats(self, topic: str | None = None) -> Stats:
         """How many jobs stand where, and how all jobs have ended, also those that were pruned; by topic."""
+        ...
+
+    async def series(self, topic: str | None, window: Window) -> Series:
+        """What happened when, by topic or in all, from rollups and what is not folded yet: no job is looked at."""
         ...
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:

@@ -39,6 +39,11 @@ class Renderer(ABC):
             return self.at_once(walk, where, "true" if hit is None else hit)
         return self.in_order(walk, where, hit)
 
+    def where(self, walk: Walk) -> str:
+        """What holds of all rows of a walk that meet the filter: for statements that take every one of them."""
+        self.step = Step(walk, None, 0, 0)
+        return " AND ".join([*self._driver(walk), *self._bounds(walk), *self._residue(walk)]) or "true"
+
     def _bounds(self, walk: Walk) -> list[str]:
         highs = [bound for bound in (self.step.after, walk.high) if bound is not None]
         bounds = [f"j.id < {self.id(min(highs))}"] if highs else []
@@ -71,6 +76,8 @@ class Renderer(ABC):
                 return [*self._conditions("keys", "topics"), *self.live_key()]
             case "flow_id":
                 return [f"j.flow_id = {self.id(walk.value)}"]
+            case "fingerprint":
+                return [f"j.fingerprint = {self.text(walk.value)}", "j.finished_at IS NOT NULL"]
             case "key" | "scope_id" | "topic" | "scope":
                 return [f"j.{walk.by} = {self.text(walk.value)}"]
 
@@ -93,7 +100,7 @@ class Renderer(ABC):
         match name:
             case "topics" | "keys":
                 return self.any_text(f"j.{name[:-1]}", list(getattr(filter, name)))
-            case "scope" | "scope_id":
+            case "scope" | "scope_id" | "fingerprint":
                 return f"j.{name} = {self.text(getattr(filter, name))}"
             case "flow_id":
                 return f"j.flow_id = {self.id(filter.flow_id or '')}"

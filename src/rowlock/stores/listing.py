@@ -28,13 +28,14 @@ WARY = 50_000  # rows that a search in order may take in all, before another is 
 
 DEAD = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED})
 ASIDE = DEAD | {Status.WAITING, Status.BLOCKED}  # what the index _jobs_aside holds
+GROUPED = frozenset({Status.FAILED, Status.EXPIRED})  # what has a fingerprint
 UNFINISHED = frozenset(Status) - DEAD - {Status.COMPLETED}
 
 _TOP = "ffffffff-ffff-ffff-ffff-ffffffffffff"  # the horizon of a search that has seen nothing
 
 By = Literal[
     # in the order of ids; the last four are of the archive
-    "id", "ids", "stray", "status", "scope_id", "topic", "key", "scope", "flow_id",
+    "id", "ids", "stray", "status", "fingerprint", "scope_id", "topic", "key", "scope", "flow_id",
     # all at once; finished is of the archive
     "table", "ready", "due", "lease", "live_key", "dead", "finished",
 ]  # fmt: skip
@@ -126,9 +127,18 @@ def find(filter: Filter, place: Place) -> Generator[Step, Seen, Found]:
     if place.after is not None:
         found = yield from _search(filter, groups, Goal(place.after, page, 0))
         partial = partial or found.horizon is not None
-    # A caller's own id may have been used twice, and stand in both tables.
-    ids = sorted({job_id for job_id in found.ids if found.horizon is None or job_id >= found.horizon}, reverse=True)
-    return Found(ids[:page], found.horizon, min(total, MAX_TOTAL), total > MAX_TOTAL, partial)
+    return Found(_known(found)[:page], found.horizon, min(total, MAX_TOTAL), total > MAX_TOTAL, partial)
+
+
+def find_newest(filter: Filter, limit: int) -> Generator[Step, Seen, list[str]]:
+    """A page's ids, and nothing counted."""
+    found = yield from _search(filter, plan(filter), Goal(None, limit, 0))
+    return _known(found)[:limit]
+
+
+def _known(found: Hits) -> list[str]:
+    """Newest first. A caller's own id may have been used twice, and stand in both tables."""
+    return sorted({job_id for job_id in found.ids if found.horizon is None or job_id >= found.horizon}, reverse=True)
 
 
 def _search(filter: Filter, groups: list[Group], goal: Goal) -> Generator[Step, Seen, Hits]:
@@ -216,6 +226,7 @@ def make_page(found: Found, place: Place, jobs: Mapping[str, Job]) -> Page:
 
 _IMPLIED: dict[By, tuple[str, ...]] = {
     "ids": ("ids",),
+    "fingerprint": ("fingerprint",),
     "ready": ("topics",),
     "live_key": ("topics", "keys"),
     "dead": ("topics",),
@@ -249,6 +260,8 @@ def plan(filter: Filter) -> list[Group]:
     statuses = frozenset(Status(status) for status in filter.statuses) or frozenset(Status)
     if given(filter, "finished_from") or given(filter, "finished_until"):
         statuses &= DEAD | {Status.COMPLETED}
+    if filter.fingerprint is not None:
+        statuses &= GROUPED
     groups = []
     if live := statuses - {Status.COMPLETED}:
         groups.append(_plan_live(filter, live))
@@ -264,6 +277,8 @@ def _plan_live(filter: Filter, statuses: frozenset[Status]) -> Group:
     low, high = _bounds(filter)
     if filter.ids:
         return Group([Walk(False, "ids", statuses=in_order.statuses)])
+    if filter.fingerprint is not None:
+        return Group([Walk(False, "fingerprint", filter.fingerprint, statuses=_unless_all(statuses, GROUPED))])
     if is_decided(filter, in_order):
         return Group([in_order])
     if filter.scope_id is not None and not filter.keys:

@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 
 from rowlock.core import codec
 from rowlock.core.conditions import Condition
+from rowlock.core.fingerprint import check_fingerprint
 from rowlock.core.ids import check_id
 from rowlock.core.job import MAX_TEXT, Job, Status, check_tags, check_time, check_topic
 from rowlock.errors import InvalidInput
@@ -39,7 +40,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     `tags` (all of them), `payload` and `error` are looked for among the newest jobs that meet the rest; a page says
     by `partial` that there are older ones, and the cursor goes on behind them. `payload` maps dotted paths of object
     members to JSON values, {"user.id": 7}; `error` is a part of last_error, in which A-Z and a-z are the same. `where`
-    is a condition on columns, such as what an access rule leaves.
+    is a condition on columns, such as what an access rule leaves. `fingerprint`: dead letters of a group (`failures`).
     """
 
     ids: Sequence[str] = ()
@@ -59,6 +60,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     payload: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
     error: str | None = None
     where: Condition | None = None
+    fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         _set(self, "ids", _several(self.ids, "ids", MAX_IDS, lambda value, _: check_id(value)))
@@ -77,6 +79,8 @@ class Filter(Struct, frozen=True, kw_only=True):
             raise _not_a_list("tags", self.tags)
         _set(self, "tags", check_tags(tuple(self.tags)))
         _set(self, "payload", _paths(self.payload))
+        if self.fingerprint is not None:
+            check_fingerprint(self.fingerprint)
 
     @property
     def paths(self) -> list[tuple[list[str], str]]:
@@ -101,6 +105,35 @@ class Page(Struct, frozen=True, kw_only=True):
     next: str | None
     limit: int
     offset: int
+
+
+class State(Struct, frozen=True, gc=False):
+    """A job without what may be large: what conditions ask about, and how it is getting on."""
+
+    id: str
+    topic: str
+    status: Status
+    version: int
+    progress: float
+    stage: str | None
+    message: str | None
+    step: str | None
+    key: str | None
+    scope: str | None
+    scope_id: str | None
+    flow_id: str | None
+    locked_by: str | None
+    priority: int
+    retries: int
+    max_retries: int
+    crashes: int
+    timeout: float
+    created: datetime
+    updated: datetime
+    run_at: datetime
+    expires_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
 
 
 class Place(Struct, frozen=True):

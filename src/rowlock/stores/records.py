@@ -39,6 +39,7 @@ class Entry(Struct, frozen=True):
     topic: str | None = None
     reason: str | None = None
     data: dict[str, Any] = {}
+    job_id: str | None = None
 
 
 class Audited(Struct, frozen=True):

@@ -1,5 +1,6 @@
 """`fleet`: workers on each kind of database in turn; `postgres_fleet`, `sqlite_fleet`: on one of them."""
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -31,7 +32,8 @@ async def postgres_fleet(system_databases: SystemDatabases, tmp_path: Path) -> A
 
 
 @pytest.fixture
-async def sqlite_fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+async def sqlite_fleet(sqlite_template: Path, tmp_path: Path) -> AsyncIterator[Fleet]:
+    shutil.copyfile(sqlite_template, tmp_path / "jobs.db")
     async with opened(f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path) as fleet:
         yield fleet
 

@@ -72,6 +72,11 @@ class Target(Struct, frozen=True):
         """Of the advisory lock that whoever rings holds."""
         return _lock_key(f"rowlock rings on {self.channel}")
 
+    @property
+    def folding_key(self) -> int:
+        """Of the advisory lock that whoever folds notes into rollups holds."""
+        return _lock_key(f"rowlock folds on {self.channel}")
+
 
 def _lock_key(name: str) -> int:
     """64 bits that an application's own locks won't meet; PostgreSQL keeps those of different databases apart."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,7 +28,8 @@ async def insert_new(
         statement, parameters = sql.insert_new, rows.insert_arrays(jobs)
     else:
         columns = [job.id for job in jobs], [job.topic for job in jobs], [job.payload for job in jobs]
-        statement, parameters = sql.insert_alike, (*columns, *same, *ring)
+        topics = Counter(columns[1])
+        statement, parameters = sql.insert_alike, (*columns, *same, *ring, list(topics), list(topics.values()))
     try:
         row = await connection.fetchrow(statement, *parameters)
     except asyncpg.UniqueViolationError as error:

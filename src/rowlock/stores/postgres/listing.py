@@ -42,7 +42,7 @@ class PostgresStep(Renderer):
         return f"${len(self.values)}::{kind}"
 
     def in_order(self, walk: Walk, where: str, hit: str | None) -> str:
-        rows = f"FROM {self._table(walk)} j {where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count, 'int')}"
+        rows = f"FROM {self.table(walk)} j {where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count, 'int')}"
         keep = f"[1:{self._bind(self.step.keep, 'int')}]::text[]"  # the driver makes objects of uuids, one by one
         # min(uuid) came with version 18; the rows are in order, so the last one will do.
         last = "count(*)::int, (array_agg(w.id))[count(*)]"
@@ -55,7 +55,7 @@ class PostgresStep(Renderer):
 
     def at_once(self, walk: Walk, where: str, hit: str) -> str:
         count, keep = self._bind(self.step.count, "int"), self._bind(self.step.keep, "int")
-        table = self._table(walk)
+        table = self.table(walk)
         source = f"{table} j {where} {_ORDER[walk.by]}"
         if walk.by == "finished":
             rows = f"SELECT * FROM {table} j {where} AND j.topic = t.topic ORDER BY j.finished_at LIMIT {count}"  # noqa: S608
@@ -67,7 +67,7 @@ class PostgresStep(Renderer):
             f"FROM (SELECT j.id, {hit} AS hit FROM {source} LIMIT {count}) w"
         )
 
-    def _table(self, walk: Walk) -> str:
+    def table(self, walk: Walk) -> str:
         return f"{self._schema}._jobs{'_archive' if walk.archived else ''}"
 
     def listed(self, topics: list[str]) -> str:

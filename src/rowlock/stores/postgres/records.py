@@ -33,7 +33,8 @@ async def write(connection: Any, sql: Statements, writes: Sequence[Write], entry
             raise Refused
     if entry is not None:
         data = codec.encode(entry.data, "data")
-        await connection.execute(sql.audit_entry, entry.by, entry.action, entry.topic, entry.reason, data)
+        told = (entry.by, entry.action, entry.topic, entry.reason, data, entry.job_id)
+        await connection.execute(sql.audit_entry, *told)
 
 
 def record(kind: str, row: Any) -> Record:

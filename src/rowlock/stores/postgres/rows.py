@@ -14,6 +14,7 @@ from rowlock.core.job import Event, Job, Lane, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
 from rowlock.stores.base import NewLine, WorkerInfo
+from rowlock.stores.reading import State
 from rowlock.stores.times import span
 
 STATUS = {status.value: status for status in Status}
@@ -77,6 +78,15 @@ def job(row: Any) -> Job:
         None if schedule_id is None else str(schedule_id), fire_at, created, updated, claimed_at, started_at,
         finished_at, events_count,
     )  # fmt: skip
+
+
+def state(row: Any) -> State:
+    """A row whose columns are State's fields, in their order."""
+    job_id, topic, status, version, progress, stage, message, step, key, scope, scope_id, flow_id, *same = row
+    flow = None if flow_id is None else str(flow_id)
+    return State(
+        str(job_id), topic, STATUS[status], version, progress, stage, message, step, key, scope, scope_id, flow, *same
+    )
 
 
 def claimed_job(row: Any, worker: str, now: datetime, until: datetime, started: datetime | None) -> Job:
@@ -181,6 +191,7 @@ def settle_arrays(settlements: list[Settlement], *, mixed: bool = False) -> tupl
             for settlement, move in zip(settlements, moves, strict=True)
         ],
         [settlement.worker for settlement in settlements] if mixed else settlements[0].worker,
+        [move.fingerprint for move in moves],
     )
 
 

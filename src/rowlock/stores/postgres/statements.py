@@ -6,7 +6,10 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from rowlock.core.sketch import GROWTH, LONGEST, SHORTEST
 from rowlock.stores import sql
+from rowlock.stores.bulk import Bulk
+from rowlock.stores.failures import cut_error
 from rowlock.stores.postgres.rows import CLAIMED_COLUMNS, CLAIMED_NULLS, COLUMNS
 
 # One row that says how it went, and one per claimed job, in no order: a sort costs less in Python.
@@ -19,6 +22,8 @@ _EACH_ITS_OWN = (
     "EXISTS (SELECT FROM unnest($1::uuid[], $11::text[]) AS asked (id, worker) "
     "WHERE asked.id = held.id AND (asked.worker IS NULL OR asked.worker = held.locked_by))"
 )
+_CUT_ERROR = cut_error("left(j.last_error, {})", "right(j.last_error, {})")
+_BUCKET = f"ceil(ln(least(greatest(seconds, {SHORTEST}), {LONGEST})) / ln({GROWTH}::float8))::int"  # core/sketch.py
 CLAIMED_JOB = 5  # where the job begins
 
 
@@ -35,8 +40,8 @@ class Statements:
         self.settle_mixed = f"WITH {settle_mixed} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
         self.complete = f"WITH {complete} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
         both = _CLAIMED.format(source="settle_summary CROSS JOIN claim_summary")
-        self.settle_and_claim = f"WITH {settle}, {_shift(after_settle, 11)} {both}"
-        self.settle_mixed_and_claim = f"WITH {settle_mixed}, {_shift(after_settle, 11)} {both}"
+        self.settle_and_claim = f"WITH {settle}, {_shift(after_settle, 12)} {both}"
+        self.settle_mixed_and_claim = f"WITH {settle_mixed}, {_shift(after_settle, 12)} {both}"
         self.complete_and_claim = f"WITH {complete}, {_shift(after_settle, 5)} {both}"
         insert = _load("insert", schema)
         self.insert = insert.replace("{order}", "")
@@ -49,6 +54,9 @@ class Statements:
         self.identity = _load("identity", schema)
         self.standing = _load("standing", schema)
         self.statuses = _load("statuses", schema)
+        self.states = _load("states", schema)
+        self.newest_of_scopes = _load("newest_of_scopes", schema)
+        self.mark = _load("mark", schema)
         self.heartbeat = _load("heartbeat", schema)
         self.progress = _load("progress", schema)
         self.look = _load("look", schema)
@@ -85,8 +93,32 @@ class Statements:
         self.record_sweep = _load("record_sweep", schema)
         self.audit_entry = _load("audit_entry", schema)
         self.audited = _load("audited", schema)
+        columns = ", ".join(f"b.{name}" for name in Bulk.__struct_fields__)
+        self.bulk_create = _load("bulk_create", schema).replace("{columns}", columns.replace("b.", ""))
+        self.bulk_start = _load("bulk_start", schema)
+        self.bulk_stop = _load("bulk_stop", schema)
+        self.bulk_take = _load("bulk_take", schema).replace("{columns}", columns)
+        self.bulk_next = _load("bulk_next", schema)
+        self.bulk_archived = _load("bulk_archived", schema)
+        self.bulk_note = _load("bulk_note", schema).replace("{columns}", columns)
+        self.bulks = _load("bulks", schema).replace("{columns}", columns)
+        self.bulk_items = _load("bulk_items", schema)
+        self.bulk_prune = _load("bulk_prune", schema)
         self.ring = _load("ring", schema)
-        self.fold_counts = _load("fold_counts", schema)
+        self.ungrouped = _load("ungrouped", schema).replace("{error}", _CUT_ERROR)
+        self.group_failures = _load("group_failures", schema)
+        failures = _load("failures", schema).replace("{error}", _CUT_ERROR)
+        self.failures = failures.replace("{seen}", _load("failures_newest", schema))
+        self.failures_of_one = failures.replace("{seen}", _load("failures_of_one", schema))
+        minutes = _load("minutes", schema).replace("{bucket}", _BUCKET)
+        self.fold_lock = _load("fold_lock", schema)
+        self.fold_counts = _load("fold_counts", schema).replace("{minutes}", minutes.replace("{notes}", "folded"))
+        self.rollup_sketches = _load("rollup_sketches", schema)
+        self.rollup_add = _load("rollup_add", schema)
+        self.rollup_sweep = _load("rollup_sweep", schema)
+        series = _load("series", schema).replace("{minutes}", minutes.replace("{notes}", "waiting"))
+        self.series = series.replace("{of_topic}", "true")
+        self.series_of_topic = series.replace("{of_topic}", "topic = $2::text")
         stats = _load("stats", schema)
         self.stats = stats.replace("{of_topic}", "")
         self.stats_of_topic = stats.replace("{of_topic}", "AND j.topic = $3::text")

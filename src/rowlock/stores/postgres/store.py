@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,9 +45,12 @@ from rowlock.stores.base import (
     Settled,
     WorkerInfo,
 )
-from rowlock.stores.listing import Found, find, make_page, page_ids
+from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, fitting
+from rowlock.stores.failures import FailureQuery, Failures
+from rowlock.stores.listing import Seen, Step, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
-from rowlock.stores.postgres import listing, migrate, partitions, records, rows
+from rowlock.stores.postgres import bulk as bulks
+from rowlock.stores.postgres import failures, listing, migrate, partitions, records, rollups, rows
 from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.hints import LaneHints
@@ -62,7 +65,7 @@ from rowlock.stores.reading import (
     Filter,
     Page,
     PartitionReport,
-    Place,
+    State,
     Stats,
     Tally,
     check_place,
@@ -70,6 +73,8 @@ from rowlock.stores.reading import (
 )
 from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.reports import Reporter, death, merge, read_log
+from rowlock.stores.rollups import ALL
+from rowlock.stores.series import Series, Window, make_series
 
 T = TypeVar("T")
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
@@ -404,9 +409,14 @@ class PostgresStore:
         return count
 
     async def fold_counts(self, limit: int = 10_000) -> int:
-        (row,) = await self._fetch(self._sql.fold_counts, limit)
-        count: int = row[0]
-        return count
+        key = self._target.folding_key
+        return await self._with_connection(lambda connection: rollups.fold(connection, self._sql, key, limit))
+
+    async def sweep_rollups(self, limit: int = 10_000) -> int:
+        return _count(await self._with_connection(lambda connection: rollups.sweep(connection, self._sql, limit)))
+
+    async def group_failures(self, limit: int = 200) -> int:
+        return await self._with_connection(lambda connection: failures.group(connection, self._sql, max(limit, 0)))
 
     async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
         async with self._connections.acquire() as connection:
@@ -490,12 +500,38 @@ class PostgresStore:
         found = await self._fetch(self._sql.statuses, list(ids)) if ids else []
         return {str(row[0]): Status(row[1]) for row in found}
 
+    async def states(self, ids: Sequence[str]) -> dict[str, State]:
+        found = await self._fetch(self._sql.states, list(ids)) if ids else []
+        return {(state := rows.state(row)).id: state for row in found}
+
+    async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
+        async def run(connection: Any) -> list[list[str]]:
+            await connection.execute(listing.BEGIN)
+            found = [await self._follow(connection, filter, find_newest(filter, limit)) for filter in filters]
+            await connection.execute("COMMIT")
+            return found
+
+        return await self._with_connection(run) if filters else []
+
+    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        newest: list[list[str]] = [[] for _ in scope_ids]
+        for n, job_id in await self._fetch(self._sql.newest_of_scopes, list(scope_ids), limit):
+            newest[n - 1].append(job_id)
+        return newest
+
+    async def mark(self) -> str:
+        [row] = await self._fetch(self._sql.mark)
+        return str(row[0])
+
     async def events(self, job_id: str) -> list[Event]:
         return [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
 
     async def logs(self, job_id: str) -> Log:
         found = await self._fetch(self._sql.logs, job_id)
         return read_log(*found[0]) if found else Log([])
+
+    async def failures(self, query: FailureQuery) -> Failures:
+        return await self._with_connection(lambda connection: failures.read(connection, self._sql, query))
 
     async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
         statement = self._sql.kept_archived if archived else self._sql.kept
@@ -527,6 +563,52 @@ class PostgresStore:
 
     async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
         return [records.audited(row) for row in await self._fetch(self._sql.audited, before, max(limit, 0))]
+
+    # ── Bulk actions ──
+
+    async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
+        async def run(connection: Any) -> Bulk:
+            async with connection.transaction(isolation="read_committed"):
+                wanted = fitting(bulk.action, filter)
+                return await bulks.create(connection, self._sql, self._target.quoted_schema, bulk, wanted)
+
+        return await self._with_connection(run)
+
+    async def start_bulk(self, bulk_id: str, *, by: str) -> bool:
+        return bool(await self._fetch(self._sql.bulk_start, bulk_id, by, PREVIEW_LIFE, KEPT))
+
+    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        return bool(await self._fetch(self._sql.bulk_stop, bulk_id, by, reason))
+
+    async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
+        async def run(connection: Any) -> Bulk | None:
+            for most, patience in bulks.TRIES:
+                with suppress(bulks.Contended):
+                    async with connection.transaction(isolation="read_committed"):
+                        return await bulks.run(connection, self._sql, bulk_id, max(min(limit, most), 1), patience)
+            raise AssertionError("a job alone is never contended")
+
+        bulk = await self._with_connection(run)
+        if bulk is not None and bulk.action in WAKING:
+            self._hints.forget()
+        return bulk
+
+    async def bulks(
+        self, ids: Sequence[str] | None = None, *, before: str | None = None, limit: int = 50
+    ) -> list[Bulk]:
+        asked = None if ids is None else list(ids)
+        found = await self._fetch(self._sql.bulks, asked, before or rows.LARGEST_ID, max(limit, 0))
+        return [bulks.read(row) for row in found]
+
+    async def bulk_items(
+        self, bulk_id: str, *, outcome: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[BulkItem]:
+        found = await self._fetch(self._sql.bulk_items, bulk_id, bulks.behind(after), outcome, max(limit, 0))
+        return [bulks.item(row) for row in found]
+
+    async def prune_bulks(self, limit: int = 10_000) -> int:
+        [(count,)] = await self._fetch(self._sql.bulk_prune, max(limit, 0), PREVIEW_LIFE, KEPT)
+        return int(count)
 
     # ── Wake-up ──
 
@@ -564,8 +646,7 @@ class PostgresStore:
                     raise errors.StoreBusy(message) from error
                 attempt += 1
 
-    async def _find(self, connection: Any, filter: Filter, place: Place) -> Found:
-        search = find(filter, place)
+    async def _follow(self, connection: Any, filter: Filter, search: Generator[Step, Seen, T]) -> T:
         try:
             step = next(search)
             while True:
@@ -573,7 +654,7 @@ class PostgresStore:
                 row = await connection.fetchrow(render.render(), *render.values)
                 step = search.send(listing.seen(row))
         except StopIteration as end:
-            found: Found = end.value
+            found: T = end.value
             return found
 
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
@@ -587,12 +668,17 @@ class PostgresStore:
         live = [Tally(*row[:5]) for row in found if row[0] is not None]
         return make_stats(topic, live, [(row[1], row[5]) for row in found if row[0] is None])
 
+    async def series(self, topic: str | None, window: Window) -> Series:
+        statement = self._sql.series if topic is None else self._sql.series_of_topic
+        found = await self._fetch(statement, window.span, topic or ALL, *window.times)
+        return make_series(topic, window, rollups.read(found))
+
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
         place = check_place(limit, offset, cursor)
 
         async def run(connection: Any) -> Page:
             await connection.execute(listing.BEGIN)
-            found = await self._find(connection, filter, place)
+            found = await self._follow(connection, filter, find(filter, place))
             got = await connection.fetch(self._sql.get, page_ids(found, place))
             await connection.execute("COMMIT")
             return make_page(found, place, {str(row[0]): rows.job(row) for row in got})

@@ -17,16 +17,31 @@ from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
 from rowlock.errors import StoreBusy, StoreError
 from rowlock.stores import base
+from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk
+from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration
-from rowlock.stores.reading import Filter, Page, Place, Stats
+from rowlock.stores.reading import Filter, Page, Place, State, Stats
 from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.reports import read_log
-from rowlock.stores.sqlite import migrate, operators, reading, records, register, rows, settle, upkeep
+from rowlock.stores.series import Series, Window
+from rowlock.stores.sqlite import (
+    bulk,
+    grouping,
+    migrate,
+    operators,
+    reading,
+    records,
+    register,
+    rollups,
+    rows,
+    settle,
+    upkeep,
+)
 from rowlock.stores.sqlite.claim import claim as claim_
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.fence import fence
 from rowlock.stores.sqlite.identity import identity as identity_
-from rowlock.stores.sqlite.insert import insert as insert_
+from rowlock.stores.sqlite.insert import insert_all as insert_all_
 from rowlock.stores.sqlite.operators import Order
 
 _PAUSE = 0.002  # seconds between tries to get the write lock
@@ -138,7 +153,7 @@ class Database:
     def insert_all(self, calls: Sequence[tuple[Sequence[NewJob], bool]]) -> list[list[base.Enqueued]]:
         """Several calls of insert in one transaction: one fsync for all."""
         with self.transaction() as now:
-            return [insert_(self.conn, now, jobs, repeat=repeat) for jobs, repeat in calls]
+            return insert_all_(self.conn, now, calls)
 
     # ── Workers ──
 
@@ -215,6 +230,22 @@ class Database:
         with self.transaction() as now:
             return upkeep.prune(self.conn, now, retention, limit)
 
+    def group_failures(self, limit: int = 200) -> int:
+        with self.transaction():
+            return grouping.group(self.conn, limit)
+
+    def fold_counts(self, limit: int) -> int:
+        with self.transaction():
+            return rollups.fold(self.conn, limit)
+
+    def has_notes(self) -> bool:
+        with translated(self.where):
+            return rollups.is_waiting(self.conn)
+
+    def sweep_rollups(self, limit: int) -> int:
+        with self.transaction() as now:
+            return rollups.sweep(self.conn, now, limit)
+
     # ── Operators ──
 
     def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[base.Changed]:
@@ -260,6 +291,26 @@ class Database:
             found = self.conn.execute(rows.sql("statuses"), {"ids": rows.json_text(list(set(ids)))}).fetchall()
         return {job_id: Status(status) for job_id, status in found}
 
+    def states(self, ids: Sequence[str]) -> dict[str, State]:
+        with translated(self.where):
+            found = self.conn.execute(rows.sql("states"), {"ids": rows.json_text(list(set(ids)))}).fetchall()
+        times = rows.Times()
+        return {row[0]: rows.state(row, times) for row in found}
+
+    def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
+        with translated(self.where):
+            return [reading.newest(self.conn, filter, limit) for filter in filters]
+
+    def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        statement = rows.sql("newest_of_scope")
+        with translated(self.where):
+            found = [self.conn.execute(statement, {"scope_id": one, "limit": limit}) for one in scope_ids]
+            return [[job_id for (job_id,) in cursor.fetchall()] for cursor in found]
+
+    def mark(self) -> str:
+        """With our own writes, should this connection have any."""
+        return f"{self.data_version()} {self.conn.total_changes}"
+
     def events(self, job_id: str) -> list[Event]:
         with translated(self.where):
             return [rows.event(row) for row in self.conn.execute(rows.sql("events"), (job_id,)).fetchall()]
@@ -290,6 +341,10 @@ class Database:
         with translated(self.where):
             return records.audit(self.conn, before, max(limit, 0))
 
+    def failures(self, query: FailureQuery) -> Failures:
+        with translated(self.where):
+            return grouping.read(self.conn, self._clock(), query)
+
     def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
         with translated(self.where):
             return reading.kept(self.conn, archived, before, limit)
@@ -297,6 +352,39 @@ class Database:
     def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         with translated(self.where):
             return reading.kept_counts(self.conn, limit)
+
+    # ── Bulk actions ──
+
+    def create_bulk(self, new: NewBulk, filter: Filter) -> Bulk:
+        with self.transaction() as now:
+            return bulk.create(self.conn, now, new, filter)
+
+    def start_bulk(self, bulk_id: str, *, by: str) -> bool:
+        with self.transaction() as now:
+            return bulk.start(self.conn, now, bulk_id, by)
+
+    def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        with self.transaction() as now:
+            return bulk.stop(self.conn, now, bulk_id, by, reason)
+
+    def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
+        with translated(self.where):  # mostly there is none: nobody need wait for a lock to learn that
+            if self.conn.execute(rows.sql("bulk_take"), {"id": bulk_id}).fetchone() is None:
+                return None
+        with self.transaction() as now:
+            return bulk.run(self.conn, now, bulk_id, limit)
+
+    def bulks(self, ids: Sequence[str] | None, before: str | None, limit: int) -> list[Bulk]:
+        with translated(self.where):
+            return bulk.find(self.conn, ids, before, limit)
+
+    def bulk_items(self, bulk_id: str, outcome: str | None, after: str | None, limit: int) -> list[BulkItem]:
+        with translated(self.where):
+            return bulk.items(self.conn, bulk_id, outcome, after, limit)
+
+    def prune_bulks(self, limit: int = 10_000) -> int:
+        with self.transaction() as now:
+            return bulk.prune(self.conn, now, limit)
 
     # ── Wake-up ──
 
@@ -322,6 +410,10 @@ class Database:
     def stats(self, topic: str | None = None) -> Stats:
         with translated(self.where):
             return reading.stats(self.conn, self._clock(), topic)
+
+    def series(self, topic: str | None, window: Window) -> Series:
+        with translated(self.where):
+            return rollups.series(self.conn, topic, window)
 
     def list(self, filter: Filter, place: Place) -> Page:
         try:

@@ -18,6 +18,7 @@ _LIVE: dict[By, str] = {
     "ids": "INDEXED BY sqlite_autoindex__jobs_1",
     "stray": "INDEXED BY _jobs_stray",
     "status": "INDEXED BY _jobs_aside",
+    "fingerprint": "INDEXED BY _jobs_fingerprint",
     "scope_id": "INDEXED BY _jobs_scope_id",
     "table": "NOT INDEXED",
     "ready": "INDEXED BY _jobs_claim",
@@ -39,7 +40,7 @@ _ARCHIVE: dict[By, str] = {
 }
 
 
-def _table(walk: Walk) -> str:
+def table(walk: Walk) -> str:
     return f"_jobs_archive j {_ARCHIVE[walk.by]}" if walk.archived else f"_jobs j {_LIVE[walk.by]}"
 
 
@@ -49,7 +50,7 @@ class SqliteStep(Renderer):
         return f"?{len(self.values)}"
 
     def in_order(self, walk: Walk, where: str, hit: str | None) -> str:
-        rows = f"FROM {_table(walk)} {where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count)}"
+        rows = f"FROM {table(walk)} {where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count)}"
         hits = "FILTER (WHERE hit)" if hit else ""
         return (
             f"SELECT count(*), min(id), count(*) {hits}, json_group_array(id) {hits} "  # noqa: S608 - see Renderer
@@ -57,7 +58,7 @@ class SqliteStep(Renderer):
         )
 
     def at_once(self, walk: Walk, where: str, hit: str) -> str:
-        source = f"{_table(walk)} {where}"
+        source = f"{table(walk)} {where}"
         if walk.by == "finished":
             source = f"{self.topics('_jobs_archive')} CROSS JOIN {source} AND j.topic = t.topic"
         count, keep = self._bind(self.step.count), self._bind(self.step.keep)
@@ -132,10 +133,15 @@ class SqliteStep(Renderer):
 def look(conn: Connection, filter: Filter, step: Step) -> Seen:
     render = SqliteStep(filter, step)
     statement = render.render()
-    if "_jobs_same_json" in statement:
-        conn.create_function("_jobs_same_json", 2, _same_json, deterministic=True)
+    same_json(conn, statement)
     count, last, hits, ids = conn.execute(statement, render.values).fetchone()
     return Seen(count, last, hits, sorted(decode(ids), reverse=True)[: step.keep])
+
+
+def same_json(conn: Connection, statement: str) -> None:
+    """The function, if the statement calls it."""
+    if "_jobs_same_json" in statement:
+        conn.create_function("_jobs_same_json", 2, _same_json, deterministic=True)
 
 
 def _same_json(one: str | None, other: str) -> bool:

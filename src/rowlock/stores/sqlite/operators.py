@@ -74,7 +74,7 @@ def cancel(conn: Connection, order: Order, ids: Sequence[str]) -> list[Changed]:
         change = {"n": row.n, "now": now, "status": status, "reason": order.reason}
         conn.execute(sql("cancel"), change | {"finished_at": None if running else now})
         append_history(conn, [(row.n, order.entry(status, status, row.version))])
-        count(conn, [(row.topic, status, None)])
+        count(conn, now, [(row.topic, status, None)])
         return Changed(row.id, True, status), {}
 
     return _operate(conn, order, ids, act)
@@ -87,7 +87,7 @@ def requeue(conn: Connection, order: Order, ids: Sequence[str]) -> list[Changed]
             return Changed(row.id, False, STATUS[row.status], holder[0]), {}
         conn.execute(sql("requeue"), {"n": row.n, "now": order.now})
         append_history(conn, [(row.n, order.entry("requeued", Status.PENDING, row.version))])
-        count(conn, [(row.topic, STATUS[row.status], None)], -1)
+        count(conn, order.now, [(row.topic, STATUS[row.status], None)], -1)
         return Changed(row.id, True, Status.PENDING), {}
 
     return _operate(conn, order, ids, act)

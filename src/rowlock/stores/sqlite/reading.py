@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from sqlite3 import Connection
+from typing import TypeVar
 
 from rowlock.core.codec import decode
 from rowlock.core.job import Status
 from rowlock.core.verify import Kept
-from rowlock.stores.listing import Found, find, make_page, page_ids
+from rowlock.stores.listing import Seen, Step, find, find_newest, make_page, page_ids
 from rowlock.stores.reading import BOUND, MAX_TOPICS, Filter, Page, Place, Stats, Tally, make_stats
 from rowlock.stores.sqlite.listing import look
 from rowlock.stores.sqlite.rows import STATUS, Times, job, json_text, moment, sql
 
+T = TypeVar("T")
+
 
 def list_jobs(conn: Connection, filter: Filter, place: Place) -> Page:
     """In a transaction, so that a page and its jobs belong together."""
-    found = _find(conn, filter, place)
+    found = _follow(conn, filter, find(filter, place))
     got = conn.execute(sql("get"), {"ids": json_text(page_ids(found, place))}).fetchall()
     times = Times()
     return make_page(found, place, {row[0]: job(row, times) for row in got})
 
 
-def _find(conn: Connection, filter: Filter, place: Place) -> Found:
-    search = find(filter, place)
+def newest(conn: Connection, filter: Filter, limit: int) -> list[str]:
+    return _follow(conn, filter, find_newest(filter, limit))
+
+
+def _follow(conn: Connection, filter: Filter, search: Generator[Step, Seen, T]) -> T:
     try:
         step = next(search)
         while True:
             step = search.send(look(conn, filter, step))
     except StopIteration as end:
-        found: Found = end.value
+        found: T = end.value
         return found
 
 

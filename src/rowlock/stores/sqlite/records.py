@@ -36,8 +36,8 @@ def write(conn: Connection, now: int, writes: Sequence[Write], entry: Entry | No
             return False
     if entry is not None:
         conn.execute(
-            'INSERT INTO _jobs_audit (at, "by", action, topic, reason, data) VALUES (?, ?, ?, ?, ?, ?)',
-            (now, entry.by, entry.action, entry.topic, entry.reason, codec.encode(entry.data, "data")),
+            'INSERT INTO _jobs_audit (at, "by", action, topic, reason, data, job_id) VALUES (?, ?, ?, ?, ?, ?, ?)',
+            (now, entry.by, entry.action, entry.topic, entry.reason, codec.encode(entry.data, "data"), entry.job_id),
         )
     return True
 

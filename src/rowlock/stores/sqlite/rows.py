@@ -13,6 +13,7 @@ from rowlock.core.codec import decode
 from rowlock.core.job import Event, Job, Status
 from rowlock.core.lifecycle import MAX_HISTORY
 from rowlock.stores import sql as files
+from rowlock.stores.reading import State
 from rowlock.stores.times import micros as micros
 from rowlock.stores.times import moment as moment
 
@@ -63,6 +64,19 @@ def job(row: tuple[Any, ...], times: Times) -> Job:
         version, locked_by, times[locked_until], times[cancel_requested_at], cancel_reason, flow_id, schedule_id,
         times[fire_at], times[created], times[updated], times[claimed_at], times[started_at],
         times[finished_at], events_count,
+    )  # fmt: skip
+
+
+def state(row: tuple[Any, ...], times: Times) -> State:
+    """A row whose columns are State's fields, in their order."""
+    (
+        job_id, topic, status, version, progress, stage, message, step, key, scope, scope_id, flow_id, locked_by,
+        priority, retries, max_retries, crashes, timeout, created, updated, run_at, expires_at, started_at, finished_at,
+    ) = row  # fmt: skip
+    return State(
+        job_id, topic, STATUS[status], version, progress, stage, message, step, key, scope, scope_id, flow_id,
+        locked_by, priority, retries, max_retries, crashes, timeout, times[created], times[updated], times[run_at],
+        times[expires_at], times[started_at], times[finished_at],
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
 from typing import Any, NamedTuple
@@ -15,9 +16,11 @@ from rowlock.stores.base import MAX_LOG_LINES, Beat, Claim, Hold, NewLine, Progr
 from rowlock.stores.reports import merge
 from rowlock.stores.sqlite.claim import claim as claim_next
 from rowlock.stores.sqlite.counts import Ended, add, count
+from rowlock.stores.sqlite.rollups import Runs
 from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, span, sql
 
 _lines = msgspec.json.Decoder(list[msgspec.Raw]).decode  # old lines are moved as they are
+_whole = msgspec.json.Decoder(list[int]).decode
 
 
 class _Held(NamedTuple):
@@ -29,6 +32,7 @@ class _Held(NamedTuple):
     claimed_at: int
     started_at: int | None
     topic: str
+    due: int
 
 
 def settle(conn: Connection, now: int, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
@@ -66,8 +70,12 @@ def _complete(conn: Connection, now: int, settlements: list[Settlement]) -> bool
     if archived < len(settlements):
         return False
     conn.execute(sql("settle_delete"), (json_text([one.id for one in settlements]),))
-    counts = conn.execute(sql("settle_counts"), (before,)).fetchall()
-    add(conn, {topic: [jobs, 0, 0, 0, executions, took, 0, 0] for topic, jobs, executions, took in counts})
+    topics: dict[str, list[int]] = {}
+    runs: dict[str, Runs] = {}
+    for topic, jobs, waits, took in conn.execute(sql("settle_counts"), (before,)).fetchall():
+        runs[topic] = _whole(waits), _whole(took)
+        topics[topic] = [jobs, 0, 0, 0, len(runs[topic][1]), sum(runs[topic][1]), 0, 0]
+    add(conn, now, topics, runs)
     return True
 
 
@@ -80,6 +88,7 @@ def _settle_each(conn: Connection, now: int, settlements: Sequence[Settlement]) 
     completed: list[tuple[Any, ...]] = []
     others: list[tuple[_Held, Transition]] = []
     ended: list[Ended] = []
+    runs: defaultdict[str, Runs] = defaultdict(lambda: ([], []))
     refused: list[tuple[int, Settlement]] = []
     for place, settlement in enumerate(settlements):
         # Taken out: a second settlement of the same job finds nothing, and is judged after the first was applied.
@@ -90,18 +99,19 @@ def _settle_each(conn: Connection, now: int, settlements: Sequence[Settlement]) 
             if row is not None:
                 rows[settlement.id] = row
         elif to.status is Status.COMPLETED:
-            started_at = _started(row, to, now)
             completed.append(_completion(row.id, row.version, to))
-            ended.append((row.topic, Status.COMPLETED, None if started_at is None else now - started_at))
+            ended.append((row.topic, Status.COMPLETED, _ran(row, to, now, runs)))
         else:
             others.append((row, to))
             ended.append((row.topic, to.status, None))
+            if to.status is Status.FAILED or _is_retry(to):
+                _ran(row, to, now, runs)
     if completed:
         conn.execute(sql("settle_archive"), {"now": now, "rows": json_text(completed), "worker": None})
         conn.execute(sql("settle_delete"), (json_text([job_id for job_id, *_ in completed]),))
     if others:
         _apply(conn, now, others)
-    count(conn, ended, retried=[row.topic for row, to in others if _is_retry(to)])
+    count(conn, now, ended, retried=[row.topic for row, to in others if _is_retry(to)], runs=runs)
     verdicts = [APPLIED] * len(settlements)
     for place, settlement in refused:
         verdicts[place] = _refuse(conn, settlement)
@@ -125,6 +135,17 @@ def _started(row: _Held, to: Transition, now: int) -> int | None:
     return row.started_at if to.ran is None else max(row.claimed_at, now - span(to.ran))
 
 
+def _ran(row: _Held, to: Transition, now: int, runs: defaultdict[str, Runs]) -> int | None:
+    """For how many microseconds, which are added to `runs`. None: it never began."""
+    began = _started(row, to, now)
+    if began is None:
+        return None
+    waits, took = runs[row.topic]
+    waits.append(began - row.due)
+    took.append(now - began)
+    return now - began
+
+
 def _is_retry(to: Transition) -> bool:
     """Put back because it failed. What was snoozed or given back is pending again too, but pays nothing."""
     return to.status is Status.PENDING and to.retries is not None
@@ -144,6 +165,7 @@ def _apply(conn: Connection, now: int, moves: list[tuple[_Held, Transition]]) ->
                 "run_at": now + span(to.delay) if again and to.delay is not None else None,
                 "retries": to.retries,
                 "error": to.error,
+                "fingerprint": to.fingerprint,
                 "reason": to.reason if to.status is Status.CANCELLED else None,
                 "started_at": started_at,
                 "finished_at": now if to.status in (Status.FAILED, Status.CANCELLED) else None,

@@ -36,10 +36,13 @@ from rowlock.stores.base import (
     Settled,
     WorkerInfo,
 )
+from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk
 from rowlock.stores.callers.refusals import IN_MEMORY
+from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration, require_none
-from rowlock.stores.reading import Filter, Page, PartitionReport, Stats, check_place
+from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats, check_place
 from rowlock.stores.records import Audited, Entry, Record, Write
+from rowlock.stores.series import Series, Window
 from rowlock.stores.sqlite import connect, forks, transactions
 from rowlock.stores.sqlite.database import Database, microseconds
 from rowlock.stores.sqlite.doorbell import Doorbell, Watcher
@@ -262,7 +265,16 @@ class SqliteStore:
         return await self._write(lambda db: db.prune(retention, limit))
 
     async def fold_counts(self, limit: int = 10_000) -> int:
-        return 0  # there is one writer: it adds to the totals at once
+        # A look first: a write would wake all who watch the file. The totals have been added to at once.
+        if not await self._use().reader.call(Database.has_notes):
+            return 0
+        return await self._write(lambda db: db.fold_counts(limit))
+
+    async def sweep_rollups(self, limit: int = 10_000) -> int:
+        return await self._write(lambda db: db.sweep_rollups(limit))
+
+    async def group_failures(self, limit: int = 200) -> int:
+        return await self._write(lambda db: db.group_failures(limit))
 
     async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
         return PartitionReport()  # the archive is one table
@@ -298,6 +310,18 @@ class SqliteStore:
     async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
         return await self._use().reader.call(lambda db: db.statuses(ids))
 
+    async def states(self, ids: Sequence[str]) -> dict[str, State]:
+        return await self._use().reader.call(lambda db: db.states(ids))
+
+    async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
+        return await self._use().reader.call(lambda db: db.newest(filters, limit))
+
+    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
+        return await self._use().reader.call(lambda db: db.newest_of_scopes(scope_ids, limit))
+
+    async def mark(self) -> str:
+        return await self._use().reader.call(lambda db: db.mark())
+
     async def events(self, job_id: str) -> list[Event]:
         return await self._use().reader.call(lambda db: db.events(job_id))
 
@@ -316,11 +340,41 @@ class SqliteStore:
     async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
         return await self._use().reader.call(lambda db: db.audit(before, limit))
 
+    async def failures(self, query: FailureQuery) -> Failures:
+        return await self._use().reader.call(lambda db: db.failures(query))
+
     async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
         return await self._use().reader.call(lambda db: db.kept(archived=archived, before=before, limit=limit))
 
     async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         return await self._use().reader.call(lambda db: db.kept_counts(limit))
+
+    # ── Bulk actions ──
+
+    async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
+        return await self._write(lambda db: db.create_bulk(bulk, filter))
+
+    async def start_bulk(self, bulk_id: str, *, by: str) -> bool:
+        return await self._write(lambda db: db.start_bulk(bulk_id, by=by))
+
+    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        return await self._write(lambda db: db.stop_bulk(bulk_id, by=by, reason=reason))
+
+    async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
+        return await self._write(lambda db: db.run_bulk(bulk_id, limit))
+
+    async def bulks(
+        self, ids: Sequence[str] | None = None, *, before: str | None = None, limit: int = 50
+    ) -> list[Bulk]:
+        return await self._use().reader.call(lambda db: db.bulks(ids, before, limit))
+
+    async def bulk_items(
+        self, bulk_id: str, *, outcome: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[BulkItem]:
+        return await self._use().reader.call(lambda db: db.bulk_items(bulk_id, outcome, after, limit))
+
+    async def prune_bulks(self, limit: int = 10_000) -> int:
+        return await self._write(lambda db: db.prune_bulks(limit))
 
     # ── Wake-up ──
 
@@ -463,6 +517,9 @@ class SqliteStore:
 
     async def stats(self, topic: str | None = None) -> Stats:
         return await self._use().reader.call(lambda db: db.stats(topic))
+
+    async def series(self, topic: str | None, window: Window) -> Series:
+        return await self._use().reader.call(lambda db: db.series(topic, window))
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
         place = check_place(limit, offset, cursor)

@@ -67,6 +67,7 @@ def rescue(
     append_history(conn, entries)
     count(
         conn,
+        now,
         [(one.topic, one.status, None) for one in rescued],
         retried=[one.topic for one in rescued if one.charged],
         lost=[one.topic for one in rescued],
@@ -106,7 +107,7 @@ def expire(conn: Connection, now: int, *, by: str, limit: int) -> list[str]:
     rows = conn.execute(sql("expire_due"), (now, max(limit, 0))).fetchall()
     conn.executemany(sql("expire"), [{"n": n, "now": now, "error": EXPIRED_ERROR} for n, *_ in rows])
     append_history(conn, [(n, entry(now, "expired", Status.EXPIRED, version, by=by)) for n, _, version, _ in rows])
-    count(conn, [(topic, Status.EXPIRED, None) for *_, topic in rows])
+    count(conn, now, [(topic, Status.EXPIRED, None) for *_, topic in rows])
     return [row[1] for row in rows]
 
 
@@ -118,7 +119,7 @@ def cancel_timeout(conn: Connection, now: int, *, by: str, grace: float, limit: 
         entries.append((n, entry(now, "cancel_timed_out", Status.CANCELLED, version, by=by, **run)))
     conn.executemany(sql("cancel_timeout"), [{"n": row[0], "now": now} for row in rows])
     append_history(conn, entries)
-    count(conn, [(topic, Status.CANCELLED, None) for *_, topic in rows])
+    count(conn, now, [(topic, Status.CANCELLED, None) for *_, topic in rows])
     return [row[1] for row in rows]
 
 

@@ -16,5 +16,5 @@ archived AS (
     FROM gone g FULL JOIN done d ON d.id = g.id
     WHERE coalesce(g.version, -1) >= 0  -- g is not null, said so that the planner doesn't make it an inner join
     {conflict}
-    RETURNING topic, finished_at - started_at AS took
+    RETURNING topic, finished_at - started_at AS took, started_at - greatest(run_at, created) AS waited
 )

@@ -24,8 +24,8 @@ changed AS (
     RETURNING j.id, j.topic, j.status, j.updated
 ),
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, cancelled)
-    SELECT topic, count(*) FROM changed WHERE status = 'cancelled' GROUP BY topic
+    INSERT INTO {schema}._jobs_counts (at, topic, cancelled)
+    SELECT clock_timestamp(), topic, count(*) FROM changed WHERE status = 'cancelled' GROUP BY topic
 ),
 audited AS (
     INSERT INTO {schema}._jobs_audit (at, by, action, job_id, topic, reason)

@@ -19,6 +19,7 @@ ended AS (
     RETURNING j.id, j.topic
 ),
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, cancelled) SELECT topic, count(*) FROM ended GROUP BY topic
+    INSERT INTO {schema}._jobs_counts (at, topic, cancelled)
+    SELECT clock_timestamp(), topic, count(*) FROM ended GROUP BY topic
 )
 SELECT id FROM ended

@@ -12,8 +12,11 @@ done AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], $3::text[], $4::float8[])
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 {archived},
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, completed, executions, execution_us)
-    SELECT topic, count(*), count(took), coalesce(extract(epoch FROM sum(took)) * 1000000, 0)
+    INSERT INTO {schema}._jobs_counts (at, topic, completed, executions, execution_us, waits, runs)
+    SELECT (SELECT now FROM settle_clock), topic, count(*), count(took),
+           coalesce(extract(epoch FROM sum(took)) * 1000000, 0),
+           array_agg(date_part('epoch', waited)::real) FILTER (WHERE took IS NOT NULL),
+           array_agg(date_part('epoch', took)::real) FILTER (WHERE took IS NOT NULL)
     FROM archived GROUP BY topic
 ),
 settle_summary AS (

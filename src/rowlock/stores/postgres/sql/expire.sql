@@ -8,6 +8,7 @@ WITH picked AS MATERIALIZED (
 ended AS (
     UPDATE {schema}._jobs j SET
         status = 'expired', ready = false, finished_at = clock_timestamp(), updated = clock_timestamp(), last_error = $3::text,
+        fingerprint = NULL,  -- see group_failures
         history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
         history = {schema}._jobs_append(j.history, jsonb_build_object(
             'at', {schema}._jobs_us(clock_timestamp()), 'event', 'expired', 'status', 'expired', 'version', j.version,
@@ -16,6 +17,7 @@ ended AS (
     RETURNING j.id, j.topic
 ),
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, expired) SELECT topic, count(*) FROM ended GROUP BY topic
+    INSERT INTO {schema}._jobs_counts (at, topic, expired)
+    SELECT clock_timestamp(), topic, count(*) FROM ended GROUP BY topic
 )
 SELECT id FROM ended

@@ -24,7 +24,11 @@ ins AS (
     FROM s, clock
     {order}
     ON CONFLICT DO NOTHING
-    RETURNING id
+    RETURNING id, topic
+),
+noted AS (
+    INSERT INTO {schema}._jobs_counts (at, topic, enqueued)
+    SELECT (SELECT now FROM clock), topic, count(*) FROM ins GROUP BY topic
 )
 SELECT (SELECT now FROM clock) AS now, count(*)::int AS inserted,
        -- which ones, only when it is not all of them

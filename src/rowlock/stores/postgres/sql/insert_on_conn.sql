@@ -25,11 +25,12 @@ ins AS (
     -- Two batches that take keys in the same order can't wait for each other in a circle.
     ORDER BY s.topic, s.key, s.n
     ON CONFLICT DO NOTHING
-    RETURNING id
+    RETURNING id, topic
 )
 SELECT json_build_object(
     'now', {schema}._jobs_us((SELECT now FROM clock)),
     -- which ones, only when it is not all of them
-    'ids', CASE WHEN count(*) < (SELECT count(*) FROM s) THEN coalesce(json_agg(id), '[]') END
+    'ids', CASE WHEN count(*) < (SELECT count(*) FROM s) THEN coalesce(json_agg(id), '[]') END,
+    'noted', {schema}._jobs_note_enqueued((SELECT now FROM clock), array_agg(topic), 1)
 )::text
 FROM ins

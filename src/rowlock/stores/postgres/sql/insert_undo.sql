@@ -2,4 +2,4 @@
 -- after the insert and with a fresh snapshot: from the insert on nobody else can bring this id in.
 DELETE FROM {schema}._jobs j USING {asked}
 WHERE j.id = s.id AND EXISTS (SELECT 1 FROM {schema}._jobs_archive a WHERE a.id = s.id)
-RETURNING j.id
+RETURNING j.id, {schema}._jobs_note_enqueued(j.created, ARRAY[j.topic], -1)

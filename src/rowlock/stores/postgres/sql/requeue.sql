@@ -18,7 +18,7 @@ changed AS (
     UPDATE {schema}._jobs j SET
         status = 'pending', ready = true, run_at = w.now, retries = 0, crashes = 0, progress = 0, stage = NULL,
         message = NULL, result = NULL, expires_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
-        cancel_reason = NULL, updated = w.now,
+        cancel_reason = NULL, fingerprint = NULL, updated = w.now,
         history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
         history = {schema}._jobs_append(j.history, jsonb_strip_nulls(jsonb_build_object(
             'at', {schema}._jobs_us(w.now), 'event', 'requeued', 'status', 'pending', 'version', j.version,
@@ -28,8 +28,8 @@ changed AS (
     RETURNING j.id, j.topic, j.updated, w.status AS was
 ),
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, failed, expired, cancelled)
-    SELECT topic, -count(*) FILTER (WHERE was = 'failed'), -count(*) FILTER (WHERE was = 'expired'),
+    INSERT INTO {schema}._jobs_counts (at, topic, failed, expired, cancelled)
+    SELECT clock_timestamp(), topic, -count(*) FILTER (WHERE was = 'failed'), -count(*) FILTER (WHERE was = 'expired'),
            -count(*) FILTER (WHERE was = 'cancelled')
     FROM changed GROUP BY topic
 ),

@@ -28,7 +28,7 @@ rescued AS (
                       ELSE j.run_at END,
         retries = j.retries + d.charged::int,
         crashes = j.crashes + {crashes},
-        last_error = coalesce(d.error, j.last_error),
+        last_error = coalesce(d.error, j.last_error), fingerprint = NULL,  -- see group_failures
         finished_at = CASE WHEN d.goal <> 'pending' THEN d.now END,
         locked_by = NULL, locked_until = NULL, updated = d.now,
         history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
@@ -42,8 +42,8 @@ rescued AS (
     RETURNING j.id, j.topic, j.version, j.status, d.charged
 ),
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, expired, cancelled, retried, lost)
-    SELECT topic, count(*) FILTER (WHERE status = 'expired'), count(*) FILTER (WHERE status = 'cancelled'),
+    INSERT INTO {schema}._jobs_counts (at, topic, expired, cancelled, retried, lost)
+    SELECT clock_timestamp(), topic, count(*) FILTER (WHERE status = 'expired'), count(*) FILTER (WHERE status = 'cancelled'),
            count(*) FILTER (WHERE charged), count(*)
     FROM rescued GROUP BY topic
 )

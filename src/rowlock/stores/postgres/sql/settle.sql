@@ -2,15 +2,15 @@
 s AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::uuid[], $2::int[], $3::text[], $4::float8[], $5::int[], $6::text[], $7::text[], $8::float8[],
-        $9::text[], $10::text[]
-    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry)
+        $9::text[], $10::text[], $12::text[]
+    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint)
     ORDER BY id
 ),
 -- By primary key, one by one; status, version and worker are judged outside, where no partial index can tempt the
 -- planner.
 held AS MATERIALIZED (
     SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.status, j.version, j.locked_by
+        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due
         FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
@@ -34,6 +34,7 @@ moved AS (
                       THEN ok.now + ok.delay * interval '1 second' ELSE j.run_at END,
         retries = coalesce(ok.charged, j.retries),
         last_error = coalesce(ok.error, j.last_error),
+        fingerprint = ok.fingerprint,
         cancel_reason = CASE WHEN ok.goal = 'cancelled' THEN coalesce(j.cancel_reason, ok.reason)
                              ELSE j.cancel_reason END,
         started_at = CASE WHEN ok.ran IS NULL THEN j.started_at
@@ -48,16 +49,22 @@ moved AS (
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
-    RETURNING j.id, j.topic, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried
+    RETURNING j.id, j.topic, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
+              j.started_at - ok.due AS waited, ok.now - j.started_at AS took
 ),
 counted AS (
-    INSERT INTO {schema}._jobs_counts (topic, completed, executions, execution_us, failed, cancelled, retried)
-    SELECT topic, count(*) FILTER (WHERE status IS NULL), count(took),
-           coalesce(extract(epoch FROM sum(took)) * 1000000, 0),
+    INSERT INTO {schema}._jobs_counts (
+        at, topic, completed, executions, execution_us, failed, cancelled, retried, waits, runs)
+    SELECT (SELECT now FROM settle_clock), topic, count(*) FILTER (WHERE status IS NULL),
+           count(took) FILTER (WHERE status IS NULL),
+           coalesce(extract(epoch FROM sum(took) FILTER (WHERE status IS NULL)) * 1000000, 0),
            count(*) FILTER (WHERE status = 'failed'), count(*) FILTER (WHERE status = 'cancelled'),
-           count(*) FILTER (WHERE status = 'pending')
-    FROM (SELECT topic, NULL AS status, took FROM archived UNION ALL
-          SELECT topic, status, NULL FROM moved WHERE status IN ('failed', 'cancelled') OR retried) ended
+           count(*) FILTER (WHERE status = 'pending'),
+           -- Of a run that was cancelled, how long it was left alone says nothing.
+           array_agg(date_part('epoch', waited)::real) FILTER (WHERE took IS NOT NULL AND status IS DISTINCT FROM 'cancelled'),
+           array_agg(date_part('epoch', took)::real) FILTER (WHERE took IS NOT NULL AND status IS DISTINCT FROM 'cancelled')
+    FROM (SELECT topic, NULL AS status, waited, took FROM archived UNION ALL
+          SELECT topic, status, waited, took FROM moved WHERE status IN ('failed', 'cancelled') OR retried) ended
     GROUP BY topic
 ),
 settle_summary AS (

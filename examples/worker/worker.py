@@ -1,0 +1,88 @@
+"""A worker in nothing but Python's standard library: the whole protocol in about fifty lines.
+
+ROWLOCK_API=http://127.0.0.1:8090 ROWLOCK_TOKEN=rlk_… python worker.py greet
+"""
+
+import http.client
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import urllib.error
+import urllib.request
+from typing import Any
+
+API, TOKEN = os.environ["ROWLOCK_API"], os.environ["ROWLOCK_TOKEN"]
+LEASE = float(os.environ.get("ROWLOCK_LEASE", "30"))
+ME = f"plain-{os.getpid()}-{os.urandom(4).hex()}"  # another one in each life
+stopping = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+
+
+def handle(job: dict[str, Any], unwanted: threading.Event) -> Any:
+    if unwanted.wait(job["payload"].get("seconds", 0)):  # whoever works for long looks at it now and then
+        raise InterruptedError("told to stop")
+    return f"hello {job['payload']['name']}"
+
+
+def ask(verb: str, patience: float = 1e6, **body: Any) -> Any:
+    """Until there is an answer: all requests may be repeated. None: the run is not ours, or nobody could be reached."""
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{API}/api/worker/{verb}", json.dumps({"worker": ME, **body}).encode(), headers)
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(request, timeout=min(patience, 60)) as answer:
+                return json.loads(answer.read() or "{}")
+        except urllib.error.HTTPError as refused:
+            if refused.code == 409:
+                return None
+            if refused.code < 500 and refused.code != 429:
+                raise  # a mistake of ours
+        except (OSError, http.client.HTTPException):
+            pass
+        time.sleep(1)
+    return None
+
+
+def work(job: dict[str, Any]) -> None:
+    run, hold = {"id": job["id"], "version": job["version"]}, "kept"
+    unwanted, over = threading.Event(), threading.Event()
+
+    def keep() -> None:
+        """Renew the lease, whatever the handler does meanwhile, until the run is over or nobody wants it any more."""
+        nonlocal hold
+        renewed = time.monotonic()
+        while hold == "kept" and not over.wait(0.1):
+            if time.monotonic() > renewed + LEASE / 3:
+                renewed = time.monotonic()
+                told = ask("heartbeat", LEASE / 2, runs=[run], lease=LEASE)
+                hold = told["items"][0]["hold"] if told else "lost"
+            elif stopping.is_set():
+                hold = "stopping"
+        unwanted.set()
+
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    try:
+        verb, said = "complete", {"result": handle(job, unwanted)}
+    except Exception:
+        verb, said = "fail", {"error": traceback.format_exc()}
+        if hold in ("cancel", "stopping"):
+            verb, said = "give-up" if hold == "cancel" else "release", {}
+    over.set()
+    keeper.join()
+    if hold != "lost":
+        try:
+            ask(verb, **run, **said)
+        except urllib.error.HTTPError as refused:  # a result that is too large, say
+            ask("fail", **run, error=f"refused: {refused}", final=True)
+
+
+while not stopping.is_set():
+    for claimed in (ask("claim", 60, topics=sys.argv[1:], lease=LEASE, wait=20, runs=[]) or {"items": []})["items"]:
+        work(claimed)
+ask("goodbye", 5)

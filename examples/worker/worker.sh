@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# A worker in bash and curl. It runs a command for each job of a topic, with the job as JSON on its standard input. What
+# the command prints is the result; if it fails, what it wrote to standard error is the error.
+#   ROWLOCK_API=http://127.0.0.1:8090 ROWLOCK_TOKEN=rlk_… ./worker.sh greet ./handle.sh
+set -uo pipefail
+topic=$1 && shift
+me="bash-$$-$RANDOM$RANDOM" lease=${ROWLOCK_LEASE:-30} # another name in each life; whole seconds, 3 or more
+scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
+stopping='' && trap 'stopping=1' TERM
+
+ask() { # a verb, and the rest of its body. Until there is an answer; fails if it is a refusal
+  local answer
+  while true; do
+    answer=$(printf '{"worker":"%s"%s}' "$me" "${2:+,$2}" | curl --silent --max-time 60 --write-out '\n%{http_code}' \
+      --header "Authorization: Bearer $ROWLOCK_TOKEN" --header 'Content-Type: application/json' \
+      --data-binary @- "$ROWLOCK_API/api/worker/$1")
+    case ${answer##*$'\n'} in
+      2??) printf '%s' "${answer%$'\n'*}" && return 0 ;;
+      000 | 429 | 5??) sleep 1 ;; # nobody is there, or not now
+      *) echo "$1: ${answer%$'\n'*}" >&2 && return 1 ;; # 409: the run is not ours any more
+    esac
+  done
+}
+
+text() { # a file as a JSON string
+  local said
+  said=$(tr -d '\000-\010\013-\037' <"$1")
+  said=${said//\\/\\\\} said=${said//\"/\\\"} said=${said//$'\t'/\\t}
+  printf '"%s"' "${said//$'\n'/\\n}"
+}
+
+keep() { # a run, and the process that works on it: renews the lease until nobody wants it any more, or we are dead
+  while sleep "$((lease / 3))" && kill -0 "$$"; do
+    [[ $(ask heartbeat "\"runs\":[{$1}],\"lease\":$lease") == *'"hold":"kept"'* ]] || kill "$2"
+  done
+}
+
+while [[ -z $stopping ]]; do
+  job=$(ask claim "\"topics\":[\"$topic\"],\"lease\":$lease,\"wait\":20,\"runs\":[]") || exit
+  [[ $job =~ ^\{\"items\":\[\{(\"id\":\"[0-9a-f-]+\",\"version\":[0-9]+) ]] || continue
+  run=${BASH_REMATCH[1]}
+  "$@" <<<"${job:10:-2}" >"$scratch/result" 2>"$scratch/error" &
+  handler=$!
+  keep "$run" "$handler" >/dev/null 2>&1 &
+  keeper=$!
+  wait "$handler" && code=0 || code=$?
+  while kill -0 "$handler" 2>/dev/null; do wait "$handler" && code=0 || code=$?; done # only a signal to ourselves
+  kill "$keeper"
+  if [[ $code == 0 ]]; then
+    ask complete "$run,\"result\":$(text "$scratch/result")"
+  else
+    ask fail "$run,\"type\":\"exit code $code\",\"error\":$(text "$scratch/error")"
+  fi
+  echo
+done
+ask goodbye ''

@@ -1,0 +1,112 @@
+"""What is not shown, and how it is: every job that leaves does so through here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from rowlock.access import redaction
+from rowlock.core.codec import check_text
+from rowlock.core.job import Job
+from rowlock.errors import InvalidInput
+from rowlock.http import shapes
+from rowlock.http.call import Call, denied
+from rowlock.http.problems import Problem
+from rowlock.http.response import Response, answer
+from rowlock.http.routes import Route, scope
+from rowlock.stores.reading import MAX_LIMIT, Filter, Page, check_place, make_cursor
+from rowlock.stores.records import Entry
+
+_ROUNDS = 10  # of MAX_LIMIT jobs each, in which an error is looked for
+
+
+def job_body(call: Call, job: Job, **more: Any) -> shapes.JobBody:
+    hidden = call.redaction.hide(job)
+    return shapes.job_body(hidden.job, redacted=hidden.paths or UNSET, **more)
+
+
+def may_reveal(call: Call) -> bool:
+    return call.identity.has("admin") and not call.identity.read_only and not call.api.settings.read_only
+
+
+# ── What would tell it otherwise ──
+
+
+def check_filter(call: Call, wanted: Filter) -> None:
+    """A filter on what is hidden would tell it, guess by guess."""
+    pairs: Any = wanted.payload
+    for path, value in pairs:
+        hidden = call.redaction.hidden_in(value, ("payload", *path.split(".")))
+        if hidden is not None and not may_reveal(call):
+            raise denied(call.identity, f"{hidden} is redacted: who may reveal it may look for it", field="payload")
+
+
+def check_guesses(call: Call, wanted: Filter) -> None:
+    """The same where it is told what is found, but not shown: so also by a part of the error (see `search`)."""
+    check_filter(call, wanted)
+    if wanted.error is not None and call.redaction and not may_reveal(call):
+        text = "error: only who may reveal jobs may choose them by it; fingerprint is for everyone"
+        raise denied(call.identity, text, field="error")
+
+
+def check_unmarked(call: Call, payload: Any, before: Job | None = None) -> None:
+    """What was shown instead of a value must not become the value: of a hidden field, or, if `before` was shown to be
+    edited, of any other in which it did not stand."""
+    path = call.redaction.marked(payload)
+    if path is None and before is not None and call.redaction and redaction.marked(before.payload) is None:
+        path = redaction.marked(payload)
+    if path is not None:
+        raise InvalidInput(path, "redacted", f"holds {redaction.MARK}, which stands for a value that was not shown")
+
+
+async def search(call: Call, wanted: Filter, *, limit: int, offset: int, cursor: str | None) -> Page:
+    """A list by a part of the error, which is found in what is kept, and told only where it is shown as well: else one
+    could guess a secret letter by letter. So `total` is what was found on the way."""
+    jobs = call.api.jobs
+    if wanted.error is None or not call.redaction or may_reveal(call):
+        return await jobs.list(wanted, limit=limit, offset=offset, cursor=cursor)
+    place, part = check_place(limit, offset, cursor), wanted.error.lower()
+    found: list[Job] = []
+    partial = False
+    for _ in range(_ROUNDS):
+        page = await jobs.list(wanted, limit=MAX_LIMIT, cursor=cursor)
+        found += [job for job in page.items if part in (call.redaction.job(job).last_error or "").lower()]
+        cursor, partial = page.next, page.partial
+        if cursor is None or len(found) > place.offset + place.limit:
+            break
+    items, more = found[place.offset :][: place.limit], len(found) > place.offset + place.limit
+    return Page(
+        items=items,
+        total=len(found),
+        total_capped=more or cursor is not None,
+        partial=partial,
+        next=make_cursor(items[-1].id) if more else cursor,
+        limit=place.limit,
+        offset=place.offset,
+    )
+
+
+# ── Reveal ──
+
+
+async def reveal_job(call: Call) -> Response:
+    """All of a job, to who says why. The audit has it before the answer leaves."""
+    asked: shapes.RevealBody = call.body
+    reason = check_text(asked.reason, "reason", max_chars=2000)
+    if not reason.strip():
+        raise Problem(400, "bad_length", "reason: say why", field="reason")
+    job = await call.job("read")
+    store = await call.store()
+    events, log = await store.events(job.id), await store.logs(job.id)
+    await store.write_records([], Entry(call.by, "reveal", job.topic, reason, job_id=job.id))
+    return answer(shapes.RevealAnswer(job=shapes.job_body(job), events=events, logs=log.lines))
+
+
+ROUTES = [
+    Route(
+        method="POST", path="/api/jobs/{id}/reveal", access=scope("admin"), handler=reveal_job,
+        summary="A job with what is redacted; who asked, and why, stands in the audit", body=shapes.RevealBody,
+        answers=(shapes.RevealAnswer,), errors=(404,),
+    ),
+]  # fmt: skip

@@ -1,0 +1,175 @@
+"""The route of server-sent events: how jobs stand, now and from now on, as far as the reader may see them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+
+from rowlock.core.conditions import Condition
+from rowlock.errors import RowlockError
+from rowlock.http import shapes
+from rowlock.http.call import Call
+from rowlock.http.jobs import asked_filter, read_stats, visible
+from rowlock.http.live import CountsView, JobsView, Told, View, event
+from rowlock.http.problems import Problem
+from rowlock.http.redacting import check_guesses
+from rowlock.http.response import Response
+from rowlock.http.routes import SEE_JOBS, Route
+from rowlock.stores.reading import MAX_LIMIT, Filter
+
+_QUIET = 15.0  # seconds after which something is said, so that nobody in between takes the connection for dead
+_RECHECK = 5.0  # seconds between two looks whether the reader may still see it
+_RETRY = b"retry: 1000\n\n"  # milliseconds after which a browser comes back
+_LONGEST = 86_400.0
+MEDIA = "text/event-stream"
+
+
+async def stream_events(call: Call) -> Response:
+    asked: shapes.LiveQuery = call.query
+    if not 0 <= asked.limit <= MAX_LIMIT:
+        raise Problem(400, "out_of_range", f"limit: must be 0 to {MAX_LIMIT}", field="limit")
+    if asked.seconds is not None and not 0 <= asked.seconds <= _LONGEST:
+        raise Problem(400, "out_of_range", f"seconds: must be 0 to {_LONGEST:g}", field="seconds")
+    if not asked.limit and not asked.stats:
+        raise Problem(400, "nothing_asked", "limit: 0 without stats leaves nothing to tell", field="limit")
+    stream = Stream(call, asked)
+    live = call.api.live
+    if live.is_full(stream.who, by_rule=not call.identity.has("read")):
+        raise Problem(429, "too_many_streams", "too many streams are open", headers={"retry-after": "5"})
+    return Response(media=MEDIA, headers=[("x-accel-buffering", "no")], stream=stream.run)
+
+
+class Stream:
+    """One reader's. What it was told last is all that is kept for it."""
+
+    def __init__(self, call: Call, asked: shapes.LiveQuery) -> None:
+        self._call = call
+        self._asked = asked
+        self._live = call.api.live
+        self._wake = asyncio.Event()
+        self._wakes = self._wake.set  # one object: views know it by its identity
+        self._views: dict[str, View] = {}
+        self._told: dict[str, Told] = {}
+        self._behind: set[str] = set()
+        self._condition = visible(call)
+        self._filter = self._asked_filter()  # what is wrong with it is said before it begins
+        self.who = call.place
+
+    async def run(self) -> AsyncGenerator[bytes, None]:
+        gone = asyncio.ensure_future(self._call.request.hung_up())
+        gone.add_done_callback(lambda _: self._wakes())
+        self._live.enter(self.who)
+        try:
+            self._look(self._condition)
+            async with aclosing(self._tell(gone)) as parts:
+                async for part in parts:
+                    yield part
+        finally:
+            gone.cancel()
+            self._look_away()
+            self._live.leave(self.who)
+
+    async def _tell(self, gone: asyncio.Future[None]) -> AsyncGenerator[bytes, None]:
+        began = checked = time.monotonic()
+        seconds = self._asked.seconds
+        ends = None if seconds is None else began + seconds
+        yield _RETRY
+        while not gone.done():
+            self._wake.clear()
+            if parts := self._news():
+                yield parts
+            now = time.monotonic()
+            if self._live.stopping:
+                yield event("end", shapes.StreamEnd(reason="stopping"))
+                return
+            if ends is not None and now >= ends and len(self._told) == len(self._views):
+                return
+            if now - checked >= _RECHECK:
+                checked = now
+                if (why := await self._check()) is not None:
+                    yield event("end", shapes.StreamEnd(reason=why))
+                    return
+            due = [checked + _RECHECK, now + _QUIET, *([] if ends is None or now >= ends else [ends])]
+            if not parts and now - began >= _QUIET:
+                began = now
+                yield b": still here\n\n"
+            await self._wait(min(due) - now)
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _news(self) -> bytes:
+        parts = []
+        for key, view in self._views.items():
+            if view.is_behind and key not in self._behind:
+                self._behind.add(key)
+                parts.append(event("behind", shapes.Behind(since=time.monotonic() - view.read_at)))
+            told = self._told.get(key)
+            if view.now is not None and (told is None or view.now.generation != told.generation):
+                parts.append(view.frame(told))
+                self._told[key] = view.now
+                self._behind.discard(key)
+        return b"".join(parts)
+
+    # ── What it looks at ──
+
+    def _look(self, condition: Condition) -> None:
+        asked, call = self._asked, self._call
+        if asked.limit:
+            make = partial(JobsView, self._filter, condition, asked.limit, call.redaction, self._live.voices)
+            self._join(f"jobs {asked.limit} {self._filter!r} {condition!r} {call.settings.revision}", make)
+        if asked.stats:
+            topic = asked.topic[0] if len(asked.topic) == 1 else None
+            ask = partial(read_stats, call.api.jobs, condition, topic)
+            self._join(f"stats {topic} {condition!r}", partial(CountsView, ask))
+
+    def _join(self, key: str, make: Callable[[], View]) -> None:
+        self._views[key] = self._live.watch(key, make, self._wakes)
+
+    def _look_away(self) -> None:
+        for key in self._views:
+            self._live.unwatch(key, self._wakes)
+        self._views.clear()
+        self._told.clear()
+        self._behind.clear()
+
+    async def _check(self) -> str | None:
+        """Why it is over: who reads has been logged out, say. What they may see may also have become another part."""
+        try:
+            call = await self._call.again()
+        except Problem as problem:
+            return problem.code
+        except RowlockError:
+            return None  # the database is away: nothing new is told before it is back
+        before = self._condition, self._call.settings.revision
+        self._call, self._condition = call, visible(call)
+        try:
+            self._filter = self._asked_filter()
+        except Problem as problem:
+            return problem.code
+        if (self._condition, call.settings.revision) != before:
+            self._look_away()
+            self._look(self._condition)
+            self._wakes()
+        return None
+
+    def _asked_filter(self) -> Filter:
+        wanted = asked_filter(self._asked, self._condition)
+        check_guesses(self._call, wanted)
+        return wanted
+
+
+ROUTES = [
+    Route(
+        method="GET", path="/api/events", access=SEE_JOBS, handler=stream_events,
+        summary="How jobs stand, now and from now on, as server-sent events", query=shapes.LiveQuery,
+        answers=tuple(shapes.EVENTS.values()), media=MEDIA, errors=(429,),
+    ),
+]  # fmt: skip

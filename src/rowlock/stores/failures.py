@@ -1,0 +1,120 @@
+"""Dead letters in groups: what one asks of a store, and is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from rowlock.core.fingerprint import GAP, HALF, WHOLE, Cause, cause, check_fingerprint
+from rowlock.core.job import check_time, check_topic
+from rowlock.errors import InvalidInput
+
+MOST_LOOKED_AT = 100_000  # dead letters, the newest
+MOST_GROUPS = 100
+MOST_TOPICS = 100
+TRENDS: dict[str, tuple[float, int]] = {"hour": (3600.0, 24), "day": (86_400.0, 30)}  # seconds of a part, parts
+
+CUT_ERROR = f"CASE WHEN length(j.last_error) > {WHOLE} THEN {{left}} || '{GAP}' || {{right}} ELSE j.last_error END"
+"""An error as core.fingerprint looks at it, in SQL."""
+
+
+class FailureQuery(Struct, frozen=True, kw_only=True):
+    """`topics`: none is all. `since`: dead letters that ended then or later. `fingerprint`: one group alone. `trend`:
+    counts of the last 24 hours, or of the last 30 days."""
+
+    topics: Sequence[str] = ()
+    since: datetime | None = None
+    fingerprint: str | None = None
+    trend: Literal["hour", "day"] = "hour"
+    limit: int = 50
+
+    def __post_init__(self) -> None:
+        if isinstance(self.topics, str) or not isinstance(self.topics, Iterable):
+            raise InvalidInput("topics", "not_a_list", f"must be a list, not {type(self.topics).__name__}")
+        force_setattr(self, "topics", tuple(dict.fromkeys(check_topic(topic) for topic in self.topics)))
+        if len(self.topics) > MOST_TOPICS:
+            raise InvalidInput(
+                "topics", "too_many", f"has {len(self.topics)} entries, at most {MOST_TOPICS} are allowed"
+            )
+        if self.since is not None:
+            force_setattr(self, "since", check_time(self.since, "since"))
+        if self.fingerprint is not None:
+            check_fingerprint(self.fingerprint)
+        if self.trend not in TRENDS:
+            raise InvalidInput("trend", "unknown_name", f"{self.trend!r:.40} is none of {', '.join(TRENDS)}")
+        if type(self.limit) is not int or not 1 <= self.limit <= MOST_GROUPS:
+            raise InvalidInput("limit", "out_of_range", f"must be 1 to {MOST_GROUPS}, not {self.limit!r:.40}")
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """Dead letters of one topic that failed alike. `type`, `frame` and `title` are those of the newest, whose id is
+    `sample`. `first` and `last`: when they ended. `trend`: how many in each hour or day, the last one is under way."""
+
+    fingerprint: str
+    topic: str
+    type: str
+    frame: str
+    title: str
+    count: int
+    first: datetime
+    last: datetime
+    trend: tuple[int, ...]
+    sample: str
+
+
+class Failures(Struct, frozen=True, kw_only=True):
+    """The largest groups first. `more`: there are others. `capped`: only the newest dead letters were looked at.
+    `ungrouped`: so many have no fingerprint yet; a worker gives it to them."""
+
+    items: list[Failure]
+    more: bool
+    capped: bool
+    ungrouped: int
+
+
+class Grouped(Struct, frozen=True):
+    """A group as a store found it. `parts`: how many so many hours (or days) ago."""
+
+    fingerprint: str
+    topic: str
+    count: int
+    first: datetime
+    last: datetime
+    sample: str
+    error: str | None
+    parts: dict[int, int]
+
+
+def make_failures(query: FailureQuery, groups: Sequence[Grouped], looked_at: int, ungrouped: int) -> Failures:
+    """`groups`: one more than asked for, if there is one."""
+    return Failures(
+        items=[_failure(query, group, cause(group.error)) for group in groups[: query.limit]],
+        more=len(groups) > query.limit,
+        capped=looked_at > MOST_LOOKED_AT,
+        ungrouped=ungrouped,
+    )
+
+
+def _failure(query: FailureQuery, group: Grouped, found: Cause) -> Failure:
+    _, parts = TRENDS[query.trend]
+    return Failure(
+        fingerprint=group.fingerprint,
+        topic=group.topic,
+        type=found.type,
+        frame=found.frame,
+        title=found.title,
+        count=min(group.count, MOST_LOOKED_AT),
+        first=group.first,
+        last=group.last,
+        trend=tuple(group.parts.get(part, 0) for part in reversed(range(parts))),
+        sample=group.sample,
+    )
+
+
+def cut_error(left: str, right: str) -> str:
+    """The same in a store's own words for the first and the last characters of j.last_error."""
+    return CUT_ERROR.format(left=left.format(HALF), right=right.format(HALF))

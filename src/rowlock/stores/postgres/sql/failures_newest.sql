@@ -1,0 +1,5 @@
+SELECT j.finished_at, j.fingerprint, j.topic, j.id FROM {schema}._jobs j
+    WHERE j.fingerprint IS NOT NULL AND j.finished_at IS NOT NULL AND j.finished_at >= $2::timestamptz
+      AND $7::text IS NULL
+    ORDER BY j.finished_at DESC
+    LIMIT $1::int

@@ -1,0 +1,16 @@
+-- Rollups of a span ($1) and a topic ($2, '' is all), and what is not folded yet: one statement, so that nothing is missed
+-- or counted twice. Notes are read up to a bound: they are many only if nobody has folded for long.
+WITH waiting AS MATERIALIZED (
+    (SELECT * FROM {schema}._jobs_counts WHERE at >= $3::timestamptz AND at < $4::timestamptz AND {of_topic}
+       AND runs IS NULL LIMIT 20000)
+    UNION ALL
+    (SELECT * FROM {schema}._jobs_counts WHERE at >= $3::timestamptz AND at < $4::timestamptz AND {of_topic}
+       AND runs IS NOT NULL LIMIT 1000)
+),
+{minutes}
+SELECT date_part('epoch', at)::bigint, ARRAY[enqueued, completed, failed, expired, cancelled, retried, lost],
+       waits AS waits_packed, runs AS runs_packed, NULL::int[], NULL::int[], NULL::int[], NULL::int[]
+FROM {schema}._jobs_rollups
+WHERE span = $1::int AND topic = $2::text AND at >= $3::timestamptz AND at < $4::timestamptz
+UNION ALL
+SELECT minute * 60, counts, NULL, NULL, waits, waits_n, runs, runs_n FROM minutes

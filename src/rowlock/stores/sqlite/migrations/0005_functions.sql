@@ -1,0 +1,1 @@
+-- SQLite keeps no functions in the database: this number belongs to PostgreSQL's.

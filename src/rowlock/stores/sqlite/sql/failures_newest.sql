@@ -1,0 +1,3 @@
+SELECT finished_at, fingerprint, topic, id FROM _jobs INDEXED BY _jobs_failures
+    WHERE fingerprint IS NOT NULL AND finished_at IS NOT NULL AND finished_at >= :since
+    ORDER BY finished_at DESC LIMIT :bound

@@ -1,0 +1,1 @@
+UPDATE _jobs SET fingerprint = :fingerprint WHERE n = :n

@@ -1,0 +1,2 @@
+SELECT n, topic, at / 1000000, enqueued, completed, failed, expired, cancelled, retried, lost, waits, runs
+FROM _jobs_counts ORDER BY n LIMIT ?

@@ -1,0 +1,228 @@
+"""Bulk actions over HTTP: what is asked, what is told, what is refused, and who works them off."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rowlock.client import bulk as client
+from rowlock.http import bulk_runner
+from rowlock.stores.bulk import PREVIEW_LIFE
+from rowlock.stores.reading import Filter
+from tests.http.harness import JSON, A, Server, World, is_problem
+
+FAILED = {"action": "requeue", "filter": {"topic": ["mail"], "status": ["failed", "expired"]}, "reason": "fixed"}
+
+
+async def dead(world: World, count: int, topic: str = "mail", **options: Any) -> list[str]:
+    return [await world.ended(A, topic, error="boom", **options) for _ in range(count)]
+
+
+async def made(world: World, body: JSON, who: str = "superuser") -> JSON:
+    answer = await world.post(who, "/api/bulk", body)
+    assert answer.status_code == 201, answer.text
+    info: JSON = answer.json()
+    return info
+
+
+async def ended(world: World, bulk_id: str, **more: Any) -> JSON:
+    """It runs in the background: looked at until it has ended."""
+    while True:
+        info: JSON = (await world.get("superuser", f"/api/bulk/{bulk_id}", **more)).json()
+        if info["status"] != "running":
+            return info
+        await asyncio.sleep(0.001)
+
+
+async def test_a_preview_then_the_start_and_what_became_of_each(world: World) -> None:
+    ids = await dead(world, 12)
+    await world.enqueue(A)
+    seen = await made(world, {**FAILED, "filter": {"topic": ["mail"]}})
+    assert (seen["status"], seen["total"], seen["done"], seen["left"]) == ("preview", 12, 0, 12)
+    assert (seen["by"], seen["started_by"], seen["reason"]) == ("superuser boss@example.com", None, "fixed")
+    assert seen["unfit"] == {"pending": {"count": 1, "more": False}}
+    assert seen["filter"] == {"topics": ["mail"]}
+    assert [job["id"] for job in seen["sample"]] == ids[:10]
+    assert {(await world.job(job_id)).status for job_id in ids} == {"failed"}  # type: ignore[union-attr]
+    [late] = await dead(world, 1, "later")
+    started = await world.post("manage token", f"/api/bulk/{seen['id']}/start")
+    assert started.json()["started_by"] == "token manage token"
+    done = await ended(world, seen["id"])
+    assert (done["status"], done["done"], done["skipped"], done["left"]) == ("done", 12, 0, 0)
+    assert done["skips"] == {"changed": 0, "gone": 0, "key_taken": 0, "locked": 0}
+    assert {(await world.job(job_id)).status for job_id in ids} == {"pending"}  # type: ignore[union-attr]
+    assert (await world.job(late)).status == "failed"  # type: ignore[union-attr]
+    items = (await world.get("read token", f"/api/bulk/{seen['id']}/items?limit=5")).json()
+    assert items["items"] == [{"job_id": one, "status": "failed", "outcome": "done", "holder": None} for one in ids[:5]]
+    rest = (await world.get("read token", f"/api/bulk/{seen['id']}/items?limit=200&cursor={items['next']}")).json()
+    assert ([item["job_id"] for item in rest["items"]], rest["next"]) == (ids[5:], None)
+    audit = (await world.get("superuser", "/api/audit?limit=200")).json()["items"]
+    [entry] = [one for one in audit if one["action"] == "bulk_start"]
+    assert (entry["by"], entry["reason"], entry["data"]["count"]) == ("token manage token", "fixed", 12)
+    requeued = [one for one in audit if one["action"] == "requeue"]
+    assert {one["reason"] for one in requeued} == {f"fixed (bulk {seen['id']})"}
+    assert len(requeued) == 12
+
+
+async def test_a_filter_by_payload_is_shown_without_what_is_redacted(world: World) -> None:
+    await world.change_settings(redact=["password"])
+    await world.enqueue(A, payload={"user": {"id": 7, "password": "hunter22"}})
+    asked = {"action": "cancel", "filter": {"payload": ["user.id=7", "user.password=hunter22"]}}
+    assert is_problem(await world.post("manage token", "/api/bulk", asked), 403)
+    seen = await made(world, asked)
+    assert (seen["total"], seen["filter"]["payload"]) == (1, {"user.id": 7, "user.password": "[redacted]"})
+    for path in ("/api/bulk", f"/api/bulk/{seen['id']}"):
+        answer = await world.get("read token", path)
+        assert answer.status_code == 200
+        assert "hunter22" not in answer.text
+    assert is_problem(await world.post("manage token", "/api/bulk", {**asked, "filter": {"error": "hunter"}}), 403)
+
+
+async def test_without_a_dry_run_it_starts_at_once(world: World) -> None:
+    ids = [await world.enqueue(A) for _ in range(3)]
+    body = {"action": "reprioritise", "filter": {"id": ids}, "priority": "explicit", "dryRun": False}
+    info = await made(world, body)
+    assert info["arguments"] == {"priority": 150}
+    assert (await ended(world, info["id"]))["done"] == 3
+    assert {(await world.job(job_id)).priority for job_id in ids} == {150}  # type: ignore[union-attr]
+    later = {"action": "reschedule", "filter": {"id": ids}, "runAt": "2040-01-01T00:00:00Z", "dryRun": False}
+    info = await made(world, later)
+    assert info["arguments"] == {"run_at": "2040-01-01T00:00:00Z"}
+    await ended(world, info["id"])
+    assert {str((await world.job(one)).run_at.year) for one in ids} == {"2040"}  # type: ignore[union-attr]
+
+
+async def test_the_same_start_or_stop_again_changes_nothing(sqlite_world: World) -> None:
+    world = sqlite_world
+    await dead(world, 2)
+    info = await made(world, FAILED)
+    assert is_problem(await world.post("superuser", f"/api/bulk/{info['id']}/stop"), 409)["code"] == "wrong_state"
+    for _ in range(2):
+        assert (await world.post("superuser", f"/api/bulk/{info['id']}/start")).status_code == 200
+        await ended(world, info["id"])
+    answer = await world.post("superuser", f"/api/bulk/{info['id']}/stop", {"reason": "late"})
+    assert (answer.status_code, answer.json()["status"]) == (200, "done")
+    audit = (await world.get("superuser", "/api/audit?limit=200")).json()["items"]
+    assert [one["action"] for one in audit if "bulk" in one["action"]] == ["bulk_start"]
+
+
+async def test_stop_and_go_on(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = sqlite_world
+    await dead(world, 3)
+    monkeypatch.setattr(bulk_runner.BulkRunner, "nudge", lambda self: None)  # nobody works on it
+    info = await made(world, {**FAILED, "dryRun": False})
+    store = await world.store()
+    await store.run_bulk(info["id"], limit=1)
+    stopped = (await world.post("superuser", f"/api/bulk/{info['id']}/stop", {"reason": "enough"})).json()
+    assert (stopped["status"], stopped["done"], stopped["left"]) == ("stopped", 1, 2)
+    left = (await world.get("superuser", f"/api/bulk/{info['id']}/items?outcome=unrun")).json()["items"]
+    assert len(left) == 2
+    monkeypatch.undo()
+    await world.post("superuser", f"/api/bulk/{info['id']}/start")
+    assert (await ended(world, info["id"]))["done"] == 3
+
+
+async def test_a_list_of_them_newest_first(sqlite_world: World) -> None:
+    world = sqlite_world
+    ids = [(await made(world, FAILED))["id"] for _ in range(3)]
+    page = (await world.get("read token", "/api/bulk?limit=2")).json()
+    assert [one["id"] for one in page["items"]] == ids[:0:-1]
+    assert all("sample" not in one for one in page["items"])
+    rest = (await world.get("read token", f"/api/bulk?cursor={page['next']}")).json()
+    assert ([one["id"] for one in rest["items"]], rest["next"]) == (ids[:1], None)
+
+
+async def test_an_old_preview_is_refused(sqlite_world: World) -> None:
+    world = sqlite_world
+    await dead(world, 1)
+    info = await made(world, FAILED)
+    await world.place.fetch(f"UPDATE _jobs_bulk SET created = created - {int(PREVIEW_LIFE) * 1_000_000}")
+    told = is_problem(await world.post("superuser", f"/api/bulk/{info['id']}/start"), 409, "wrong_state")
+    assert told["bulk_status"] == "preview"
+
+
+WRONG: list[tuple[JSON, str, str]] = [
+    ({"action": "requeue"}, "everything", "everything"),
+    ({"action": "requeue", "filter": {}}, "everything", "everything"),
+    ({"action": "requeue", "filter": {"topic": ["mail"]}, "everything": True}, "everything", "everything"),
+    ({"action": "explode", "filter": {"topic": ["mail"]}}, "action", "unknown_action"),
+    ({"action": "requeue", "filter": {"topic": "mail"}}, "filter.topic", "bad_value"),
+    ({"action": "requeue", "filter": {"topic": ["a b"]}}, "filter.topic", "bad_characters"),
+    ({"action": "requeue", "filter": {"status": ["dead"]}}, "filter.status", "unknown_status"),
+    ({"action": "requeue", "filter": {"id": ["7"]}}, "filter.id", "bad_id"),
+    ({"action": "requeue", "filter": {"flowId": "7"}}, "filter.flowId", "bad_id"),
+    ({"action": "requeue", "filter": {"createdFrom": "2026-01-01T00:00:00"}}, "filter.createdFrom", "naive_time"),
+    ({"action": "requeue", "filter": {"payload": ["user"]}}, "filter.payload", "bad_path"),
+    ({"action": "requeue", "filter": {"limit": 5}}, "filter.limit", "unknown_field"),
+    ({"action": "requeue", "filter": {"topic": ["mail"]}, "priority": 5}, "priority", "not_wanted"),
+    ({"action": "reprioritise", "filter": {"topic": ["mail"]}}, "priority", "missing"),
+    ({"action": "reprioritise", "filter": {"topic": ["mail"]}, "priority": 1 << 40}, "priority", "out_of_range"),
+    ({"action": "reschedule", "filter": {"topic": ["mail"]}}, "delay", "missing"),
+    ({"action": "reschedule", "filter": {"topic": ["mail"]}, "delay": -1}, "delay", "out_of_range"),
+    ({"action": "reschedule", "filter": {"topic": ["mail"]}, "runAt": "2040-01-01T00:00:00"}, "runAt", "naive_time"),
+    ({"action": "cancel", "filter": {"topic": ["mail"]}, "reason": "x" * 2001}, "reason", "bad_length"),
+    ({"action": "cancel", "filter": {"topic": ["mail"]}, "by": "someone else"}, "by", "unknown_field"),
+]
+
+
+async def test_what_is_wrong_is_named_and_nothing_is_kept(sqlite_world: World) -> None:
+    for body, field, code in WRONG:
+        told = is_problem(await sqlite_world.post("superuser", "/api/bulk", body), 400)
+        assert (told["field"], told["code"]) == (field, code), told
+        assert told["detail"].startswith(f"{field}: "), told
+    assert (await sqlite_world.get("superuser", "/api/bulk")).json()["items"] == []
+
+
+@pytest.mark.parametrize("path", ["", "/start", "/stop", "/items"])
+async def test_what_is_not_there_or_is_no_id(sqlite_world: World, path: str) -> None:
+    method = "GET" if path in ("", "/items") else "POST"
+    nobody = "0193fb1e-0000-7000-8000-000000000000"
+    is_problem(await sqlite_world.call("superuser", method, f"/api/bulk/{nobody}{path}"), 404, "not_found")
+    told = is_problem(await sqlite_world.call("superuser", method, f"/api/bulk/7{path}"), 400, "bad_id")
+    assert told["field"] == "id"
+
+
+@pytest.mark.parametrize(
+    ("query", "field"), [("limit=0", "limit"), ("limit=201", "limit"), ("cursor=x", "cursor"), ("outcome=x", "outcome")]
+)
+async def test_a_wrong_parameter_is_named(sqlite_world: World, query: str, field: str) -> None:
+    info = await made(sqlite_world, FAILED)
+    assert (
+        is_problem(await sqlite_world.get("superuser", f"/api/bulk/{info['id']}/items?{query}"), 400)["field"] == field
+    )
+
+
+async def test_everything_must_be_said(sqlite_world: World) -> None:
+    ids = [await sqlite_world.enqueue(A), *await dead(sqlite_world, 1, "other")]
+    info = await made(sqlite_world, {"action": "delete", "everything": True, "dryRun": False})
+    assert info["total"] >= len(ids)
+    await ended(sqlite_world, info["id"])
+    assert [await sqlite_world.job(job_id) for job_id in ids] == [None, None]
+
+
+async def test_a_server_carries_on_with_what_another_left(world: World) -> None:
+    """It was started by someone who is gone: no request comes, and nobody else works."""
+    store = await world.store()
+    await dead(world, 4)
+    bulk = await world.jobs.bulk("requeue", Filter(topics=["mail"], statuses=["failed"]), dry_run=False)
+    await store.run_bulk(bulk.id, limit=1)
+    with Server.running(world.place.url):
+        while (await client.get(store, bulk.id)).status == "running":  # noqa: ASYNC110 - its end is in the database
+            await asyncio.sleep(0.005)
+    assert (await client.get(store, bulk.id)).done == 4
+
+
+async def test_a_server_that_may_not_write_does_not_either(sqlite_world: World) -> None:
+    api = sqlite_world.another_api(read_only=True)
+    sent: list[str] = []
+    steps = iter(["lifespan.startup", "lifespan.shutdown"])
+
+    async def receive() -> JSON:
+        return {"type": next(steps)}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        assert api.bulk._looks is None
+
+    await api({"type": "lifespan"}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

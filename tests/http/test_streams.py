@@ -1,0 +1,396 @@
+"""Server-sent events: whatever happens, and however somebody reads, they end at the state that the database has."""
+
+import asyncio
+import random
+from typing import Any
+
+import httpx
+import pytest
+
+from rowlock.access import tokens
+from rowlock.core.lifecycle import Completed, Failed
+from rowlock.errors import StoreUnavailable
+from rowlock.http import live, streams
+from rowlock.stores.base import Progress
+from tests.http.harness import A, B, Server, World, is_problem
+from tests.http.reader import Reader, reading
+from tests.runtime.waiting import until, until_true
+from tests.stores.harness import claim_by, settlement
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "TICK", 0.02)
+    monkeypatch.setattr(live, "COUNTING", 0.05)
+    monkeypatch.setattr(live, "_SETTLED", 0.05)
+    monkeypatch.setattr(streams, "_RECHECK", 0.05)
+
+
+async def listed(world: World, query: str = "") -> dict[str, str]:
+    """By the list: what a page would show that asks now."""
+    answer = await world.get("read token", f"/api/jobs?{query}")
+    return {job["id"]: job["status"] for job in answer.json()["items"]}
+
+
+async def converged(world: World, reader: Reader, query: str = "limit=200") -> None:
+    """What it shows is what there is: all of the list, and nothing that is not so."""
+
+    async def same() -> bool:
+        there = await listed(world, query)
+        states = await (await world.store()).states(list(reader.jobs))
+        return there.items() <= reader.statuses.items() and all(
+            job_id in states and (str(states[job_id].status), states[job_id].version) == (job["status"], job["version"])
+            for job_id, job in reader.jobs.items()
+        )
+
+    try:
+        await until(same)
+    except TimeoutError:
+        there = await listed(world, query)
+        raise AssertionError((there, reader.statuses, reader.events[-3:])) from None
+
+
+async def test_the_present_first_then_what_changes(world: World) -> None:
+    first = await world.enqueue(A)
+    async with reading(world, "read token", "topic=mail") as reader:
+        await until_true(lambda: first in reader.jobs and reader.stats is not None)
+        assert reader.events[0][1].get("reset") or reader.events[1][1].get("reset")
+        second = await world.enqueue(A)
+        await until_true(lambda: reader.statuses.get(second) == "pending")
+        store = await world.store()
+        claimed = (await store.claim(claim_by("w1", "mail"))).jobs
+        await store.progress([Progress(first, 1, 40.0, "reading", "page 4", worker="w1")])
+        await until_true(lambda: reader.jobs[first]["progress"] == 40.0)
+        assert (reader.jobs[first]["stage"], reader.jobs[first]["message"]) == ("reading", "page 4")
+        await store.settle([settlement(job, Completed({})) for job in claimed])
+        await until_true(lambda: reader.statuses == {first: "completed", second: "completed"})
+        await until_true(lambda: reader.stats is not None and reader.stats["completed"] == 2)
+        assert sum(data.get("reset", False) for _, data in reader.events) == 1
+
+
+async def happen(world: World, chance: random.Random, steps: int) -> None:
+    """Anything that can happen to jobs."""
+    store = await world.store()
+    ids: list[str] = []
+    for _ in range(steps):
+        match chance.randrange(8):
+            case 0 | 1 | 2:
+                ids.append(await world.enqueue(chance.choice([A, B])))
+            case 3 | 4:
+                for job in (await store.claim(claim_by("w1", "mail", limit=3))).jobs:
+                    outcome = Completed({}) if chance.random() < 0.6 else Failed("no", final=chance.random() < 0.5)
+                    if chance.random() < 0.8:
+                        await store.settle([settlement(job, outcome, ran=0.1)])
+            case 5 if ids:
+                await store.cancel([chance.choice(ids)], by="test")
+            case 6 if ids:
+                await store.delete([chance.choice(ids)], by="test")
+            case 7 if ids:
+                await store.requeue([chance.choice(ids)], by="test")
+        if chance.random() < 0.2:
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_happens_everyone_ends_at_the_same_state(world: World, seed: int) -> None:
+    """Those who read all the time, who stop for a while, and who come back."""
+    chance = random.Random(seed)
+    async with (
+        reading(world, "read token", "limit=5&stats=false") as few,
+        reading(world, "read token", "limit=200&topic=mail&stats=false") as topic,
+        reading(world, "read token", "limit=200&status=pending&status=failed&stats=false") as some,
+    ):
+        await happen(world, chance, 30)
+        topic.gate.clear()
+        await happen(world, chance, 60)
+        topic.gate.set()
+        await happen(world, chance, 20)
+        await converged(world, few, "limit=5")
+        await converged(world, topic, "limit=200&topic=mail")
+        await converged(world, some, "limit=200&status=pending&status=failed")
+        async with reading(world, "read token", "limit=200&stats=false") as late:
+            await converged(world, late)
+
+
+async def test_what_was_shown_is_followed_to_its_end(world: World) -> None:
+    async with reading(world, "read token", "limit=1&topic=mail&stats=false") as reader:
+        first = await world.enqueue(A)
+        await until_true(lambda: first in reader.jobs)
+        second = await world.enqueue(A)
+        await until_true(lambda: second in reader.jobs)
+        await world.jobs.cancel(first)
+        await until_true(lambda: first not in reader.jobs)
+        assert reader.ended == {first: "cancelled"}
+        await world.jobs.cancel(second)
+        await until_true(lambda: reader.statuses == {second: "cancelled"})
+        third = await world.enqueue(A)
+        await until_true(lambda: reader.statuses == {third: "pending"})
+        await world.jobs.delete(third)
+        await until_true(lambda: reader.statuses == {second: "cancelled"})
+
+
+async def test_jobs_by_id(world: World) -> None:
+    seen, other = await world.enqueue(A), await world.enqueue(A)
+    nobody = "0190e3d0-0000-7000-8000-000000000000"
+    async with reading(world, "read token", f"id={seen}&id={nobody}&stats=false") as reader:
+        await until_true(lambda: bool(reader.events))
+        [(name, data)] = reader.events
+        assert (name, [job["id"] for job in data["items"]], data["gone"]) == ("jobs", [seen], [nobody])
+        await world.jobs.cancel(other)
+        await world.jobs.cancel(seen)
+        await until_true(lambda: reader.statuses == {seen: "cancelled"})
+        await world.jobs.requeue(seen)
+        await until_true(lambda: reader.statuses == {seen: "pending"})
+        await world.jobs.delete(seen)
+        await until_true(lambda: reader.statuses == {})
+
+
+async def test_a_completed_job_that_is_deleted_is_gone_though_nothing_else_happens(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those are looked at only now and then: the last write may come in between."""
+    monkeypatch.setattr(live, "_SETTLED", 0.5)
+    job_id = await world.ended(A, "mail")
+    async with reading(world, "read token", f"id={job_id}&stats=false") as reader:
+        await until_true(lambda: job_id in reader.jobs)
+        await (await world.store()).delete([job_id], by="test")
+        await until_true(lambda: job_id not in reader.jobs)
+
+
+async def test_an_end_that_was_taken_back_is_not_told_again(world: World) -> None:
+    async with reading(world, "read token", "topic=mail&limit=1&stats=false") as reader:
+        first = await world.enqueue(A)
+        await until_true(lambda: first in reader.jobs)
+        second = await world.enqueue(A)
+        await until_true(lambda: second in reader.jobs)
+        await world.jobs.cancel(first)
+        await until_true(lambda: first not in reader.jobs)
+        await world.jobs.delete(second)
+        await until_true(lambda: reader.statuses == {first: "cancelled"})
+        await world.jobs.requeue(first)
+        await until_true(lambda: reader.statuses == {first: "pending"})
+        reader.ended.clear()
+        await world.jobs.delete(first)
+        await until_true(lambda: reader.jobs == {})
+        assert reader.ended == {}
+
+
+async def test_one_reader_for_all_who_look_at_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await world.store()
+    asked: list[int] = []
+    newest = type(store).newest
+
+    async def counted(self: Any, filters: Any, limit: int) -> Any:
+        asked.append(len(filters))
+        return await newest(self, filters, limit)
+
+    monkeypatch.setattr(type(store), "newest", counted)
+    readers = [reading(world, "read token", "topic=mail&stats=false") for _ in range(30)]
+    shown = [await one.__aenter__() for one in readers]
+    job_id = await world.enqueue(A)
+    await until_true(lambda: all(job_id in reader.jobs for reader in shown))
+    assert set(asked) == {1}
+    quiet = len(asked)
+    store_mark = await store.mark()
+    await asyncio.sleep(0.2)  # nothing happens
+    if await store.mark() == store_mark:
+        assert len(asked) <= quiet + 1
+    for one in readers:
+        await one.__aexit__(None, None, None)
+    assert len(world.api.live) == 0
+    assert world.api.live._views == {}
+
+
+# ── Who may ──
+
+
+async def test_a_tenant_sees_only_what_is_theirs(world: World) -> None:
+    await world.change_settings(manage_rule="scope_id = @request.auth.id")
+    theirs = await world.enqueue(B)
+    async with (
+        reading(world, "user A", "topic=mail") as reader,
+        reading(world, "user A", "stats=false") as own,
+        reading(world, "user A", f"id={theirs}&stats=false") as by_id,
+    ):
+        mine = await world.enqueue(A)
+        more = await world.enqueue(B)
+        await until_true(lambda: mine in reader.jobs and mine in own.jobs and bool(by_id.events))
+        await world.jobs.cancel(mine)
+        await world.jobs.cancel(theirs)
+        await until_true(lambda: reader.statuses[mine] == own.statuses[mine] == "cancelled")
+        await until_true(lambda: reader.stats is not None and reader.stats["cancelled"] == 1)
+        for one in (reader, own):
+            assert theirs not in one.text
+            assert more not in one.text
+        assert by_id.events == [("jobs", {"items": [], "gone": [theirs], "reset": True})]
+
+
+async def test_who_is_logged_out_is_sent_away(world: World) -> None:
+    who = await world.token("short", ["read"])
+    await world.enqueue(A)
+    async with reading(world, who) as reader:
+        await until_true(lambda: bool(reader.jobs))
+        assert await tokens.revoke(await world.store(), who.id, by="test")
+        await until_true(lambda: reader.is_over)
+        assert reader.ends == ["not_authenticated"]
+
+
+async def test_a_rule_that_changes_shows_another_part(world: World) -> None:
+    await world.change_settings(manage_rule="true")
+    mine, theirs = await world.enqueue(A), await world.enqueue(B)
+    async with reading(world, "user A", "topic=mail&stats=false") as reader:
+        await until_true(lambda: reader.jobs.keys() == {mine, theirs})
+        await world.change_settings(manage_rule="scope_id = @request.auth.id")
+        await until_true(lambda: reader.jobs.keys() == {mine})
+        await world.change_settings(manage_rule="")
+        await until_true(lambda: reader.is_over)
+        assert reader.ends == ["not_allowed"]
+
+
+async def test_what_is_redacted_is_not_streamed_either(world: World) -> None:
+    await world.change_settings(redact=["password"])
+    job_id = await world.enqueue(A, payload={"password": "hunter22"})
+    store = await world.store()
+    await store.claim(claim_by("w1", "mail"))
+    await store.progress([Progress(job_id, 1, 40.0, "password=hunter22", "about hunter22", worker="w1")])
+    async with reading(world, "read token", "topic=mail") as reader:
+        await until_true(lambda: job_id in reader.jobs)
+        assert "hunter22" not in reader.text
+        assert "[redacted]" in reader.jobs[job_id]["message"]
+    for query in ("payload=password=hunter22", "error=hunter22"):
+        assert is_problem(await world.get("read token", f"/api/events?seconds=0&{query}"), 403)
+        assert (await world.get("admin token", f"/api/events?seconds=0&{query}")).status_code == 200
+
+
+async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = sqlite_world
+    await world.change_settings(manage_rule="scope_id = @request.auth.id")
+    monkeypatch.setattr(live, "MOST_BY_RULE", 1)
+    async with reading(world, "user A"), reading(world, "user B"), reading(world, "read token"):
+        answer = await world.get("user A", "/api/events?seconds=0")
+        assert is_problem(answer, 429)
+        assert answer.headers["retry-after"] == "5"
+        monkeypatch.setattr(live, "MOST", 3)
+        assert is_problem(await world.get("read token", "/api/events?seconds=0"), 429)
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("limit=201", "limit"), ("limit=-1", "limit"), ("limit=0&stats=false", "limit"), ("seconds=-1", "seconds"),
+        ("status=done", "status"), ("id=7", "id"), ("stats=maybe", "stats"), ("offset=3", "offset"),
+    ],
+)  # fmt: skip
+async def test_what_makes_no_sense_is_refused_before_it_begins(sqlite_world: World, query: str, field: str) -> None:
+    answer = await sqlite_world.get("read token", f"/api/events?{query}")
+    assert is_problem(answer, 400)
+    assert answer.json()["field"] == field
+
+
+# ── Trouble ──
+
+
+async def test_the_database_is_away_for_a_moment(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = type(await world.store())
+    mark = store.mark
+    failures: list[int] = []
+
+    async def away(self: Any) -> str:
+        if len(failures) < 3:
+            failures.append(1)
+            raise StoreUnavailable("away")
+        return await mark(self)
+
+    async with reading(world, "read token", "topic=mail&stats=false") as reader:
+        await until_true(lambda: bool(reader.events))
+        monkeypatch.setattr(store, "mark", away)
+        job_id = await world.enqueue(A)
+        await until_true(lambda: job_id in reader.jobs)
+        assert len(failures) == 3
+
+
+async def test_a_mistake_of_the_reader_does_not_silence_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = type(await world.store())
+    mark, failures = store.mark, list[int]()
+
+    async def broken(self: Any) -> str:
+        if not failures:
+            failures.append(1)
+            raise OSError("nobody thought of this")
+        return await mark(self)
+
+    monkeypatch.setattr(live, "_IDLE", 0.1)
+    async with reading(world, "read token", "topic=mail&stats=false") as reader:
+        await until_true(lambda: bool(reader.events))
+        monkeypatch.setattr(store, "mark", broken)
+        job_id = await world.enqueue(A)
+        await until_true(lambda: job_id in reader.jobs and bool(failures))
+
+
+async def test_too_much_to_look_at_leaves_the_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_BUDGET": 0.0, "_TOGETHER": 1, "_LATE": 0.0}.items():
+        monkeypatch.setattr(live, name, value)
+    async with (
+        reading(world, "read token", "topic=mail") as one,
+        reading(world, "read token", "topic=mail&limit=3") as two,
+        reading(world, "read token", "topic=mail&limit=4") as three,
+    ):
+        for _ in range(4):
+            await world.enqueue(A)
+            await asyncio.sleep(0.05)
+        await until_true(lambda: any(name == "behind" for reader in (one, two, three) for name, _ in reader.events))
+        readers = (one, two, three)
+        await until_true(lambda: all(reader.stats is not None and reader.stats["pending"] == 4 for reader in readers))
+        await until_true(lambda: all(len(reader.jobs) >= 3 for reader in readers))  # each has its turn
+
+
+async def test_who_stops_reading_costs_nothing_and_misses_nothing(world: World) -> None:
+    async with reading(world, "read token", "topic=mail&limit=3&stats=false") as reader:
+        first = [await world.enqueue(A) for _ in range(3)]
+        await until_true(lambda: reader.jobs.keys() == {*first})
+        reader.gate.clear()
+        seen = len(reader.events)
+        for n in range(30):
+            await world.jobs.cancel(await world.enqueue(A))
+            if n % 10 == 0:
+                await asyncio.sleep(0.05)
+        for job_id in first:
+            await world.jobs.cancel(job_id)
+        reader.gate.set()
+        await converged(world, reader, "limit=3&topic=mail")
+        assert reader.ended.items() >= dict.fromkeys(first, "cancelled").items()
+        assert len(reader.events) - seen <= 3  # the one that was on its way, and the way from there to the end
+
+
+async def test_silence_is_broken_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_QUIET", 0.05)
+    async with reading(world, "read token") as reader:
+        await until_true(lambda: len(reader.comments) >= 3)
+
+
+async def test_a_stream_ends_when_it_was_told_to(world: World) -> None:
+    job_id = await world.enqueue(A)
+    answer = await world.get("read token", "/api/events?seconds=0")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream")
+    assert job_id in answer.text
+    assert answer.text.count("event: ") == 2
+    head = await world.call("read token", "HEAD", "/api/events")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_a_real_server_streams_and_says_goodbye(world: World) -> None:
+    job_id = await world.enqueue(A)
+    with Server.running(world.place.url) as server:
+        async with (
+            httpx.AsyncClient(headers=dict(world.who["read token"].headers), timeout=30) as client,
+            client.stream("GET", f"{server.url}/api/events?id={job_id}&stats=false") as answer,
+        ):
+            lines = answer.aiter_lines()
+            text = ""
+            while job_id not in text:
+                text = await anext(lines)
+            await world.jobs.cancel(job_id)
+            while '"cancelled"' not in text:
+                text = await anext(lines)
+            server.call(server.app.stop)
+            assert '{"reason":"stopping"}' in "".join([line async for line in lines])

@@ -1,0 +1,805 @@
+"""Workers that speak HTTP: what they are given, what they may say of it, and what becomes of it when they die, freeze,
+come too late or say everything twice."""
+
+import asyncio
+import json as jsons
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from rowlock import Jobs
+from rowlock.core.job import Job
+from rowlock.core.retry import FINAL
+from rowlock.http import desk, workers
+from rowlock.runtime.settings import WorkerSettings
+from rowlock.stores.base import Store
+from tests.http.harness import JSON, Place, Server, Who, World, is_problem, world_at
+from tests.http.oracle import NOWHERE
+from tests.runtime.waiting import until, until_true
+
+SETTLE = ("complete", "fail", "snooze", "release", "give-up")
+SAID: dict[str, JSON] = {"fail": {"error": "no"}, "snooze": {"seconds": 9}, "log": {"lines": [{"text": "so far"}]}}
+
+
+class Remote:
+    """A worker somewhere else. It remembers the requests that it has made, and what came back."""
+
+    def __init__(self, world: World, name: str = "w1", who: Who | str = "worker token") -> None:
+        self.world = world
+        self.name = name
+        self.who = who
+        self.said: list[tuple[str, JSON, httpx.Response]] = []
+
+    @property
+    def id(self) -> str:
+        who = self.world.who[self.who] if isinstance(self.who, str) else self.who
+        return f"{self.name}@{who.kind}:{who.id}"
+
+    async def say(self, verb: str, **body: Any) -> httpx.Response:
+        asked = {"worker": self.name, **body}
+        answer = await self.world.post(self.who, f"/api/worker/{verb}", asked)
+        self.said.append((verb, asked, answer))
+        return answer
+
+    async def claim(self, *topics: str, **more: Any) -> list[JSON]:
+        answer = await self.say("claim", topics=topics or ("mail",), **more)
+        assert answer.status_code == 200, answer.text
+        items: list[JSON] = answer.json()["items"]
+        return items
+
+    async def one(self, **more: Any) -> JSON:
+        [run] = await self.claim(**more)
+        return run
+
+    async def about(self, verb: str, run: JSON, **more: Any) -> httpx.Response:
+        return await self.say(verb, id=run["id"], version=run["version"], **{**SAID.get(verb, {}), **more})
+
+    async def done(self, verb: str, run: JSON, **more: Any) -> str:
+        """The status that it made of the job."""
+        answer = await self.about(verb, run, **more)
+        assert answer.status_code == 200, answer.text
+        assert (answer.json()["id"], answer.json()["version"]) == (run["id"], run["version"])
+        status: str = answer.json()["status"]
+        return status
+
+    async def hold(self, *runs: JSON, lease: float = 30.0) -> list[str]:
+        named = [{"id": run["id"], "version": run["version"]} for run in runs]
+        answer = await self.say("heartbeat", runs=named, lease=lease)
+        assert answer.status_code == 200, answer.text
+        return [item["hold"] for item in answer.json()["items"]]
+
+
+@pytest.fixture(autouse=True)
+def quick_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "UPKEEP", WorkerSettings(maintenance=0.05, lease=1.0))
+
+
+@pytest.fixture
+async def world(world: World) -> AsyncIterator[World]:
+    yield world
+    world.api.stop()
+
+
+@pytest.fixture
+def remote(world: World) -> Remote:
+    return Remote(world)
+
+
+async def now(world: World, run: JSON) -> Job:
+    job = await world.job(run["id"])
+    assert job is not None
+    return job
+
+
+async def rows(world: World) -> str:
+    """All that is known of all jobs."""
+    return repr([await world.place.fetch(f"SELECT * FROM {table}") for table in ("_jobs", "_jobs_archive")])
+
+
+async def take_away(world: World, *workers: str) -> None:
+    """As maintenance does when their leases are over."""
+    store = await world.store()
+    await store.rescue(by="test", backoff=(0.0,), workers=list(workers))
+
+
+# ── Claim ──
+
+
+async def test_a_claim_gives_what_a_worker_needs_to_know(world: World, remote: Remote) -> None:
+    options: dict[str, Any] = {"key": "k", "tags": ["t"], "max_retries": 5, "timeout": 60, "scope": "s", "priority": 7}
+    job_id = await world.enqueue("user-a", payload={"to": "ada"}, **options)
+    [run] = await remote.claim("mail", "other", lease=20)
+    assert list(run)[:2] == ["id", "version"]  # first: the example in bash looks no further
+    assert (run["id"], run["version"], run["topic"], run["payload"]) == (job_id, 1, "mail", {"to": "ada"})
+    assert (run["lease"], run["timeout"], run["retries"], run["max_retries"]) == (20.0, 60.0, 0, 5)
+    assert (run["key"], run["scope"], run["scope_id"], run["tags"]) == ("k", "s", "user-a", ["t"])
+    job = await now(world, run)
+    assert (job.status, job.locked_by) == ("processing", remote.id)
+    assert job.started_at is not None  # if it dies of it, it pays
+    assert await remote.claim() == []
+
+
+async def test_a_lease_that_nobody_asks_for_is_by_the_settings(world: World, remote: Remote) -> None:
+    await world.change_settings(lock_duration=50)
+    await world.enqueue(None)
+    run = await remote.one()
+    job = await now(world, run)
+    assert job.locked_until is not None
+    assert job.claimed_at is not None
+    assert run["lease"] == (job.locked_until - job.claimed_at).total_seconds() == 50.0
+    await world.change_settings(lock_duration=3600)  # nobody can be asked whether it is still there
+    asked = {"worker": "w1", "runs": [{"id": run["id"], "version": 1}]}
+    assert (await world.post("worker token", "/api/worker/heartbeat", asked)).is_success
+    later = (await now(world, run)).locked_until
+    assert later is not None
+    assert 200 < (later - job.claimed_at).total_seconds() < 3000
+
+
+async def test_a_batch_in_order_and_no_more_than_wanted(world: World, remote: Remote) -> None:
+    late, first = await world.enqueue(None, priority=1), await world.enqueue(None, priority=200)
+    await world.enqueue(None, topic="bills", priority=200)
+    assert [run["id"] for run in await remote.claim(limit=10)] == [first, late]
+
+
+async def test_a_paused_topic_is_not_claimed(world: World, remote: Remote) -> None:
+    await world.enqueue(None)
+    await world.jobs.pause("mail")
+    assert await remote.claim() == []
+    await world.jobs.resume("mail")
+    assert len(await remote.claim()) == 1
+
+
+async def test_who_waits_is_given_the_job_that_comes(world: World, remote: Remote) -> None:
+    asking = asyncio.create_task(remote.claim(wait=30))
+    await until_true(lambda: world.api.desk.waiting == 1)
+    job_id = await world.enqueue(None)
+    assert [run["id"] for run in await asking] == [job_id]
+
+
+async def test_a_job_of_another_process_wakes_them_too(place: Place) -> None:
+    """The test would take as long as the long poll if nobody rang, and longer than a test may if nobody polled."""
+    async with world_at(place) as world, Jobs(place.url) as elsewhere:
+        remote = Remote(world)
+        asking = asyncio.create_task(remote.claim(wait=30))
+        await until_true(lambda: world.api.desk.waiting == 1)
+        made = await elsewhere.enqueue("mail")
+        assert [run["id"] for run in await asking] == [made.id]
+        world.api.stop()
+
+
+async def test_a_job_that_becomes_due_wakes_them(world: World, remote: Remote) -> None:
+    job_id = await world.enqueue(None, delay=0.3)
+    assert [run["id"] for run in await remote.claim(wait=30)] == [job_id]
+
+
+async def test_one_job_wakes_one_of_many_and_many_wake_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await world.store()
+    claims, real = 0, type(store).claim
+
+    async def counted(self: Any, wanted: Any) -> Any:
+        nonlocal claims
+        claims += 1
+        return await real(self, wanted)
+
+    crowd = [Remote(world, f"w{n}") for n in range(40)]
+    asking = [asyncio.create_task(one.claim(wait=30)) for one in crowd]
+    await until_true(lambda: world.api.desk.waiting == 40)
+    monkeypatch.setattr(type(store), "claim", counted)
+    await world.enqueue(None)
+    await until_true(lambda: sum(task.done() for task in asking) == 1)
+    assert claims < 30  # now and then the clock sends one to look
+    await world.jobs.enqueue_many([{"topic": "mail", "payload": {}}] * 39)
+    found = [run["id"] for runs in await asyncio.gather(*asking) for run in runs]
+    assert len(set(found)) == 40
+    assert world.api.desk.waiting == 0
+
+
+async def test_a_worker_that_has_hung_up_is_given_nothing(world: World, remote: Remote) -> None:
+    asking = asyncio.create_task(remote.claim(wait=30))
+    await until_true(lambda: world.api.desk.waiting == 1)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await until_true(lambda: world.api.desk.waiting == 0)
+    await world.enqueue(None)
+    assert (await Remote(world, "w2").one())["version"] == 1
+
+
+async def test_what_was_claimed_for_someone_who_hung_up_meanwhile_is_given_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks after the claim was sent to the database."""
+    job_id = await world.enqueue(None)
+    gone = asyncio.Event()
+    store = await world.store()
+    real = type(store).claim
+
+    async def slow(self: Any, wanted: Any) -> Any:
+        claimed = await real(self, wanted)
+        gone.set()
+        await asyncio.sleep(0)
+        return claimed
+
+    monkeypatch.setattr(type(store), "claim", slow)
+    body = iter([b'{"worker": "w1", "topics": ["mail"], "wait": 30}'])
+
+    async def receive() -> dict[str, Any]:
+        if (part := next(body, None)) is not None:
+            return {"type": "http.request", "body": part, "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    headers = [(name.encode(), value.encode()) for name, value in world.who["worker token"].headers.items()]
+    await world.api(
+        {
+            "type": "http", "method": "POST", "path": "/api/worker/claim", "query_string": b"", "scheme": "http",
+            "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), *headers],
+        },
+        receive,
+        send,
+    )  # fmt: skip
+    job = await world.job(job_id)
+    assert job is not None
+    assert (job.status, job.version, job.retries) == ("pending", 1, 0)
+
+
+async def test_a_server_that_stops_lets_everyone_go(world: World, remote: Remote) -> None:
+    asking = asyncio.create_task(remote.claim(wait=30))
+    await until_true(lambda: world.api.desk.waiting == 1)
+    world.api.stop()
+    assert await asking == []
+    await world.enqueue(None)
+    assert await remote.claim(wait=30) == []  # nor is it given anything that it could not keep
+
+
+async def test_a_token_that_is_revoked_gets_nothing_more_though_it_waits(world: World) -> None:
+    who = await world.token("short-lived", ["worker"])
+    remote = Remote(world, who=who)
+    asking = asyncio.create_task(remote.say("claim", topics=["mail"], wait=30))
+    await until_true(lambda: world.api.desk.waiting == 1)
+    assert (await world.call("admin token", "DELETE", f"/api/tokens/{who.id}")).status_code == 204
+    await world.enqueue(None)
+    assert (await asking).status_code == 401
+    assert len(await Remote(world).claim()) == 1
+
+
+async def test_switched_off_it_gives_nothing_to_those_who_wait(world: World, remote: Remote) -> None:
+    asking = asyncio.create_task(remote.say("claim", topics=["mail"], wait=30))
+    await until_true(lambda: world.api.desk.waiting == 1)
+    await world.change_settings(http_enabled=False)
+    await world.enqueue(None)
+    assert is_problem(await asking, 404, "http_disabled")
+    for verb in ("claim", "heartbeat", *SETTLE):
+        assert is_problem(await remote.say(verb), 404, "http_disabled")
+
+
+async def test_not_everyone_may_wait_at_once(world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "MOST_WAITING", 1)
+    asking = asyncio.create_task(remote.claim(wait=30))
+    await until_true(lambda: world.api.desk.waiting == 1)
+    refused = await Remote(world, "w2").say("claim", topics=["mail"], wait=30)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+    world.api.stop()
+    await asking
+
+
+# ── A claim whose answer was lost ──
+
+
+async def test_a_repeated_claim_is_answered_as_the_first_time(world: World, remote: Remote) -> None:
+    await world.enqueue(None)
+    first = await remote.one(runs=[])
+    assert await remote.one(runs=[]) == first
+    assert await remote.done("complete", first) == "completed"
+
+
+async def test_but_once_so_that_a_poison_pill_ends(world: World, remote: Remote) -> None:
+    """Somebody restarts a worker that dies of its job, under the same name: the job pays when its lease is over."""
+    await world.enqueue(None)
+    first = await remote.one(runs=[])
+    assert await remote.one(runs=[]) == first
+    assert await remote.claim(runs=[]) == []
+    await take_away(world, remote.id)
+    assert (await now(world, first)).retries == 1
+
+
+async def test_what_the_worker_names_or_has_renewed_is_not_given_again(world: World, remote: Remote) -> None:
+    for _ in range(2):
+        await world.enqueue(None)
+    named, renewed = await remote.claim(limit=2)
+    await remote.hold(renewed)
+    assert await remote.claim(runs=[{"id": named["id"], "version": named["version"]}]) == []
+    assert await remote.claim() == []  # who doesn't say what it has is not told
+
+
+# ── Heartbeat ──
+
+
+async def test_a_heartbeat_keeps_what_it_names(world: World, remote: Remote) -> None:
+    await world.enqueue(None)
+    run = await remote.one(lease=5)
+    before = (await now(world, run)).locked_until
+    assert await remote.hold(run, lease=100) == ["kept"]
+    after = (await now(world, run)).locked_until
+    assert before is not None
+    assert after is not None
+    assert (after - before).total_seconds() > 90
+
+
+async def test_a_heartbeat_tells_of_each_run_how_it_stands(world: World, remote: Remote) -> None:
+    for topic in ("kept", "cancelled", "lost", "finished"):
+        await world.enqueue(None, topic=topic)
+    runs = {run["topic"]: run for run in await remote.claim("kept", "cancelled", "lost", "finished", limit=4)}
+    await world.jobs.cancel(runs["cancelled"]["id"])
+    await remote.done("release", runs["lost"])
+    assert await Remote(world, "other").claim("lost") != []
+    await remote.done("complete", runs["finished"])
+    unknown = {"id": NOWHERE, "version": 1}
+    wrong = {**runs["kept"], "version": 2}
+    asked = [runs["kept"], runs["cancelled"], runs["lost"], runs["finished"], unknown, wrong]
+    assert await remote.hold(*asked) == ["kept", "cancel", "lost", "lost", "lost", "lost"]
+
+
+async def test_a_run_whose_time_is_over_is_told_so_and_then_left_alone(
+    world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.enqueue(None, timeout=0.01)
+    run = await remote.one(lease=10)
+
+    async def over() -> bool:
+        return await remote.hold(run, lease=10) == ["timeout"]
+
+    await until(over)
+    monkeypatch.setattr(workers, "GRACE", 0.0)
+    before = (await now(world, run)).locked_until
+    assert await remote.hold(run, lease=200) == ["timeout"]
+    assert (await now(world, run)).locked_until == before  # alive but stuck is not alive
+    assert await remote.done("fail", run) == "pending"
+
+
+async def test_another_process_knows_a_runs_time_as_well(world: World, remote: Remote) -> None:
+    await world.enqueue(None, timeout=0.01)
+    run = await remote.one()
+    api = world.another_api()
+
+    async def over() -> bool:
+        asked = {"worker": "w1", "runs": [{"id": run["id"], "version": 1}]}
+        answer = await world.post("worker token", "/api/worker/heartbeat", asked, api=api)
+        return bool(answer.json()["items"][0]["hold"] == "timeout")
+
+    await until(over)
+    api.stop()
+
+
+# ── Progress and log ──
+
+
+async def test_progress_and_log_are_kept_with_the_job(world: World, remote: Remote) -> None:
+    await world.enqueue(None)
+    run = await remote.one()
+    assert (await remote.about("progress", run, percent=40, stage="pages", message="4 of 10")).json()["hold"] == "kept"
+    assert (await remote.about("progress", run, percent=50)).json()["hold"] == "kept"
+    assert (await remote.about("log", run, lines=[{"text": "a"}, {"text": "b", "level": "error"}])).is_success
+    job = await now(world, run)
+    assert (job.progress, job.stage, job.message) == (50.0, "pages", "4 of 10")
+    log = await world.jobs.logs(run["id"])
+    assert [(line.level, line.text, line.version) for line in log.lines] == [("info", "a", 1), ("error", "b", 1)]
+    await world.jobs.cancel(run["id"])
+    assert (await remote.about("progress", run, percent=60)).json()["hold"] == "cancel"
+    await take_away(world, remote.id)
+    assert (await remote.about("progress", run, percent=99)).json()["hold"] == "lost"
+    assert (await remote.about("log", run)).json()["hold"] == "lost"
+    assert (await now(world, run)).progress == 60.0
+
+
+# ── How it ended ──
+
+
+async def test_complete_keeps_the_result(world: World, remote: Remote) -> None:
+    await world.enqueue(None)
+    run = await remote.one()
+    assert await remote.done("complete", run, result={"pages": [1, 2]}, ran=0.0) == "completed"
+    job = await now(world, run)
+    assert (job.status, job.result, job.progress) == ("completed", {"pages": [1, 2]}, 100.0)
+
+
+UNFIT = {
+    "an integer": 1 << 64,
+    "a NUL": "a\0b",
+    "depth": jsons.loads("[" * 70 + "]" * 70),
+    "size": "x" * (1 << 20),
+}
+
+
+async def test_a_result_that_cant_be_stored_fails_the_job_for_good(world: World, remote: Remote) -> None:
+    for kind, value in UNFIT.items():
+        await world.enqueue(None)
+        run = await remote.one()
+        assert await remote.done("complete", run, result={"it": value}) == "failed", kind
+        assert await remote.done("complete", run, result={"it": value}) == "failed"  # said again, told again
+        job = await now(world, run)
+        assert (job.retries, job.result) == (0, None)
+        assert "result can't be stored: result" in str(job.last_error)
+
+
+async def test_fail_tries_again_and_then_not(world: World, remote: Remote) -> None:
+    await world.enqueue(None, max_retries=1)
+    first = await remote.one()
+    assert await remote.done("fail", first, error="boom", type="ValueError", delay=0) == "pending"
+    job = await now(world, first)
+    assert (job.retries, job.last_error) == (1, "ValueError: boom")
+    second = await remote.one()
+    assert second["version"] == 2
+    trace = "Error: boom\n    at handle (worker.js:7:9)\n"
+    assert await remote.done("fail", second, error="boom", type="Error", traceback=trace) == "failed"
+    assert (await now(world, second)).last_error == f"Max retries exceeded: {trace.rstrip()}"
+
+
+async def test_an_error_stands_in_the_last_line_of_a_trace_that_has_it_nowhere(world: World, remote: Remote) -> None:
+    await world.enqueue(None)
+    run = await remote.one()
+    await remote.done("fail", run, error="no\0such file", type="E", traceback="in a\nin b\n")
+    assert (await now(world, run)).last_error == "in a\nin b\nE: no\N{REPLACEMENT CHARACTER}such file"
+
+
+async def test_final_is_final(world: World, remote: Remote) -> None:
+    await world.enqueue(None)
+    run = await remote.one()
+    assert await remote.done("fail", run, error="never", final=True) == "failed"
+    assert (await now(world, run)).retries == 0
+
+
+async def test_when_it_is_tried_again_is_the_topics_business(world: World, remote: Remote) -> None:
+    """By a policy that is registered here; else as the worker says; else by default."""
+
+    @world.jobs.task("strict", retry=lambda job, error: FINAL if error == "broken" else 500.0)
+    def strict() -> None: ...
+
+    async def wait(topic: str, **more: Any) -> float | None:
+        await world.enqueue(None, topic=topic, payload={})
+        [run] = await remote.claim(topic)
+        await remote.done("fail", run, **more)
+        event = (await world.jobs.events(run["id"]))[-1]
+        return event.data.get("delay")
+
+    assert await wait("mail") == 60.0
+    assert await wait("mail", delay=7) == 7.0
+    assert await wait("strict", delay=7) == 500.0
+    assert await wait("strict", error="broken") is None
+    assert [job.status for job in (await world.jobs.list()).items if job.topic == "strict"] == ["failed", "pending"]
+
+
+async def test_snooze_and_release_cost_nothing(world: World, remote: Remote) -> None:
+    await world.enqueue(None, max_retries=0)
+    run = await remote.one()
+    assert await remote.done("release", run, reason="deploy") == "pending"
+    again = await remote.one()
+    assert await remote.done("snooze", again, seconds=3600) == "pending"
+    job = await now(world, again)
+    assert (job.retries, job.status) == (0, "pending")
+    events = [(event.event, event.by) for event in await world.jobs.events(run["id"])]
+    assert events[-3:] == [("released", remote.id), ("claimed", remote.id), ("snoozed", remote.id)]
+    assert await remote.claim() == []
+
+
+async def test_a_cancel_wins_over_everything_but_a_completion(world: World, remote: Remote) -> None:
+    for verb in SETTLE:
+        await world.enqueue(None)
+        run = await remote.one()
+        await world.jobs.cancel(run["id"])
+        for _ in range(2):
+            assert await remote.done(verb, run) == ("completed" if verb == "complete" else "cancelled")
+
+
+async def test_a_cancel_that_comes_in_between_is_seen(
+    world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the job was read, before it is settled."""
+    await world.enqueue(None)
+    run = await remote.one()
+    real = type(await world.store()).settle
+
+    async def late(self: Store, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        await world.jobs.cancel(run["id"])
+        return await real(self, *arguments)
+
+    monkeypatch.setattr(type(await world.store()), "settle", late)
+    assert await remote.done("fail", run) == "cancelled"
+
+
+# ── Said twice, said late, said by somebody else ──
+
+
+async def test_what_is_said_twice_is_done_once_and_answered_twice(world: World, remote: Remote) -> None:
+    for verb in SETTLE:
+        await world.enqueue(None, max_retries=1, topic=verb)
+        [run] = await remote.claim(verb)
+        status = await remote.done(verb, run)
+        before = await rows(world)
+        for _ in range(2):
+            assert await remote.done(verb, run) == status
+        assert await rows(world) == before
+
+
+async def test_a_repeat_is_known_also_when_others_have_it_by_now(world: World, remote: Remote) -> None:
+    await world.enqueue(None, max_retries=1)
+    run = await remote.one()
+    assert await remote.done("fail", run, delay=0) == "pending"
+    newer = await Remote(world, "w2").one()
+    assert newer["version"] == 2
+    before = await rows(world)
+    assert await remote.done("fail", run, delay=0) == "pending"
+    assert await rows(world) == before
+
+
+async def test_another_end_than_the_first_is_refused(world: World, remote: Remote) -> None:
+    """Of a run that gave up: unless it could have come to the same, had there been a cancel."""
+    for first in SETTLE:
+        await world.enqueue(None, topic=first)
+        [run] = await remote.claim(first)
+        await remote.done(first, run)
+        before = await rows(world)
+        for verb in SETTLE:
+            if first == "give-up" and verb != "complete":
+                assert await remote.done(verb, run) == "cancelled"
+            elif verb != first:
+                assert is_problem(await remote.about(verb, run), 409, "lost"), (first, verb)
+        assert await rows(world) == before
+
+
+async def everything(remote: Remote, run: JSON) -> None:
+    """All that it could say of a run that it doesn't have: it changes nothing, and is told so."""
+    before = await rows(remote.world)
+    for verb in SETTLE:
+        assert is_problem(await remote.about(verb, run), 409, "lost")
+    for verb in ("progress", "log"):
+        assert (await remote.about(verb, run)).json()["hold"] == "lost"
+    assert await remote.hold(run) == ["lost"]
+    assert await rows(remote.world) == before
+
+
+async def test_who_comes_too_late_changes_nothing(world: World, remote: Remote) -> None:
+    """It is pending again, somebody else has it, somebody else has ended it."""
+    await world.enqueue(None)
+    run = await remote.one()
+    await take_away(world, remote.id)
+    await everything(remote, run)
+    other = Remote(world, "w2")
+    newer = await other.one()
+    await everything(remote, run)
+    await other.done("complete", newer)
+    await everything(remote, run)
+
+
+async def test_nobody_speaks_for_another(world: World, remote: Remote) -> None:
+    """Not another worker, not one of the same name with another token, not with a version to come."""
+    await world.enqueue(None)
+    run = await remote.one()
+    other = await world.token("another worker token", ["worker"])
+    await everything(Remote(world, "w2"), run)
+    await everything(Remote(world, "w1", other), run)
+    await everything(Remote(world, "w1", "superuser"), run)
+    await everything(remote, {**run, "version": 2})
+    assert await remote.done("complete", run) == "completed"
+
+
+async def test_all_that_was_ever_said_can_be_said_again(world: World, remote: Remote) -> None:
+    """An old worker's requests, replayed when others have done the work: nothing changes. Its old claim may be given
+    something new, which is its own, and nothing else."""
+    await world.enqueue(None, max_retries=0)
+    run = await remote.one(runs=[])
+    await remote.hold(run)
+    await remote.about("progress", run, percent=10)
+    await remote.about("log", run)
+    await remote.done("release", run)
+    other = Remote(world, "w2")
+    again = await other.one()
+    assert await other.done("complete", again, result=2) == "completed"
+    before = await rows(world)
+    for verb, asked, first in list(remote.said):
+        answer = await world.post("worker token", f"/api/worker/{verb}", asked)
+        if verb == "claim":
+            assert answer.json() == {"items": []}
+        elif verb == "release":
+            assert answer.json() == first.json()
+        else:
+            assert "lost" in answer.text
+    assert await rows(world) == before
+
+
+# ── Who may ──
+
+
+async def test_a_token_that_is_for_some_topics_claims_those_alone(world: World) -> None:
+    who = await world.token("some topics", ["worker"], topics=["mail", "other"])
+    await world.enqueue(None)
+    await world.enqueue(None, topic="bills")
+    remote = Remote(world, who=who)
+    refused = await remote.say("claim", topics=["mail", "bills"], limit=5)
+    assert is_problem(refused, 403, "not_allowed")["field"] == "topics"
+    [run] = await remote.claim("mail", "other", limit=5)
+    assert await remote.done("complete", run) == "completed"
+
+
+async def test_a_token_without_the_scope_gets_nothing(world: World) -> None:
+    await world.enqueue(None)
+    for who in ("read token", "enqueue token", "manage token", "mail token", "job token", "user A"):
+        for verb in ("claim", "heartbeat", "progress", "log", "goodbye", *SETTLE):
+            assert is_problem(await Remote(world, who=who).say(verb), 403)
+
+
+BAD: list[tuple[str, JSON, str]] = [
+    ("claim", {"topics": []}, "topics"),
+    ("claim", {"topics": ["a b"]}, "topic"),
+    ("claim", {"topics": ["t"] * 101}, "topics"),
+    ("claim", {"topics": ["t"], "limit": 0}, "limit"),
+    ("claim", {"topics": ["t"], "limit": 101}, "limit"),
+    ("claim", {"topics": ["t"], "lease": 0.5}, "lease"),
+    ("claim", {"topics": ["t"], "lease": 301}, "lease"),
+    ("claim", {"topics": ["t"], "wait": 31}, "wait"),
+    ("claim", {"topics": ["t"], "wait": -1}, "wait"),
+    ("claim", {"topics": ["t"], "worker": ""}, "worker"),
+    ("claim", {"topics": ["t"], "worker": "a@b"}, "worker"),
+    ("claim", {"topics": ["t"], "worker": "é"}, "worker"),
+    ("claim", {"topics": ["t"], "worker": "x" * 101}, "worker"),
+    ("claim", {"topics": ["t"], "runs": [{"id": "1", "version": 1}]}, "runs[0].id"),
+    ("claim", {"topics": ["t"], "nonsense": 1}, "nonsense"),
+    ("heartbeat", {"runs": []}, "runs"),
+    ("heartbeat", {"runs": [{"id": NOWHERE, "version": 0}]}, "runs[0].version"),
+    ("heartbeat", {"runs": [{"id": NOWHERE, "version": 1}], "lease": 301}, "lease"),
+    ("progress", {"id": "1", "version": 1}, "id"),
+    ("progress", {"version": 1}, "id"),
+    ("progress", {"version": 1 << 31}, "version"),
+    ("progress", {"percent": 101}, "percent"),
+    ("log", {"lines": []}, "lines"),
+    ("log", {"lines": [{"text": "x"}] * 101}, "lines"),
+    ("complete", {"ran": -1}, "ran"),
+    ("fail", {}, "error"),
+    ("fail", {"error": "x", "delay": -1}, "delay"),
+    ("snooze", {"seconds": 1e12}, "seconds"),
+    ("release", {"reason": "x" * 2001}, "reason"),
+    ("give-up", {"reason": ""}, "reason"),
+]
+
+
+async def test_what_is_wrong_is_named(sqlite_world: World) -> None:
+    wrong = []
+    for verb, body, field in BAD:
+        about = {} if verb in ("claim", "heartbeat") else {"id": NOWHERE, "version": 1}
+        answer = await Remote(sqlite_world).say(verb, **({**about, **body} if body != {"version": 1} else body))
+        if (answer.status_code, answer.json().get("field")) != (400, field):
+            wrong.append(f"{verb} {body}: {answer.text}")
+    assert wrong == []
+
+
+# ── The register ──
+
+
+async def listed(world: World) -> dict[str, JSON]:
+    items = (await world.get("admin token", "/api/workers")).json()["items"]
+    return {item["name"]: item for item in items}
+
+
+async def test_remote_workers_are_on_the_register_until_they_say_goodbye(
+    world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "_REPORT", 0.0)
+    await world.enqueue(None)
+    run = await remote.one(limit=3)
+    await remote.hold(run)
+    told = (await listed(world))[remote.id]
+    assert (told["topics"], told["concurrency"], told["running"], told["live"]) == (["mail"], 3, 1, True)
+    assert told["rowlock"].startswith("http ")
+    await remote.done("complete", run)
+    assert (await remote.say("goodbye")).status_code == 204
+    assert remote.id not in await listed(world)
+    assert (await remote.say("goodbye")).status_code == 204
+
+
+async def test_who_waits_for_longer_than_its_lease_is_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it is never its turn to look for work."""
+    monkeypatch.setattr(desk, "_POLL", 60.0)
+    crowd = [Remote(world, f"w{n}") for n in range(4)]
+    asking = [asyncio.create_task(one.claim(wait=30, lease=1)) for one in crowd]
+    await until_true(lambda: world.api.desk.waiting == 4)
+    first = {name: told["seen"] for name, told in (await listed(world)).items()}
+    assert first.keys() == {one.id for one in crowd}
+
+    async def seen_again() -> bool:
+        now = await listed(world)
+        return all(now[name]["seen"] > seen for name, seen in first.items())
+
+    await until(seen_again)
+    world.api.stop()
+    await asyncio.gather(*asking)
+
+
+async def test_a_server_that_has_forgotten_a_worker_knows_it_by_the_register(world: World, remote: Remote) -> None:
+    await world.enqueue(None)
+    run = await remote.one()
+    api = world.another_api()
+    before = (await listed(world))[remote.id]
+    asked = {"worker": "w1", "runs": [{"id": run["id"], "version": 1}], "lease": 45}
+    assert (await world.post("worker token", "/api/worker/heartbeat", asked, api=api)).is_success
+    after = (await listed(world))[remote.id]
+    assert (after["topics"], after["running"], after["lease"]) == (before["topics"], 1, 45.0)
+    api.stop()
+
+
+# ── Nobody else is there: the server sees to what a dead worker leaves behind ──
+
+
+async def test_what_a_dead_worker_held_runs_again_without_any_worker_of_ours(world: World, remote: Remote) -> None:
+    await world.enqueue(None)
+    run = await remote.one(lease=1)  # and is never heard of again
+    again = await Remote(world, "w2").one(wait=30, lease=1)
+    assert (again["id"], again["version"], again["retries"]) == (run["id"], 2, 1)
+    world.api.stop()  # or it takes that one back as well
+    await everything(remote, run)
+    error = (await now(world, run)).last_error
+    assert error == f"Task timed out (worker crashed?): worker {remote.id}"
+
+
+async def test_it_does_so_though_nobody_comes_any_more_and_then_rests(world: World, remote: Remote) -> None:
+    await world.enqueue(None)
+    run = await remote.one(lease=1)
+
+    async def rescued() -> bool:
+        return (await now(world, run)).status == "pending"
+
+    await until(rescued)
+    kept = world.api.desk
+    assert kept._until > time.monotonic() + 30  # for longer than any lease that it has heard of
+    kept._until = 0.0
+    await until_true(lambda: kept._keeper is None)
+
+
+async def test_a_live_worker_is_not_robbed(world: World, remote: Remote) -> None:
+    """Another one's job is taken back meanwhile: the server was at it."""
+    kept, lost = await world.enqueue(None), await world.enqueue(None, topic="lost")
+    run = await remote.one(lease=3)
+    await Remote(world, "dead").claim("lost", lease=1)
+
+    async def others() -> bool:
+        assert await remote.hold(run, lease=3) == ["kept"]
+        job = await world.job(lost)
+        return job is not None and job.status == "pending"
+
+    await until(others)
+    assert (run["id"], await remote.done("complete", run)) == (kept, "completed")
+
+
+# ── A real server ──
+
+
+async def test_a_real_server_that_stops_answers_who_waits(world: World) -> None:
+    headers = dict(world.who["worker token"].headers)
+    with Server.running(world.place.url) as server:
+        async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60, trust_env=False) as client:
+            body = {"worker": "w1", "topics": ["mail"], "wait": 30}
+            asking = asyncio.create_task(client.post("/api/worker/claim", json=body))
+            await until_true(lambda: server.app.desk.waiting == 1)
+            assert server.app._loop is not None
+            server.app._loop.call_soon_threadsafe(server.app.stop)
+            assert (await asking).json() == {"items": []}
+
+
+async def test_over_a_real_connection_that_breaks_nothing_is_lost(world: World) -> None:
+    headers = dict(world.who["worker token"].headers)
+    body = {"worker": "w1", "topics": ["mail"], "wait": 30}
+    with Server.running(world.place.url) as server:
+        async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60, trust_env=False) as client:
+            asking = asyncio.create_task(client.post("/api/worker/claim", json=body))
+            await until_true(lambda: server.app.desk.waiting == 1)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            await until_true(lambda: server.app.desk.waiting == 0)
+            job_id = await world.enqueue(None)
+            [run] = (await client.post("/api/worker/claim", json=body)).json()["items"]
+            assert (run["id"], run["version"]) == (job_id, 1)

@@ -1,0 +1,194 @@
+"""Random lives in which the workers speak HTTP. They claim, die, freeze, come too late; answers get lost, so that they
+ask again; and the network brings old requests a second time, whenever it likes.
+
+What of it is the workers' own is asked through the application, as a server would call it; clients, operators and
+maintenance go on as in all random lives, on the same store.
+"""
+
+import json
+from typing import Any, cast
+
+import httpx
+from msgspec import Struct
+
+from rowlock.access import tokens
+from rowlock.core.job import Job
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Snoozed, TimedOut
+from rowlock.http.app import Api
+from rowlock.jobs import Jobs
+from rowlock.stores.base import Store
+from tests.proof.history import Fault
+from tests.proof.random_lives import LEASE, TOPICS, RandomLives
+from tests.proof.witness import Witness
+from tests.stores.harness import Harness
+
+JSON = dict[str, Any]
+SETTLE = ("complete", "fail", "snooze", "release", "give-up")
+
+
+class Said(Struct, frozen=True):
+    """A request, and how it was answered the first time."""
+
+    verb: str
+    body: JSON
+    status: int
+    answer: JSON
+
+
+class Application:
+    """As much of a Jobs as the protocol asks for: the store whose clock is ours."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._tasks: dict[str, Any] = {}
+
+    async def _store(self) -> Store:
+        return self._harness.store
+
+
+class RemoteLives(RandomLives):
+    """`wrong`: answers that were not as they should be, beside what the checker finds in the history."""
+
+    verbs = tuple(verb for verb in RandomLives.verbs if verb != "transaction") + ("replay",) * 6
+
+    def __init__(self, seed: int, harness: Harness | None = None) -> None:
+        super().__init__(seed, harness)
+        self.wrong: list[str] = []
+        self.said: list[Said] = []
+        self._lives = [1, 1, 1]  # who dies and comes back has another name
+        self._owner = self._token = ""
+
+    async def play_on(self, witness: Witness, steps: int) -> None:
+        made, self._token = await tokens.create(self.harness.store, "remote", ["worker"], by="test")
+        self._owner = f"token:{made.id}"
+        self._api = Api(cast(Jobs, Application(self.harness)))
+        await self._send("/healthz", None)  # it settles in
+        vars(self._api.desk)["_keep"] = lambda _: None  # the random lives have a maintenance of their own
+        await super().play_on(witness, steps)
+
+    # ── The network ──
+
+    async def _send(self, path: str, body: JSON | None) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self._token}", "content-type": "application/json"}
+        request = httpx.Request(
+            "GET" if body is None else "POST", f"http://localhost{path}", headers=headers,
+            content=None if body is None else json.dumps(body),
+        )  # fmt: skip
+        answer = await httpx.ASGITransport(self._api).handle_async_request(request)
+        await answer.aread()
+        return answer
+
+    async def _ask(self, verb: str, body: JSON) -> Said:
+        """Sometimes the answer is lost, and it asks again."""
+        answer = await self._send(f"/api/worker/{verb}", body)
+        said = Said(verb, body, answer.status_code, answer.json())
+        if said.status not in (200, 409):
+            self.wrong.append(f"{verb} {body}: {said.status} {said.answer}")
+        self.said.append(said)
+        if self.random.random() < 0.2:
+            await self._again_as_before(said)
+        return said
+
+    async def _again_as_before(self, said: Said) -> None:
+        """An end that is told twice is done once, and answered as before as long as anything is known of it."""
+        job_id = said.body.get("id")
+        before = await self._row(job_id)
+        answer = await self._send(f"/api/worker/{said.verb}", said.body)
+        if said.verb not in SETTLE:
+            return
+        told = Said(said.verb, said.body, answer.status_code, answer.json())
+        if await self._row(job_id) != before:
+            self.wrong.append(f"a repeated {said.verb} has changed {job_id}")
+        if before is None:
+            known = told.status == 409
+        elif said.status == 200:
+            known = told == said
+        else:
+            known = (told.status, told.answer["code"]) == (409, "lost")
+        if not known:
+            self.wrong.append(f"{said} was answered by {told}")
+
+    async def _replay(self) -> None:
+        if self.said:
+            await self._again_as_before(self.random.choice(self.said))
+
+    async def _row(self, job_id: object) -> Job | None:
+        return None if job_id is None else (await self.harness.store.get([str(job_id)])).get(str(job_id))
+
+    # ── Workers ──
+
+    def _name(self, n: int) -> str:
+        return f"remote-{n}-{self._lives[n]}"
+
+    def _full_name(self, n: int) -> str:
+        return f"{self._name(n)}@{self._owner}"
+
+    def _running_of(self, n: int) -> list[tuple[Job, str]]:
+        return [run for run in self.running if run[1] == self._full_name(n)]
+
+    @staticmethod
+    def _of(job: Job, worker: str) -> JSON:
+        return {"worker": worker.partition("@")[0], "id": job.id, "version": job.version}
+
+    async def _claim(self) -> None:
+        n = self.random.randrange(3)
+        body: JSON = {"worker": self._name(n), "topics": list(TOPICS), "limit": 3, "lease": LEASE}
+        if self.random.random() < 0.7:
+            body["runs"] = [{"id": job.id, "version": job.version} for job, _ in self._running_of(n)]
+        answer = await self._send("/api/worker/claim", body)
+        items = answer.json()["items"]
+        self.said.append(Said("claim", body, answer.status_code, {}))
+        if self.random.random() < 0.1:
+            return  # it never heard of them
+        found = await self.harness.store.get([item["id"] for item in items])
+        self.running += [(found[item["id"]], self._full_name(n)) for item in items]
+
+    async def _settle(self) -> None:
+        for job, worker in self.random.sample(self.running, min(len(self.running), 3)):
+            outcome = self._outcome(job)
+            verb, more = self._told(outcome)
+            self.running.remove((job, worker))
+            said = await self._ask(verb, {**self._of(job, worker), **more})
+            result = outcome.result if isinstance(outcome, Completed) else None
+            error = None if isinstance(outcome, Completed) else type(outcome).__name__
+            told = "lost" if said.status == 409 else None
+            self._ran(job, worker, ended=self.now, result=result, error=error, told=told)
+
+    def _told(self, outcome: Outcome) -> tuple[str, JSON]:
+        match outcome:
+            case Completed():
+                return "complete", {"result": outcome.result}
+            case Failed() | TimedOut():
+                final = isinstance(outcome, Failed) and outcome.final
+                return "fail", {"error": "boom", "final": final, "delay": self.random.choice([0.0, 9.0])}
+            case Snoozed():
+                return "snooze", {"seconds": 3.0}
+            case Released():
+                return "release", {}
+            case GaveUp():
+                return "give-up", {"reason": outcome.reason}
+
+    async def _heartbeat(self) -> None:
+        n = self.random.randrange(3)
+        running = self._running_of(n)
+        if not running:
+            return
+        runs = [{"id": job.id, "version": job.version} for job, _ in running]
+        said = await self._ask("heartbeat", {"worker": self._name(n), "runs": runs, "lease": LEASE})
+        for (job, worker), item in zip(running, said.answer["items"], strict=True):
+            if item["hold"] == "lost":
+                self.running.remove((job, worker))
+                self._ran(job, worker, ended=self.now, error="LeaseLost", told="lost")
+
+    async def _progress(self) -> None:
+        for job, worker in self.running[:3]:
+            await self._ask("progress", {**self._of(job, worker), "percent": self.random.random() * 100})
+            await self._ask("log", {**self._of(job, worker), "lines": [{"text": "so far, so good"}]})
+
+    async def _kill(self) -> None:
+        n = self.random.randrange(3)
+        self.history.faults.append(Fault(self.now, "kill", self._full_name(n)))
+        for job, worker in self._running_of(n):
+            self.running.remove((job, worker))
+            self._ran(job, worker, ended=None)
+        self._lives[n] += 1

@@ -1,0 +1,105 @@
+"""Random lives by the SQL functions on PostgreSQL, held against the same invariants as the store's own."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rowlock.stores.postgres.store import PostgresStore
+from tests.proof.checker import check, summary
+from tests.proof.checker_moves import moves
+from tests.proof.lives import World
+from tests.proof.sql_lives import SqlLives
+from tests.proof.sql_sabotage import GUARDS, Guard, sabotaged
+from tests.proof.witness import Witness
+from tests.servers import Databases, PostgresServer
+from tests.stores.harness import TEST_CLOCK, PostgresHarness
+
+SEEDS = 200 if os.environ.get("ROWLOCK_PROOF") == "full" else 6
+STEPS = 150
+SEEDS_TO_NOTICE = 20  # what a sabotage has to be found in
+
+
+class SqlLivesDatabases(Databases):
+    TEMPLATE = "sql_lives_template"
+
+
+@pytest.fixture(scope="session")
+def sql_lives_databases(postgres: PostgresServer) -> SqlLivesDatabases:
+    async def make_template(url: str) -> None:
+        await postgres.execute(TEST_CLOCK, dbname=SqlLivesDatabases.TEMPLATE)
+        await PostgresStore(url).migrate()
+
+    return SqlLivesDatabases(postgres, make_template)
+
+
+@asynccontextmanager
+async def watched(databases: SqlLivesDatabases) -> AsyncIterator[tuple[PostgresHarness, Witness]]:
+    async with databases.fresh() as url:
+        harness = PostgresHarness(url, virtual=True)
+        await harness.open()
+        try:
+            yield harness, await Witness(harness).install()
+        finally:
+            await harness.close()
+
+
+async def lived(seed: int, harness: PostgresHarness, witness: Witness) -> SqlLives:
+    await harness.reset()
+    await witness.forget()
+    lives = SqlLives(seed, harness)
+    try:
+        await lives.play_on(witness, STEPS)
+    finally:
+        await lives.close()
+    return lives
+
+
+@pytest.mark.timeout(0)
+async def test_random_lives_by_sql(sql_lives_databases: SqlLivesDatabases) -> None:
+    began = time.monotonic()
+    histories, found, others = [], [], []
+    figures, made = Counter(seeds=SEEDS), Counter[str]()
+    async with watched(sql_lives_databases) as (harness, witness):
+        for seed in range(SEEDS):
+            lives = await lived(seed, harness, witness)
+            histories.append(lives.history)
+            found += check(lives.history)
+            others += [*lives.findings, *lives.wrong]
+            figures.update(cuts=lives.cuts, replays=lives.replays)
+            made += moves(World(lives.history).lives)
+    print(summary("random lives by sql", histories, found, time.monotonic() - began, **figures))
+    assert found == []
+    assert others == []
+    assert made.keys() >= {
+        "enqueue",
+        "claim",
+        "heartbeat",
+        "complete",
+        "fail",
+        "release",
+        "acknowledge_cancel",
+        "rescue",
+    }
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("guard", GUARDS, ids=str)
+async def test_no_guard_can_be_missing_unnoticed(guard: Guard, sql_lives_databases: SqlLivesDatabases) -> None:
+    async with watched(sql_lives_databases) as (harness, witness):
+        await harness.execute(sabotaged(guard))
+        for seed in range(SEEDS_TO_NOTICE):
+            try:
+                lives = await lived(seed, harness, witness)
+            except Exception as error:  # the database, or whoever plays, was not ready for what happened
+                print(f"{guard}: seed {seed}: {error!r:.200}")
+                return
+            found = check(lives.history)
+            if found or lives.findings or lives.wrong:
+                print(f"{guard}: seed {seed}: {[*found, *lives.findings, *lives.wrong][0]}")
+                return
+    pytest.fail(f"nobody has noticed that it is missing: {guard}")

@@ -1,0 +1,519 @@
+"""Bulk actions: what is listed, what is changed and what is not, who carries on, and what is left of it."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec import UNSET, structs
+
+from rowlock.client import bulk as client
+from rowlock.core.conditions import Compared, Some
+from rowlock.core.job import Job, Status
+from rowlock.core.lifecycle import Completed, Failed, Outcome
+from rowlock.errors import InvalidInput
+from rowlock.stores import bulk as shared
+from rowlock.stores.base import Edit, Store
+from rowlock.stores.bulk import KEPT, PREVIEW_LIFE, SKIPS, VERBS, Bulk, NewBulk, Unfit, sources
+from rowlock.stores.postgres import bulk as on_postgres
+from rowlock.stores.reading import Filter
+from rowlock.stores.sqlite import bulk as on_sqlite
+from tests.stores.harness import NOBODY, START, Harness, PostgresHarness, job, settlement
+from tests.stores.processes import ids as bulk_ids
+from tests.stores.processes import real_job
+from tests.stores.rows import micros
+from tests.stores.test_list import CASES, crowd
+
+MAIL = Filter(topics=["mail"])
+ARGUMENTS: dict[str, dict[str, Any]] = {"reprioritise": {"priority": 7}, "reschedule": {"delay": 90.0}}
+
+
+async def preview(store: Harness, action: str, filter: Filter = MAIL, **options: Any) -> Bulk:
+    given = {"priority": UNSET, "run_at": UNSET, "delay": UNSET, **ARGUMENTS.get(action, {}), **options}
+    everything = filter == Filter()
+    new = client.new_bulk(bulk_ids.one(), action, filter, everything=everything, by="ann", reason="tidy", **given)
+    return await client.prepare(store.store, new, filter)
+
+
+async def started(store: Harness, action: str, filter: Filter = MAIL, **options: Any) -> Bulk:
+    prepared = await preview(store, action, filter, **options)
+    return await client.start(store.store, prepared.id, by="bob")
+
+
+async def outcomes(store: Harness, bulk: Bulk) -> dict[str, str | None]:
+    return {item.job_id: item.outcome for item in await store.store.bulk_items(bulk.id, limit=10_000)}
+
+
+async def dead(store: Harness, count: int, topic: str = "mail", **fields: Any) -> list[str]:
+    return [(await store.settled(Failed("never", final=True), topic=topic, **fields)).id for _ in range(count)]
+
+
+# ── The preview ──
+
+
+async def test_a_preview_lists_what_the_action_can_be_done_to_and_counts_the_rest(store: Harness) -> None:
+    there = {status: (await store.in_status(status)).id for status in in_order(Status)}
+    await store.in_status(Status.FAILED, topic="other")
+    rows, audit = await store.rows(), await store.audit()
+    bulks = {}
+    for action in VERBS:
+        bulk = await preview(store, action)
+        fit = sources(action)
+        listed = {item.job_id: item.status for item in await store.store.bulk_items(bulk.id)}
+        assert listed == {there[status]: status for status in fit}
+        assert (bulk.status, bulk.total, bulk.left) == ("preview", len(fit), len(fit))
+        assert bulk.unfit == {str(status): Unfit(1) for status in frozenset(Status) - fit}
+        assert (bulk.action, bulk.filter, bulk.by, bulk.reason) == (action, {"topics": ["mail"]}, "ann", "tidy")
+        bulks[bulk.id] = bulk
+    assert await store.store.bulks() == sorted(bulks.values(), key=lambda bulk: bulk.id, reverse=True)
+    assert (await store.rows(), await store.audit()) == (rows, audit)  # nothing was changed
+    assert await store.store.run_bulk() is None
+
+
+def in_order(statuses: Iterable[Status]) -> list[Status]:
+    """Pending last, or it would be claimed for another."""
+    return sorted(statuses, key=lambda status: (status is Status.PENDING, status))
+
+
+async def test_states_that_the_filter_asks_for_and_the_action_does_not_take_are_only_counted(store: Harness) -> None:
+    await store.add()
+    bulk = await preview(store, "requeue", Filter(statuses=["pending", "completed"]))
+    assert (bulk.total, bulk.unfit) == (0, {"pending": Unfit(1)})
+    assert (await client.start(store.store, bulk.id, by="ann")).status == "done"
+
+
+async def test_every_filter_lists_what_meets_it(store: Harness) -> None:
+    everyone = await crowd(store)
+    where = Filter(where=Some((Compared("topic", "=", "bills"), Compared("priority", ">", 400))))
+    ids = [one.id for one in everyone[::3]]
+    cases = {
+        **CASES,
+        "where": (where, lambda one: one.topic == "bills" or one.priority > 400),
+        "ids": (Filter(ids=ids), lambda one: one.id in ids),
+    }
+    for n, (name, (filter, wanted)) in enumerate(cases.items()):
+        some = ("cancel", "delete")[n % 2 :][:1] if store.kind == "postgres" else tuple(VERBS)[:4]  # it takes its time
+        for action in some:
+            bulk = await preview(store, action, filter)
+            found = {item.job_id for item in await store.store.bulk_items(bulk.id, limit=1000)}
+            met = [one for one in everyone if wanted(one)]
+            assert found == {one.id for one in met if one.status in sources(action)}, (name, action)
+            assert bulk.total == len(found)
+            unfit = Counter(str(one.status) for one in met if one.status not in sources(action))
+            assert bulk.unfit == {status: Unfit(count) for status, count in unfit.items()}
+
+
+async def test_too_many_is_said_before_anything_is_kept(store: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (shared, on_postgres, on_sqlite):
+        monkeypatch.setattr(module, "MAX_ITEMS", 2)
+    await dead(store, 3)
+    with pytest.raises(InvalidInput, match="filter: more than 2 jobs"):
+        await preview(store, "requeue")
+    assert await store.store.bulks() == []
+    assert await store.fetch("SELECT * FROM _jobs_bulk_items") == []
+
+
+async def test_a_look_that_takes_too_long_is_given_up(store: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store.insert(*[job() for _ in range(3000)])
+    monkeypatch.setattr(on_sqlite, "LONGEST_LOOK", -1.0)
+    monkeypatch.setattr(on_sqlite, "_STEPS", 10)
+    monkeypatch.setattr(on_postgres, "_LOOK", "SET LOCAL statement_timeout = '1ms'")
+    with pytest.raises(InvalidInput, match="add a topic") as caught:
+        await preview(store, "cancel")
+    assert (caught.value.field, caught.value.code) == ("filter", "too_broad")
+    monkeypatch.undo()
+    assert (await preview(store, "cancel")).total == 3000  # the connection is as good as before
+
+
+# ── The run ──
+
+
+async def test_each_is_done_as_the_verb_would_do_it(store: Harness) -> None:
+    """The same jobs twice: what became of them, their histories, the audit and the counters."""
+    edits = {"reprioritise": Edit(priority=7), "reschedule": Edit(run_at=START + timedelta(seconds=90))}
+    for action, verb in VERBS.items():
+        mine, others = [
+            [(await store.in_status(status, topic)).id for status in in_order(sources(action))]
+            for topic in (action, f"{action}.twin")
+        ]
+        bulk = await started(store, action, Filter(topics=[action]))
+        do, edit = getattr(store.store, verb), [edits[action]] if action in edits else []
+        await do(others, *edit, by="bob", reason=bulk.note)
+        ended = await client.run_all(store.store, bulk.id)
+        assert (ended.status, ended.done, ended.skipped, ended.finished_at) == ("done", len(mine), 0, START)
+        assert set((await outcomes(store, bulk)).values()) == {"done"}
+        rows = await store.rows()
+        for one, other in zip(mine, others, strict=True):
+            assert (one in rows) == (other in rows)
+            if one in rows:
+                assert same(rows[one].job) == same(rows[other].job)
+                assert rows[one].ready == rows[other].ready
+                assert await same_story(store, one) == await same_story(store, other)
+        audit = [entry for entry in await store.audit() if entry.reason == bulk.note]
+        [listed, twins] = [
+            sorted(repr((entry.by, entry.action, entry.data)) for entry in audit if entry.topic == topic)
+            for topic in (action, f"{action}.twin")
+        ]
+        assert listed == twins != []
+        stats = (await store.store.stats()).topics
+        assert stats.get(action) == stats.get(f"{action}.twin")
+
+
+def same(one: Job) -> Job:
+    return structs.replace(one, id="", topic="")
+
+
+async def same_story(store: Harness, job_id: str) -> list[Any]:
+    return [(event.event, event.status, event.version, event.by, event.data) for event in await store.events(job_id)]
+
+
+async def test_what_came_later_or_has_moved_is_left_alone(store: Harness) -> None:
+    kept, requeued, again, deleted, run = await dead(store, 5)
+    cancelled = (await store.in_status(Status.CANCELLED)).id
+    bulk = await started(store, "requeue")
+    late = await dead(store, 2)
+    await store.store.requeue([requeued], by="eve")
+    await store.store.requeue([again], by="eve")
+    await store.store.cancel([again], by="eve")
+    await store.store.requeue([cancelled], by="eve")  # as it was, by its status and version; but it has been away
+    await store.store.cancel([cancelled], by="eve")
+    await store.store.delete([deleted], by="eve")
+    await store.store.requeue([run], by="eve")
+    [claimed] = [one for one in (await store.claim("w1")).jobs if one.id == run]
+    await store.store.settle([settlement(claimed, Completed(), ran=0.0)])
+    untouched = {job_id: row for job_id, row in (await store.rows()).items() if job_id != kept}
+    ended = await client.run_all(store.store, bulk.id)
+    assert await outcomes(store, bulk) == {
+        kept: "done", requeued: "changed", again: "changed", cancelled: "changed", deleted: "gone", run: "changed",
+    }  # fmt: skip
+    assert (ended.done, ended.changed, ended.gone, ended.skipped) == (1, 4, 1, 5)
+    rows = await store.rows()
+    assert {job_id: row for job_id, row in rows.items() if job_id != kept} == untouched
+    assert rows[kept].job.status is Status.PENDING
+    assert {rows[job_id].job.status for job_id in late} == {Status.FAILED}
+
+
+async def test_an_id_that_was_used_again_is_another_job(store: Harness) -> None:
+    first = await store.add()
+    bulk = await started(store, "cancel")
+    await store.store.delete([first], by="eve")
+    await store.advance(1)
+    await store.insert(job(id=first))
+    await client.run_all(store.store, bulk.id)
+    assert await outcomes(store, bulk) == {first: "changed"}
+    assert (await store.job(first)).status is Status.PENDING
+
+
+async def test_completed_jobs_are_deleted_from_the_archive(store: Harness) -> None:
+    done = [(await store.settled(Completed())).id for _ in range(3)]
+    bulk = await started(store, "delete", Filter(statuses=["completed"]))
+    await store.store.delete(done[:1], by="eve")
+    later = (await store.settled(Completed())).id
+    await client.run_all(store.store, bulk.id)
+    assert await outcomes(store, bulk) == {done[0]: "gone", done[1]: "done", done[2]: "done"}
+    assert (await store.rows()).keys() == {later}
+
+
+async def test_a_key_that_is_taken_names_who_has_it(store: Harness) -> None:
+    """Of rivals among the listed, in one batch or in two, the oldest wins."""
+    rivals = await dead(store, 4, key="a")
+    [other] = await dead(store, 1, key="b")
+    holder = await store.add(key="b")
+    bulk = await started(store, "requeue")
+    await store.store.run_bulk(bulk.id, limit=2)
+    await client.run_all(store.store, bulk.id)
+    found = {item.job_id: (item.outcome, item.holder) for item in await store.store.bulk_items(bulk.id)}
+    assert found == {
+        rivals[0]: ("done", None), **dict.fromkeys(rivals[1:], ("key_taken", rivals[0])),
+        other: ("key_taken", holder),
+    }  # fmt: skip
+    assert (await store.store.bulks([bulk.id]))[0].key_taken == 4
+
+
+async def test_a_delay_counts_from_the_start_for_every_job(store: Harness) -> None:
+    ids = [await store.add() for _ in range(4)]
+    bulk = await preview(store, "reschedule", delay=60.0)
+    await store.advance(10)
+    await client.start(store.store, bulk.id, by="ann")
+    for _ in range(2):
+        await store.advance(10)
+        await store.store.run_bulk(bulk.id, limit=2)
+    assert {(await store.job(job_id)).run_at for job_id in ids} == {START + timedelta(seconds=70)}
+
+
+async def test_reschedule_to_a_time(store: Harness) -> None:
+    job_id, at = await store.add(), START + timedelta(days=1)
+    bulk = await started(store, "reschedule", delay=UNSET, run_at=at)
+    assert bulk.arguments == {"run_at": micros(at)}
+    await client.run_all(store.store, bulk.id)
+    assert (await store.job(job_id)).run_at == at
+    assert not (await store.row(job_id)).ready
+
+
+# ── Its life ──
+
+
+async def test_start_stop_and_go_on(store: Harness) -> None:
+    ids = await dead(store, 5)
+    bulk = await started(store, "requeue")
+    assert (bulk.status, bulk.started_by, bulk.started_at, bulk.finished_at) == ("running", "bob", START, None)
+    now = await store.advance(2)
+    moved = await store.store.run_bulk(limit=2)
+    assert moved is not None
+    assert (moved.status, moved.done, moved.left, moved.moved_at, moved.rate) == ("running", 2, 3, now, 1.0)
+    stopped = await client.stop(store.store, bulk.id, by="eve", reason="enough")
+    assert (stopped.status, stopped.done, stopped.finished_at) == ("stopped", 2, now)
+    assert await store.store.run_bulk() is None
+    assert [await story_end(store, job_id) for job_id in ids] == ["requeued"] * 2 + ["failed"] * 3
+    assert [item.job_id for item in await store.store.bulk_items(bulk.id, outcome="unrun")] == ids[2:]
+    again = await client.start(store.store, bulk.id, by="ann")
+    assert (again.status, again.finished_at, again.started_at) == ("running", None, START)
+    assert (await client.run_all(store.store, bulk.id)).done == 5
+    entries = [entry for entry in await store.audit() if entry.action.startswith("bulk")]
+    assert [(entry.by, entry.action, entry.reason) for entry in entries] == [
+        ("bob", "bulk_start", "tidy"), ("eve", "bulk_stop", "enough"), ("ann", "bulk_start", "tidy"),
+    ]  # fmt: skip
+    what = {"bulk": bulk.id, "action": "requeue", "arguments": {}, "filter": {"topics": ["mail"]}, "count": 5}
+    assert entries[0].data == what
+    assert entries[1].data == {"bulk": bulk.id, "done": 2, "left": 3}
+
+
+async def story_end(store: Harness, job_id: str) -> str:
+    return (await store.story(job_id))[-1]
+
+
+async def test_those_that_run_take_turns(store: Harness) -> None:
+    await dead(store, 4)
+    await dead(store, 4, topic="bills")
+    bulks = [await started(store, "requeue", Filter(topics=[topic])) for topic in ("mail", "bills")]
+    seen = []
+    for _ in range(4):
+        await store.advance(1)
+        moved = await store.store.run_bulk(limit=2)
+        assert moved is not None
+        seen.append(moved.id)
+    assert seen in ([bulks[0].id, bulks[1].id] * 2, [bulks[1].id, bulks[0].id] * 2)
+    assert await store.store.run_bulk() is None
+
+
+async def test_what_is_not_there_is_neither_started_nor_stopped(store: Harness) -> None:
+    assert not await store.store.start_bulk(NOBODY, by="ann")
+    assert not await store.store.stop_bulk(NOBODY, by="ann")
+    bulk = await preview(store, "requeue")
+    assert not await store.store.stop_bulk(bulk.id, by="ann")
+    assert await store.store.start_bulk(bulk.id, by="ann")  # and it is done: there was nothing to do
+    assert not await store.store.start_bulk(bulk.id, by="ann")
+    assert not await store.store.stop_bulk(bulk.id, by="ann")
+
+
+async def test_previews_live_for_an_hour_and_the_rest_for_a_week(store: Harness) -> None:
+    await dead(store, 3)
+    bulks = {name: await preview(store, "requeue") for name in ("old", "stopped", "running")}
+    for name in ("stopped", "running"):
+        await client.start(store.store, bulks[name].id, by="ann")
+    await client.stop(store.store, bulks["stopped"].id, by="ann", reason=None)
+    assert await store.store.prune_bulks() == 0
+    await store.advance(PREVIEW_LIFE)
+    assert not await store.store.start_bulk(bulks["old"].id, by="ann")  # its list may be half gone
+    await pruned(store, limit=2)
+    assert {bulk.id for bulk in await store.store.bulks()} == {bulks["stopped"].id, bulks["running"].id}
+    await store.advance(KEPT)
+    assert not await store.store.start_bulk(bulks["stopped"].id, by="ann")
+    await pruned(store, limit=2)
+    assert [bulk.id for bulk in await store.store.bulks()] == [bulks["running"].id]
+    assert len(await store.fetch("SELECT * FROM _jobs_bulk_items")) == 3
+
+
+async def pruned(store: Harness, limit: int) -> None:
+    while await store.store.prune_bulks(limit):
+        pass
+
+
+async def test_a_list_that_somebody_has_emptied_has_an_end(store: Harness) -> None:
+    await dead(store, 3)
+    bulk = await started(store, "requeue")
+    await store.execute("DELETE FROM _jobs_bulk_items")
+    assert (await client.run_all(store.store, bulk.id)).status == "done"
+
+
+async def test_the_same_preview_again_is_the_one_that_is_there(store: Harness) -> None:
+    """After a reply that was lost."""
+    await dead(store, 1)
+    new = NewBulk(id=bulk_ids.one(), action="requeue", arguments={}, filter={}, unfit={}, by="ann")
+    first = await store.store.create_bulk(new, MAIL)
+    await dead(store, 1)
+    assert await store.store.create_bulk(new, MAIL) == first
+    assert len(await outcomes(store, first)) == first.total == 1
+
+
+async def test_pages_of_items_and_of_bulks(store: Harness) -> None:
+    ids = sorted(await dead(store, 5))
+    bulks = [await preview(store, "requeue") for _ in range(3)]
+    first = await store.store.bulk_items(bulks[0].id, limit=2)
+    assert [item.job_id for item in first] == ids[:2]
+    rest = await store.store.bulk_items(bulks[0].id, after=first[-1].job_id)
+    assert [item.job_id for item in rest] == ids[2:]
+    newest = sorted((bulk.id for bulk in bulks), reverse=True)
+    assert [bulk.id for bulk in await store.store.bulks(limit=2)] == newest[:2]
+    assert [bulk.id for bulk in await store.store.bulks(before=newest[1])] == newest[2:]
+
+
+# ── Many at once ──
+
+
+async def test_many_who_work_on_it_do_each_job_once(real_store: Harness) -> None:
+    await real_store.insert(*[real_job() for _ in range(600)])
+    bulk = await started(real_store, "cancel")
+    workers = [await real_store.another() for _ in range(6)]
+
+    async def work(store: Any) -> None:
+        while (await client.get(store, bulk.id)).status == "running":
+            await store.run_bulk(limit=50)
+
+    await asyncio.gather(*map(work, workers))
+    [ended] = await real_store.store.bulks([bulk.id])
+    assert (ended.done, ended.skipped, ended.status) == (600, 0, "done")
+    [(times,)] = await real_store.fetch("SELECT count(*) FROM _jobs_audit WHERE action = 'cancel'")
+    assert times == 600
+    assert (await real_store.store.stats()).cancelled == 600
+
+
+async def test_when_stop_returns_nothing_more_is_changed(real_store: Harness) -> None:
+    await real_store.insert(*[real_job() for _ in range(2000)])
+    bulk = await started(real_store, "cancel")
+    other = await real_store.another()
+    running = asyncio.create_task(client.run_all(other, bulk.id))
+    while not (await client.get(real_store.store, bulk.id)).done:
+        pass  # each look is a round trip
+    stopped = await client.stop(real_store.store, bulk.id, by="ann", reason=None)
+    assert (await real_store.store.stats()).cancelled == stopped.done
+    assert (await running).done == stopped.done < 2000
+    assert (await real_store.store.stats()).cancelled == stopped.done
+
+
+async def test_others_at_the_same_moment(real_store: Harness) -> None:
+    """What is done came right behind what was listed, in the job's own history, and once."""
+    jobs = [real_job() for _ in range(200)]
+    await real_store.insert(*jobs)
+    await real_store.store.cancel([one.id for one in jobs], by="ann")
+    listed = await real_store.rows()
+    bulk = await started(real_store, "requeue")
+    others = [await real_store.another() for _ in range(3)]
+    running = True
+
+    async def meddle(store: Store, chance: random.Random) -> None:
+        while running:
+            some = [one.id for one in chance.sample(jobs, 3)]
+            await store.requeue(some, by="eve")
+            await store.cancel(some, by="eve")
+
+    async def run() -> None:
+        nonlocal running
+        while await real_store.store.run_bulk(bulk.id, limit=5):
+            pass
+        running = False
+
+    await asyncio.gather(run(), *(meddle(store, random.Random(n)) for n, store in enumerate(others)))
+    rows, told = await real_store.rows(), await outcomes(real_store, bulk)
+    assert {"done", "changed"} <= set(told.values())
+    for job_id, outcome in told.items():
+        ours = [n for n, entry in enumerate(rows[job_id].history) if entry.get("reason") == bulk.note]
+        assert ours == ([len(listed[job_id].history)] if outcome == "done" else [])
+
+
+ACTS = ("requeue", "cancel", "delete", "update", "claim", "insert", "settle")
+
+
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(3, 23))])
+async def test_whatever_others_do_meanwhile(real_store: Harness, seed: int) -> None:
+    """Random changes by others before and between batches. What is done was as it was listed; the rest was not
+    touched by us; the counters of the object are those of its items."""
+    chance = random.Random(seed)
+    action = chance.choice(sorted(VERBS))
+    await real_store.insert(*[real_job(key=chance.choice([None, None, "a", "b"])) for _ in range(40)])
+    await disturb(real_store, chance, 60)
+    listed = await real_store.rows()
+    bulk = await started(real_store, action)
+    marks = {item.job_id: item.status for item in await real_store.store.bulk_items(bulk.id, limit=1000)}
+    assert marks == {i: row.job.status for i, row in listed.items() if row.job.status in sources(action)}
+    await disturb(real_store, chance, 15)
+    done: set[str] = set()
+    while (await client.get(real_store.store, bulk.id)).status == "running":
+        before = await real_store.rows()
+        await real_store.store.run_bulk(limit=chance.randint(1, 9))
+        after = await real_store.rows()
+        told = await outcomes(real_store, bulk)
+        now = {job_id for job_id, outcome in told.items() if outcome == "done"} - done
+        for job_id in now:  # it had not moved
+            assert before[job_id].job.status is marks[job_id]
+            assert before[job_id].job.events_count == listed[job_id].job.events_count
+            assert job_id not in after or bulk.note in str(after[job_id].history[-1])
+        for job_id in before.keys() - now:
+            assert after[job_id] == before[job_id]
+        done |= now
+        await disturb(real_store, chance, 6)
+    [ended] = await real_store.store.bulks([bulk.id])
+    told = await outcomes(real_store, bulk)
+    counted = {name: list(told.values()).count(name) for name in ("done", *SKIPS)}
+    assert counted == {name: getattr(ended, name) for name in counted}
+    assert None not in told.values()
+    entries = [entry.job_id for entry in await real_store.audit() if entry.reason == bulk.note]
+    assert sorted(map(str, entries)) == sorted(done)
+
+
+async def disturb(store: Harness, chance: random.Random, acts: int) -> None:
+    for _ in range(acts):
+        rows = [row.job for row in (await store.rows()).values()]
+        some = [one.id for one in chance.sample(rows, min(len(rows), 2))]
+        match chance.choice(ACTS):
+            case "requeue":
+                await store.store.requeue(some, by="eve")
+            case "cancel":
+                await store.store.cancel(some, by="eve")
+            case "delete" if len(rows) > 25:
+                await store.store.delete(some, by="eve")
+            case "update":
+                await store.store.update(some, Edit(priority=chance.randint(1, 200)), by="eve")
+            case "claim":
+                await store.claim("w1", limit=2)
+            case "settle":
+                held = [one for one in rows if one.locked_by is not None and one.finished_at is None]
+                outcome: Outcome = Completed() if chance.random() < 0.5 else Failed("never", final=True)
+                await store.store.settle([settlement(one, outcome, ran=0.0) for one in held[:2]])
+            case _:
+                await store.insert(real_job(key=chance.choice([None, "a", "b"])))
+
+
+# ── PostgreSQL's own: other transactions ──
+
+
+async def test_a_key_that_a_transaction_is_about_to_take_holds_up_nobody_else(
+    postgres_bulk: PostgresHarness,
+) -> None:
+    store = postgres_bulk
+    jobs = [real_job(key=f"k{n}") for n in range(30)]
+    await store.insert(*jobs)
+    await store.store.cancel([one.id for one in jobs], by="ann")
+    bulk = await started(store, "requeue")
+    connection = await store.connection()
+    async with connection.transaction():  # the application's own: it may take as long as it likes
+        await connection.execute(
+            "INSERT INTO _jobs (id, created, updated, run_at, timeout, priority, max_retries, ready, topic, status, "
+            "key, payload) "
+            "VALUES (gen_random_uuid(), now(), now(), now(), 60, 100, 3, true, 'mail', 'pending', 'k7', '{}')"
+        )
+        ended = await client.run_all(store.store, bulk.id)
+    assert (ended.done, ended.locked) == (29, 1)
+    assert [item.job_id for item in await store.store.bulk_items(bulk.id, outcome="locked")] == [jobs[7].id]
+
+
+@pytest.fixture
+async def postgres_bulk(request: pytest.FixtureRequest) -> Any:
+    from tests.stores.conftest import StoreDatabases, opened
+
+    databases: StoreDatabases = request.getfixturevalue("store_databases")
+    async with databases.fresh() as url, opened(PostgresHarness(url, virtual=False)) as harness:
+        yield harness
