@@ -22,7 +22,7 @@ async def test_one_link_leads_to_a_page_that_lives(browser: Browser) -> None:
             await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
             await expect(page.get_by_text("newsletter.send is paused")).to_be_visible()
             await expect(page.get_by_text("No live worker knows legacy.import")).to_be_visible()
-            for screen in ("jobs", "failures", "topics", "workers", "audit"):
+            for screen in ("jobs", "failures", "topics", "workers", "audit", "bulk"):
                 await visitor.go(screen)
                 await expect(page.locator("tbody tr").first).to_be_visible()
             await visitor.go("jobs")

@@ -13,6 +13,7 @@ from rowlock.core.job import Job
 from rowlock.core.retry import Delays
 from rowlock.errors import RowlockError
 from rowlock.jobs import Jobs
+from rowlock.stores.reading import Filter
 
 RECENT = 400  # jobs that are remembered, for the picture
 
@@ -113,7 +114,14 @@ class Customers:
                 await self._enqueue("invoice.remind", {"invoice": n}, delay=4)
             if n % 6 == 4:
                 await self._enqueue("order.express", {"order": n}, priority="explicit")
+            if n % 30 == 15:
+                await self._complain()
             await asyncio.sleep(0.4)
+
+    async def _complain(self) -> None:
+        """Somebody requeues all that failed for want of a warehouse. It won't help."""
+        lost = Filter(topics=["stock.sync"], statuses=["failed"])
+        await self._jobs.bulk("requeue", lost, dry_run=False, reason="it must be there", by="ann@example.org")
 
     async def _enqueue(self, topic: str, payload: dict[str, object], **options: object) -> str:
         made = await self._jobs.enqueue(topic, payload, **options)  # type: ignore[arg-type]
