@@ -12,12 +12,12 @@ DURATION ?= 2h
 # Some shells set it. Tests start hundreds of interpreters, and each would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test proof faults faults-long bench bench-quick check format clean
+.PHONY: help demo test proof faults faults-long bench bench-quick check format clean ui ui-test ui-load
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
-demo: $(READY) ## see it work, in this terminal (ARGS="--for 30" ends it by itself)
+demo: $(READY) ## see it work, in this terminal and on a page (ARGS="--for 30" ends it by itself)
 	@$(BIN)/rowlock demo $(ARGS)
 
 test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in parallel)
@@ -26,6 +26,12 @@ test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in par
 proof: $(READY) ## try to break every promise (docs/reliability.md); takes minutes
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime tests/cli tests/http $(ARGS)
+
+ui-test: $(READY) ## the page in a real browser: every screen, every action, on each database
+	$(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/ui $(ARGS)
+
+ui-load: $(READY) ## the page beside a million jobs, and ten minutes of 5,000 changes a second
+	$(BIN)/python -m benchmarks.page $(ARGS)
 
 faults: $(READY) ## kill, freeze, cut off, fill up: every fault suite, about 15 minutes (ARGS="kills --seed 7")
 	$(BIN)/python -m tests.faults $(ARGS)
@@ -46,6 +52,15 @@ check: $(READY) ## lint, formatting, types, import rules
 	$(BIN)/lint-imports
 	$(BIN)/python tools/sync_twin.py --check
 	$(BIN)/python tools/openapi.py --check
+	$(BIN)/python tools/ui.py --check
+
+ui: $(READY) ui/node_modules/.ready ## build the admin page from ui/ (needs Node 20 or later; what it makes is checked in)
+	cd ui && npm run --silent check && npm run --silent build
+	$(BIN)/python tools/ui.py
+
+ui/node_modules/.ready: ui/package-lock.json
+	cd ui && npm ci --silent
+	touch $@
 
 format: $(READY) ## rewrite the sources in the house style
 	$(BIN)/python tools/sync_twin.py
@@ -54,7 +69,7 @@ format: $(READY) ## rewrite the sources in the house style
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and everything else that was made
-	rm -rf $(VENV) .bench benchmarks/node/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .bench benchmarks/node/node_modules ui/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml tools/venv

@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 
 DEMO = [sys.executable, "-m", "rowlock", "demo"]
+PAGE = re.compile(r"Open the page: http://127\.0\.0\.1:\d+/_/setup#rlo_\S+&email=\S+&password=\S+$")
 SUMMARY = re.compile(r"\d+ jobs in \d+ s: \d+ completed, \d+ failed, \d+ cancelled, \d+ not done yet$")
 
 
 def test_it_tells_what_happens_and_sums_up() -> None:
     ended = subprocess.run([*DEMO, "--for", "3"], capture_output=True, text=True, timeout=100)
     assert (ended.returncode, ended.stderr) == (0, "")
-    *lines, summary = ended.stdout.splitlines()
+    page, _, *lines, summary = ended.stdout.splitlines()
+    assert PAGE.match(page)
     assert SUMMARY.match(summary)
     told = {(line.split()[2], line.split()[3]) for line in lines}
     assert ("mail.send", "completed") in told

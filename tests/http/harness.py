@@ -369,17 +369,22 @@ class Server:
         self._uvicorn.should_exit = True
         self._thread.join(30)
 
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        self._thread.start()
+        assert self._started.wait(30)
+        assert self.port
+        try:
+            yield
+        finally:
+            self.stop()
+
     @classmethod
     @contextlib.contextmanager
     def running(cls, url: str, **settings: Any) -> Iterator["Server"]:
         server = cls(url, **settings)
-        server._thread.start()
-        assert server._started.wait(30)
-        assert server.port
-        try:
+        with server.serving():
             yield server
-        finally:
-            server.stop()
 
 
 REAL_HASHER = passwords._hasher

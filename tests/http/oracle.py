@@ -247,9 +247,11 @@ REQUESTS: dict[str, Prepare] = {
     "GET /readyz": plain("/readyz"),
     "GET /metrics": plain("/metrics"),
     "GET /api/openapi.json": plain("/api/openapi.json"),
-    "GET /_/setup": plain("/_/setup", done=404),
-    "GET /_/setup.js": plain("/_/setup.js"),
-    "GET /_/setup.css": plain("/_/setup.css"),
+    "GET /": plain("/", done=307),
+    "GET /_": plain("/_/"),
+    "GET /_/setup": plain("/_/setup", done=307),
+    "GET /_/me": plain("/_/me"),
+    "GET /_/{name}": plain("/_/icon.svg"),
 }
 
 

@@ -216,8 +216,8 @@ def test_what_anyone_may_call_is_a_short_list() -> None:
     """Whoever adds to it thinks twice."""
     public = {signature(route) for route in by_name().values() if route.access.kind in ("probe", "public")}
     assert public == {
-        "GET /healthz", "GET /readyz", "POST /api/auth/login", "POST /api/auth/setup", "GET /_/setup",
-        "GET /_/setup.js", "GET /_/setup.css",
+        "GET /healthz", "GET /readyz", "POST /api/auth/login", "POST /api/auth/setup",
+        "GET /", "GET /_", "GET /_/setup", "GET /_/me", "GET /_/{name}",
     }  # fmt: skip
     assert PUBLIC.bounded is False
 

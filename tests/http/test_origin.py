@@ -267,7 +267,7 @@ async def test_over_https_a_cookie_without_the_prefix_is_not_taken(sqlite_world:
 
 
 async def test_every_answer_has_the_headers_that_browsers_heed(sqlite_world: World) -> None:
-    for path in ("/healthz", "/api/jobs", "/nothing", "/api/openapi.json", "/_/setup.js", "/metrics"):
+    for path in ("/healthz", "/api/jobs", "/nothing", "/api/openapi.json", "/_/me", "/metrics"):
         for base in ("http://localhost", "https://localhost"):
             headers = (await sqlite_world.get("admin token", path, base=base)).headers
             assert headers.get("x-content-type-options") == "nosniff"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rowlock.cli.demo_page import served
 from rowlock.cli.options import Span
 from rowlock.cli.sample import Customers, register
 from rowlock.cli.show import is_fancy
@@ -39,7 +40,7 @@ _LOOKS = {
 @click.option("--for", "seconds", type=Span(), metavar="SPAN", help="End after so long: 30, 2m. Else Ctrl-C ends it.")
 @click.option("--url", help="Another database than an SQLite file of its own, which is removed at the end.")
 def demo(seconds: float | None, url: str | None) -> None:
-    """See it work: a database, a worker, and customers who enqueue all kinds of jobs.
+    """See it work: a database, a worker, customers who enqueue all kinds of jobs, and the page that shows it all.
 
     Some are quick, some report their progress, some fail and are retried, some never succeed, some are cancelled, some
     wait for their time, some overtake all others.
@@ -62,16 +63,20 @@ async def _run(url: str, seconds: float | None) -> None:
         before = await jobs.stats()
         await jobs.start(concurrency=8, grace=3)
         customers = Customers(jobs)
-        shopping = asyncio.create_task(customers.shop())
-        shopping.add_done_callback(lambda _: enough.set())
-        began = time.monotonic()
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await (_watch if is_fancy() else _tell)(jobs, customers, enough, began)
-        finally:
-            shopping.cancel()
-            customers.leave()
+        await customers.open()
+        async with served(jobs) as link:
+            if link is not None:
+                click.echo(f"Open the page: {link}\n")
+            shopping = asyncio.create_task(customers.shop())
+            shopping.add_done_callback(lambda _: enough.set())
+            began = time.monotonic()
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await (_watch if is_fancy() else _tell)(jobs, customers, enough, began)
+            finally:
+                shopping.cancel()
+                customers.leave()
         took = time.monotonic() - began
         await jobs.stop()
         _sum_up(before, await jobs.stats(), customers.enqueued, took)

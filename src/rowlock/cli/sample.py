@@ -13,10 +13,12 @@ from rowlock.core.job import Job
 from rowlock.core.retry import Delays
 from rowlock.errors import RowlockError
 from rowlock.jobs import Jobs
+from rowlock.stores.reading import Filter
 
 RECENT = 400  # jobs that are remembered, for the picture
 
 _PAGES = 40
+_ACCOUNT = 9_007_199_254_740_993  # the first number that a browser would round
 
 
 def register(jobs: Jobs) -> None:
@@ -32,13 +34,17 @@ def register(jobs: Jobs) -> None:
         for page in range(_PAGES):
             ctx.check()
             ctx.progress(100 * page / _PAGES, stage="rendering", message=f"page {page + 1} of {_PAGES}")
+            if page % 15 == 14:
+                ctx.log(f"page {page + 1} has no picture", level="warning")
             time.sleep(random.uniform(0.05, 0.15))  # noqa: S311 - a demo
         ctx.log(f"report {report} has {_PAGES} pages")
         return {"pages": _PAGES}
 
     @jobs.task("payment.check", retry=Delays((1.0, 2.0)))  # fails at first, then succeeds
-    async def check_payment(job: Job, order: int) -> str:
+    async def check_payment(job: Job, order: int, account: int, card: dict[str, str]) -> str:
         await asyncio.sleep(0.2)
+        if order % 4 == 0:
+            raise PermissionError("the bank says that this card was stolen")
         if job.retries < 2:
             raise ConnectionError(f"the bank is not answering (try {job.retries + 1})")
         return f"order {order} is paid"
@@ -58,6 +64,10 @@ def register(jobs: Jobs) -> None:
     async def remind(invoice: int) -> None:
         await asyncio.sleep(0.1)
 
+    @jobs.task("newsletter.send")  # paused: see Customers.open
+    async def send_newsletter(issue: int) -> None:
+        await asyncio.sleep(0.1)
+
     @jobs.task("order.express")  # overtakes everything that waits
     async def express(order: int) -> str:
         await asyncio.sleep(0.3)
@@ -73,6 +83,15 @@ class Customers:
         self.enqueued = 0
         self._changes_of_mind: set[asyncio.Task[None]] = set()
 
+    async def open(self) -> None:
+        """What should stand somewhere from the beginning: a topic that is paused, and one that no worker knows."""
+        await self._jobs.pause("newsletter.send", reason="the text has a typo", by="ann@example.org")
+        for issue in range(3):
+            await self._enqueue("newsletter.send", {"issue": issue}, tags=["marketing"], priority="backfill")
+        await self._enqueue(
+            "legacy.import", {"account": _ACCOUNT, "password": "hunter2"}, scope="account", scope_id="7"
+        )
+
     async def shop(self) -> None:
         n = 0
         while True:
@@ -80,7 +99,8 @@ class Customers:
             for customer in range(random.randint(1, 3)):  # noqa: S311 - a demo
                 await self._enqueue("mail.send", {"to": f"customer{n}.{customer}@example.org"})
             if n % 3 == 1:
-                await self._enqueue("payment.check", {"order": n})
+                order = {"order": n, "account": _ACCOUNT, "card": {"number": "…4242", "token": "tok_demo"}}
+                await self._enqueue("payment.check", order, key=f"order-{n}", scope="user", scope_id=str(n % 9))
             if n % 5 == 1:
                 await self._enqueue("report.render", {"report": n}, priority="backfill")
             if n % 7 == 2:
@@ -94,7 +114,14 @@ class Customers:
                 await self._enqueue("invoice.remind", {"invoice": n}, delay=4)
             if n % 6 == 4:
                 await self._enqueue("order.express", {"order": n}, priority="explicit")
+            if n % 30 == 15:
+                await self._complain()
             await asyncio.sleep(0.4)
+
+    async def _complain(self) -> None:
+        """Somebody requeues all that failed for want of a warehouse. It won't help."""
+        lost = Filter(topics=["stock.sync"], statuses=["failed"])
+        await self._jobs.bulk("requeue", lost, dry_run=False, reason="it must be there", by="ann@example.org")
 
     async def _enqueue(self, topic: str, payload: dict[str, object], **options: object) -> str:
         made = await self._jobs.enqueue(topic, payload, **options)  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ from rowlock.http import (
     service,
     sessions,
     streams,
+    ui,
     workers,
 )
 from rowlock.http.bulk_runner import BulkRunner
@@ -54,14 +55,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock.http")
 
-_PARTS = (jobs, redacting, bulk, streams, series, failures, operators, workers, access, sessions, service)
+_PARTS = (jobs, redacting, bulk, streams, series, failures, operators, workers, access, sessions, service, ui)
 ROUTES = [route for part in _PARTS for route in part.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
 _PROCESS, _NUMBERS = secrets.token_hex(4), count(1)
 _JSON = "application/json"
+_UNCACHED = (b"cache-control", b"no-store")
 _ALWAYS = [
-    (b"cache-control", b"no-store"),
+    _UNCACHED,
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
@@ -168,10 +170,12 @@ class Api:
         if passage.origin is not None:
             headers += [(b"access-control-allow-origin", passage.origin.encode("latin-1")), (b"vary", b"Origin")]
         if response.headers:
+            if any(name == "cache-control" for name, _ in response.headers):
+                headers.remove(_UNCACHED)
             headers += [(name.encode(), value.encode("latin-1")) for name, value in response.headers]
         body = b"" if scope["method"] == "HEAD" else response.body
         stream = None if scope["method"] == "HEAD" else response.stream
-        if response.status != 204 and response.stream is None:
+        if response.status not in (204, 304) and response.stream is None:
             headers.append((b"content-length", str(len(response.body)).encode()))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         if stream is not None:

@@ -61,7 +61,7 @@ class Doorkeeper:
                 return origin
             if not self._is_own(request, origin):
                 raise _foreign()
-        elif request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        elif request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not _is_visit(request):
             raise _foreign()
         return None
 
@@ -170,6 +170,12 @@ def host_name(host: str) -> str:
     """Without the port."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
     return name.removeprefix("[").removesuffix("]")
+
+
+def _is_visit(request: Request) -> bool:
+    """Someone follows a link to the admin page, from a mail or a chat. It is opened, not read by the other page."""
+    to_page = request.path in ("/", "/_", "/_/setup") and request.method in ("GET", "HEAD")
+    return to_page and request.headers.get("sec-fetch-mode") == "navigate"
 
 
 def _foreign() -> Problem:

@@ -23,10 +23,11 @@ def text() -> bytes:
 def document() -> dict[str, Any]:
     from rowlock.http.app import ROUTES
 
-    shapes = [shape for route in ROUTES for shape in (route.body, *route.answers) if shape is not None]
+    routes = [route for route in ROUTES if route.documented]
+    shapes = [shape for route in routes for shape in (route.body, *route.answers) if shape is not None]
     _, components = msgspec.json.schema_components([*shapes, ProblemBody], ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
-    for route in ROUTES:
+    for route in routes:
         path = route.path.replace("*}", "}")
         paths.setdefault(path, {})[route.method.lower()] = _operation(route)
     return {

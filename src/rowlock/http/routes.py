@@ -72,6 +72,11 @@ class Route(Struct, frozen=True, kw_only=True):
         return self.method != "GET" if self.access.writes is None else self.access.writes
 
     @property
+    def documented(self) -> bool:
+        """Pages are for people, and no part of the API."""
+        return self.path != "/" and not self.path.startswith("/_")
+
+    @property
     def name(self) -> str:
         return self.handler.__name__
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from functools import cache
-from importlib.resources import files
 
 import msgspec
 
-from rowlock.access import superusers
 from rowlock.errors import RowlockError
 from rowlock.http import metrics
 from rowlock.http.call import Call
-from rowlock.http.problems import Problem
 from rowlock.http.response import Response, answer
-from rowlock.http.routes import KNOWN, PROBE, PUBLIC, Route, scope
+from rowlock.http.routes import KNOWN, PROBE, Route, scope
 from rowlock.stores.base import Store
 
 _PATIENCE = 5.0  # seconds for the database to answer
@@ -81,30 +77,6 @@ async def get_openapi(call: Call) -> Response:
     return Response(text())
 
 
-async def get_setup_page(call: Call) -> Response:
-    """The form behind the one-time link. The secret is in the URL's fragment, which browsers keep to themselves."""
-    if await superusers.is_set_up(await call.store()):
-        raise Problem(404, "no_such_path", "there is nothing at this path")
-    policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'none'; "
-    policy += "base-uri 'none'; frame-ancestors 'none'"
-    page = Response(_file("setup.html"), media="text/html; charset=utf-8")
-    page.headers = [("content-security-policy", policy)]
-    return page
-
-
-async def get_setup_script(call: Call) -> Response:
-    return Response(_file("setup.js"), media="text/javascript; charset=utf-8")
-
-
-async def get_setup_style(call: Call) -> Response:
-    return Response(_file("setup.css"), media="text/css; charset=utf-8")
-
-
-@cache
-def _file(name: str) -> bytes:
-    return (files("rowlock.http") / "pages" / name).read_bytes()
-
-
 ROUTES = [
     Route(
         method="GET", path="/healthz", access=PROBE, handler=get_health, summary="Does this process answer?",
@@ -119,16 +91,4 @@ ROUTES = [
         media=metrics.MEDIA,
     ),
     Route(method="GET", path="/api/openapi.json", access=KNOWN, handler=get_openapi, summary="This, for programs"),
-    Route(
-        method="GET", path="/_/setup", access=PUBLIC, handler=get_setup_page, media="text/html",
-        summary="The page behind the one-time link", errors=(404,),
-    ),
-    Route(
-        method="GET", path="/_/setup.js", access=PUBLIC, handler=get_setup_script, media="text/javascript",
-        summary="Its script",
-    ),
-    Route(
-        method="GET", path="/_/setup.css", access=PUBLIC, handler=get_setup_style, media="text/css",
-        summary="Its looks",
-    ),
 ]  # fmt: skip

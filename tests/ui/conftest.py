@@ -1,0 +1,49 @@
+"""`visitor`: a browser before a server over a database of each kind in turn."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+pytest.importorskip("playwright", reason="the tests of the page need Playwright")
+
+from playwright.async_api import Browser, async_playwright
+
+from tests.http.conftest import (  # noqa: F401 - the fixtures are ours as well
+    http_database,
+    place,
+    quick_passwords,
+    sqlite_place,
+    sqlite_world,
+    template,
+    world,
+)
+from tests.http.harness import Server, World
+from tests.ui.browser import Visitor, chromium, visiting
+
+
+@pytest.fixture(scope="session")
+def chromium_address() -> Iterator[str]:
+    with chromium() as address:
+        yield address
+
+
+@pytest.fixture
+async def browser(chromium_address: str) -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        connected = await playwright.chromium.connect_over_cdp(chromium_address)
+        yield connected
+
+
+@pytest.fixture
+async def visitor(browser: Browser, world: World) -> AsyncIterator[Visitor]:  # noqa: F811
+    with Server.running(world.place.url) as server:
+        async with visiting(browser, server.url) as found:
+            yield found
+
+
+@pytest.fixture
+async def sqlite_visitor(browser: Browser, sqlite_world: World) -> AsyncIterator[Visitor]:  # noqa: F811
+    """For what has nothing to do with the database."""
+    with Server.running(sqlite_world.place.url) as server:
+        async with visiting(browser, server.url) as found:
+            yield found

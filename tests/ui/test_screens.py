@@ -1,0 +1,201 @@
+"""Every screen, with whatever is in the database: nothing of it is ever run, and everyone can use it."""
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from rowlock import Jobs
+from rowlock.access import superusers
+from tests.http.harness import GUEST, Place, Server, World
+from tests.ui.browser import Visitor, visiting
+
+# In every field that is shown. What they would do: leave a mark, ask for something, or open a dialog.
+EVIL = [
+    "<script>window.owned=1</script>",
+    "<img src=x onerror=window.owned=1>",
+    '"><svg onload=alert(1)>',
+    "javascript:alert(1)",
+    "{@html owned}{{constructor.constructor('alert(1)')()}}",
+    "</textarea></title><iframe srcdoc='<script>parent.owned=1</script>'>",
+    "'-alert(1)-'",
+    "\u202eevil\u0007 \u2028 ☃ " + "long" * 500,
+]
+SCREENS = ["overview", "jobs", "failures", "topics", "workers", "new", "bulk", "audit", "access", "settings"]
+# With a column for everything.
+COLUMNS = [
+    "id", "topic", "payload", "status", "tries", "priority", "key", "scope", "tags", "created", "run_at", "finished",
+    "duration", "worker",
+]  # fmt: skip
+
+
+# What sticks out of the window, if the page can be scrolled to the side.
+TOO_WIDE = """() => {
+    const { clientWidth, scrollWidth } = document.documentElement;
+    const elements = scrollWidth > clientWidth ? [...document.querySelectorAll("*")] : [];
+    const wide = elements.filter(one => one.getBoundingClientRect().right > clientWidth);
+    return wide.map(one => one.outerHTML.slice(0, 200));
+}"""
+
+
+async def furnish(world: World) -> list[str]:
+    """Jobs in all kinds of states, full of what must not be run."""
+    all_of_it = {text: text for text in EVIL}
+    ids = []
+    for n, text in enumerate(EVIL):
+        options = {
+            "payload": {**all_of_it, "__proto__": text},
+            "key": text[:200],
+            "tags": [text[:100]],
+            "scope": text[:200],
+        }
+        ids.append(await world.ended(text[:200], f"topic{n}", error=f"Traceback\n{text}\nEvil: {text}", **options))
+        ids.append(await world.enqueue(text[:200], topic=f"topic{n}", delay=3600, payload=all_of_it))
+        await world.jobs.cancel(ids[-1], reason=text[:1000])
+    await world.jobs.pause("topic1", reason=EVIL[1])
+    await world.token(EVIL[0], ["read"])
+    answer = await world.post(
+        "admin token", "/api/bulk", {"action": "delete", "filter": {"tag": [EVIL[0][:100]]}, "reason": EVIL[1]}
+    )
+    assert answer.status_code == 201, answer.text
+    return [ids[0], ids[1], ids[6]]
+
+
+async def look_at_everything(visitor: Visitor, jobs: list[str], *, axe: bool) -> None:
+    page = visitor.page
+    await page.add_init_script(f"localStorage.setItem('rowlock.columns', JSON.stringify({COLUMNS!r}))")
+    await visitor.log_in()
+    found: dict[str, list[str]] = {}
+    for screen in [*SCREENS, *(f"job/{job_id}" for job_id in jobs)]:
+        await visitor.go(screen)
+        await expect(page.locator("h1")).to_be_visible()
+        await expect(page.locator(".skeleton")).to_have_count(0)
+        assert await page.evaluate("() => window.owned === undefined && !document.querySelector('iframe, main script')")
+        assert await page.evaluate(TOO_WIDE) == [], screen
+        if axe and (violations := await visitor.violations()):
+            found[screen.partition("/")[0]] = violations
+    assert found == {}
+
+
+async def test_nothing_that_is_shown_is_run(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    await look_at_everything(sqlite_visitor, await furnish(sqlite_world), axe=False)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_every_screen_is_accessible(browser: Browser, sqlite_world: World, theme: str, width: int) -> None:
+    jobs = await furnish(sqlite_world)
+    shape = {"color_scheme": theme, "viewport": {"width": width, "height": 850}}
+    with Server.running(sqlite_world.place.url) as server:
+        async with visiting(browser, server.url, **shape) as visitor:
+            await look_at_everything(visitor, jobs, axe=True)
+
+
+async def test_the_screens_that_are_looked_at_most_are_accessible(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    await sqlite_world.ended(None, "mail", error="no")
+    await sqlite_visitor.page.goto(f"{sqlite_visitor.url}/_/")
+    await expect(sqlite_visitor.page.get_by_label("Password")).to_be_visible()
+    assert await sqlite_visitor.violations() == []
+    await sqlite_visitor.log_in()
+    for screen in ("overview", "jobs"):
+        await sqlite_visitor.go(screen)
+        await expect(sqlite_visitor.page.locator(".skeleton")).to_have_count(0)
+        assert await sqlite_visitor.violations() == [], screen
+
+
+async def test_who_only_looks_is_offered_nothing_else(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    job_id = await sqlite_world.ended(None, "mail", error="no")
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in(GUEST)
+    await expect(page.get_by_role("link", name="Settings")).to_have_count(0)
+    for screen in ("jobs", f"job/{job_id}", "failures", "topics", "settings"):
+        await sqlite_visitor.go(screen)
+        await expect(page.locator(".skeleton")).to_have_count(0)
+        for name in ("Requeue", "Delete", "Pause", "New token", "Save", "Revoke", "New job"):
+            await expect(page.locator("main").get_by_role("button", name=name, exact=True)).to_have_count(0)
+
+
+async def test_the_first_superuser_comes_by_the_link(browser: Browser, sqlite_place: Place) -> None:
+    async with Jobs(sqlite_place.url) as jobs:
+        link = await superusers.first_link(await jobs._store())
+    assert link is not None
+    with Server.running(sqlite_place.url) as server:
+        async with visiting(browser, server.url) as visitor:
+            page = visitor.page
+            await page.goto(f"{server.url}/_/setup#{link.text}")
+            await page.get_by_label("E-mail address").fill("ann@example.com")
+            await page.get_by_label("Password").fill("correct horse battery staple")
+            await page.get_by_role("button", name="Create").click()
+            await expect(page.get_by_text("No job has been here yet")).to_be_visible()
+            assert "setup" not in page.url
+            await page.get_by_title("Log out").click()
+            await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+
+
+@pytest.mark.proof
+async def test_topics_are_paused_and_go_on(visitor: Visitor, world: World) -> None:
+    await world.enqueue(None, topic="a/b.c", delay=3600)
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("topics")
+    await page.get_by_role("row").filter(has_text="a/b.c").get_by_role("button", name="Pause").click()
+    await page.get_by_label("Why?").fill("the bank is away")
+    await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    await expect(page.get_by_text("the bank is away")).to_be_visible()
+    assert [pause.topic for pause in await (await world.store()).paused()] == ["a/b.c"]
+    await page.get_by_role("button", name="Undo").click()
+    await expect(page.get_by_text("the bank is away")).to_have_count(0)
+    assert await (await world.store()).paused() == []
+
+
+@pytest.mark.proof
+async def test_failures_that_are_alike_are_requeued_together(visitor: Visitor, world: World) -> None:
+    for n in range(3):
+        await world.ended(None, "bills", error=f"ValueError: {n}")
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("failures")
+    row = page.get_by_role("row").filter(has_text="bills")
+    await expect(row).to_have_count(1)
+    await row.get_by_role("button", name="Requeue").click()
+    await page.get_by_role("button", name="Requeue 3 jobs").click()
+    await visitor.toast("3 jobs requeued")
+    await expect(page.get_by_text("No dead letters")).to_be_visible()
+    await visitor.go("bulk")
+    await expect(page.get_by_text("3 of 3")).to_be_visible()
+
+
+@pytest.mark.proof
+async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go("access")
+    rule = page.get_by_label("Who may see and manage jobs?")
+    await rule.fill("scope_id ==")
+    await expect(page.locator(".wrong").first).to_be_visible()
+    assert all(
+        "400 (Bad Request)" in complaint for complaint in sqlite_visitor.complaints
+    )  # the browser's, of the rule
+    sqlite_visitor.complaints.clear()
+    await rule.fill("scope_id = @request.auth.id")
+    await expect(page.get_by_text("Allowed")).to_be_visible()
+    await page.get_by_label("Claims of the user").fill('{"id": "8"}')
+    await expect(page.get_by_text("Not allowed")).to_be_visible()
+    await page.get_by_role("button", name="Save the rules").click()
+    await sqlite_visitor.toast("The rules are saved")
+    await page.get_by_role("button", name="New token").click()
+    await page.get_by_label("Name").fill("the shop")
+    await page.get_by_role("button", name="Make it").click()
+    await expect(page.get_by_text("copy it now")).to_be_visible()
+    text = await page.locator(".note code").inner_text()
+    assert (
+        await sqlite_world.call("anonymous", "GET", "/api/auth/me", headers={"authorization": f"Bearer {text}"})
+    ).is_success
+    await page.get_by_role("row").filter(has_text="the shop").get_by_role("button", name="Revoke").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    await sqlite_visitor.toast("the shop is revoked")
+    await sqlite_visitor.go("settings")
+    await page.get_by_label("Slots of a worker").fill("7")
+    await page.get_by_role("button", name="Save").click()
+    await sqlite_visitor.toast("Saved")
+    settings = (await sqlite_world.get("admin token", "/api/settings")).json()
+    assert (settings["worker_pool_size"], settings["manage_rule"]) == (7, "scope_id = @request.auth.id")

@@ -1,0 +1,32 @@
+// What can be done to one job, and how each is told.
+
+import { post, remove } from "./api";
+import { link } from "./router.svelte";
+import { act } from "./toasts.svelte";
+import type { Job, Status } from "./types";
+
+const short = (id: string): string => id.slice(-8);
+const said = (reason?: string): { reason?: string } => (reason ? { reason } : {});
+
+export const jobActions = {
+  requeue: (id: string, reason?: string) =>
+    act(() => post<Job>(`jobs/${id}/requeue`, said(reason)), () => `…${short(id)} is pending again`, { href: link("job", id) }),
+  cancel: (id: string, reason?: string) =>
+    act(() => post<Job>(`jobs/${id}/cancel`, said(reason)), (job) => (job.status === "cancelled" ? `…${short(id)} is cancelled` : `…${short(id)} was asked to stop`), {
+      href: link("job", id),
+      undo: () => post(`jobs/${id}/requeue`, { reason: "cancel undone" }),
+    }),
+  delete: (id: string) => act(() => remove(`jobs/${id}`).then(() => true), () => `…${short(id)} is deleted`),
+};
+
+const FROM: Record<string, Status[]> = {
+  requeue: ["failed", "expired", "cancelled"],
+  cancel: ["pending", "blocked", "waiting", "processing"],
+  delete: ["pending", "failed", "cancelled", "expired", "completed"],
+  edit: ["pending"],
+};
+
+/** Why it can't be done; undefined: it can. */
+export function hindrance(action: string, status: Status): string | undefined {
+  return FROM[action]?.includes(status) ? undefined : `not while it is ${status.replace("_", " ")}`;
+}

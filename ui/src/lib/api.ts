@@ -1,0 +1,82 @@
+// The one way to the API. Addresses are relative to the page, so the prefix never matters.
+
+import { parseAnswer, stringify, type Json } from "./json";
+
+export const API = "../api/";
+
+/** A problem that the API told, or that kept us from asking it (status 0). */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+    readonly field: string | null = null,
+    readonly requestId: string | null = null,
+  ) {
+    super(message);
+  }
+}
+
+type Value = string | number | boolean | null | undefined | readonly string[];
+export type Query = Record<string, Value>;
+
+export function address(path: string, query: Query = {}): string {
+  const given = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== undefined && one !== null && one !== "") given.append(name, String(one));
+    }
+  }
+  return API + path + (given.size ? `?${given}` : "");
+}
+
+let signedOut = (): void => {};
+export function onSignedOut(then: () => void): void {
+  signedOut = then;
+}
+
+interface Options {
+  query?: Query;
+  /** Numbers of a text that is JSON already are sent as they were typed. */
+  raw?: string;
+  body?: unknown;
+  signal?: AbortSignal;
+}
+
+export async function call<T>(method: string, path: string, { query, raw, body, signal }: Options = {}): Promise<T> {
+  const sent = raw ?? (body === undefined ? undefined : stringify(body as Json));
+  let answer: Response;
+  try {
+    answer = await fetch(address(path, query), {
+      method,
+      headers: { "x-rowlock-csrf": "1", ...(sent === undefined ? {} : { "content-type": "application/json" }) },
+      credentials: "same-origin",
+      ...(sent === undefined ? {} : { body: sent }),
+      ...(signal ? { signal } : {}),
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, "unreachable", "The server can't be reached.");
+  }
+  const text = await answer.text();
+  if (answer.ok) return (text ? parseAnswer(text) : undefined) as T;
+  const told = readProblem(answer, text);
+  if (answer.status === 401 && told.code !== "wrong_login") signedOut();
+  throw told;
+}
+
+function readProblem(answer: Response, text: string): ApiError {
+  const id = answer.headers.get("x-request-id");
+  try {
+    const told = JSON.parse(text) as { code?: string; detail?: string; field?: string };
+    return new ApiError(answer.status, told.code ?? "", told.detail ?? answer.statusText, told.field ?? null, id);
+  } catch {
+    return new ApiError(answer.status, "", `The server answered ${answer.status} ${answer.statusText}`, null, id);
+  }
+}
+
+export const get = <T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> =>
+  call<T>("GET", path, { query, ...(signal ? { signal } : {}) });
+export const post = <T>(path: string, body?: unknown): Promise<T> => call<T>("POST", path, { body });
+export const patch = <T>(path: string, body: unknown): Promise<T> => call<T>("PATCH", path, { body });
+export const remove = (path: string): Promise<void> => call<void>("DELETE", path);

@@ -1,0 +1,61 @@
+// A job's history, by runs.
+
+import { between } from "./format";
+import type { JobEvent, LogLine } from "./types";
+
+export interface Attempt {
+  version: number;
+  worker: string | null;
+  claimed: string;
+  started: string | null;
+  ended: string | null;
+  outcome: string; // an event; "running"
+  error: string | null;
+  logs: LogLine[];
+}
+
+const ENDS = ["completed", "failed", "retried", "snoozed", "released", "rescued", "cancelled", "expired", "cancel_timed_out"];
+
+function fromMicros(at: number): string {
+  const whole = Math.floor(at / 1_000_000);
+  return `${new Date(whole * 1000).toISOString().slice(0, 19)}.${String(at - whole * 1_000_000).padStart(6, "0")}Z`;
+}
+
+/** Newest first. */
+export function attempts(events: JobEvent[], logs: LogLine[]): Attempt[] {
+  const found = new Map<number, Attempt>();
+  for (const { event, version, at, by, data } of events) {
+    if (event === "claimed") {
+      const started = typeof data["started_at"] === "number" ? fromMicros(data["started_at"]) : null;
+      found.set(version, { version, worker: by, claimed: at, started, ended: null, outcome: "running", error: null, logs: logs.filter((line) => line.version === version) });
+    } else if (ENDS.includes(event)) {
+      const attempt = found.get(version);
+      if (attempt && !attempt.ended) {
+        attempt.ended = at;
+        attempt.outcome = event;
+        attempt.error = typeof data["error"] === "string" ? data["error"] : null;
+      }
+    }
+  }
+  return [...found.values()].reverse();
+}
+
+export interface Piece {
+  kind: "waited" | "ran";
+  tone: "" | "ok" | "bad";
+  seconds: number;
+  title: string;
+}
+
+/** From the enqueue until now: when it waited, when it ran. */
+export function strip(created: string, runs: Attempt[], until: string): Piece[] {
+  const pieces: Piece[] = [];
+  let at = created;
+  for (const run of [...runs].reverse()) {
+    pieces.push({ kind: "waited", tone: "", seconds: between(at, run.started ?? run.claimed) ?? 0, title: "waited" });
+    at = run.ended ?? until;
+    const tone = run.outcome === "completed" ? "ok" : ["failed", "retried", "rescued", "expired"].includes(run.outcome) ? "bad" : "";
+    pieces.push({ kind: "ran", tone, seconds: between(run.started ?? run.claimed, at) ?? 0, title: `run ${run.version}: ${run.outcome}` });
+  }
+  return pieces.filter((piece) => piece.seconds > 0);
+}

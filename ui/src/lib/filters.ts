@@ -1,0 +1,92 @@
+// What jobs a list shows, as it stands in the URL, in the filter bar, and in requests.
+
+import type { Query } from "./api";
+import type { Json } from "./json";
+import type { Parameters } from "./router.svelte";
+
+export interface Field {
+  name: string; // in the URL and in the API
+  label: string; // in the filter bar
+  hint: string;
+  many: boolean;
+}
+
+export const FIELDS: Field[] = [
+  { name: "topic", label: "topic", hint: "what kind of work", many: true },
+  { name: "payload", label: "payload", hint: "payload.user.id:7, a path and its value", many: true },
+  { name: "error", label: "error", hint: "a part of the last error", many: false },
+  { name: "tag", label: "tag", hint: "one of its tags", many: true },
+  { name: "key", label: "key", hint: "its idempotency key", many: true },
+  { name: "id", label: "id", hint: "of a job", many: true },
+  { name: "scope", label: "scope", hint: "user, account, …", many: false },
+  { name: "scopeId", label: "scopeId", hint: "whose job it is", many: false },
+  { name: "fingerprint", label: "failure", hint: "a group of failures", many: false },
+  { name: "createdFrom", label: "created after", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
+  { name: "createdUntil", label: "created before", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
+  { name: "finishedFrom", label: "finished after", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
+  { name: "finishedUntil", label: "finished before", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
+];
+
+export interface Chip {
+  field: Field;
+  value: string;
+}
+
+export function chips(query: URLSearchParams): Chip[] {
+  return FIELDS.flatMap((field) => query.getAll(field.name).map((value) => ({ field, value })));
+}
+
+/** What goes to the API; `status` is the tab. */
+export function filterQuery(query: URLSearchParams): Query {
+  const found: Query = { status: query.getAll("status") };
+  for (const { name, many } of FIELDS) found[name] = many ? query.getAll(name) : (query.get(name) ?? undefined);
+  return found;
+}
+
+/** The same in a body. */
+export function filterBody(query: URLSearchParams): Record<string, Json> {
+  return Object.fromEntries(Object.entries(filterQuery(query)).filter(([, value]) => value !== undefined && value !== "" && !(Array.isArray(value) && !value.length))) as Record<string, Json>;
+}
+
+const UUID = /^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$/i;
+const AGO = /^(\d+)\s*(s|m|h|d)$/;
+const SECONDS: Record<string, number> = { s: 1, m: 60, h: 3600, d: 86_400 };
+
+/** What was typed, as a change of the URL; null: it makes no sense yet. */
+export function typed(text: string, query: URLSearchParams): Parameters | null {
+  const said = text.trim();
+  if (!said) return null;
+  if (UUID.test(said)) return { id: [...query.getAll("id"), said.toLowerCase()] };
+  const found = /^([a-z A-Z]+?)(?:\.([^:=]+))?\s*[:=]\s*(.+)$/s.exec(said);
+  const field = found && FIELDS.find(({ label, name }) => [label, name].includes(found[1]!.trim()));
+  if (!found || !field) return { error: said };
+  let value = unquoted(found[3]!.trim());
+  if (field.name === "payload") value = found[2] ? `${found[2]}=${value}` : value;
+  if (field.name.endsWith("From") || field.name.endsWith("Until")) value = moment(value);
+  return { [field.name]: field.many ? [...query.getAll(field.name), value] : value };
+}
+
+function unquoted(text: string): string {
+  return text.length > 1 && text.startsWith('"') && text.endsWith('"') ? text.slice(1, -1) : text;
+}
+
+function moment(text: string): string {
+  const ago = AGO.exec(text);
+  if (ago) return new Date(Date.now() - Number(ago[1]) * SECONDS[ago[2]!]! * 1000).toISOString();
+  const at = new Date(text);
+  return Number.isNaN(at.getTime()) ? text : at.toISOString();
+}
+
+/** Paths into payloads that are on the screen, for suggestions. */
+export function paths(payloads: Record<string, Json>[]): string[] {
+  const found = new Set<string>();
+  const visit = (value: Json, path: string, depth: number): void => {
+    if (value !== null && typeof value === "object" && !Array.isArray(value) && value.constructor === Object && depth < 4) {
+      for (const [name, one] of Object.entries(value)) if (/^[\w-]+$/.test(name)) visit(one, path ? `${path}.${name}` : name, depth + 1);
+    } else if (path) {
+      found.add(path);
+    }
+  };
+  for (const payload of payloads) visit(payload, "", 0);
+  return [...found].sort().slice(0, 50);
+}

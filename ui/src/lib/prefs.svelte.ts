@@ -1,0 +1,43 @@
+// What this browser remembers. A browser that refuses to remember is fine, too.
+
+function kept<T>(name: string, otherwise: T): T {
+  try {
+    const text = localStorage.getItem(`rowlock.${name}`);
+    return text === null ? otherwise : (JSON.parse(text) as T);
+  } catch {
+    return otherwise;
+  }
+}
+
+function keep(name: string, value: unknown): void {
+  try {
+    localStorage.setItem(`rowlock.${name}`, JSON.stringify(value));
+  } catch {
+    // private windows
+  }
+}
+
+export const THEMES = ["system", "light", "dark"] as const;
+export type Theme = (typeof THEMES)[number];
+export type Times = "relative" | "local" | "utc";
+
+class Prefs {
+  theme = $state<Theme>(kept("theme", "system"));
+  times = $state<Times>(kept("times", "relative"));
+  columns = $state<string[]>(kept("columns", ["topic", "payload", "status", "tries", "created", "duration"]));
+
+  set<K extends "theme" | "times" | "columns">(name: K, value: Prefs[K]): void {
+    (this as Pick<Prefs, K>)[name] = value;
+    keep(name, value);
+    if (name === "theme") this.paint();
+  }
+
+  paint(): void {
+    if (this.theme === "system") document.documentElement.removeAttribute("data-theme");
+    else document.documentElement.dataset.theme = this.theme;
+    dispatchEvent(new Event("rowlock-theme"));
+  }
+}
+
+export const prefs = new Prefs();
+prefs.paint();

@@ -1,0 +1,61 @@
+// Who is logged in.
+
+import { get, onSignedOut, post } from "./api";
+import type { Me } from "./types";
+
+class Session {
+  state = $state<"unknown" | "out" | "in" | "unreachable">("unknown");
+  me = $state.raw<Me | null>(null);
+
+  constructor() {
+    onSignedOut(() => this.leave());
+  }
+
+  async look(): Promise<void> {
+    try {
+      const me = await get<Me>("../_/me");
+      if (me.kind === "anonymous") this.leave();
+      else this.enter(me);
+    } catch {
+      this.state = "unreachable";
+    }
+  }
+
+  /** Is it still so? A server that can't be reached is no reason to leave. */
+  async check(): Promise<void> {
+    const me = await get<Me>("../_/me").catch(() => null);
+    if (me?.kind === "anonymous") this.leave();
+  }
+
+  enter(me: Me): void {
+    this.me = me;
+    this.state = "in";
+  }
+
+  private leave(): void {
+    this.me = null;
+    this.state = "out";
+  }
+
+  async logIn(email: string, password: string): Promise<void> {
+    this.enter(await post<Me>("auth/login", { email, password }));
+  }
+
+  async logOut(): Promise<void> {
+    await post("auth/logout");
+    this.leave();
+  }
+
+  can(scope: string): boolean {
+    const { scopes = [], read_only: readOnly = true } = this.me ?? {};
+    if (readOnly && scope !== "read") return false;
+    return scopes.includes(scope) || scopes.includes("admin") || (scope === "read" && scopes.includes("manage"));
+  }
+
+  /** Superusers who only look see what admins see, and change nothing. */
+  get seesAll(): boolean {
+    return this.me?.scopes.includes("admin") ?? false;
+  }
+}
+
+export const session = new Session();

@@ -1,0 +1,216 @@
+// What the API says: see docs/http.md.
+
+import type { Json } from "./json";
+
+export const STATUSES = [
+  "pending", "blocked", "processing", "waiting", "cancel_requested", "completed", "failed", "expired", "cancelled",
+] as const;
+export type Status = (typeof STATUSES)[number];
+
+export interface LiveJob {
+  id: string;
+  topic: string;
+  status: Status;
+  version: number;
+  progress: number;
+  stage: string | null;
+  message: string | null;
+  priority: number;
+  retries: number;
+  max_retries: number;
+  created: string;
+  run_at: string;
+  started_at: string | null;
+  finished_at: string | null;
+}
+
+export interface Job extends LiveJob {
+  payload: Record<string, Json>;
+  expires_at: string | null;
+  key: string | null;
+  scope: string | null;
+  scope_id: string | null;
+  tags: string[];
+  result: Json;
+  crashes: number;
+  timeout: number;
+  locked_by: string | null;
+  locked_until?: string;
+  cancel_requested_at: string | null;
+  cancel_reason: string | null;
+  flow_id: string | null;
+  updated: string;
+  claimed_at: string | null;
+  trace: string | null;
+  last_error?: string;
+  redacted?: string[];
+}
+
+export interface JobList {
+  items: Job[];
+  total: number;
+  total_capped: boolean;
+  partial: boolean;
+  next: string | null;
+}
+
+export type Counts = Record<Status, number> & {
+  success_rate: number | null;
+  avg_execution_time: number | null;
+  oldest_wait: number | null;
+  capped: string[];
+};
+
+export type Stats = Counts & { topics: Record<string, Counts>; topics_capped: boolean };
+
+export type Topic = Counts & {
+  topic: string;
+  paused: { at: string; until: string | null; reason: string | null; by: string } | null;
+  workers: number;
+};
+
+export interface JobEvent {
+  seq: number;
+  at: string;
+  event: string;
+  status: Status | null;
+  version: number;
+  by: string | null;
+  data: Record<string, Json>;
+}
+
+export interface LogLine {
+  at: string;
+  version: number;
+  level: string;
+  text: string;
+}
+
+export interface Worker {
+  name: string;
+  host: string;
+  pid: number;
+  topics: string[];
+  concurrency: number;
+  running: number;
+  lease: number;
+  stopping: boolean;
+  rowlock: string;
+  started: string | null;
+  seen: string | null;
+  live: boolean;
+  holds: string[];
+}
+
+export interface Percentiles {
+  p50: number | null;
+  p95: number | null;
+  p99: number | null;
+}
+
+export interface Point {
+  at: string;
+  enqueued: number;
+  completed: number;
+  failed: number;
+  expired: number;
+  cancelled: number;
+  retried: number;
+  lost: number;
+  wait: Percentiles;
+  run: Percentiles;
+}
+
+export interface Series {
+  from: string;
+  until: string;
+  step: number;
+  points: Point[];
+}
+
+export interface Failure {
+  fingerprint: string;
+  topic: string;
+  type: string;
+  frame: string;
+  title: string;
+  count: number;
+  first: string;
+  last: string;
+  trend: number[];
+  sample: string;
+}
+
+export interface Bulk {
+  id: string;
+  action: string;
+  status: string;
+  arguments: Record<string, Json>;
+  filter: Record<string, Json>;
+  reason: string | null;
+  by: string;
+  created: string;
+  started_at: string | null;
+  finished_at: string | null;
+  total: number;
+  done: number;
+  skipped: number;
+  left: number;
+  skips: Record<string, number>;
+  unfit: Record<string, { count: number; more: boolean }>;
+  rate: number | null;
+  sample?: Job[];
+}
+
+export interface Audit {
+  id: number;
+  at: string;
+  by: string;
+  action: string;
+  job_id: string | null;
+  topic: string | null;
+  reason: string | null;
+  data: Record<string, Json>;
+}
+
+export interface Token {
+  id: string;
+  name: string;
+  scopes: string[];
+  topics: string[] | null;
+  job: string | null;
+  created: string;
+  created_by: string;
+  expires_at: string | null;
+  last_used: string | null;
+  token?: string;
+}
+
+export interface Session {
+  id: string;
+  email: string;
+  created: string;
+  seen: string;
+  ends: string;
+  client: string;
+}
+
+export interface Settings {
+  http_enabled: boolean;
+  enqueue_rule: string;
+  manage_rule: string;
+  allowed_topics: string[];
+  worker_pool_size: number;
+  poll_interval: number;
+  lock_duration: number;
+  redact?: string[];
+  given: string[];
+}
+
+export interface Me {
+  kind: string;
+  id: string;
+  name: string;
+  scopes: string[];
+  read_only: boolean;
+}
