@@ -1,6 +1,7 @@
 """Bulk actions over HTTP: what is asked, what is told, what is refused, and who works them off."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from rowlock.http import bulk_runner
 from rowlock.stores.bulk import PREVIEW_LIFE
 from rowlock.stores.reading import Filter
 from tests.http.harness import JSON, A, Server, World, is_problem
+from tests.runtime.waiting import until_true
 
 FAILED = {"action": "requeue", "filter": {"topic": ["mail"], "status": ["failed", "expired"]}, "reason": "fixed"}
 
@@ -212,3 +214,38 @@ async def test_a_server_that_may_not_write_does_not_either(sqlite_world: World) 
 
     await api({"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+async def test_looks_end_when_the_jobs_are_closed(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bulk_runner, "_LOOK", 0.001)
+    runner = bulk_runner.BulkRunner(sqlite_world.jobs._store)
+    with caplog.at_level(logging.WARNING, "rowlock.http"):
+        runner.open()
+        await sqlite_world.jobs.close()
+        assert runner._looks is not None
+        await asyncio.wait([runner._looks], timeout=30)
+        assert runner._looks.done()
+        await runner.close()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("broken", ["run_some", "sweep"])
+async def test_a_mistake_is_not_the_end_of_all_looks(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    tries: list[None] = []
+
+    async def fails(store: Any) -> int:
+        tries.append(None)
+        raise LookupError("never thought of")
+
+    monkeypatch.setattr(bulk_runner, "_LOOK", 0.001)
+    monkeypatch.setattr(client, broken, fails)
+    runner = bulk_runner.BulkRunner(sqlite_world.jobs._store)
+    with caplog.at_level(logging.ERROR, "rowlock.http"):
+        runner.open()
+        await until_true(lambda: len(tries) >= 3)
+        await runner.close()
+    assert {str(record.exc_info and record.exc_info[1]) for record in caplog.records} == {"never thought of"}
