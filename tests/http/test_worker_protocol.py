@@ -659,6 +659,7 @@ BAD: list[tuple[str, JSON, str]] = [
     ("progress", {"percent": 101}, "percent"),
     ("log", {"lines": []}, "lines"),
     ("log", {"lines": [{"text": "x"}] * 101}, "lines"),
+    ("log", {"lines": [{"text": "x"}, {"text": "y", "level": "zzz"}]}, "lines[1].level"),
     ("complete", {"ran": -1}, "ran"),
     ("fail", {}, "error"),
     ("fail", {"error": "x", "delay": -1}, "delay"),
