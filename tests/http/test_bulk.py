@@ -8,7 +8,10 @@ import pytest
 
 from rowlock.client import bulk as client
 from rowlock.http import bulk_runner
-from rowlock.stores.bulk import PREVIEW_LIFE
+from rowlock.http.bulk import as_asked
+from rowlock.http.jobs import filter_of
+from rowlock.http.shapes import JobFilter
+from rowlock.stores.bulk import PREVIEW_LIFE, shown
 from rowlock.stores.reading import Filter
 from tests.http.harness import JSON, A, Server, World, is_problem
 from tests.runtime.waiting import until_true
@@ -43,7 +46,7 @@ async def test_a_preview_then_the_start_and_what_became_of_each(world: World) ->
     assert (seen["status"], seen["total"], seen["done"], seen["left"]) == ("preview", 12, 0, 12)
     assert (seen["by"], seen["started_by"], seen["reason"]) == ("superuser boss@example.com", None, "fixed")
     assert seen["unfit"] == {"pending": {"count": 1, "more": False}}
-    assert seen["filter"] == {"topics": ["mail"]}
+    assert seen["filter"] == {"topic": ["mail"]}
     assert [job["id"] for job in seen["sample"]] == ids[:10]
     assert {(await world.job(job_id)).status for job_id in ids} == {"failed"}  # type: ignore[union-attr]
     [late] = await dead(world, 1, "later")
@@ -64,6 +67,22 @@ async def test_a_preview_then_the_start_and_what_became_of_each(world: World) ->
     requeued = [one for one in audit if one["action"] == "requeue"]
     assert {one["reason"] for one in requeued} == {f"fixed (bulk {seen['id']})"}
     assert len(requeued) == 12
+
+
+async def test_the_filter_of_an_answer_can_be_asked_again(world: World) -> None:
+    [job_id] = await dead(world, 1, key="k", tags=["t"])
+    asked = {"topic": ["mail"], "status": ["failed"], "id": [job_id], "key": ["k"], "tag": ["t"], "error": "boom"}
+    told = (await made(world, {**FAILED, "filter": asked}))["filter"]
+    assert told == asked
+    again = await made(world, {**FAILED, "filter": told})
+    assert (again["total"], again["filter"]) == (1, asked)
+
+
+@pytest.mark.parametrize("payload", [["user.id=7"], ['name="7"', 'at={"x":[1,null]}'], ["plain=text"]])
+def test_so_can_what_it_says_of_payloads(payload: list[str]) -> None:
+    wanted = filter_of(JobFilter(payload=tuple(payload)), {})
+    told = as_asked(shown(wanted))
+    assert filter_of(JobFilter(payload=tuple(told["payload"])), {}) == wanted
 
 
 async def test_without_a_dry_run_it_starts_at_once(world: World) -> None:
