@@ -1,15 +1,20 @@
 """Bulk actions over HTTP: what is asked, what is told, what is refused, and who works them off."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
 
 from rowlock.client import bulk as client
 from rowlock.http import bulk_runner
-from rowlock.stores.bulk import PREVIEW_LIFE
+from rowlock.http.bulk import as_asked
+from rowlock.http.jobs import filter_of
+from rowlock.http.shapes import JobFilter
+from rowlock.stores.bulk import PREVIEW_LIFE, shown
 from rowlock.stores.reading import Filter
 from tests.http.harness import JSON, A, Server, World, is_problem
+from tests.runtime.waiting import until_true
 
 FAILED = {"action": "requeue", "filter": {"topic": ["mail"], "status": ["failed", "expired"]}, "reason": "fixed"}
 
@@ -41,7 +46,7 @@ async def test_a_preview_then_the_start_and_what_became_of_each(world: World) ->
     assert (seen["status"], seen["total"], seen["done"], seen["left"]) == ("preview", 12, 0, 12)
     assert (seen["by"], seen["started_by"], seen["reason"]) == ("superuser boss@example.com", None, "fixed")
     assert seen["unfit"] == {"pending": {"count": 1, "more": False}}
-    assert seen["filter"] == {"topics": ["mail"]}
+    assert seen["filter"] == {"topic": ["mail"]}
     assert [job["id"] for job in seen["sample"]] == ids[:10]
     assert {(await world.job(job_id)).status for job_id in ids} == {"failed"}  # type: ignore[union-attr]
     [late] = await dead(world, 1, "later")
@@ -70,12 +75,28 @@ async def test_a_filter_by_payload_is_shown_without_what_is_redacted(world: Worl
     asked = {"action": "cancel", "filter": {"payload": ["user.id=7", "user.password=hunter22"]}}
     assert is_problem(await world.post("manage token", "/api/bulk", asked), 403)
     seen = await made(world, asked)
-    assert (seen["total"], seen["filter"]["payload"]) == (1, {"user.id": 7, "user.password": "[redacted]"})
+    assert (seen["total"], seen["filter"]["payload"]) == (1, ["user.id=7", 'user.password="[redacted]"'])
     for path in ("/api/bulk", f"/api/bulk/{seen['id']}"):
         answer = await world.get("read token", path)
         assert answer.status_code == 200
         assert "hunter22" not in answer.text
     assert is_problem(await world.post("manage token", "/api/bulk", {**asked, "filter": {"error": "hunter"}}), 403)
+
+
+async def test_the_filter_of_an_answer_can_be_asked_again(world: World) -> None:
+    [job_id] = await dead(world, 1, key="k", tags=["t"])
+    asked = {"topic": ["mail"], "status": ["failed"], "id": [job_id], "key": ["k"], "tag": ["t"], "error": "boom"}
+    told = (await made(world, {**FAILED, "filter": asked}))["filter"]
+    assert told == asked
+    again = await made(world, {**FAILED, "filter": told})
+    assert (again["total"], again["filter"]) == (1, asked)
+
+
+@pytest.mark.parametrize("payload", [["user.id=7"], ['name="7"', 'at={"x":[1,null]}'], ["plain=text"]])
+def test_so_can_what_it_says_of_payloads(payload: list[str]) -> None:
+    wanted = filter_of(JobFilter(payload=tuple(payload)), {})
+    told = as_asked(shown(wanted))
+    assert filter_of(JobFilter(payload=tuple(told["payload"])), {}) == wanted
 
 
 async def test_without_a_dry_run_it_starts_at_once(world: World) -> None:
@@ -226,3 +247,38 @@ async def test_a_server_that_may_not_write_does_not_either(sqlite_world: World) 
 
     await api({"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+async def test_looks_end_when_the_jobs_are_closed(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bulk_runner, "_LOOK", 0.001)
+    runner = bulk_runner.BulkRunner(sqlite_world.jobs._store)
+    with caplog.at_level(logging.WARNING, "rowlock.http"):
+        runner.open()
+        await sqlite_world.jobs.close()
+        assert runner._looks is not None
+        await asyncio.wait([runner._looks], timeout=30)
+        assert runner._looks.done()
+        await runner.close()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("broken", ["run_some", "sweep"])
+async def test_a_mistake_is_not_the_end_of_all_looks(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    tries: list[None] = []
+
+    async def fails(store: Any) -> int:
+        tries.append(None)
+        raise LookupError("never thought of")
+
+    monkeypatch.setattr(bulk_runner, "_LOOK", 0.001)
+    monkeypatch.setattr(client, broken, fails)
+    runner = bulk_runner.BulkRunner(sqlite_world.jobs._store)
+    with caplog.at_level(logging.ERROR, "rowlock.http"):
+        runner.open()
+        await until_true(lambda: len(tries) >= 3)
+        await runner.close()
+    assert {str(record.exc_info and record.exc_info[1]) for record in caplog.records} == {"never thought of"}

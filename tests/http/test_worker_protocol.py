@@ -4,7 +4,7 @@ come too late or say everything twice."""
 import asyncio
 import json as jsons
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
@@ -16,6 +16,7 @@ from rowlock.core.retry import FINAL
 from rowlock.http import desk, workers
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Store
+from rowlock.stores.reading import State
 from tests.http.harness import JSON, Place, Server, Who, World, is_problem, world_at
 from tests.http.oracle import NOWHERE
 from tests.runtime.waiting import until, until_true
@@ -376,6 +377,37 @@ async def test_another_process_knows_a_runs_time_as_well(world: World, remote: R
     api.stop()
 
 
+async def test_a_heartbeat_looks_at_no_job_that_is_not_its_workers_and_at_none_as_a_whole(
+    world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job may be large, and whoever asks may name a thousand of any topic."""
+    await world.enqueue(None, payload={"a": "x" * 1000})
+    mine = await remote.one()
+    await world.enqueue(None, topic="other")
+    [theirs] = await Remote(world, "other").claim("other")
+    api, store = world.another_api(), await world.store()
+    looked: list[list[str]] = []
+    states = store.states
+
+    async def seen(ids: Sequence[str]) -> dict[str, State]:
+        looked.append(list(ids))
+        return await states(ids)
+
+    async def never(ids: Sequence[str]) -> dict[str, Job]:
+        raise AssertionError(ids)
+
+    monkeypatch.setattr(store, "states", seen)
+    monkeypatch.setattr(store, "get", never)
+    named = [{"id": run["id"], "version": run["version"]} for run in (mine, theirs)]
+    named += [{"id": mine["id"], "version": 7}, {"id": NOWHERE, "version": 1}]
+    asked = {"worker": "w1", "runs": named}
+    for _ in range(2):
+        answer = await world.post("worker token", "/api/worker/heartbeat", asked, api=api)
+        assert [item["hold"] for item in answer.json()["items"]] == ["kept", "lost", "lost", "lost"]
+    api.stop()
+    assert looked == [[mine["id"]]]
+
+
 # ── Progress and log ──
 
 
@@ -659,6 +691,7 @@ BAD: list[tuple[str, JSON, str]] = [
     ("progress", {"percent": 101}, "percent"),
     ("log", {"lines": []}, "lines"),
     ("log", {"lines": [{"text": "x"}] * 101}, "lines"),
+    ("log", {"lines": [{"text": "x"}, {"text": "y", "level": "zzz"}]}, "lines[1].level"),
     ("complete", {"ran": -1}, "ran"),
     ("fail", {}, "error"),
     ("fail", {"error": "x", "delay": -1}, "delay"),

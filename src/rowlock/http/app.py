@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
-from rowlock.access.lookup import Lookup
 from rowlock.errors import RowlockError
 from rowlock.http import (
     access,
@@ -45,6 +44,7 @@ from rowlock.http.problems import Problem, from_error, internal
 from rowlock.http.reading import read_body, read_query
 from rowlock.http.request import Gone, Receive, Request, Send
 from rowlock.http.response import Response
+from rowlock.http.room import Room
 from rowlock.http.routes import Access, Route, Table
 from rowlock.http.settings import ApiSettings
 from rowlock.http.shapes import ONE_OF, BatchBody, EnqueueBody
@@ -82,13 +82,8 @@ class Api:
         self.settings = settings or ApiSettings()
         self.table = Table(ROUTES)
         self.attempts = sessions.Attempts()
-        self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
-        self.readiness = service.Readiness()
-        self.ends = Ends(jobs._store)
-        self.live = Live(jobs._store)
-        self.desk = Desk(jobs._store)
-        self.upkeep = Upkeep(jobs._store)
-        self.bulk = BulkRunner(jobs._store)
+        self._rooms: dict[asyncio.AbstractEventLoop, Room] = {}
+        self._latest = Room(self.settings, jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -102,26 +97,62 @@ class Api:
                 await send({"type": "websocket.close", "code": 1008})
 
     def _settle_in(self) -> None:
-        """What belongs to an event loop is made when the first request comes, in its loop."""
+        """What belongs to an event loop is made when its first request comes, and is there again for the next one,
+        whatever other loops ask in between."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop = loop
-            self._doorkeeper = Doorkeeper(self.settings, self.jobs._store)
-            self._records = Lookup(self.jobs._store, access_settings.KIND)
-            self._current: access_settings.Current | None = None
-            self._read_at = 0.0
-            self.ends, self.hashing = Ends(self.jobs._store), asyncio.Semaphore(2)
-            self.live = Live(self.jobs._store)
-            self.desk = Desk(self.jobs._store)
-            self.readiness = service.Readiness()
-            self.upkeep = Upkeep(self.jobs._store)
-            self.bulk = BulkRunner(self.jobs._store)
+        room = self._rooms.get(loop)
+        if room is None:
+            for old in list(self._rooms):
+                if old.is_closed():
+                    self._rooms.pop(old, None)
+            room = self._rooms[loop] = Room(self.settings, self.jobs._store)
             if not self.settings.read_only:
-                self.upkeep.start()
-                self.bulk.open()
+                room.upkeep.start()
+                room.bulk.open()
+        self._loop, self._latest = loop, room
+
+    @property
+    def _room(self) -> Room:
+        """That of the running loop; for those who only look on from elsewhere, the one that was used last."""
+        try:
+            return self._rooms.get(asyncio.get_running_loop(), self._latest)
+        except RuntimeError:  # there is no loop
+            return self._latest
+
+    @property
+    def hashing(self) -> asyncio.Semaphore:
+        return self._room.hashing
+
+    @property
+    def readiness(self) -> service.Readiness:
+        return self._room.readiness
+
+    @property
+    def ends(self) -> Ends:
+        return self._room.ends
+
+    @property
+    def live(self) -> Live:
+        return self._room.live
+
+    @property
+    def desk(self) -> Desk:
+        return self._room.desk
+
+    @property
+    def upkeep(self) -> Upkeep:
+        return self._room.upkeep
+
+    @property
+    def bulk(self) -> BulkRunner:
+        return self._room.bulk
+
+    @property
+    def _doorkeeper(self) -> Doorkeeper:
+        return self._room.doorkeeper
 
     def stop(self) -> None:
-        """Whoever waits for something is told how it stands, now."""
+        """Whoever waits for something in this loop is told how it stands, now."""
         self.ends.stop()
         self.desk.stop()
         self.live.stop()
@@ -269,16 +300,18 @@ class Api:
         return host_name(request.host) in LOOPBACK
 
     async def current(self) -> access_settings.Current:
-        if self._current is None or time.monotonic() - self._read_at > _FRESH:
+        room = self._room
+        if room.current is None or time.monotonic() - room.read_at > _FRESH:
             asked = time.monotonic()
-            record = await self._records.get(access_settings.ID)
-            if self._current is None or self._current.revision != (0 if record is None else record.revision):
-                self._current = access_settings.read(record)
-            self._read_at = asked
-        return self._current
+            record = await room.records.get(access_settings.ID)
+            if room.current is None or room.current.revision != (0 if record is None else record.revision):
+                room.current = access_settings.read(record)
+            room.read_at = asked
+        return room.current
 
     def forget_settings(self) -> None:
-        self._current = None
+        for room in list(self._rooms.values()):
+            room.current = None
 
 
 async def _flow(stream: AsyncGenerator[bytes, None], send: Send, request_id: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, json
 
 from rowlock.access.redaction import MARK
 from rowlock.errors import InvalidInput
@@ -54,8 +54,9 @@ class BulkItemsQuery(BulkListQuery, frozen=True, kw_only=True):
 
 class BulkInfo(Struct, kw_only=True):
     """A bulk action as it stands. Of `total` jobs so many are `done`, were `skipped` (`skips` says why), and are
-    `left`. `unfit`: jobs that meet the filter in a state in which this can't be done to them. `rate`: jobs a second.
-    `sample`: its first jobs, when it is asked for by its id."""
+    `left`. `filter`: as it was asked, by the names of the request in snake_case. `unfit`: jobs that meet the filter in a
+    state in which this can't be done to them. `rate`: jobs a second. `sample`: its first jobs, when it is asked for by
+    its id."""
 
     id: str
     action: str
@@ -102,7 +103,7 @@ def bulk_info(call: Call, bulk: Bulk) -> BulkInfo:
     return BulkInfo(
         **{name: getattr(bulk, name) for name in _SAME},
         arguments=arguments,
-        filter=_shown(call, bulk.filter),
+        filter=as_asked(_shown(call, bulk.filter)),
         skips={name: getattr(bulk, name) for name in SKIPS},
     )
 
@@ -118,6 +119,14 @@ def _shown(call: Call, filter: dict[str, Any]) -> dict[str, Any]:
     if "error" in shown:
         shown["error"] = hide.said(shown["error"])
     return shown
+
+
+def as_asked(filter: dict[str, Any]) -> dict[str, Any]:
+    """By the names of the request, and in its forms: so it can be asked again."""
+    told = {shapes.ONE_OF.get(name, name): value for name, value in filter.items()}
+    if "payload" in told:
+        told["payload"] = [f"{path}={json.encode(value).decode()}" for path, value in dict(told["payload"]).items()]
+    return told
 
 
 # ── The routes ──

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from rowlock.client import bulk
-from rowlock.errors import StoreError
+from rowlock.errors import StoreClosed, StoreError
 from rowlock.stores.base import Store
 
 log = logging.getLogger("rowlock.http")
@@ -17,7 +17,7 @@ _SWEEP = 12  # looks between two sweeps
 
 
 class BulkRunner:
-    """For one event loop."""
+    """For one event loop: it looks until `close`, or until the store is closed."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store
@@ -38,8 +38,7 @@ class BulkRunner:
     async def close(self) -> None:
         """A batch that is under way comes to its end; the rest is for others, or for later."""
         self._stopping = True
-        if self._looks is not None:
-            self._looks.cancel()
+        self._look_no_more()
         await asyncio.gather(*filter(None, (self._looks, self._work)), return_exceptions=True)
 
     async def _run(self) -> None:
@@ -50,10 +49,18 @@ class BulkRunner:
                 while await bulk.run_some(store):
                     if self._stopping:
                         return
+        except StoreClosed:
+            self._look_no_more()
         except StoreError as error:  # the next look tries again, here or elsewhere
             log.warning("a bulk action waits: %s", error)
+        except Exception:  # a mistake must not be the end of all looks
+            log.exception("a bulk action failed")
         finally:
             self._work = None
+
+    def _look_no_more(self) -> None:
+        if self._looks is not None:
+            self._looks.cancel()
 
     async def _look(self) -> None:
         looks = 0
@@ -70,3 +77,5 @@ class BulkRunner:
                 pass
         except StoreError as error:
             log.debug("bulk actions are swept later: %s", error)
+        except Exception:
+            log.exception("bulk actions could not be swept")

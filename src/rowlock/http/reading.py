@@ -13,6 +13,8 @@ import msgspec
 from rowlock.http.problems import Problem
 
 _AT = re.compile(r" - at `(?:key in )?\$\.?(?P<path>.*)`\Z", re.DOTALL)
+# Half of a surrogate pair, behind which there is no room for the other: msgspec says that the input was truncated.
+_HALF_AT_END = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}.{0,5}\Z", re.DOTALL)
 _NAMED = re.compile(r"(?:unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 
 
@@ -28,6 +30,9 @@ def read_body(kind: Any, data: bytes) -> Any:
         raise bad(error, "body") from None
     except msgspec.DecodeError as error:
         text = str(error)
+        if "surrogate" in text or ("truncated" in text and _HALF_AT_END.search(data[-64:])):
+            problem = "the body holds a lone surrogate, which is not valid Unicode"
+            raise Problem(400, "lone_surrogate", problem, field="body") from None
         code = "not_utf8" if "utf-8" in text.lower() else "bad_json"
         raise Problem(400, code, f"the body is not JSON: {text:.200}", field="body") from None
     except UnicodeDecodeError:

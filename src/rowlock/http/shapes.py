@@ -724,7 +724,7 @@ class ProgressBody(RunAsked, frozen=True, kw_only=True):
 
 class LineBody(Asked, frozen=True, kw_only=True):
     text: str
-    level: Annotated[str, _said(maxLength=20)] = "info"
+    level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class LogBody(RunAsked, frozen=True, kw_only=True):

@@ -1,5 +1,4 @@
-"""When is the time of a run over? Of runs that were claimed here it is known; of others it is looked up once, because
-a look brings the whole job along."""
+"""When is the time of a run over? Of runs that were claimed here it is known; others are looked up once."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ from math import inf
 
 from rowlock.core.job import Job
 from rowlock.stores.base import Beat, Store
+from rowlock.stores.reading import State
 
 _KEPT = 100_000
 
@@ -27,18 +27,25 @@ class Timeouts:
     def forget(self, job_id: str, version: int) -> None:
         self._ends.pop((job_id, version), None)
 
-    async def overdue(self, store: Store, runs: Sequence[Beat]) -> list[float]:
+    async def overdue(self, store: Store, worker: str, runs: Sequence[Beat]) -> list[float]:
         """For how many seconds the time of each is over; negative: what is left."""
-        if unknown := [run.id for run in runs if (run.id, run.version) not in self._ends]:
-            clock, now = await store.now(), time.monotonic()
-            for job in (await store.get(unknown)).values():
-                began = job.started_at or job.claimed_at
-                if began is not None:
-                    self._remember(job, now + job.timeout - (clock - began).total_seconds())
+        if unknown := {(run.id, run.version) for run in runs if (run.id, run.version) not in self._ends}:
+            await self._look_up(store, worker, unknown)
         now = time.monotonic()
         return [now - self._ends.get((run.id, run.version), inf) for run in runs]  # inf: it is lost
 
-    def _remember(self, job: Job, end: float) -> None:
+    async def _look_up(self, store: Store, worker: str, unknown: set[tuple[str, int]]) -> None:
+        """A worker can name any run: looked at are only its own, and of their jobs only what is short."""
+        ids = [run.id for run in await store.held_by(worker) if (run.id, run.version) in unknown]
+        if not ids:
+            return
+        clock, now = await store.now(), time.monotonic()
+        for state in (await store.states(ids)).values():
+            began = state.started_at or state.claimed_at
+            if began is not None:
+                self._remember(state, now + state.timeout - (clock - began).total_seconds())
+
+    def _remember(self, job: Job | State, end: float) -> None:
         if len(self._ends) >= _KEPT:
             del self._ends[next(iter(self._ends))]
         self._ends[job.id, job.version] = end

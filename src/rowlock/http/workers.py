@@ -117,7 +117,7 @@ async def heartbeat(call: Call) -> Response:
     worker, lease = _worker(call, asked.worker), _lease(call, asked.lease)
     runs = _runs(asked.runs, 1, worker)
     store, desk = await call.store(), call.api.desk
-    overdue = await desk.timeouts.overdue(store, runs)
+    overdue = await desk.timeouts.overdue(store, worker, runs)
     holds = await _renewed(store, [run for run, over in zip(runs, overdue, strict=True) if over < GRACE], lease)
     holds |= await _looked_at(store, [run for run, over in zip(runs, overdue, strict=True) if over >= GRACE])
     items = []

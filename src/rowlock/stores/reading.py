@@ -134,6 +134,7 @@ class State(Struct, frozen=True, gc=False):
     expires_at: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
+    claimed_at: datetime | None
 
 
 class Place(Struct, frozen=True):

@@ -72,11 +72,12 @@ def state(row: tuple[Any, ...], times: Times) -> State:
     (
         job_id, topic, status, version, progress, stage, message, step, key, scope, scope_id, flow_id, locked_by,
         priority, retries, max_retries, crashes, timeout, created, updated, run_at, expires_at, started_at, finished_at,
+        claimed_at,
     ) = row  # fmt: skip
     return State(
         job_id, topic, STATUS[status], version, progress, stage, message, step, key, scope, scope_id, flow_id,
         locked_by, priority, retries, max_retries, crashes, timeout, times[created], times[updated], times[run_at],
-        times[expires_at], times[started_at], times[finished_at],
+        times[expires_at], times[started_at], times[finished_at], times[claimed_at],
     )  # fmt: skip
 
 

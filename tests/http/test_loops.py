@@ -1,0 +1,50 @@
+"""One application that is called from several event loops: each has what is its own, once."""
+
+import asyncio
+from pathlib import Path
+
+from rowlock import Jobs
+from rowlock.http.app import Api
+from tests.http.harness import by_hand
+from tests.http.test_series import lifespan
+
+
+async def ask(api: Api) -> set["asyncio.Task[None] | None"]:
+    """What is done here beside answering."""
+    assert (await by_hand(api, path="/healthz")).status == 200
+    return {api.upkeep._task, api.bulk._looks}
+
+
+async def stop(api: Api) -> None:
+    before = await ask(api)
+    api.stop()
+    assert api.desk._stopping
+    assert api.ends.stopping
+    assert api.live.stopping
+    await lifespan(api, lambda: None)
+    assert all(task is not None and task.done() for task in before)
+
+
+def test_loops_that_take_turns_keep_what_is_theirs(tmp_path: Path) -> None:
+    jobs = Jobs(f"sqlite:///{tmp_path / 'jobs.db'}")
+    api = jobs.asgi()
+    with asyncio.Runner() as one, asyncio.Runner() as two:
+        first, second = one.run(ask(api)), two.run(ask(api))
+        assert None not in first | second
+        assert first.isdisjoint(second)
+        for _ in range(3):
+            assert one.run(ask(api)) == first
+            assert two.run(ask(api)) == second
+        one.run(stop(api))
+        assert not any(task is None or task.done() for task in second)  # it goes on
+        two.run(stop(api))
+        two.run(jobs.close())
+
+
+def test_a_loop_that_is_over_is_forgotten(tmp_path: Path) -> None:
+    jobs = Jobs(f"sqlite:///{tmp_path / 'jobs.db'}")
+    api = jobs.asgi()
+    for _ in range(3):
+        asyncio.run(ask(api))
+    assert len(api._rooms) == 1
+    asyncio.run(jobs.close())
