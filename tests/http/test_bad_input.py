@@ -98,14 +98,16 @@ async def test_characters_that_no_database_keeps_are_refused(sqlite_world: World
     await refused(sqlite_world, form % bad)
 
 
-@pytest.mark.parametrize("text", [r"\ud800", r"\uDFFF and more to read", r"\\\ud800\n", r"\ud83d\ude00\ud83d", r"\ud83d\u0041"])
+@pytest.mark.parametrize(
+    "text", [r"\ud800", r"\uDFFF and more to read", r"\\\ud800\n", r"\ud83d\ude00\ud83d", r"\ud83d\u0041"]
+)
 async def test_half_a_pair_is_told_as_what_it_is(sqlite_world: World, text: str) -> None:
-    assert await refused(sqlite_world, '{"topic": "mail", "key": "%s"}' % text) == "lone_surrogate"
+    assert await refused(sqlite_world, f'{{"topic": "mail", "key": "{text}"}}') == "lone_surrogate"
 
 
 @pytest.mark.parametrize("text", [r"\ud83d\ude00", r"\\ud800", r"\ud83d\ude00\ud83d\ude00"])
 async def test_a_whole_pair_is_no_excuse_for_what_else_is_wrong(sqlite_world: World, text: str) -> None:
-    assert await refused(sqlite_world, '{"topic": "mail", "key": "%s"' % text) == "bad_json"
+    assert await refused(sqlite_world, f'{{"topic": "mail", "key": "{text}"') == "bad_json"
 
 
 # ── Its size ──

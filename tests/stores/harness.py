@@ -327,6 +327,8 @@ INSERT INTO testclock.clock VALUES ('2026-01-01 12:00:00+00');
 CREATE FUNCTION testclock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
     AS 'SELECT at FROM testclock.clock';
 """
+# What runs with its owner's rights has a search path of its own.
+SAME_CLOCK = "ALTER FUNCTION _jobs_note_enqueued SET search_path = testclock, pg_catalog, pg_temp"
 
 
 class PostgresHarness(Harness):
@@ -343,6 +345,11 @@ class PostgresHarness(Harness):
 
     def new_store(self) -> PostgresStore:
         return PostgresStore(f"{self.url}?search_path=testclock,pg_catalog" if self.virtual else self.url)
+
+    async def open(self, *, migrated: bool = False) -> None:
+        await super().open(migrated=migrated)
+        if self.virtual:
+            await self.execute(SAME_CLOCK)
 
     async def close(self) -> None:
         await super().close()

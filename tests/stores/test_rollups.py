@@ -287,6 +287,30 @@ async def test_rollups_are_kept_as_long_as_their_span_is(store: Harness) -> None
     assert kept == [[3600, 86_400], [86_400], []]
 
 
+# ── Who may only enqueue ──
+
+
+async def test_a_note_that_anybody_can_make_says_nothing_that_can_not_be(real_store: Harness) -> None:
+    if not isinstance(real_store, PostgresHarness):
+        pytest.skip("SQLite has no roles")
+    notes = [
+        "now(), ARRAY['mail', 'mail', 'bills'], 1", "now(), ARRAY['mail'], -1",
+        "now(), ARRAY['mail'], 1000000", "now(), ARRAY['mail'], 0", "now(), ARRAY['mail'], NULL",
+        "now(), ARRAY['', repeat('x', 129), NULL], 1",
+        "'2001-01-01', ARRAY['early'], 1", "'infinity', ARRAY['late'], 1", "NULL, ARRAY['never'], 1",
+    ]  # fmt: skip
+    for note in notes:
+        await real_store.fetch(f"SELECT _jobs_note_enqueued({note})")
+    found = await real_store.fetch(
+        "SELECT topic, enqueued, at BETWEEN now() - interval '10 minutes' AND now() + interval '2 minutes'"
+        " FROM _jobs_counts ORDER BY topic, enqueued"
+    )
+    assert found == [
+        ("bills", 1, True), ("early", 1, True), ("late", 1, True), ("mail", -1, True), ("mail", 2, True),
+        ("never", 1, True),
+    ]  # fmt: skip
+
+
 # ── Who is older ──
 
 

@@ -54,9 +54,8 @@ class BulkItemsQuery(BulkListQuery, frozen=True, kw_only=True):
 
 class BulkInfo(Struct, kw_only=True):
     """A bulk action as it stands. Of `total` jobs so many are `done`, were `skipped` (`skips` says why), and are
-    `left`. `filter`: as it was asked, by the names of the request in snake_case. `unfit`: jobs that meet the filter in a
-    state in which this can't be done to them. `rate`: jobs a second. `sample`: its first jobs, when it is asked for by
-    its id."""
+    `left`. `filter`: by the names of the request, in snake_case. `unfit`: jobs that meet the filter in a state in which
+    this can't be done to them. `rate`: jobs a second. `sample`: its first jobs, when it is asked for by its id."""
 
     id: str
     action: str

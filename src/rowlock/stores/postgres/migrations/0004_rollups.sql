@@ -37,11 +37,15 @@ CREATE TRIGGER _jobs_keep_note BEFORE DELETE ON {schema}._jobs_counts FOR EACH R
           AND current_setting('rowlock.folds', true) IS DISTINCT FROM 'rollups')
     EXECUTE FUNCTION {schema}._jobs_keep_note();
 
--- For the application's own connections: whoever may insert jobs need not be allowed to do anything else here.
+-- For the application's own connections: whoever may insert jobs need not be allowed to do anything else here. Since anybody
+-- may call it, it notes nothing but what can be: jobs of this moment that came or were taken back, of topics that can be.
 CREATE FUNCTION {schema}._jobs_note_enqueued(at timestamptz, topics text[], sign integer) RETURNS integer
     LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
         INSERT INTO {schema}._jobs_counts (at, topic, enqueued)
-        SELECT $1, topic, $3 * count(*) FROM unnest($2) AS topic GROUP BY topic;
+        SELECT least(greatest($1, now - interval '1 minute'), now + interval '1 minute'), topic, $3 * count(*)
+        FROM (SELECT clock_timestamp() AS now) clock, unnest($2) AS topic
+        WHERE $3 IN (1, -1) AND length(topic) BETWEEN 1 AND 128
+        GROUP BY topic, now;
         SELECT cardinality($2);
     $$;
