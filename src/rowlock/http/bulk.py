@@ -91,7 +91,7 @@ class BulkItemsAnswer(Struct, kw_only=True):
     next: str | None
 
 
-_OWN = ("arguments", "filter", "skips", "sample")
+_OWN = ("arguments", "filter", "reason", "skips", "sample")
 _SAME = tuple(name for name in BulkInfo.__struct_fields__ if name not in _OWN)
 
 
@@ -103,6 +103,7 @@ def bulk_info(call: Call, bulk: Bulk) -> BulkInfo:
         **{name: getattr(bulk, name) for name in _SAME},
         arguments=arguments,
         filter=_shown(call, bulk.filter),
+        reason=call.redaction.said(bulk.reason),
         skips={name: getattr(bulk, name) for name in SKIPS},
     )
 
