@@ -1,6 +1,7 @@
 """What is hidden and what is not: patterns, values that stand elsewhere as well, and texts of all kinds."""
 
 import json
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -252,6 +253,75 @@ def test_no_text_takes_long(piece: str) -> None:
     Redaction(["*a*a*a*a*", "a*b", "*"]).text(piece * (200_000 // len(piece)))
 
 
+WORDS = "passwordsecrettokenapi_keycookieauthorizationcredentialsaccess_keyprivate_keypassphrase"
+VALUES = [f"value{n:05}" for n in range(499)]
+ENDS = [f"{'a' * (180 * n)}b" for n in range(1, 60)]
+CUT = "\n… 1 bytes left out …\n"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        ({"secrets": VALUES, "texts": ["abc"] * 100_000}, "value00007"),
+        ({"secrets": VALUES, "text": "value0000 " * 90_000}, "value00007"),
+        ({"secrets": [f"välue {n}\"" for n in range(400)], "text": "väl" * 200_000}, "välue 1\""),
+        ({"secrets": ["[redacted]"[a:b] for a in range(10) for b in range(a + 4, 11)]}, "redacted" * 20_000),
+        ({"password": ENDS}, f"{'a' * 400_000}{CUT}{'a' * 400_000}"),
+        ({"password": ["aaab" * n for n in range(1, 300)]}, f"aaa{CUT}aaa" * 30_000),
+        ({"password": "ü " * 300_000}, "x"),
+        ({"text": f"{WORDS} = " * 10_000}, f"{WORDS} = " * 10_000),
+        ({"text": "token: x " * 100_000}, "x"),
+        ({"secrets": {"of": [[1234, 1234]] * 80_000}}, "1234"),
+    ],
+)  # fmt: skip
+def test_no_job_takes_long_and_what_would_is_hidden_as_a_whole(payload: dict[str, Any], error: str) -> None:
+    """Who writes jobs must not choose how long the server thinks of nothing else."""
+    began = time.process_time()
+    told = USUAL.job(a_payload(payload, result=payload, last_error=error))
+    assert time.process_time() - began < 5
+    assert told.last_error == MARK
+
+
+def test_log_lines_and_events_are_looked_through_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the job they tell of but once, not for each of them."""
+    job = a_payload({"password": SECRET, "list": [1, 2]})
+    walks = 0
+    walk = Redaction._walk
+
+    def counted(self: Redaction, value: Any, path: tuple[str, ...], found: Any) -> Any:
+        nonlocal walks
+        walks += path == ("payload",)
+        return walk(self, value, path, found)
+
+    monkeypatch.setattr(Redaction, "_walk", counted)
+    lines = [LogLine(NOW, n, "info", f"{n}: {SECRET}") for n in range(50)]
+    assert [line.text for line in USUAL.lines(lines, job)] == [f"{n}: {MARK}" for n in range(50)]
+    events = [
+        Event(job_id=job.id, seq=n, at=NOW, event="failed", status=None, version=1, by="w", data={"error": SECRET})
+        for n in range(50)
+    ]
+    assert [event.data for event in USUAL.events(events, job)] == [{"error": MARK}] * 50
+    assert walks == 2
+
+
+def test_texts_that_are_looked_through_together_stay_apart() -> None:
+    """What a quote, a key or a cut hides ends with its text, whatever stands beside it."""
+    for text in (
+        'password="x',
+        "password='x",
+        "private_key: -----BEGIN KEY-----\nx",
+        "cookie: a",
+        "token=",
+        f"corr{CUT}",
+    ):
+        payload = {"password": "correct-horse", "list": ["before", text, "behind", 'b"', f"{CUT}orse", "end"]}
+        told = shown(USUAL, payload)["list"]
+        assert len(told) == 6
+        assert (told[0], told[2], told[3], told[4], told[5]) == ("before", "behind", 'b"', f"{CUT}…", "end")
+    assert USUAL.text("a\0b") == "a\N{REPLACEMENT CHARACTER}b"
+
+
 # ── The audit, and what comes back ──
 
 
@@ -264,6 +334,25 @@ def test_the_audit_of_a_change_hides_what_was_changed() -> None:
     told = USUAL.audited(audited("update", data, "was old-secret, token=abc"))
     assert told.data == {"before": {"payload": {"password": MARK}}, "after": {"payload": {"password": MARK, "n": 1}}}
     assert told.reason == f"was {MARK}, token={MARK}"
+
+
+def test_the_audit_of_bulk_actions_hides_what_they_chose_by() -> None:
+    """There a path is written in one, with its dots."""
+    redaction = Redaction(["user.email", "password"])
+    filter = {
+        "topics": ["mail"], "payload": {"user.email": "ada@example.org", "user": {"email": "bob@x"}, "n": 1},
+        "error": "password=abc",
+    }  # fmt: skip
+    shown = {
+        "topics": ["mail"], "payload": {"user.email": MARK, "user": MARK, "n": 1}, "error": f"password={MARK}",
+    }  # fmt: skip
+    for action in ("bulk_create", "bulk_start", "bulk_stop"):
+        told = redaction.audited(audited(action, {"filter": filter, "count": 3}, "for ada@example.org, password=abc"))
+        assert told.data == {"filter": shown, "count": 3}
+        assert told.reason == f"for {MARK}, password={MARK}"
+    assert redaction.filter(filter) == shown
+    assert redaction.filter({"topics": ["mail"]}) == {"topics": ["mail"]}
+    assert filter["payload"] == {"user.email": "ada@example.org", "user": {"email": "bob@x"}, "n": 1}
 
 
 def test_the_audit_of_tokens_and_accounts_is_told_whole() -> None:

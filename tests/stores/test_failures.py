@@ -229,6 +229,25 @@ async def test_only_the_newest_are_looked_at_and_it_says_so(store: Harness, monk
     assert (await look(store)).capped is False
 
 
+async def test_who_asks_for_some_topics_is_told_of_no_others(store: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither are theirs hidden behind the newest of others, nor does a number tell how many those are."""
+    await dead(store, OTHER, "bills")
+    await dead(store, OTHER, "ungrouped")
+    await store.execute("UPDATE _jobs SET fingerprint = NULL WHERE topic = 'ungrouped'")
+    for _ in range(4):
+        await store.advance(1)
+        await dead(store, OTHER, "mail")
+    for kind in ("postgres.failures", "sqlite.grouping"):
+        monkeypatch.setattr(f"rowlock.stores.{kind}.MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(failures, "MOST_LOOKED_AT", 2)
+    bills = await look(store, topics=["bills"])
+    assert ([group.topic for group in bills.items], bills.capped, bills.ungrouped) == (["bills"], False, 0)
+    both = await look(store, topics=["ungrouped", "mail"])
+    assert ([group.topic for group in both.items], both.capped, both.ungrouped) == (["mail"], True, 1)
+    foreign = await look(store, fingerprint=fingerprint("mail", OTHER), topics=["bills"])
+    assert (foreign.items, foreign.capped) == ([], False)
+
+
 async def test_a_group_is_listed_and_requeued_by_its_fingerprint(store: Harness) -> None:
     alike = [(await dead(store, BOOM.format(n, n))).id for n in range(3)]
     await dead(store, OTHER)

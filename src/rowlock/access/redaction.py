@@ -39,10 +39,22 @@ DEFAULTS = (
 
 _NO_JOBS = ("settings.", "session.", "superuser.", "token.")  # in the audit: they have no secrets, but names of them
 _SHORTEST = 4  # characters of a value that is looked for in texts: shorter ones stand in too many words
-_MOST_VALUES = 500  # of one job; with more, its texts are hidden as a whole
+# How much work the texts of one job may be, all together: what is more is hidden as a whole. A server has other things
+# to do, and who writes jobs must not choose how long they take.
+_MOST_VALUES = 500
+_MOST_LEAVES = 10_000  # texts and numbers in hidden fields, the same ones too
+_MOST_SPELLED = 100_000  # characters of values that are written otherwise in JSON or URLs
+_MOST_SEARCHED = 30_000_000  # characters of texts, times values
+_MOST_FOUND = 10_000  # times a value stands in texts; and names behind which one may stand
+_MOST_TORN = 1_000_000  # characters of values, times places where a text was cut
+_MOST_BEGINNINGS = 20  # of a value before such a place
+_BETWEEN = "\0"  # texts, when many are looked through at once: no job holds it
 _MOST_KNOWN = 10_000  # names of fields that are remembered
 _MOST_PATHS = 100  # that are told
+_WORDS = ("last_error", "message", "stage", "cancel_reason")  # of a job, in people's words
 _LEFT_OUT = re.compile(r"\n… [\d,]+ bytes left out …\n")  # core.codec.clean_text cuts the middle out
+_NESTED = frozenset({dict, list})
+_TOLD = frozenset({dict, list, str})
 _SAME_EVERYWHERE = re.compile(r"[A-Za-z0-9_.~-]+")
 _ESCAPES = re.compile(r"""["'\\]""")
 _LONGEST_KEY = 16_384
@@ -51,12 +63,15 @@ _LINE_LONG = ("cookie", "authorization")  # headers whose value is the rest of t
 # that is not closed hides the rest of the line.
 _SIGN = rb"""\\?["']?[ \t]{0,4}(?:=>|[=:])[ \t]{0,4}"""
 _QUOTES = (
-    rb"""\\"[^"]{0,16384}"|\\'[^']{0,16384}'|"(?:[^"\\]|\\.){0,16384}"|'(?:[^'\\]|\\.){0,16384}'|\\?["'][^\r\n]*"""
+    rb"""\\"[^"\0]{0,16384}"|\\'[^'\0]{0,16384}'|"(?:[^"\\\0]|\\[^\0]){0,16384}"|'(?:[^'\\\0]|\\[^\0]){0,16384}'"""
+    rb"""|\\?["'][^\r\n\0]*"""
 )
-_BARE = rb"""(?:(?:bearer|basic|digest|token)[ \t]+)?[^\s&"'<>]+"""
+_BARE = rb"""(?:(?:bearer|basic|digest|token)[ \t]+)?[^\s&"'<>\0]+"""
 _BEHIND = re.compile(_SIGN)
-_VALUE = re.compile(rb"%b|%b" % (_QUOTES, _BARE), re.IGNORECASE | re.DOTALL)
-_REST_OF_LINE = re.compile(rb"%b|[^\r\n]+" % _QUOTES)
+_VALUE = re.compile(rb"%b|%b" % (_QUOTES, _BARE), re.IGNORECASE)
+_REST_OF_LINE = re.compile(rb"%b|[^\r\n\0]+" % _QUOTES)
+_REST_OF_WORD = re.compile(rb"[-_0-9a-z\x80-\xff]*")  # of lower case
+_OF_WORDS = bytes(byte for byte in range(256) if _REST_OF_WORD.fullmatch(bytes([byte])))
 
 
 class Hidden(Struct, frozen=True):
@@ -69,12 +84,41 @@ class Hidden(Struct, frozen=True):
 class _Found(Struct):
     """On a walk through a job's JSON."""
 
-    paths: list[str] = []
+    paths: dict[str, None] = {}
     values: set[str] = set()
+    leaves: int = 0
+    known: dict[tuple[str, ...], bool] = {}  # by path: is it hidden?
 
-    def tell(self, path: str) -> None:
-        if len(self.paths) < _MOST_PATHS and path not in self.paths:
-            self.paths.append(path)
+    def tell(self, path: tuple[str, ...]) -> None:
+        if len(self.paths) < _MOST_PATHS:
+            self.paths[".".join(path)] = None
+
+    def take(self, value: Any) -> None:
+        """The texts and numbers in what is hidden, as they may stand elsewhere. One too many is enough to know."""
+        left = [value]
+        while left and self.leaves <= _MOST_LEAVES:
+            one = left.pop()
+            self.leaves += 1
+            if isinstance(one, dict):
+                left += one.values()
+            elif isinstance(one, list):
+                left += one
+            elif isinstance(one, str) and len(one) >= _SHORTEST and one != MARK:
+                self.values.add(one)
+            elif isinstance(one, int | float) and not isinstance(one, bool) and len(str(one)) >= _SHORTEST:
+                self.values.add(str(one))
+
+
+class _Texts:
+    """The texts of one thing that leaves, looked through at once: first all are taken, then they are given back in the
+    same order."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def take(self, text: str) -> str:
+        self.taken.append(text)
+        return text
 
 
 def check_patterns(value: object) -> list[str]:
@@ -107,6 +151,7 @@ class Redaction:
         self._names = [_matcher(steps[0]) for steps in split if len(steps) == 1]
         self._patterns = [tuple(map(_matcher, steps)) for steps in split if len(steps) > 1]
         self._words = _Words({steps[-1] for steps in split})
+        self._some_part = _some_part({steps[-1] for steps in split})
         self._known: dict[str, bool | None] = {}  # by name: is a field of this name hidden? None: that depends
 
     def __bool__(self) -> bool:
@@ -124,6 +169,9 @@ class Redaction:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             folded = name.casefold()
+            if self._some_part(folded) is None:
+                self._known[name] = False
+                return False
             depends = any(pattern[-1](folded) for pattern in self._patterns)
             self._known[name] = True if any(fits(folded) for fits in self._names) else None if depends else False
         return self._known[name]
@@ -138,7 +186,7 @@ class Redaction:
         if self.hides(path):
             return ".".join(path)
         self._walk(value, path, found)
-        return found.paths[0] if found.paths else None
+        return next(iter(found.paths), None)
 
     def marked(self, value: Any, path: tuple[str, ...] = ("payload",)) -> str | None:
         """The first hidden field whose value is the mark."""
@@ -163,46 +211,56 @@ class Redaction:
         found = _Found()
         payload = self._walk(job.payload, ("payload",), found)
         result = self._walk(job.result, ("result",), found)
-        say = self._texts(found.values)
-        changes: dict[str, Any] = {}
-        for name, value, was in (("payload", payload, job.payload), ("result", result, job.result)):
-            if (told := _each_text(value, say, (name,), found)) is not was:
-                changes[name] = told
-        for name in ("last_error", "message", "stage", "cancel_reason"):
-            was = getattr(job, name)
-            if was is not None and (told := say(was)) != was:
-                changes[name] = told
-                found.tell(name)
-        return Hidden(replace(job, **changes) if changes else job, found.paths)
+        words = {name: getattr(job, name) for name in _WORDS if getattr(job, name) is not None}
+        told = self._told({"payload": payload, "result": result, **words}, found)
+        changes = {name: value for name, value in told.items() if value is not getattr(job, name)}
+        return Hidden(replace(job, **changes) if changes else job, list(found.paths))
 
     def event(self, event: Event, job: Job) -> Event:
         """`job`: whose it is. What is hidden there is hidden here."""
         return replace(event, data=self.data(event.data, job)) if self and event.data else event
 
+    def events(self, events: Sequence[Event], job: Job) -> list[Event]:
+        told = self.data([event.data for event in events], job)
+        return [replace(event, data=data) for event, data in zip(events, told, strict=True)]
+
     def line(self, line: LogLine, job: Job) -> LogLine:
-        return replace(line, text=self.text(line.text, job))
+        return self.lines([line], job)[0]
+
+    def lines(self, lines: Sequence[LogLine], job: Job) -> list[LogLine]:
+        told = self.texts([line.text for line in lines], job)
+        return [replace(line, text=text) for line, text in zip(lines, told, strict=True)]
 
     def audited(self, entry: Audited, job: Job | None = None) -> Audited:
         """`job`: that it is about, if it is still there."""
         if not self or entry.action.startswith(_NO_JOBS):
             return entry
-        found = _Found()
+        found = self._found(job)
         data = self._walk(entry.data, (), found)
-        say = self._texts(found.values | self._values(job))
-        reason = None if entry.reason is None else say(entry.reason)
-        return replace(entry, data=_each_text(data, say, (), found), reason=reason)
+        if entry.action.startswith("bulk_") and isinstance(data.get("filter"), dict):
+            data = {**data, "filter": self._filter(data["filter"], found)}
+        told = self._told({"data": data, "reason": entry.reason}, found)
+        return replace(entry, **told)
+
+    def filter(self, filter: dict[str, Any]) -> dict[str, Any]:
+        """What jobs were chosen by. Who may reveal a value may look for it; who looks on sees neither."""
+        found = _Found()
+        told: dict[str, Any] = self._told(self._filter(filter, found), found)
+        return told
 
     def data(self, data: Any, job: Job | None = None) -> Any:
         """Any JSON that tells of a job."""
         if not self:
             return data
-        found = _Found()
-        told = self._walk(data, (), found)
-        return _each_text(told, self._texts(found.values | self._values(job)), (), found)
+        found = self._found(job)
+        return self._told(self._walk(data, (), found), found)
 
     def text(self, text: str, job: Job | None = None) -> str:
         """Any text that tells of a job."""
-        return self._texts(self._values(job))(text) if self else text
+        return self._say([text], self._found(job))[0] if self else text
+
+    def texts(self, texts: Sequence[str], job: Job | None = None) -> list[str]:
+        return self._say(texts, self._found(job)) if self else list(texts)
 
     def teller(self, job: Job) -> Callable[[str], str]:
         """The same for all that a job is going to say."""
@@ -214,23 +272,26 @@ class Redaction:
 
     # ── Inside ──
 
-    def _values(self, job: Job | None) -> set[str]:
+    def _found(self, job: Job | None) -> _Found:
         found = _Found()
         if job is not None:
             self._walk(job.payload, ("payload",), found)
             self._walk(job.result, ("result",), found)
-        return found.values
+        return found
 
     def _walk(self, value: Any, path: tuple[str, ...], found: _Found) -> Any:
         """The same without what is hidden; the very same if nothing is."""
         if type(value) is dict:
             changed, known = None, self._known
             for name, member in value.items():
-                if known.get(name) is not False and self.fits((*path, name)):
+                hidden = known.get(name)
+                if hidden is not False and (hidden or self._fits((*path, name), found)):
                     told: Any = MARK if member is not None else None
-                    found.tell(".".join((*path, name)))
-                    found.values.update(_leaves(member))
-                elif type(member) is dict or type(member) is list:
+                    if len(found.paths) < _MOST_PATHS:
+                        found.tell((*path, name))
+                    if found.leaves <= _MOST_LEAVES:
+                        found.take(member)
+                elif member and type(member) in _NESTED:
                     told = self._walk(member, (*path, name), found)
                 else:
                     continue
@@ -239,28 +300,50 @@ class Redaction:
                     changed[name] = told
             return value if changed is None else changed
         if type(value) is list:
-            items = [self._walk(item, path, found) for item in value]
+            items = [self._walk(item, path, found) if item and type(item) in _NESTED else item for item in value]
             return items if any(map(is_not, items, value)) else value
         return value
 
-    def _texts(self, values: set[str]) -> Callable[[str], str]:
-        """Hides in a text what the values are, and what stands behind the names of hidden fields."""
-        if len(values) > _MOST_VALUES:
-            return lambda text: MARK if text else text
-        spelled = sorted({word for value in values for word in _spelled(value)}, key=len, reverse=True)
+    def _filter(self, filter: dict[str, Any], found: _Found) -> dict[str, Any]:
+        """Without what is asked of hidden fields, whose paths are written in one there."""
+        asked = dict(filter.get("payload", ()))
+        hidden = [path for path in asked if self.hidden_in(asked[path], ("payload", *path.split("."))) is not None]
+        for path in hidden:
+            found.take(asked[path])
+            asked[path] = MARK
+        return {**filter, "payload": asked} if hidden else filter
 
-        if not spelled:
-            return self._words.hide
+    def _fits(self, path: tuple[str, ...], found: _Found) -> bool:
+        if path not in found.known:
+            found.known[path] = self.fits(path)
+        return found.known[path]
 
-        def say(text: str) -> str:
-            for word in spelled:
-                if word in text:
-                    text = text.replace(word, MARK)
-            if "left out" in text:
-                text = _without_torn(text, spelled)
-            return self._words.hide(text)
+    def _told(self, value: Any, found: _Found) -> Any:
+        """JSON with its texts as they may be told; the very same if all may."""
+        texts = _Texts()
+        _each_text(value, texts.take, (), _Found())
+        told = self._say(texts.taken, found)
+        if told == texts.taken:
+            return value
+        given = iter(told)
+        return _each_text(value, lambda _: next(given), (), found)
 
-        return say
+    def _say(self, texts: Sequence[str], found: _Found) -> list[str]:
+        """Hides in texts what was found, and what stands behind the names of hidden fields. All together: there
+        may be a hundred thousand of them."""
+        everything = _BETWEEN.join(texts)
+        if everything.count(_BETWEEN) >= max(len(texts), 1):
+            everything = _BETWEEN.join(text.replace(_BETWEEN, "\N{REPLACEMENT CHARACTER}") for text in texts)
+        try:
+            if found.values:
+                everything = _without(everything, found)
+            return self._words.hide(everything).split(_BETWEEN) if texts else []
+        except _TooMuch:
+            return [text and MARK for text in texts]
+
+
+class _TooMuch(Exception):
+    """To look for."""
 
 
 class _Words:
@@ -268,49 +351,61 @@ class _Words:
 
     def __init__(self, names: set[str]) -> None:
         # Looked for is the longest part of a name; then the whole word must fit. A * alone would be every word.
-        parts = {name: max(name.split("*"), key=len) for name in names}
-        self._names = [(part.encode(), _matcher(name)) for name, part in sorted(parts.items()) if part]
+        self._names = [(part.encode(), _matcher(name)) for name in sorted(names) if (part := _longest_part(name))]
 
     def hide(self, text: str) -> str:
         if "=" not in text and ":" not in text:
             return text
         data = text.encode("utf-8", "surrogatepass")
         lower = data.lower()  # A-Z alone: every place stays where it is
-        spans = sorted(span for part, fits in self._names if part in lower for span in _spans(data, lower, part, fits))
+        spans: list[tuple[int, int]] = []
+        looked = 0
+        for part, fits in self._names:
+            for span in _spans(data, lower, part, fits):
+                looked += 1
+                if looked > _MOST_FOUND:
+                    raise _TooMuch
+                if span is not None:
+                    spans.append(span)
         if not spans:
             return text
         told, done = [], 0
-        for begin, end in spans:
+        for begin, end in sorted(spans):
             if begin >= done:
                 told += [data[done:begin], MARK.encode()]
             done = max(done, end)
         return b"".join([*told, data[done:]]).decode("utf-8", "surrogatepass")
 
 
-def _spans(data: bytes, lower: bytes, part: bytes, fits: Callable[[str], bool]) -> Iterator[tuple[int, int]]:
-    """Where values stand behind words that have this part, and fit."""
+def _spans(data: bytes, lower: bytes, part: bytes, fits: Callable[[str], bool]) -> Iterator[tuple[int, int] | None]:
+    """Where values stand behind words that have this part, and fit; None for a word that has no such value."""
     at = lower.find(part)
     while at >= 0:
-        end = at + len(part)
-        while at and _is_word(lower[at - 1]):
-            at -= 1
-        while end < len(lower) and _is_word(lower[end]):
-            end += 1
-        word = lower[at:end].decode("utf-8", "replace")
-        sign = _BEHIND.match(data, end) if len(word) <= LONGEST_PATTERN and fits(word) else None
+        before = lower[max(at - LONGEST_PATTERN, 0) : at]
+        begin, end = at - len(before) + len(before.rstrip(_OF_WORDS)), _end_of_word(lower, at + len(part))
+        span = None
+        word = lower[begin:end].decode("utf-8", "replace") if end - begin <= LONGEST_PATTERN else ""
+        sign = _BEHIND.match(data, end) if word and fits(word) else None
         if sign is not None:
             value = (_REST_OF_LINE if word.endswith(_LINE_LONG) else _VALUE).match(data, sign.end())
             if value is not None:
                 end = _end_of_key(data, sign.end()) or value.end()
-                yield _unquoted(data, sign.end(), end)
+                span = _unquoted(data, sign.end(), end)
+        yield span
         at = lower.find(part, end)
+
+
+def _end_of_word(lower: bytes, at: int) -> int:
+    rest = _REST_OF_WORD.match(lower, at)
+    return at if rest is None else rest.end()
 
 
 def _end_of_key(data: bytes, begin: int) -> int | None:
     """Of a key in PEM, which has many lines."""
     if not data.startswith(b"-----BEGIN", begin):
         return None
-    longest = min(begin + _LONGEST_KEY, len(data))
+    end_of_text = data.find(b"\0", begin, begin + _LONGEST_KEY)
+    longest = min(begin + _LONGEST_KEY, len(data)) if end_of_text < 0 else end_of_text
     footer = data.find(b"-----END", begin, longest)
     end = -1 if footer < 0 else data.find(b"\n", footer, longest)
     return longest if end < 0 else end
@@ -325,8 +420,13 @@ def _unquoted(data: bytes, begin: int, end: int) -> tuple[int, int]:
     return begin, max(begin, end)
 
 
-def _is_word(byte: int) -> bool:
-    return byte in (45, 95) or 48 <= byte <= 57 or 97 <= byte <= 122 or byte >= 128  # of lower case
+def _longest_part(name: str) -> str:
+    return max(name.split("*"), key=len)
+
+
+def _some_part(names: set[str]) -> Callable[[str], object]:
+    """Finds what every name has that one of these fits: most names have none of it, and are known at once."""
+    return re.compile("|".join(sorted(re.escape(_longest_part(name)) for name in names))).search
 
 
 def _matcher(step: str) -> Callable[[str], bool]:
@@ -355,20 +455,6 @@ def _ends_with(path: Sequence[str], pattern: tuple[Callable[[str], bool], ...]) 
     return all(fits(name.casefold()) for name, fits in zip(path[-len(pattern) :], pattern, strict=True))
 
 
-def _leaves(value: Any) -> Iterator[str]:
-    """The texts and numbers in it, as they may stand elsewhere."""
-    if isinstance(value, dict):
-        for member in value.values():
-            yield from _leaves(member)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, str) and len(value) >= _SHORTEST and value != MARK:
-        yield value
-    elif isinstance(value, int | float) and not isinstance(value, bool) and len(str(value)) >= _SHORTEST:
-        yield str(value)
-
-
 def _spelled(value: str) -> set[str]:
     """As it is, and as JSON, Python and URLs write it."""
     if _SAME_EVERYWHERE.fullmatch(value):
@@ -388,8 +474,8 @@ def _each_text(value: Any, say: Callable[[str], str], path: tuple[str, ...], fou
                 told: Any = say(member)
                 if told == member:
                     continue
-                found.tell(".".join((*path, name)))
-            elif type(member) is dict or type(member) is list:
+                found.tell((*path, name))
+            elif member and type(member) in _NESTED:
                 told = _each_text(member, say, (*path, name), found)
                 if told is member:
                     continue
@@ -399,36 +485,81 @@ def _each_text(value: Any, say: Callable[[str], str], path: tuple[str, ...], fou
             changed[name] = told
         return value if changed is None else changed
     if type(value) is list:
-        items = [_each_text(item, say, path, found) for item in value]
+        items = [_each_text(item, say, path, found) if item and type(item) in _TOLD else item for item in value]
         return items if any(map(is_not, items, value)) else value
     if type(value) is str and (told := say(value)) != value:
-        found.tell(".".join(path))
+        found.tell(path)
         return told
     return value
 
 
-def _without_torn(text: str, values: Sequence[str]) -> str:
+def _without(everything: str, found: _Found) -> str:
+    """Texts without these values, in whatever way they are written there."""
+    values = found.values
+    if len(values) > _MOST_VALUES or found.leaves > _MOST_LEAVES:
+        raise _TooMuch
+    if sum(len(value) for value in values if not _SAME_EVERYWHERE.fullmatch(value)) > _MOST_SPELLED:
+        raise _TooMuch
+    spelled = sorted({word for value in values for word in _spelled(value)})
+    if len(spelled) * len(everything) > _MOST_SEARCHED:
+        raise _TooMuch
+    spans: list[tuple[int, int]] = []
+    for word in spelled:
+        at = everything.find(word)
+        while at >= 0:
+            spans.append((at, at + len(word)))
+            at = everything.find(word, at + len(word))
+            if len(spans) > _MOST_FOUND:
+                raise _TooMuch
+    everything = _marked(everything, spans)
+    return _without_torn(everything, spelled) if "left out" in everything else everything
+
+
+def _marked(text: str, spans: list[tuple[int, int]]) -> str:
+    """With the mark instead of these parts, which may overlap."""
+    told, done = [], 0
+    for begin, end in sorted(spans):
+        if begin >= done:
+            told += [text[done:begin], MARK]
+        done = max(done, end)
+    return "".join([*told, text[done:]])
+
+
+def _without_torn(everything: str, words: Sequence[str]) -> str:
     """Where the middle of a text was cut out, a value may have lost an end."""
-    parts = _LEFT_OUT.split(text)
-    gaps = _LEFT_OUT.findall(text)
-    for n, part in enumerate(parts):
-        for value in values:
-            if n < len(gaps):
-                part = _without_end(part, value)
-            if n:
-                part = _without_end(part[::-1], value[::-1])[::-1]
-        parts[n] = part
+    parts, gaps = _LEFT_OUT.split(everything), _LEFT_OUT.findall(everything)
+    if len(gaps) * sum(len(word) + 100 for word in words) > _MOST_TORN:
+        raise _TooMuch
+    for n in range(len(gaps)):
+        for word in words:
+            parts[n] = _without_beginning(parts[n], word)
+            parts[n + 1] = _without_end(parts[n + 1], word)
     return parts[0] + "".join(f"{gap}{part}" for gap, part in zip(gaps, parts[1:], strict=True))
 
 
-def _without_end(text: str, value: str) -> str:
-    """Without the beginning of the value, if the text ends with it."""
-    at = text.find(value[:_SHORTEST], max(0, len(text) - len(value) + 1))
-    while at >= 0:
+def _without_beginning(text: str, value: str) -> str:
+    """Without the beginning of the value, if the text ends with it. Where too much looks like it, without all that."""
+    at = text.find(value[:_SHORTEST], max(text.rfind(_BETWEEN, -len(value)) + 1, len(text) - len(value) + 1))
+    for _ in range(_MOST_BEGINNINGS):
+        if at < 0:
+            return text
         if value.startswith(text[at:]):
-            return f"{text[:at]}…"
+            break
         at = text.find(value[:_SHORTEST], at + 1)
-    return text
+    return text if at < 0 else f"{text[:at]}…"
+
+
+def _without_end(text: str, value: str) -> str:
+    """The other way round: without its end, if the text begins with it."""
+    end = text.find(_BETWEEN, 0, len(value))
+    at = text.rfind(value[-_SHORTEST:], 0, len(value) - 1 if end < 0 else min(end, len(value) - 1))
+    for _ in range(_MOST_BEGINNINGS):
+        if at < 0:
+            return text
+        if value.endswith(text[: at + _SHORTEST]):
+            break
+        at = text.rfind(value[-_SHORTEST:], 0, at + _SHORTEST - 1)
+    return text if at < 0 else f"…{text[at + _SHORTEST :]}"
 
 
 def marked(value: Any, path: str = "payload") -> str | None:

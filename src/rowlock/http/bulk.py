@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, json
 
-from rowlock.access.redaction import MARK
 from rowlock.errors import InvalidInput
 from rowlock.http import shapes
 from rowlock.http.call import Call
@@ -91,7 +90,7 @@ class BulkItemsAnswer(Struct, kw_only=True):
     next: str | None
 
 
-_OWN = ("arguments", "filter", "skips", "sample")
+_OWN = ("arguments", "filter", "reason", "skips", "sample")
 _SAME = tuple(name for name in BulkInfo.__struct_fields__ if name not in _OWN)
 
 
@@ -102,22 +101,10 @@ def bulk_info(call: Call, bulk: Bulk) -> BulkInfo:
     return BulkInfo(
         **{name: getattr(bulk, name) for name in _SAME},
         arguments=arguments,
-        filter=as_asked(_shown(call, bulk.filter)),
+        filter=as_asked(call.redaction.filter(bulk.filter)),
+        reason=call.redaction.said(bulk.reason),
         skips={name: getattr(bulk, name) for name in SKIPS},
     )
-
-
-def _shown(call: Call, filter: dict[str, Any]) -> dict[str, Any]:
-    """Who may reveal a value may look for it; who looks on sees neither."""
-    hide, shown = call.redaction, dict(filter)
-    if "payload" in shown:
-        shown["payload"] = {
-            path: value if hide.hidden_in(value, ("payload", *path.split("."))) is None else MARK
-            for path, value in shown["payload"].items()
-        }
-    if "error" in shown:
-        shown["error"] = hide.said(shown["error"])
-    return shown
 
 
 def as_asked(filter: dict[str, Any]) -> dict[str, Any]:

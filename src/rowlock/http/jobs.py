@@ -270,14 +270,14 @@ async def _own_stats(jobs: Jobs, condition: Condition, topic: str | None) -> sha
 
 async def get_events(call: Call) -> Response:
     job = await call.job("read")
-    events = [call.redaction.event(event, job) for event in await call.api.jobs.events(job.id)]
+    events = call.redaction.events(await call.api.jobs.events(job.id), job)
     return answer(shapes.EventsAnswer(items=events))
 
 
 async def get_logs(call: Call) -> Response:
     job = await call.job("read")
     log = await call.api.jobs.logs(job.id)
-    lines = [call.redaction.line(line, job) for line in log.lines]
+    lines = call.redaction.lines(log.lines, job)
     return answer(shapes.LogsAnswer(items=lines, dropped=log.dropped))
 
 
@@ -296,8 +296,8 @@ async def get_why(call: Call) -> Response:
     why = await call.api.jobs.why(job.id)
     if call.reach("read") is not True:  # who works here, on what, and why a topic is paused is for operators
         return answer(shapes.WhyBody(code=why.code, answer=_IN_SHORT.get(why.code, f"It is {job.status}."), details=[]))
-    details = [call.redaction.text(detail, job) for detail in why.details]
-    return answer(shapes.WhyBody(code=why.code, answer=call.redaction.text(why.answer, job), details=details))
+    said, *details = call.redaction.texts([why.answer, *why.details], job)
+    return answer(shapes.WhyBody(code=why.code, answer=said, details=details))
 
 
 async def wait_for_job(call: Call) -> Response:

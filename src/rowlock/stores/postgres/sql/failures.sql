@@ -1,6 +1,6 @@
 -- $1: how many dead letters are looked at. $3: topics, or NULL. $4: how many groups. $5, $6: a trend's part in seconds, and
 -- how many parts it has; what is older is one part more. A row per group, and at least one, for the numbers at its end.
-WITH counted AS MATERIALIZED (
+WITH every AS MATERIALIZED (
     SELECT fingerprint, part, min(topic) AS topic, count(*)::int AS n, min(finished_at) AS first, max(finished_at) AS last
     FROM (
         SELECT seen.*, least(greatest(floor(extract(epoch FROM (SELECT clock_timestamp()) - finished_at)
@@ -9,10 +9,12 @@ WITH counted AS MATERIALIZED (
     ) s
     GROUP BY fingerprint, part
 ),
+-- Where one fingerprint is asked for, its topic, which is part of it, is first looked at here.
+counted AS (SELECT * FROM every WHERE $3::text[] IS NULL OR topic = ANY ($3::text[])),
 grouped AS MATERIALIZED (
     SELECT fingerprint, min(topic) AS topic, sum(n)::int AS n, min(first) AS first, max(last) AS last,
            array_agg(part) AS parts, array_agg(n) AS counts
-    FROM counted WHERE $3::text[] IS NULL OR topic = ANY ($3::text[])
+    FROM counted
     GROUP BY fingerprint
     ORDER BY n DESC, last DESC, fingerprint
     LIMIT $4::int
@@ -21,6 +23,7 @@ SELECT g.fingerprint, g.topic, g.n, g.first, g.last, newest.id::text AS sample, 
        (SELECT coalesce(sum(n), 0)::int FROM counted) AS looked_at,
        (SELECT count(*)::int FROM (
             SELECT 1 FROM {schema}._jobs u WHERE u.fingerprint IS NULL AND u.status IN ('failed', 'expired')
+              AND ($3::text[] IS NULL OR u.topic = ANY ($3::text[]))
             LIMIT $1::int) u) AS ungrouped
 FROM (SELECT) AS always
 LEFT JOIN grouped g ON true
