@@ -3,9 +3,6 @@
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-
-pytest.importorskip("playwright", reason="the tests of the page need Playwright")
-
 from playwright.async_api import Browser, async_playwright
 
 from tests.http.conftest import (  # noqa: F401 - the fixtures are ours as well
