@@ -264,7 +264,8 @@ class Redaction:
 
     def teller(self, job: Job) -> Callable[[str], str]:
         """The same for all that a job is going to say."""
-        return self._texts(self._values(job))
+        found = self._found(job)
+        return lambda text: self._say([text], found)[0]
 
     def said(self, text: str | None) -> str | None:
         """The same of what somebody may have said, or not."""
