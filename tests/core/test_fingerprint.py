@@ -235,7 +235,8 @@ def test_words_are_the_same_whatever_they_are_about(text: str) -> None:
         "Cookie: a={}; b={} {}",
         "no: access_token=>{}", "password: {}", "can't log in (user=ada, password={})",
         'broken \\"secret\\": \\"{}\\" here',
-        "key {}{}{}{}{} is wrong", "unclosed password='{} and", "set-cookie={} {}", 'no such user: "{}"', "x-api-key:{}",
+        "key {}{}{}{}{} is wrong", "unclosed password='{} and", "set-cookie={} {}",
+        'no such user: "{}"', "x-api-key:{}",
     ],
 )  # fmt: skip
 def test_what_may_be_secret_is_no_part_of_it(text: str) -> None:
