@@ -274,8 +274,7 @@ class Redaction:
         if type(value) is dict:
             changed, known = None, self._known
             for name, member in value.items():
-                hidden = known.get(name)
-                if hidden is not False and (hidden or self._fits((*path, name), found)):
+                if known.get(name) is not False and self._fits((*path, name), found):
                     told: Any = MARK if member is not None else None
                     if len(found.paths) < _MOST_PATHS:
                         found.tell((*path, name))
