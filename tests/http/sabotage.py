@@ -539,7 +539,7 @@ DEFENCES = [
     Defence(
         "A15",
         "nor are its values elsewhere",
-        replaced(rowlock.access.redaction, "_leaves", lambda _: iter(())),
+        replaced(rowlock.access.redaction._Found, "take", lambda *_: None),
         redaction.test_no_secret_leaves_by_any_route,
     ),
     Defence(

@@ -1,13 +1,19 @@
 """What is secret leaves by no route, is told by no filter, comes back by no edit; and whoever may see it says why."""
 
+import gc
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from rowlock.access.redaction import DEFAULTS, MARK
+from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.stores.base import NewLine, Progress
+from rowlock.stores.reading import Page
 from tests.http.harness import JSON, A, World, is_problem
 from tests.http.oracle import REQUESTS, Target, by_name
 from tests.stores.harness import claim_by, settlement
@@ -22,6 +28,10 @@ ERROR = (
     f"Authorization: Bearer {SECRET}-header"
 )
 LIVE = "0193fb1e-0000-7000-8000-00000000a001"
+
+
+class Loaded(Job, frozen=True, weakref=True):
+    """A job whose end is noticed."""
 
 
 async def plant(world: World) -> list[str]:
@@ -199,7 +209,7 @@ async def test_no_search_in_errors_tells_what_is_hidden(world: World) -> None:
 
 async def test_a_search_in_errors_has_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """In which what is not told leaves no gap."""
-    monkeypatch.setattr("rowlock.http.redacting.MAX_LIMIT", 3)
+    monkeypatch.setattr("rowlock.http.redacting._AT_ONCE", 3)
     made = [
         await world.ended(A, "dead", error=f"Broken {'token=Broken' if n % 3 else 'Needle'}", payload={})
         for n in range(9)
@@ -217,6 +227,44 @@ async def test_a_search_in_errors_has_pages(world: World, monkeypatch: pytest.Mo
     second = (await world.get("read token", "/api/jobs", params={"error": "needle", "limit": 1, "offset": 1})).json()
     assert [item["id"] for item in second["items"]] == wanted[1:2]
     is_problem(await world.get("read token", "/api/jobs", params={"error": "x", "limit": 201}), 400)
+
+
+async def test_few_whole_jobs_are_held_at_once(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are looked at: each may have some MB."""
+    world, store = sqlite_world, await sqlite_world.store()
+    monkeypatch.setattr("rowlock.http.redacting._AT_ONCE", 3)
+    for n in range(10):
+        await world.ended(A, f"dead{n}", error="Broken: token=x", payload={})
+    seen: list[ref[Loaded]] = []
+    most = 0
+
+    def watched(jobs: Iterable[Job]) -> list[Job]:
+        nonlocal most
+        loaded = [Loaded(**asdict(job)) for job in jobs]
+        seen.extend(map(ref, loaded))
+        most = max(most, sum(one() is not None for one in seen))
+        return [*loaded]
+
+    get, pages = store.get, store.list
+
+    async def watched_get(ids: Sequence[str]) -> dict[str, Job]:
+        return {job.id: job for job in watched((await get(ids)).values())}
+
+    async def watched_list(*arguments: Any, **options: Any) -> Page:
+        page = await pages(*arguments, **options)
+        return replace(page, items=watched(page.items))
+
+    monkeypatch.setattr(store, "get", watched_get)
+    monkeypatch.setattr(store, "list", watched_list)
+    body = (await world.get("read token", "/api/jobs", params={"error": "broken", "limit": 2})).json()
+    assert (len(body["items"]), body["total_capped"]) == (2, True)
+    last = {"error": "broken", "limit": 2, "offset": 9}
+    assert (await world.get("read token", "/api/jobs", params=last)).json()["total"] == 10
+    assert 2 <= most <= 3
+    gc.collect()
+    most = 0
+    assert len((await world.get("read token", "/api/failures")).json()["items"]) == 10
+    assert 1 <= most <= 2
 
 
 async def test_what_was_not_shown_does_not_come_back_as_a_value(sqlite_world: World) -> None:

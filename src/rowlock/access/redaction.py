@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from rowlock.core.codec import check_text
 from rowlock.core.job import Event, Job, LogLine
+from rowlock.core.secret_names import SECRET_NAMES
 from rowlock.errors import InvalidInput
 from rowlock.stores.records import Audited
 
@@ -28,14 +29,7 @@ MOST_PATTERNS = 200
 LONGEST_PATTERN = 200
 MOST_STEPS = 8
 
-# Names that mean a credential wherever they stand. Not what is private in one application and the whole point of
-# another (email, phone, name): who looks after failed mails must see to whom they went. Nor a bare `key`, `auth` or
-# `pin`: too many harmless things are called so.
-DEFAULTS = (
-    "*password*", "passwd", "*passphrase*", "*secret*", "*token", "*api_key", "*apikey", "*api-key", "*private_key",
-    "*privatekey", "*access_key", "*accesskey", "credentials", "*authorization", "*cookie", "card_number", "cardnumber",
-    "cvv", "cvc",
-)  # fmt: skip
+DEFAULTS = SECRET_NAMES
 
 _NO_JOBS = ("settings.", "session.", "superuser.", "token.")  # in the audit: they have no secrets, but names of them
 _SHORTEST = 4  # characters of a value that is looked for in texts: shorter ones stand in too many words
@@ -285,8 +279,7 @@ class Redaction:
         if type(value) is dict:
             changed, known = None, self._known
             for name, member in value.items():
-                hidden = known.get(name)
-                if hidden is not False and (hidden or self._fits((*path, name), found)):
+                if known.get(name) is not False and self._fits((*path, name), found):
                     told: Any = MARK if member is not None else None
                     if len(found.paths) < _MOST_PATHS:
                         found.tell((*path, name))

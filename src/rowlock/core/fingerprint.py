@@ -2,7 +2,8 @@
 
 Line numbers, messages, values, and where a machine keeps the code are no part of it: the same mistake has the same
 fingerprint tomorrow, in the next release, and on the other machine. Errors of workers in other languages are read as
-far as they look like a stack; what is no stack at all goes by its first words. Nothing here raises, whatever the text.
+far as they look like a stack; what is no stack at all goes by its first words, but for what may be a secret: else one
+could guess it until the fingerprint fits. Nothing here raises, whatever the text.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from rowlock.core.secret_names import SECRET_NAMES
 from rowlock.errors import InvalidInput
 
 DIGITS = 16
@@ -32,6 +34,14 @@ _HEADER = "Traceback (most recent call last):"
 _FIRST_OF_GROUP = re.compile(r"\s*\+-\+-+ 1 -+\s*")
 _LEFT_OUT = re.compile(r"… .{0,40}left out …")
 _QUOTED = re.compile(r"""(?<!\w)(["'`]).{0,400}?\1(?!\w)""")
+_SECRET_NAME = "|".join(re.escape(name).replace(r"\*", r"[\w-]*") for name in SECRET_NAMES)
+_SECRET = re.compile(  # name=value, name: 'value', name: Bearer value; a header's value is the rest of the line
+    rf"""(?<![\w-])(?P<name>{_SECRET_NAME})(?![\w-])\\?["'`]?[ \t]*(?:=>|[=:])[ \t]*"""
+    r"""(?:(?P<quote>\\?["'`]).*?(?:(?P=quote)|$)|(?:(?:bearer|basic|digest|token)[ \t]+)?[^\s&"'`<>]+)""",
+    re.IGNORECASE,
+)
+_SECRET_LINE = re.compile(r"(?<![\w-])([\w-]*(?:cookie|authorization))[\"'`]?[ \t]*(?:=>|[=:]).*", re.IGNORECASE)
+_LONGEST_WORD = 24  # characters of a word that people use
 _WORKER = re.compile(r": worker [^\s,]+")
 _HEX = re.compile(r"[0-9a-fA-F]{8,}")
 _TELLING = re.compile(r"[\d/\\@#]")  # of a word that names one thing: a number, a path, an address
@@ -201,9 +211,14 @@ def _of_words(line: str) -> Cause:
 
 def _words(line: str) -> str:
     """The first words of a line, without what may be different each time."""
-    short = _QUOTED.sub("#", _WORKER.sub(": worker", line[:_LINE]))
-    words = ["#" if _TELLING.search(word) or _HEX.fullmatch(word) else word for word in short.split()]
+    short = _SECRET.sub(r"\g<name> #", _SECRET_LINE.sub(r"\1 #", line[:_LINE]))
+    short = _QUOTED.sub("#", _WORKER.sub(": worker", short))
+    words = ["#" if _names_one_thing(word) else word for word in short.split()]
     return " ".join(words[:_MOST_WORDS])
+
+
+def _names_one_thing(word: str) -> bool:
+    return len(word) > _LONGEST_WORD or bool(_TELLING.search(word) or _HEX.fullmatch(word))
 
 
 def _innermost(frames: Iterable[_Frame]) -> _Frame | None:

@@ -50,9 +50,10 @@ async def _shown(call: Call, groups: Sequence[Failure]) -> Sequence[Failure]:
     """What a group says is said again, from what is shown of its newest job."""
     if not call.redaction:
         return groups
-    jobs = await (await call.store()).get([group.sample for group in groups])
+    store = await call.store()
     told = []
     for group in groups:
+        jobs = await store.get([group.sample])  # one by one: each may have some MB
         if group.sample in jobs:
             said = cause(call.redaction.job(jobs[group.sample]).last_error)
         else:  # it has gone meanwhile

@@ -15,10 +15,11 @@ from rowlock.http.call import Call, denied
 from rowlock.http.problems import Problem
 from rowlock.http.response import Response, answer
 from rowlock.http.routes import Route, scope
-from rowlock.stores.reading import MAX_LIMIT, Filter, Page, check_place, make_cursor
+from rowlock.stores.reading import Filter, Page, check_place, make_cursor
 from rowlock.stores.records import Entry
 
-_ROUNDS = 10  # of MAX_LIMIT jobs each, in which an error is looked for
+_LOOKED_AT = 2000  # jobs in which an error is looked for
+_AT_ONCE = 40  # of them: a job may have some MB, and only its id is kept
 
 
 def job_body(call: Call, job: Job, **more: Any) -> shapes.JobBody:
@@ -67,21 +68,23 @@ async def search(call: Call, wanted: Filter, *, limit: int, offset: int, cursor:
     if wanted.error is None or not call.redaction or may_reveal(call):
         return await jobs.list(wanted, limit=limit, offset=offset, cursor=cursor)
     place, part = check_place(limit, offset, cursor), wanted.error.lower()
-    found: list[Job] = []
+    enough, found = place.offset + place.limit + 1, list[str]()
     partial = False
-    for _ in range(_ROUNDS):
-        page = await jobs.list(wanted, limit=MAX_LIMIT, cursor=cursor)
-        found += [job for job in page.items if part in (call.redaction.job(job).last_error or "").lower()]
+    for _ in range(_LOOKED_AT // _AT_ONCE):
+        page = await jobs.list(wanted, limit=_AT_ONCE, cursor=cursor)
         cursor, partial = page.next, page.partial
-        if cursor is None or len(found) > place.offset + place.limit:
+        found += [job.id for job in page.items if part in (call.redaction.job(job).last_error or "").lower()]
+        del page  # before the next one comes
+        if cursor is None or len(found) >= enough:
             break
-    items, more = found[place.offset :][: place.limit], len(found) > place.offset + place.limit
+    shown, more = found[place.offset :][: place.limit], len(found) >= enough
+    jobs_by_id = await (await call.store()).get(shown)
     return Page(
-        items=items,
+        items=[jobs_by_id[job_id] for job_id in shown if job_id in jobs_by_id],
         total=len(found),
         total_capped=more or cursor is not None,
         partial=partial,
-        next=make_cursor(items[-1].id) if more else cursor,
+        next=make_cursor(shown[-1]) if more else cursor,
         limit=place.limit,
         offset=place.offset,
     )
