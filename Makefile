@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS ?= 3
+WORKERS ?= 4
 ARGS ?=
 BENCH := .bench/venv
 DURATION ?= 2h
@@ -21,7 +21,7 @@ demo: $(READY) ## see it work, in this terminal and on a page (ARGS="--for 30" e
 	@$(BIN)/rowlock demo $(ARGS)
 
 test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in parallel)
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 proof: $(READY) ## try to break every promise (docs/reliability.md); takes minutes
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)

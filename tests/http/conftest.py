@@ -1,9 +1,10 @@
 """`place`: a migrated database of each kind in turn. `world`: an application over it, and everyone who may call."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from rowlock import Jobs
@@ -24,7 +25,8 @@ class HttpDatabase:
 
     async def emptied(self) -> str:
         if self._url is None:
-            await self._server.execute("CREATE DATABASE http")
+            with suppress(asyncpg.DuplicateDatabaseError):  # the tests of the page have the same one
+                await self._server.execute("CREATE DATABASE http")
             self._url = self._server.url("http")
             await PostgresStore(self._url).migrate()
         await self._server.execute(EMPTY, dbname="http")
