@@ -16,7 +16,7 @@ from tests.core.test_lifecycle import NOW, a_job
 LIBRARIES = [
     "/usr/lib/python3.12/json/decoder.py", "/srv/.venv/lib/python3.12/site-packages/httpx/_client.py",
     "<frozen importlib._bootstrap>", r"C:\Python312\Lib\asyncio\runners.py", "/usr/lib/python3/dist-packages/yaml/x.py",
-    "/work/src/rowlock/runtime/handlers.py", "/work/src/rowlock/context.py", r"C:\src\rowlock\stores\base.py",
+    "/srv/src/rowlock/runtime/handlers.py", "/srv/src/rowlock/context.py", r"C:\src\rowlock\stores\base.py",
 ]  # fmt: skip
 PLACES = [
     "/srv/shop",
