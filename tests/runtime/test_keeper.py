@@ -17,7 +17,7 @@ from rowlock.errors import LeaseLost
 from rowlock.jobs import Jobs
 from rowlock.runtime import rounds
 from rowlock.runtime import run as run_module
-from rowlock.runtime.keeper import Keeper
+from rowlock.runtime.keeper import _GOODBYE, Keeper
 from rowlock.runtime.reports import write_reports
 from rowlock.runtime.run import Run
 from rowlock.stores import open_store
@@ -310,6 +310,28 @@ async def test_workers_report_themselves(jobs: Jobs) -> None:
         return now.seen > first.seen
 
     await until(again)
+    await jobs.stop()
+    assert list(await jobs.workers()) == []
+
+
+async def test_a_worker_that_is_not_in_a_hurry_waits_until_it_is_off_the_register(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy database takes a while, and whoever stays on the register looks like one that has died."""
+
+    @jobs.task
+    async def work() -> None: ...
+
+    await jobs.start()
+    worker = jobs._worker
+    assert worker is not None
+    retire = worker._keeper._store.retire
+
+    async def slow_retire(names: Sequence[str]) -> int:
+        await asyncio.sleep(3 * _GOODBYE)
+        return await retire(names)
+
+    monkeypatch.setattr(worker._keeper._store, "retire", slow_retire)
     await jobs.stop()
     assert list(await jobs.workers()) == []
 
