@@ -14,6 +14,7 @@ from rowlock.core.job import Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.stores.base import Changed, Edit
 from rowlock.stores.sqlite.counts import count
+from rowlock.stores.sqlite.rollups import note_returned
 from rowlock.stores.sqlite.rows import STATUS, append_history, entry, json_text, micros, span, sql
 
 
@@ -140,6 +141,8 @@ def _plain(columns: dict[str, Any], names: list[str]) -> dict[str, Any]:
 def delete(conn: Connection, order: Order, ids: Sequence[str]) -> list[Changed]:
     def act(row: _Row) -> _Done:
         conn.execute(sql("delete_archived" if row.status == "completed" else "delete"), (row.n,))
+        if row.status == "pending":
+            note_returned(conn, order.now, row.topic, deleted=1)
         return Changed(row.id, True, STATUS[row.status]), {"status": row.status}
 
     return _operate(conn, order, ids, act)
