@@ -256,6 +256,18 @@ async def test_reschedule_to_a_time(store: Harness) -> None:
 # ── Its life ──
 
 
+async def test_a_reason_that_comes_with_the_start_is_the_one_that_counts(store: Harness) -> None:
+    [job_id] = await dead(store, 1)
+    bulk = await preview(store, "requeue")
+    assert bulk.reason == "tidy"
+    started = await client.start(store.store, bulk.id, by="ann", reason="after all")
+    assert started.reason == "after all"
+    await client.run_all(store.store, bulk.id)
+    reasons = [(entry.action, entry.reason) for entry in await store.audit()]
+    assert reasons == [("bulk_start", "after all"), ("requeue", f"after all (bulk {bulk.id})")]
+    assert (await store.store.events(job_id))[-1].data["reason"] == f"after all (bulk {bulk.id})"
+
+
 async def test_start_stop_and_go_on(store: Harness) -> None:
     ids = await dead(store, 5)
     bulk = await started(store, "requeue")

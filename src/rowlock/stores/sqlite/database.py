@@ -252,9 +252,11 @@ class Database:
         with self.transaction() as now:
             return operators.cancel(self.conn, Order("cancel", now, by, reason), ids)
 
-    def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[base.Changed]:
+    def requeue(
+        self, ids: Sequence[str], edit: base.Edit, *, version: int | None, by: str, reason: str | None
+    ) -> list[base.Changed]:
         with self.transaction() as now:
-            return operators.requeue(self.conn, Order("requeue", now, by, reason), ids)
+            return operators.requeue(self.conn, Order("requeue", now, by, reason), ids, edit, version)
 
     def update(self, ids: Sequence[str], edit: base.Edit, *, by: str, reason: str | None = None) -> list[base.Changed]:
         with self.transaction() as now:
@@ -359,9 +361,9 @@ class Database:
         with self.transaction() as now:
             return bulk.create(self.conn, now, new, filter)
 
-    def start_bulk(self, bulk_id: str, *, by: str) -> bool:
+    def start_bulk(self, bulk_id: str, *, by: str, reason: str | None) -> bool:
         with self.transaction() as now:
-            return bulk.start(self.conn, now, bulk_id, by)
+            return bulk.start(self.conn, now, bulk_id, by, reason)
 
     def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
         with self.transaction() as now:

@@ -81,15 +81,25 @@ def cancel(conn: Connection, order: Order, ids: Sequence[str]) -> list[Changed]:
     return _operate(conn, order, ids, act)
 
 
-def requeue(conn: Connection, order: Order, ids: Sequence[str]) -> list[Changed]:
+def requeue(
+    conn: Connection, order: Order, ids: Sequence[str], edit: Edit, version: int | None = None
+) -> list[Changed]:
+    wanted = _wanted(edit, order.now)
+    run_at = wanted.get("run_at", order.now)
+
     def act(row: _Row) -> _Done:
+        if version is not None and row.version != version:
+            return Changed(row.id, False, STATUS[row.status]), {}
         holder = conn.execute(sql("insert_same_key"), (row.topic, row.key)).fetchone()
         if holder is not None:
             return Changed(row.id, False, STATUS[row.status], holder[0]), {}
-        conn.execute(sql("requeue"), {"n": row.n, "now": order.now})
-        append_history(conn, [(row.n, order.entry("requeued", Status.PENDING, row.version))])
+        before = _before(conn, row, wanted)
+        change = {"payload": None} | before | wanted | {"run_at": run_at, "ready": run_at <= order.now}
+        conn.execute(sql("requeue"), change | {"n": row.n, "now": order.now})
+        more = {"changed": sorted(wanted)} if wanted else {}
+        append_history(conn, [(row.n, order.entry("requeued", Status.PENDING, row.version, **more))])
         count(conn, order.now, [(row.topic, STATUS[row.status], None)], -1)
-        return Changed(row.id, True, Status.PENDING), {}
+        return Changed(row.id, True, Status.PENDING), _compared(before, wanted) if wanted else {}
 
     return _operate(conn, order, ids, act)
 
@@ -98,18 +108,22 @@ def update(conn: Connection, order: Order, ids: Sequence[str], edit: Edit) -> li
     wanted = _wanted(edit, order.now)
 
     def act(row: _Row) -> _Done:
-        before = {"priority": row.priority, "run_at": row.run_at, "tags": row.tags}
-        if "payload" in wanted:
-            (before["payload"],) = conn.execute(sql("update_payload"), (row.n,)).fetchone()
+        before = _before(conn, row, wanted)
         ready = wanted["run_at"] <= order.now if "run_at" in wanted else row.ready
         change = {"payload": None} | before | wanted | {"n": row.n, "now": order.now, "ready": ready}
         conn.execute(sql("update"), change)
-        changed = sorted(wanted)
-        append_history(conn, [(row.n, order.entry("updated", Status.PENDING, row.version, changed=changed))])
-        data = {"before": _plain(before, changed), "after": _plain(wanted, changed)}
-        return Changed(row.id, True, Status.PENDING), data
+        append_history(conn, [(row.n, order.entry("updated", Status.PENDING, row.version, changed=sorted(wanted)))])
+        return Changed(row.id, True, Status.PENDING), _compared(before, wanted)
 
     return _operate(conn, order, ids, act)
+
+
+def _before(conn: Connection, row: _Row, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The columns that an edit may change; the payload, which may be large, only if it does."""
+    before = {"priority": row.priority, "run_at": row.run_at, "tags": row.tags}
+    if "payload" in wanted:
+        (before["payload"],) = conn.execute(sql("update_payload"), (row.n,)).fetchone()
+    return before
 
 
 def _wanted(edit: Edit, now: int) -> dict[str, Any]:
@@ -126,6 +140,12 @@ def _wanted(edit: Edit, now: int) -> dict[str, Any]:
     if edit.tags is not UNSET:
         wanted["tags"] = json_text(edit.tags) if edit.tags else None
     return wanted
+
+
+def _compared(before: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """For the audit."""
+    changed = sorted(wanted)
+    return {"before": _plain(before, changed), "after": _plain(wanted, changed)}
 
 
 def _plain(columns: dict[str, Any], names: list[str]) -> dict[str, Any]:

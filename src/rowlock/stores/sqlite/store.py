@@ -284,8 +284,16 @@ class SqliteStore:
     async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
         return await self._write(lambda db: db.cancel(ids, by=by, reason=reason))
 
-    async def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(lambda db: db.requeue(ids, by=by, reason=reason))
+    async def requeue(
+        self,
+        ids: Sequence[str],
+        edit: Edit = Edit(),  # noqa: B008 - it is frozen
+        *,
+        version: int | None = None,
+        by: str,
+        reason: str | None = None,
+    ) -> list[Changed]:
+        return await self._write(lambda db: db.requeue(ids, edit, version=version, by=by, reason=reason))
 
     async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
         return await self._write(lambda db: db.update(ids, edit, by=by, reason=reason))
@@ -354,8 +362,8 @@ class SqliteStore:
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
         return await self._write(lambda db: db.create_bulk(bulk, filter))
 
-    async def start_bulk(self, bulk_id: str, *, by: str) -> bool:
-        return await self._write(lambda db: db.start_bulk(bulk_id, by=by))
+    async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        return await self._write(lambda db: db.start_bulk(bulk_id, by=by, reason=reason))
 
     async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
         return await self._write(lambda db: db.stop_bulk(bulk_id, by=by, reason=reason))
