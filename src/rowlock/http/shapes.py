@@ -620,6 +620,9 @@ class ExplainAnswer(Struct, kw_only=True):
 
 
 class AuditQuery(Asked, frozen=True, kw_only=True):
+    """`bulk`: what this bulk action did to each of its jobs. Without it, that is left out."""
+
+    bulk: str | None = None
     before: Annotated[int, _said(minimum=0)] | None = None
     limit: Annotated[int, _said(minimum=1, maximum=200)] = 50
 
@@ -633,6 +636,7 @@ class AuditBody(Struct, kw_only=True):
     topic: str | None
     reason: str | None
     data: dict[str, Any]
+    bulk: str | None
 
 
 class AuditAnswer(Struct, kw_only=True):

@@ -463,8 +463,9 @@ class Store(Protocol):
         """Remove what has expired."""
         ...
 
-    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
-        """What was done by whom, the newest first; `before`: below this id."""
+    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
+        """What was done by whom, the newest first; `before`: below this id. What a bulk action did to each of its jobs
+        is told if that one is asked for, and only then."""
         ...
 
     # ── Bulk actions (stores/bulk.py) ──

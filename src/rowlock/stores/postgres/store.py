@@ -553,8 +553,10 @@ class PostgresStore:
     async def sweep_records(self, limit: int) -> int:
         return len(await self._fetch(self._sql.record_sweep, max(limit, 0)))
 
-    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
-        return [records.audited(row) for row in await self._fetch(self._sql.audited, before, max(limit, 0))]
+    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
+        page = before, max(limit, 0)
+        asked = (self._sql.audited, *page) if bulk is None else (self._sql.audited_of_bulk, *page, bulk)
+        return [records.audited(row) for row in await self._fetch(*asked)]
 
     # ── Bulk actions ──
 

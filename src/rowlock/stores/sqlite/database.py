@@ -339,9 +339,9 @@ class Database:
         with self.transaction() as now:
             return len(self.conn.execute(rows.sql("record_sweep"), {"now": now, "limit": max(limit, 0)}).fetchall())
 
-    def audit(self, before: int | None, limit: int) -> list[Audited]:
+    def audit(self, before: int | None, limit: int, bulk: str | None) -> list[Audited]:
         with translated(self.where):
-            return records.audit(self.conn, before, max(limit, 0))
+            return records.audit(self.conn, before, max(limit, 0), bulk)
 
     def failures(self, query: FailureQuery) -> Failures:
         with translated(self.where):

@@ -25,6 +25,7 @@ class Order(Struct, frozen=True):
     now: int
     by: str
     reason: str | None
+    bulk: str | None = None
 
     def entry(self, event: str, status: Status, version: int, **rest: Any) -> dict[str, Any]:
         return entry(self.now, event, status, version, by=self.by, reason=self.reason, **rest)
@@ -62,7 +63,7 @@ def _operate(conn: Connection, order: Order, ids: Sequence[str], act: Callable[[
 
 
 def _audit(conn: Connection, order: Order, data: dict[str, Any], *, job_id: str | None, topic: str) -> None:
-    where = {"job_id": job_id, "topic": topic}
+    where = {"job_id": job_id, "topic": topic, "bulk": order.bulk}
     what = {"at": order.now, "by": order.by, "action": order.action, "reason": order.reason, "data": json_text(data)}
     conn.execute(sql("audit"), what | where)
 

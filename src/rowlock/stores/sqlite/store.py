@@ -345,8 +345,8 @@ class SqliteStore:
     async def sweep_records(self, limit: int) -> int:
         return await self._write(lambda db: db.sweep_records(limit))
 
-    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
-        return await self._use().reader.call(lambda db: db.audit(before, limit))
+    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
+        return await self._use().reader.call(lambda db: db.audit(before, limit, bulk))
 
     async def failures(self, query: FailureQuery) -> Failures:
         return await self._use().reader.call(lambda db: db.failures(query))
