@@ -1,5 +1,5 @@
-"""A database as one looks after a week: jobs that are on their way, that failed and that are done, and what was noted of
-them: totals, charts, groups of failures, the audit, workers that are gone."""
+"""A database as one looks after a week: jobs that are on their way, that failed and that are done, and what was noted
+of them: totals, charts, groups of failures, the audit, workers that are gone."""
 
 import asyncio
 import sqlite3
@@ -10,11 +10,11 @@ from rowlock.core.ids import first_id
 from rowlock.core.sketch import Sketch
 from rowlock.stores import open_store
 from rowlock.stores.reading import Filter
-from rowlock.stores.rollups import HOUR, KEPT, MINUTE, SPANS
+from rowlock.stores.rollups import KEPT, MINUTE, SPANS
 
 AUDITED = 20_000
 DEAD_WORKERS = 60
-_SOME_TOPICS = ("", "mail", "bills", "rare_9")  # of which there is a chart by the minute; by the hour there is of more
+_SOME_TOPICS = ("", "mail", "bills", "rare_9")  # of which there are charts by the minute
 _SKETCH = Sketch.of([1000 * 3**n for n in range(12) for _ in range(5)]).pack().hex()
 
 TOTALS = """
@@ -61,7 +61,7 @@ def _rollups(now: datetime, at: str, sketch: str) -> list[str]:
     for span in SPANS:
         last = int(now.timestamp()) // span * span
         some = ", ".join(f"'{topic}'" for topic in _SOME_TOPICS)
-        topics = f"topic IN ({some})" if span == MINUTE else "true" if span > HOUR else f"topic IN ({some}) OR topic < 'n'"
+        topics = f"topic IN ({some})" if span == MINUTE else "true"
         text = ROLLUPS.format(span=span, at=at.format(second=f"({last} - n * {span})"), sketch=sketch, topics=topics)
         statements.append(with_series(int(KEPT[span]) // span - 1, text))
     return statements
