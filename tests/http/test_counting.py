@@ -19,6 +19,7 @@ class Counted:
 
     def __init__(self, store: Store, patch: pytest.MonkeyPatch) -> None:
         self.times = 0
+        self.has_begun = asyncio.Event()
         self.may_end = asyncio.Event()
         self.error: Exception | None = None
         self._stats = store.stats
@@ -26,6 +27,7 @@ class Counted:
 
     async def stats(self, topic: str | None = None) -> Stats:
         self.times += 1
+        self.has_begun.set()
         found = await self._stats(topic)
         await self.may_end.wait()
         if self.error is not None:
@@ -41,8 +43,7 @@ async def jobs(place: Place) -> AsyncIterator[Jobs]:
 
 async def until_counting(counted: Counted, asked: list["asyncio.Task[Stats]"]) -> None:
     """One of them counts, and all others have asked."""
-    while not counted.times:
-        await asyncio.sleep(0)
+    await counted.has_begun.wait()
     assert not any(task.done() for task in asked)
 
 
