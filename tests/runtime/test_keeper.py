@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from rowlock.runtime.keeper import Keeper
 from rowlock.runtime.reports import write_reports
 from rowlock.runtime.run import Run
 from rowlock.stores import open_store
-from rowlock.stores.base import Claim, Hold, NewLine, Progress, Store
+from rowlock.stores.base import Claim, Hold, NewLine, Progress, Store, WorkerInfo
 from tests.runtime.waiting import ended, status_of, until, until_true
 
 BACKOFF = [0.0]
@@ -298,6 +300,40 @@ async def test_workers_report_themselves(jobs: Jobs) -> None:
 
     await until(again)
     await jobs.stop()
+    assert list(await jobs.workers()) == []
+
+
+async def test_a_report_under_way_does_not_put_a_worker_that_has_left_back_on_the_register(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    await jobs.start(lease=0.9)
+    worker = jobs._worker
+    assert worker is not None
+    store = worker._keeper._store
+    report, retire = store.report, store.retire
+    reporting, retired, written = threading.Event(), asyncio.Event(), threading.Event()
+
+    async def slow_report(info: WorkerInfo) -> datetime:
+        reporting.set()
+        try:
+            await retired.wait()
+            return await report(info)
+        finally:
+            written.set()
+
+    async def then_report(names: Sequence[str]) -> int:
+        gone = await retire(names)
+        retired.set()
+        return gone
+
+    monkeypatch.setattr(store, "report", slow_report)
+    monkeypatch.setattr(store, "retire", then_report)
+    await asyncio.to_thread(reporting.wait)
+    await asyncio.to_thread(worker.evacuate, 30.0)
+    await asyncio.to_thread(written.wait)
     assert list(await jobs.workers()) == []
 
 

@@ -91,13 +91,22 @@ class Keeper:
         ]
 
     async def _end(self) -> None:
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self._rest()
+        await self._retire()
+        await self._stores.close_here()
+
+    async def _retire(self) -> None:
+        """Off the register, after the last report: one that is under way would put us back on it."""
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_GOODBYE):
+                await self._rest()
                 await self._store.retire([self._worker.name])
-        await self._stores.close_here()
+
+    async def _rest(self) -> None:
+        others = [loop for loop in self._loops if loop is not asyncio.current_task()]
+        for loop in others:
+            loop.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _repeat(
         self, once: Callable[[], Awaitable[float | None]], pause: Callable[[], float] | None, *, trusted: bool = False
@@ -274,9 +283,7 @@ class Keeper:
     async def _leave(self) -> None:
         """The program has ended its event loop without a stop: nobody runs our jobs, so nobody may renew them."""
         log.warning("worker %s: its event loop has ended without stop(); its jobs are given back", self._worker.name)
-        for loop in self._loops:
-            if loop is not asyncio.current_task():
-                loop.cancel()
+        await self._rest()
         with suppress(StoreError):  # then their leases run out
             await self.evacuate()
         await self._stores.close_here()
@@ -289,7 +296,7 @@ class Keeper:
         if settlements:
             await self._store.settle(settlements)
         self._worker.board.wipe()
-        await self._store.retire([self._worker.name])
+        await self._retire()
 
     def _last_word(self, run: Run) -> Transition:
         if run.outcome is not None:
