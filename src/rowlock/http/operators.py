@@ -17,13 +17,13 @@ from rowlock.http.routes import Route, scope
 from rowlock.stores.reading import TopicStats
 
 MOST_AUDITED = 200
-_EXAMINED = 50  # dead workers whose jobs are looked up
+MOST_HELD = 1000  # jobs that are told of all dead workers together
 
 
 async def list_topics(call: Call) -> Response:
     """Those that have or had jobs, that are paused, or that a worker knows."""
     store = await call.store()
-    stats = await store.stats()
+    stats = await call.api.counting.stats()
     now = await store.now()
     workers = [worker for worker in await store.workers() if is_live(worker, now)]
     pauses = {pause.topic: pause for pause in await store.paused()}
@@ -73,15 +73,16 @@ def _topic(call: Call) -> str:
 async def list_workers(call: Call) -> Response:
     store = await call.store()
     now = await store.now()
-    items = []
-    examined = 0
-    for worker in await store.workers():
-        live = is_live(worker, now)
-        holds: list[str] = []
-        if not live and examined < _EXAMINED:
-            examined += 1
-            holds = [run.id for run in await store.held_by(worker.name)]
-        items.append(shapes.WorkerBody(**msgspec.structs.asdict(worker), live=live, holds=holds))
+    workers = await store.workers()
+    holds: dict[str, list[str]] = {worker.name: [] for worker in workers if not is_live(worker, now)}
+    for run in await store.held_by_any(list(holds), MOST_HELD):
+        holds[run.worker or ""].append(run.id)
+    items = [
+        shapes.WorkerBody(
+            **msgspec.structs.asdict(worker), live=worker.name not in holds, holds=holds.get(worker.name, [])
+        )
+        for worker in workers
+    ]
     return answer(shapes.WorkersAnswer(items=items))
 
 

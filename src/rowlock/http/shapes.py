@@ -472,7 +472,8 @@ class PausedAnswer(Struct, kw_only=True):
 
 
 class WorkerBody(Struct, kw_only=True):
-    """`live`: it was seen within its own lease, and is not about to stop. `holds`: what a dead one has still."""
+    """`live`: it was seen within its own lease, and is not about to stop. `holds`: what a dead one has still,
+    of the 1000 jobs that dead ones have had for longest."""
 
     name: str
     host: str

@@ -61,6 +61,7 @@ class Statements:
         self.progress = _load("progress", schema)
         self.look = _load("look", schema)
         self.held_by = _load("held_by", schema)
+        self.held_by_any = _load("held_by_any", schema)
         self.report = _load("report", schema)
         self.retire = _load("retire", schema)
         self.workers = _load("workers", schema)

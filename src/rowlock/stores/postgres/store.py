@@ -329,6 +329,10 @@ class PostgresStore:
         found = await self._fetch(self._sql.held_by, worker)
         return [Beat(str(job_id), version, started, worker) for job_id, version, started in found]
 
+    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
+        found = await self._fetch(self._sql.held_by_any, list(workers), max(limit, 0)) if workers else []
+        return [Beat(str(job_id), version, started, worker) for job_id, version, started, worker in found]
+
     async def _hold(self, asked: list[Reporter], statement: str, *parameters: Any) -> list[Hold]:
         ids, versions = [job_id for job_id, _, _ in asked], [version for _, version, _ in asked]
         found = await self._fetch(statement, ids, versions, [worker for _, _, worker in asked], *parameters)

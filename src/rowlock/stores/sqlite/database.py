@@ -182,6 +182,12 @@ class Database:
             found = self.conn.execute(rows.sql("held_by"), (worker,)).fetchall()
         return [base.Beat(job_id, version, bool(started), worker) for job_id, version, started in found]
 
+    def held_by_any(self, workers: Sequence[str], limit: int) -> list[base.Beat]:
+        with translated(self.where):
+            asked = (rows.json_text(list(workers)), max(limit, 0))
+            found = self.conn.execute(rows.sql("held_by_any"), asked).fetchall()
+        return [base.Beat(job_id, version, bool(started), worker) for job_id, version, started, worker in found]
+
     # ── Workers' register ──
 
     def report(self, worker: base.WorkerInfo) -> datetime:

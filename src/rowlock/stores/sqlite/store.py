@@ -215,6 +215,9 @@ class SqliteStore:
     async def held_by(self, worker: str) -> list[Beat]:
         return await self._use().reader.call(lambda db: db.held_by(worker))
 
+    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
+        return await self._use().reader.call(lambda db: db.held_by_any(workers, limit))
+
     # ── Workers' register ──
 
     async def report(self, worker: WorkerInfo) -> datetime:
