@@ -1,6 +1,6 @@
 // What a screen shows of the API: loaded when its address changes, again and again while we are live.
 
-import { onDestroy } from "svelte";
+import { onDestroy, untrack } from "svelte";
 import { ApiError } from "./api";
 import { live } from "./live.svelte";
 
@@ -70,10 +70,10 @@ export function resource<T>(load: (signal: AbortSignal) => Promise<T>, { key = (
     key();
     void made.reload(true);
   });
-  shown.items = [...shown.items, made];
-  onDestroy(() => {
-    made.stop();
-    shown.items = shown.items.filter((one) => one !== made);
+  $effect(() => {
+    untrack(() => (shown.items = [...shown.items, made]));
+    return () => (shown.items = shown.items.filter((one) => one !== made));
   });
+  onDestroy(() => made.stop());
   return made;
 }
