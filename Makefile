@@ -59,7 +59,7 @@ ui: $(READY) ui/node_modules/.ready ## build the admin page from ui/ (needs Node
 	$(BIN)/python tools/ui.py
 
 ui/node_modules/.ready: ui/package-lock.json
-	cd ui && npm ci --silent
+	cd ui && npm install --no-save --silent  # not ci: the bundler for other systems than ours is not in the lock file
 	touch $@
 
 format: $(READY) ## rewrite the sources in the house style

@@ -65,9 +65,12 @@ async def test_a_preview_then_the_start_and_what_became_of_each(world: World) ->
     audit = (await world.get("superuser", "/api/audit?limit=200")).json()["items"]
     [entry] = [one for one in audit if one["action"] == "bulk_start"]
     assert (entry["by"], entry["reason"], entry["data"]["count"]) == ("token manage token", "fixed at last", 12)
-    requeued = [one for one in audit if one["action"] == "requeue"]
-    assert {one["reason"] for one in requeued} == {f"fixed at last (bulk {seen['id']})"}
+    assert "requeue" not in {one["action"] for one in audit}
+    requeued = (await world.get("superuser", f"/api/audit?limit=200&bulk={seen['id']}")).json()["items"]
+    assert {(one["action"], one["reason"]) for one in requeued} == {("requeue", f"fixed at last (bulk {seen['id']})")}
     assert len(requeued) == 12
+    wrong = await world.get("superuser", "/api/audit?bulk=seven")
+    assert (wrong.status_code, wrong.json()["field"]) == (400, "bulk")
 
 
 async def test_a_filter_by_payload_is_shown_without_what_is_redacted(world: World) -> None:

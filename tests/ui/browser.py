@@ -109,6 +109,6 @@ async def visiting(browser: Browser, url: str, **context: Any) -> AsyncIterator[
     try:
         visitor = Visitor(await opened.new_page(), url)
         yield visitor
-        assert visitor.complaints == []
+        assert visitor.complaints == [], visitor.complaints
     finally:
         await opened.close()  # before the server stops, which would wait for the page's stream

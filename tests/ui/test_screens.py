@@ -45,6 +45,12 @@ TOO_WIDE = """() => {
 }"""
 
 
+def traceback(text: str) -> str:
+    """Of which a group of failures shows the innermost function and the last line."""
+    line = text.replace("\u2028", " ")
+    return f'Traceback (most recent call last):\n  File "/app/{line}.py", line 7, in {line}\n    {line}\nEvil: {line}'
+
+
 async def furnish(world: World) -> list[str]:
     """Jobs in all kinds of states, full of what must not be run."""
     all_of_it = {text: text for text in EVIL}
@@ -56,7 +62,7 @@ async def furnish(world: World) -> list[str]:
             "tags": [text[:100]],
             "scope": text[:200],
         }
-        ids.append(await world.ended(text[:200], f"topic{n}", error=f"Traceback\n{text}\nEvil: {text}", **options))
+        ids.append(await world.ended(text[:200], f"topic{n}", error=traceback(text), **options))
         ids.append(await world.enqueue(text[:200], topic=f"topic{n}", delay=3600, payload=all_of_it))
         await world.jobs.cancel(ids[-1], reason=text[:1000])
     ids.append(await furnish_run(world))

@@ -22,6 +22,7 @@ from rowlock.core.job import (
     Status,
     check_priority,
     check_timeout,
+    check_topic,
 )
 from rowlock.errors import InvalidInput
 from rowlock.http import shapes
@@ -34,6 +35,7 @@ from rowlock.stores.base import Enqueued
 from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter
 
 if TYPE_CHECKING:
+    from rowlock.http.app import Api
     from rowlock.jobs import Jobs
 
 MOST_IN_BATCH = 1000
@@ -226,14 +228,14 @@ def _path(text: str) -> tuple[str, Any]:
 
 async def get_stats(call: Call) -> Response:
     asked: shapes.StatsQuery = call.query
-    return answer(await read_stats(call.api.jobs, visible(call), asked.topic))
+    return answer(await read_stats(call.api, visible(call), asked.topic))
 
 
-async def read_stats(jobs: Jobs, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
+async def read_stats(api: Api, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
     """Of the jobs that meet the condition."""
     if condition is not True:
-        return await _own_stats(jobs, condition, topic)
-    stats = await jobs.stats(topic)
+        return await _own_stats(api.jobs, condition, topic)
+    stats = await api.counting.stats(None if topic is None else check_topic(topic))
     topics = {name: stats_body(one) for name, one in stats.topics.items()}
     fields = msgspec.structs.asdict(stats_body(stats))
     return shapes.StatsAnswer(**fields, topics=topics, topics_capped=stats.topics_capped)

@@ -472,7 +472,8 @@ class PausedAnswer(Struct, kw_only=True):
 
 
 class WorkerBody(Struct, kw_only=True):
-    """`live`: it was seen within its own lease, and is not about to stop. `holds`: what a dead one has still."""
+    """`live`: it was seen within its own lease, and is not about to stop. `holds`: what a dead one has still,
+    of the 1000 jobs that dead ones have had for longest."""
 
     name: str
     host: str
@@ -620,6 +621,9 @@ class ExplainAnswer(Struct, kw_only=True):
 
 
 class AuditQuery(Asked, frozen=True, kw_only=True):
+    """`bulk`: what this bulk action did to each of its jobs. Without it, that is left out."""
+
+    bulk: str | None = None
     before: Annotated[int, _said(minimum=0)] | None = None
     limit: Annotated[int, _said(minimum=1, maximum=200)] = 50
 
@@ -633,6 +637,7 @@ class AuditBody(Struct, kw_only=True):
     topic: str | None
     reason: str | None
     data: dict[str, Any]
+    bulk: str | None
 
 
 class AuditAnswer(Struct, kw_only=True):

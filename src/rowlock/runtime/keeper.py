@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("rowlock")
 
 _REPORT = 10.0  # seconds between reports at most: who is not seen for long is taken for dead, whatever its lease
-_GOODBYE = 0.3  # seconds for taking our name off the register; others do it in the end
+# Seconds for taking our name off the register: at least, and at most if the grace has them. Others do it in the end.
+_GOODBYE, _LONG_GOODBYE = 0.3, 3.0
 _PAUSE = 0.2  # seconds between writes of what handlers say
 _MARK_AFTER = 0.25  # seconds after which a job that was claimed ahead and started gets its start mark
 
@@ -59,8 +60,10 @@ class Keeper:
             await asyncio.to_thread(self._thread.close)
             raise
 
-    async def stop(self) -> None:
-        await asyncio.wrap_future(self._thread.submit(self._end))
+    async def stop(self, seconds: float = 0.0) -> None:
+        """`seconds`: there is no hurry for so long."""
+        goodbye = min(max(seconds, _GOODBYE), _LONG_GOODBYE)
+        await asyncio.wrap_future(self._thread.submit(lambda: self._end(goodbye)))
         await asyncio.to_thread(self._thread.close)
 
     def said(self, run: Run) -> None:
@@ -90,14 +93,23 @@ class Keeper:
             asyncio.create_task(self._repeat(maintenance.run_once, None)),
         ]
 
-    async def _end(self) -> None:
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
-        with suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(_GOODBYE):
-                await self._store.retire([self._worker.name])
+    async def _end(self, goodbye: float) -> None:
+        await self._rest()
+        await self._retire(goodbye)
         await self._stores.close_here()
+
+    async def _retire(self, seconds: float = _GOODBYE) -> None:
+        """Off the register, after the last report: one that is under way would put us back on it."""
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._rest()
+                await self._store.retire([self._worker.name])
+
+    async def _rest(self) -> None:
+        others = [loop for loop in self._loops if loop is not asyncio.current_task()]
+        for loop in others:
+            loop.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _repeat(
         self, once: Callable[[], Awaitable[float | None]], pause: Callable[[], float] | None, *, trusted: bool = False
@@ -274,9 +286,7 @@ class Keeper:
     async def _leave(self) -> None:
         """The program has ended its event loop without a stop: nobody runs our jobs, so nobody may renew them."""
         log.warning("worker %s: its event loop has ended without stop(); its jobs are given back", self._worker.name)
-        for loop in self._loops:
-            if loop is not asyncio.current_task():
-                loop.cancel()
+        await self._rest()
         with suppress(StoreError):  # then their leases run out
             await self.evacuate()
         await self._stores.close_here()
@@ -289,7 +299,7 @@ class Keeper:
         if settlements:
             await self._store.settle(settlements)
         self._worker.board.wipe()
-        await self._store.retire([self._worker.name])
+        await self._retire()
 
     def _last_word(self, run: Run) -> Transition:
         if run.outcome is not None:

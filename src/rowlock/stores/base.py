@@ -289,6 +289,10 @@ class Store(Protocol):
         """What this worker holds by the record; it may have missed the reply to a claim. `started`: by the mark."""
         ...
 
+    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
+        """The same of several, up to so many: those whose leases end first."""
+        ...
+
     def transaction(self, guard: Guard, *, longest: float) -> AbstractAsyncContextManager[Any]:
         """A connection for the application's own writes, in a transaction of its own that commits at the end, after the
         guard was checked as the last statement before COMMIT; else LeaseLost, and nothing is written. PostgreSQL: an
@@ -463,8 +467,9 @@ class Store(Protocol):
         """Remove what has expired."""
         ...
 
-    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
-        """What was done by whom, the newest first; `before`: below this id."""
+    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
+        """What was done by whom, the newest first; `before`: below this id. What a bulk action did to each of its jobs
+        is told if that one is asked for, and only then."""
         ...
 
     # ── Bulk actions (stores/bulk.py) ──

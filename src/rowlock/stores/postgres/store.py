@@ -329,6 +329,10 @@ class PostgresStore:
         found = await self._fetch(self._sql.held_by, worker)
         return [Beat(str(job_id), version, started, worker) for job_id, version, started in found]
 
+    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
+        found = await self._fetch(self._sql.held_by_any, list(workers), max(limit, 0)) if workers else []
+        return [Beat(str(job_id), version, started, worker) for job_id, version, started, worker in found]
+
     async def _hold(self, asked: list[Reporter], statement: str, *parameters: Any) -> list[Hold]:
         ids, versions = [job_id for job_id, _, _ in asked], [version for _, version, _ in asked]
         found = await self._fetch(statement, ids, versions, [worker for _, _, worker in asked], *parameters)
@@ -553,8 +557,10 @@ class PostgresStore:
     async def sweep_records(self, limit: int) -> int:
         return len(await self._fetch(self._sql.record_sweep, max(limit, 0)))
 
-    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
-        return [records.audited(row) for row in await self._fetch(self._sql.audited, before, max(limit, 0))]
+    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
+        page = before, max(limit, 0)
+        asked = (self._sql.audited, *page) if bulk is None else (self._sql.audited_of_bulk, *page, bulk)
+        return [records.audited(row) for row in await self._fetch(*asked)]
 
     # ── Bulk actions ──
 

@@ -155,7 +155,7 @@ def _act(conn: Connection, now: int, bulk: Bulk, after: str, limit: int) -> list
 
 def _verb(conn: Connection, now: int, bulk: Bulk, ids: list[str]) -> list[Changed]:
     verb = VERBS[bulk.action]
-    order = Order(verb, now, bulk.started_by or bulk.by, bulk.note)
+    order = Order(verb, now, bulk.started_by or bulk.by, bulk.note, bulk.id)
     match verb:
         case "requeue":
             return operators.requeue(conn, order, ids, Edit())

@@ -182,6 +182,12 @@ class Database:
             found = self.conn.execute(rows.sql("held_by"), (worker,)).fetchall()
         return [base.Beat(job_id, version, bool(started), worker) for job_id, version, started in found]
 
+    def held_by_any(self, workers: Sequence[str], limit: int) -> list[base.Beat]:
+        with translated(self.where):
+            asked = (rows.json_text(list(workers)), max(limit, 0))
+            found = self.conn.execute(rows.sql("held_by_any"), asked).fetchall()
+        return [base.Beat(job_id, version, bool(started), worker) for job_id, version, started, worker in found]
+
     # ── Workers' register ──
 
     def report(self, worker: base.WorkerInfo) -> datetime:
@@ -339,9 +345,9 @@ class Database:
         with self.transaction() as now:
             return len(self.conn.execute(rows.sql("record_sweep"), {"now": now, "limit": max(limit, 0)}).fetchall())
 
-    def audit(self, before: int | None, limit: int) -> list[Audited]:
+    def audit(self, before: int | None, limit: int, bulk: str | None) -> list[Audited]:
         with translated(self.where):
-            return records.audit(self.conn, before, max(limit, 0))
+            return records.audit(self.conn, before, max(limit, 0), bulk)
 
     def failures(self, query: FailureQuery) -> Failures:
         with translated(self.where):

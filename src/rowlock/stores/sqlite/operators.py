@@ -14,6 +14,7 @@ from rowlock.core.job import Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.stores.base import Changed, Edit
 from rowlock.stores.sqlite.counts import count
+from rowlock.stores.sqlite.rollups import note_returned
 from rowlock.stores.sqlite.rows import STATUS, append_history, entry, json_text, micros, span, sql
 
 
@@ -24,6 +25,7 @@ class Order(Struct, frozen=True):
     now: int
     by: str
     reason: str | None
+    bulk: str | None = None
 
     def entry(self, event: str, status: Status, version: int, **rest: Any) -> dict[str, Any]:
         return entry(self.now, event, status, version, by=self.by, reason=self.reason, **rest)
@@ -61,7 +63,7 @@ def _operate(conn: Connection, order: Order, ids: Sequence[str], act: Callable[[
 
 
 def _audit(conn: Connection, order: Order, data: dict[str, Any], *, job_id: str | None, topic: str) -> None:
-    where = {"job_id": job_id, "topic": topic}
+    where = {"job_id": job_id, "topic": topic, "bulk": order.bulk}
     what = {"at": order.now, "by": order.by, "action": order.action, "reason": order.reason, "data": json_text(data)}
     conn.execute(sql("audit"), what | where)
 
@@ -160,6 +162,8 @@ def _plain(columns: dict[str, Any], names: list[str]) -> dict[str, Any]:
 def delete(conn: Connection, order: Order, ids: Sequence[str]) -> list[Changed]:
     def act(row: _Row) -> _Done:
         conn.execute(sql("delete_archived" if row.status == "completed" else "delete"), (row.n,))
+        if row.status == "pending":
+            note_returned(conn, order.now, row.topic, deleted=1)
         return Changed(row.id, True, STATUS[row.status]), {"status": row.status}
 
     return _operate(conn, order, ids, act)

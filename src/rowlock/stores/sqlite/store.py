@@ -215,6 +215,9 @@ class SqliteStore:
     async def held_by(self, worker: str) -> list[Beat]:
         return await self._use().reader.call(lambda db: db.held_by(worker))
 
+    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
+        return await self._use().reader.call(lambda db: db.held_by_any(workers, limit))
+
     # ── Workers' register ──
 
     async def report(self, worker: WorkerInfo) -> datetime:
@@ -345,8 +348,8 @@ class SqliteStore:
     async def sweep_records(self, limit: int) -> int:
         return await self._write(lambda db: db.sweep_records(limit))
 
-    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
-        return await self._use().reader.call(lambda db: db.audit(before, limit))
+    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
+        return await self._use().reader.call(lambda db: db.audit(before, limit, bulk))
 
     async def failures(self, query: FailureQuery) -> Failures:
         return await self._use().reader.call(lambda db: db.failures(query))
