@@ -299,3 +299,63 @@ async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sq
     await sqlite_visitor.toast("Saved")
     settings = (await sqlite_world.get("admin token", "/api/settings")).json()
     assert (settings["worker_pool_size"], settings["manage_rule"]) == (7, "scope_id = @request.auth.id")
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_dialogs_menus_and_notes_are_accessible(browser: Browser, sqlite_world: World, theme: str) -> None:
+    await sqlite_world.change_settings(redact=["password"])
+    dead = await sqlite_world.ended(None, "one", error="ValueError: no", payload={"password": "hunter22"}, tags=["a"])
+    await sqlite_world.ended(None, "two")
+    with Server.running(sqlite_world.place.url) as server:
+        async with visiting(browser, server.url, color_scheme=theme) as visitor:
+            page = visitor.page
+            found: dict[str, list[str]] = {}
+
+            async def look(what: str) -> None:
+                if violations := await visitor.violations():
+                    found[what] = violations
+
+            await visitor.log_in()
+            await visitor.go(f"job/{dead}")
+            for name in ("Edit and requeue…", "Clone…", "Delete…"):
+                await page.get_by_role("button", name="More").click()
+                await look("the menu")
+                await page.get_by_role("button", name=name, exact=True).click()
+                await look(name)
+                await page.keyboard.press("Escape")
+            await page.get_by_role("button", name="Reveal…").click()
+            await look("reveal")
+            await page.keyboard.press("Escape")
+            await sqlite_world.jobs.delete(dead)
+            await expect(page.get_by_text("This job has been deleted")).to_be_visible()
+            await look("a job that is gone")
+            await visitor.go("jobs?topic=two")
+            await page.get_by_label("Select the page").check()
+            for name in ("Reschedule", "Delete"):
+                await page.get_by_role("button", name=name).click()
+                await expect(page.locator("dialog .skeleton")).to_have_count(0)
+                await look(name)
+                await page.keyboard.press("Escape")
+            await page.get_by_role("button", name="Save this view…").click()
+            await look("save a view")
+            await page.get_by_label("Name").fill("Two")
+            await page.keyboard.press("Enter")
+            await visitor.toast("is kept")
+            await page.get_by_label("Filter jobs").fill("t")
+            await look("views, suggestions and a note")
+            await visitor.go("topics?open=two")
+            await expect(page.get_by_role("img", name="Run time, last hour")).to_be_visible()
+            await look("charts of a topic")
+            await page.get_by_role("button", name="Pause", exact=True).first.click()
+            await look("pause")
+            await page.keyboard.press("Escape")
+            await visitor.go("access")
+            await page.get_by_role("button", name="New token").click()
+            await look("a new token")
+            await page.keyboard.press("Escape")
+            for key in ("Control+k", "?"):
+                await page.keyboard.press(key)
+                await look(key)
+                await page.keyboard.press("Escape")
+            assert found == {}

@@ -57,11 +57,12 @@ const UUID = /^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$
 const AGO = /^(\d+)\s*(s|m|h|d)$/;
 const SECONDS: Record<string, number> = { s: 1, m: 60, h: 3600, d: 86_400 };
 
+export const isId = (text: string): boolean => UUID.test(text.trim());
+
 /** What was typed, as a change of the URL; null: it makes no sense yet. */
 export function typed(text: string, query: URLSearchParams): Parameters | null {
   const said = text.trim();
   if (!said) return null;
-  if (UUID.test(said)) return { id: [...query.getAll("id"), said.toLowerCase()] };
   const found = /^([a-z A-Z]+?)(?:\.([^:=]+))?\s*[:=]\s*(.+)$/s.exec(said);
   const field = found && FIELDS.find(({ label, name }) => [label, name].includes(found[1]!.trim()));
   if (!found || !field) return { error: said };
