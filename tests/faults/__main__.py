@@ -9,6 +9,7 @@ import asyncio
 import platform
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -46,7 +47,7 @@ SUITES = {
     "small-model": Suite("borrowed", ONCE, "it sees to all databases at once"),
 }
 OUT = Path("build/faults")
-LONGEST = 900.0  # seconds that a cell may take
+LONGEST = 3600.0  # seconds that a cell may take: most take a minute or two, and many times that on a busy machine
 
 
 def main() -> int:
@@ -110,11 +111,21 @@ async def in_process(name: str, store: str, seed: int, keep: Path | None) -> Res
         return Result(name, store, seed, error=said or repr(error), seconds=time.monotonic() - began)
     finally:
         if process.returncode is None:
-            process.kill()
-            await process.wait()
+            await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Politely at first: whoever is killed leaves its workers behind."""
+    process.send_signal(signal.SIGINT)
+    try:
+        await asyncio.wait_for(process.communicate(), 60)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 def run_cell(name: str, store: str, seed: int, keep: Path | None) -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # deaf to it, if we were started in the background
     folder = keep / f"{name}-{store}" if keep else Path(tempfile.mkdtemp(prefix="rowlock-faults-"))
     cell = Cell(name, store, seed, folder, QUICK)
     began = time.monotonic()

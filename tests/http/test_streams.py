@@ -356,6 +356,8 @@ async def test_who_stops_reading_costs_nothing_and_misses_nothing(world: World) 
                 await asyncio.sleep(0.05)
         for job_id in first:
             await world.jobs.cancel(job_id)
+        async with reading(world, "read token", "topic=mail&limit=3&stats=false") as other:
+            await converged(world, other, "limit=3&topic=mail")  # then whoever reads for both of them has seen it all
         reader.gate.set()
         await converged(world, reader, "limit=3&topic=mail")
         assert reader.ended.items() >= dict.fromkeys(first, "cancelled").items()

@@ -119,9 +119,13 @@ async def test_an_outcome_that_is_settled_with_the_claim_that_brings_the_job_aga
     store = working(jobs).rounds._store
     settle, tries = store.settle, []
 
+    async def finds_nothing(wish: Claim) -> Claimed:
+        return Claimed([], contended=False, next_due=None)
+
     async def away_at_first(settlements: Any, claim: Any = None) -> Any:
         tries.append(claim)
         if len(tries) == 1:
+            monkeypatch.setattr(store, "claim", finds_nothing)  # a claim alone could be first to bring it again
             await TablesAt(url).execute(FORGET_CLAIMS)
             raise StoreUnavailable("failing over")
         return await settle(settlements, claim)

@@ -1,6 +1,7 @@
 """Lists of jobs and single ones: to find them, to watch them, to act on them."""
 
 import json
+import re
 
 import pytest
 from playwright.async_api import expect
@@ -22,7 +23,7 @@ async def test_a_list_is_filtered_and_its_jobs_are_requeued_together(visitor: Vi
     await page.keyboard.type("topic:bills")
     await page.keyboard.press("Enter")
     await expect(page.locator("tbody tr")).to_have_count(3)
-    assert "topic=bills" in page.url
+    await expect(page).to_have_url(re.compile("topic=bills"))
     await page.get_by_label("Filter jobs").fill("payload.n:1")
     await page.keyboard.press("Enter")
     await expect(page.locator("tbody tr")).to_have_count(1)
@@ -87,7 +88,7 @@ async def test_rows_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_
     await page.keyboard.press("Control+k")
     await page.keyboard.type(ids[0])
     await page.keyboard.press("Enter")
-    assert ids[0] in page.url
+    await expect(page).to_have_url(re.compile(ids[0]))
     await page.keyboard.press("?")
     await expect(page.get_by_role("heading", name="Keyboard")).to_be_visible()
 

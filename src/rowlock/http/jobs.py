@@ -330,8 +330,11 @@ async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
 
 
 async def requeue_job(call: Call) -> Response:
+    asked: shapes.RequeueBody = call.body
     job = await call.job("manage")
-    return answer(job_body(call, await call.api.jobs.requeue(job.id, reason=call.body.reason, by=call.by)))
+    check_unmarked(call, asked.payload, job)
+    changes = {**_changes(asked), "version": asked.version}
+    return answer(job_body(call, await call.api.jobs.requeue(job.id, **changes, reason=asked.reason, by=call.by)))
 
 
 async def cancel_job(call: Call) -> Response:
@@ -349,9 +352,13 @@ async def update_job(call: Call) -> Response:
     asked: shapes.UpdateBody = call.body
     job = await call.job("manage")
     check_unmarked(call, asked.payload, job)
-    given = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "reason"}
-    changes = {name: value for name, value in given.items() if value is not UNSET}
+    changes = _changes(asked)
     return answer(job_body(call, await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
+
+
+def _changes(asked: shapes.UpdateBody) -> dict[str, Any]:
+    given = {name: getattr(asked, name) for name in shapes.EDITABLE}
+    return {name: value for name, value in given.items() if value is not UNSET}
 
 
 async def clone_job(call: Call) -> Response:
@@ -427,8 +434,8 @@ ROUTES = [
     ),
     Route(
         method="POST", path="/api/jobs/{id}/requeue", access=MANAGE_JOBS, handler=requeue_job,
-        summary="Run a failed, expired or cancelled job again", body=shapes.ReasonBody, body_optional=True,
-        answers=(shapes.JobBody,), errors=(404, 409),
+        summary="Run a failed, expired or cancelled job again, maybe changed", body=shapes.RequeueBody,
+        body_optional=True, answers=(shapes.JobBody,), errors=(404, 409),
     ),
     Route(
         method="POST", path="/api/jobs/{id}/cancel", access=MANAGE_JOBS, handler=cancel_job,

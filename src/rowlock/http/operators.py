@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from rowlock.client.why import is_live
+from rowlock.core.ids import check_id
 from rowlock.core.job import check_topic
+from rowlock.errors import InvalidInput
 from rowlock.http import shapes
 from rowlock.http.call import Call, denied
 from rowlock.http.jobs import stats_body
@@ -90,8 +92,12 @@ async def list_audit(call: Call) -> Response:
         raise Problem(400, "out_of_range", f"limit: must be 1 to {MOST_AUDITED}", field="limit")
     if asked.before is not None and not 0 <= asked.before < 1 << 63:
         raise Problem(400, "out_of_range", "before: must be what an earlier page gave as next", field="before")
+    try:
+        bulk = None if asked.bulk is None else check_id(asked.bulk)
+    except InvalidInput as error:
+        raise InvalidInput("bulk", error.code, error.problem) from None
     store = await call.store()
-    found = await store.audit(before=asked.before, limit=asked.limit)
+    found = await store.audit(before=asked.before, limit=asked.limit, bulk=bulk)
     about = [one.job_id for one in found if one.job_id is not None and (one.reason or one.data)]
     jobs = await store.get(about) if call.redaction and about else {}
     told = [call.redaction.audited(one, jobs.get(one.job_id or "")) for one in found]

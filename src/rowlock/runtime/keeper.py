@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("rowlock")
 
 _REPORT = 10.0  # seconds between reports at most: who is not seen for long is taken for dead, whatever its lease
-_GOODBYE = 0.3  # seconds for taking our name off the register; others do it in the end
+# Seconds for taking our name off the register: at least, and at most if the grace has them. Others do it in the end.
+_GOODBYE, _LONG_GOODBYE = 0.3, 3.0
 _PAUSE = 0.2  # seconds between writes of what handlers say
 _MARK_AFTER = 0.25  # seconds after which a job that was claimed ahead and started gets its start mark
 
@@ -59,8 +60,10 @@ class Keeper:
             await asyncio.to_thread(self._thread.close)
             raise
 
-    async def stop(self) -> None:
-        await asyncio.wrap_future(self._thread.submit(self._end))
+    async def stop(self, seconds: float = 0.0) -> None:
+        """`seconds`: there is no hurry for so long."""
+        goodbye = min(max(seconds, _GOODBYE), _LONG_GOODBYE)
+        await asyncio.wrap_future(self._thread.submit(lambda: self._end(goodbye)))
         await asyncio.to_thread(self._thread.close)
 
     def said(self, run: Run) -> None:
@@ -90,15 +93,15 @@ class Keeper:
             asyncio.create_task(self._repeat(maintenance.run_once, None)),
         ]
 
-    async def _end(self) -> None:
+    async def _end(self, goodbye: float) -> None:
         await self._rest()
-        await self._retire()
+        await self._retire(goodbye)
         await self._stores.close_here()
 
-    async def _retire(self) -> None:
+    async def _retire(self, seconds: float = _GOODBYE) -> None:
         """Off the register, after the last report: one that is under way would put us back on it."""
         with suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(_GOODBYE):
+            async with asyncio.timeout(seconds):
                 await self._rest()
                 await self._store.retire([self._worker.name])
 

@@ -164,7 +164,7 @@ class Worker:
         try:
             await self._executor.close()
         finally:
-            await self._keeper.stop()
+            await self._keeper.stop(deadline - time.monotonic())
 
     def evacuate(self, seconds: float) -> None:
         """From another thread, because the event loop is stuck: settle everything, before this process ends."""

@@ -26,6 +26,7 @@ from tests.guard import processes, running
 APP = Path(__file__).with_name("app.py")
 MARK = "ROWLOCK_SYSTEM_TEST"  # in the environment of every process that a test starts
 PATIENCE = 60.0  # seconds until a condition that should come true is given up
+SLACK = 15.0  # seconds by which a busy machine may be late; who waits for a job, or an answer, takes a minute
 SHORT = ("--lease", "2s", "--poll", "200ms", "--grace", "1s")
 
 

@@ -38,13 +38,14 @@ async def test_a_worker_that_stands_still_is_not_alive_until_it_goes_on(sqlite_f
 
 
 async def test_a_worker_with_all_its_slots_full_is_alive(sqlite_fleet: Fleet) -> None:
-    """It has nothing to claim for, and must not be taken for dead."""
+    """It has nothing to claim for, for longer than a claim loop may stand still, and must not be taken for dead."""
     fleet = sqlite_fleet
     port = _free_port()
-    worker = fleet.launch(*SHORT, "--concurrency", "1", "--health-port", str(port))
+    options = ("--lease", "5s", "--poll", "200ms", "--grace", "1s", "--concurrency", "1")
+    worker = fleet.launch(*options, "--health-port", str(port))
     await fleet.working(worker)
     await fleet.healthy(port)
-    job = await fleet.enqueue("nap", {"seconds": 4.0})
+    job = await fleet.enqueue("nap", {"seconds": 7.0})
     await fleet.begun(job)
     while not fleet.runs_of(job, "ended"):
         assert await health(port) == 200

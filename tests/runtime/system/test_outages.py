@@ -13,7 +13,7 @@ from rowlock import Jobs, Status
 from rowlock.errors import StoreError
 from rowlock.stores.postgres.store import PostgresStore
 from tests.guard import processes
-from tests.runtime.system.fleet import SHORT, Fleet, health, opened
+from tests.runtime.system.fleet import SHORT, SLACK, Fleet, health, opened
 from tests.servers import PostgresServer, _free_port
 
 pytestmark = pytest.mark.timeout(180)
@@ -120,7 +120,7 @@ async def test_a_worker_is_stopped_while_the_database_is_away(mortal: PostgresSe
     took = time.monotonic() - asked
     await asyncio.to_thread(mortal.start)
     assert code == 0, worker.output
-    assert took < 1.0 + 1.0 + 2.0, worker.output  # grace, promise, slack
+    assert took < 1.0 + 1.0 + SLACK, worker.output  # grace, promise
     await fleet.nobody_left()
     for one in ids:
         job = await fleet.jobs.get(one)
@@ -163,4 +163,4 @@ async def test_a_worker_is_stopped_while_the_database_hangs(mortal: PostgresServ
         for pid in server:
             os.kill(pid, signal.SIGCONT)
     assert code == 0, worker.output
-    assert took < 1.0 + 1.0 + 3.0 + 2.0, worker.output  # grace, promise, a last try to give back, slack
+    assert took < 1.0 + 1.0 + 3.0 + SLACK, worker.output  # grace, promise, a last try to give back

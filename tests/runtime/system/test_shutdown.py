@@ -9,14 +9,13 @@ import pytest
 
 from rowlock import Status
 from tests.guard import running
-from tests.runtime.system.fleet import Fleet
+from tests.runtime.system.fleet import SLACK, Fleet
 
 pytestmark = pytest.mark.timeout(120)
 
 GRACE = 1.0
 PROMISE = GRACE + 1.0
-SLACK = 2.0  # interpreters that end on a busy machine
-LONG = {"seconds": 60.0}
+LONG = {"seconds": 60.0}  # who waits for it is late
 
 
 async def check_given_back(fleet: Fleet, *ids: str) -> None:
