@@ -41,7 +41,7 @@ def rollups(now: datetime, topics: int, jobs_a_month: int) -> Iterator[tuple[Any
         for n in range(topics + 1):
             topic = ALL if n == 0 else f"topic-{n}"
             for at in range(int(second - kept) // span * span, second, span):
-                counts = (jobs, jobs, jobs // 100, 0, 0, jobs // 50, 0)
+                counts = (jobs, jobs, jobs // 100, 0, 0, jobs // 50, 0, 0, 0)
                 yield span, topic, moment(at * 1_000_000), *counts, chance.choice(sketches), chance.choice(sketches)
 
 

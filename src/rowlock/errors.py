@@ -4,6 +4,7 @@
     ├── InvalidInput          what you passed can't be used; .field and .code say what and why
     ├── JobNotFound           no such job (or it has been pruned)
     ├── InvalidState          the job is in a state that doesn't allow this; .status
+    ├── VersionPassed         the job has run again since; .version is the one that was expected
     ├── KeyTaken              another live job holds this (topic, key); .holder
     ├── IdTaken               the same id was enqueued before, with other content
     ├── BulkNotFound          no such bulk action (or it has been pruned)
@@ -79,6 +80,14 @@ class InvalidState(RowlockError):
         self.allowed = allowed
         needs = f"; {verb} needs {' or '.join(allowed)}" if allowed else ""
         super().__init__(f"can't {verb} job {job_id}: it is {status}{needs}")
+
+
+class VersionPassed(RowlockError):
+    def __init__(self, job_id: str, verb: str, version: int) -> None:
+        self.job_id = job_id
+        self.verb = verb
+        self.version = version
+        super().__init__(f"can't {verb} job {job_id}: it has run again since version {version}")
 
 
 class KeyTaken(RowlockError):

@@ -40,9 +40,19 @@ from rowlock.core.job import (
     check_tags,
     check_time,
     check_topic,
+    check_version,
 )
 from rowlock.core.lifecycle import MOVES
-from rowlock.errors import InvalidInput, InvalidState, JobNotFound, KeyTaken, StoreBusy, StoreError, WrongContext
+from rowlock.errors import (
+    InvalidInput,
+    InvalidState,
+    JobNotFound,
+    KeyTaken,
+    StoreBusy,
+    StoreError,
+    VersionPassed,
+    WrongContext,
+)
 from rowlock.stores import open_store
 from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store, WorkerInfo
 from rowlock.stores.bulk import Bulk
@@ -433,13 +443,35 @@ class Jobs(Registry):
             _demand("cancel", change)
         return await self.get(wanted)
 
-    async def requeue(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
-        """Run a failed, expired or cancelled job again, with its retries reset. KeyTaken if its key is in use."""
+    async def requeue(
+        self,
+        job_id: str,
+        *,
+        priority: int | str | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        delay: float | timedelta | UnsetType = UNSET,
+        payload: Mapping[str, Any] | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        version: int | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job:
+        """Run a failed, expired or cancelled job again, with its retries reset, and what is given changed. KeyTaken if
+        its key is in use; VersionPassed if it has run again since `version`."""
         wanted = check_id(job_id)
+        edit = await self._edit(wanted, priority, run_at, delay, payload, tags)
         handle = await self._stores.handle()
-        [change] = await handle.store.requeue([wanted], by=self._actor(by), reason=_reason(reason))
+        [change] = await handle.store.requeue(
+            [wanted],
+            edit,
+            version=None if version is None else check_version(version),
+            by=self._actor(by),
+            reason=_reason(reason),
+        )
         if change.holder is not None:
             raise KeyTaken(wanted, (await self.get(wanted)).key or "", change.holder)
+        if version is not None and not change.done and change.status in MOVES["requeue"].sources:
+            raise VersionPassed(wanted, "requeue", version)
         _demand("requeue", change)
         self._announce(handle)
         return await self.get(wanted)
@@ -457,6 +489,25 @@ class Jobs(Registry):
         by: str | None = None,
     ) -> Job:
         """Change a pending job: what is given, and nothing else."""
+        wanted = check_id(job_id)
+        edit = await self._edit(wanted, priority, run_at, delay, payload, tags)
+        if not edit.changed:
+            raise InvalidInput("update", "nothing_given", "give priority, run_at, delay, payload or tags")
+        handle = await self._stores.handle()
+        [change] = await handle.store.update([wanted], edit, by=self._actor(by), reason=_reason(reason))
+        _demand("update", change)
+        self._announce(handle)
+        return await self.get(wanted)
+
+    async def _edit(
+        self,
+        job_id: str,
+        priority: int | str | UnsetType,
+        run_at: datetime | UnsetType,
+        delay: float | timedelta | UnsetType,
+        payload: Mapping[str, Any] | UnsetType,
+        tags: Sequence[str] | UnsetType,
+    ) -> Edit:
         if payload is None:
             raise InvalidInput("payload", "not_an_object", "must be a JSON object (a dict), not None")
         if run_at is not UNSET and delay is not UNSET:
@@ -465,21 +516,13 @@ class Jobs(Registry):
             task = self._tasks.get((await self.get(job_id)).topic)
             if task is not None:
                 task.arguments.values(payload)
-        edit = Edit(
+        return Edit(
             priority=UNSET if priority is UNSET else check_priority(priority),
             run_at=UNSET if run_at is UNSET else check_time(run_at, "run_at"),
             delay=UNSET if delay is UNSET else check_delay(delay, "delay"),
             payload=UNSET if payload is UNSET else codec.encode_payload(payload),
             tags=UNSET if tags is UNSET else check_tags(tags),
         )
-        if not edit.changed:
-            raise InvalidInput("update", "nothing_given", "give priority, run_at, delay, payload or tags")
-        wanted = check_id(job_id)
-        handle = await self._stores.handle()
-        [change] = await handle.store.update([wanted], edit, by=self._actor(by), reason=_reason(reason))
-        _demand("update", change)
-        self._announce(handle)
-        return await self.get(wanted)
 
     async def delete(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> None:
         """Remove a job that is not running. The audit entry stays."""
@@ -535,9 +578,10 @@ class Jobs(Registry):
         prepared = await bulks.prepare(store, new, wanted)
         return prepared if dry_run else await bulks.start(store, prepared.id, by=by)
 
-    async def start_bulk(self, bulk_id: str, *, by: str | None = None) -> Bulk:
-        """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped."""
-        return await bulks.start(await self._store(), bulk_id, by=self._actor(by))
+    async def start_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
+        """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped. A reason
+        takes the place of the preview's."""
+        return await bulks.start(await self._store(), bulk_id, by=self._actor(by), reason=_reason(reason))
 
     async def run_bulk(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
         """Work on a started one here, until it is done or stopped. `progress` is told how it stands, now and then."""

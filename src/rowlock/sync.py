@@ -178,9 +178,34 @@ class SyncJobs:
         """Stop a job: at once if it is not running, else it is asked to. InvalidState if it has ended."""
         return self._run(lambda: self._jobs.cancel(job_id, reason=reason, by=by))
 
-    def requeue(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
-        """Run a failed, expired or cancelled job again, with its retries reset. KeyTaken if its key is in use."""
-        return self._run(lambda: self._jobs.requeue(job_id, reason=reason, by=by))
+    def requeue(
+        self,
+        job_id: str,
+        *,
+        priority: int | str | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        delay: float | timedelta | UnsetType = UNSET,
+        payload: Mapping[str, Any] | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        version: int | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job:
+        """Run a failed, expired or cancelled job again, with its retries reset, and what is given changed. KeyTaken if
+        its key is in use; VersionPassed if it has run again since `version`."""
+        return self._run(
+            lambda: self._jobs.requeue(
+                job_id,
+                priority=priority,
+                run_at=run_at,
+                delay=delay,
+                payload=payload,
+                tags=tags,
+                version=version,
+                reason=reason,
+                by=by,
+            )
+        )
 
     def update(
         self,
@@ -249,9 +274,10 @@ class SyncJobs:
             )
         )
 
-    def start_bulk(self, bulk_id: str, *, by: str | None = None) -> Bulk:
-        """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped."""
-        return self._run(lambda: self._jobs.start_bulk(bulk_id, by=by))
+    def start_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
+        """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped. A reason
+        takes the place of the preview's."""
+        return self._run(lambda: self._jobs.start_bulk(bulk_id, reason=reason, by=by))
 
     def run_bulk(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
         """Work on a started one here, until it is done or stopped. `progress` is told how it stands, now and then."""

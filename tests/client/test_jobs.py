@@ -252,6 +252,37 @@ async def test_a_requeue_names_who_has_the_key(jobs: Jobs) -> None:
     assert (taken.value.holder, taken.value.key) == (new.id, "k")
 
 
+async def test_a_requeue_may_change_the_job_if_it_has_not_run_since(jobs: Jobs) -> None:
+    made = await jobs.enqueue("mail", {"n": 1}, tags=["old"])
+    await finish(jobs, "mail", fail=True)
+    seen = await jobs.get(made.id)
+    await jobs.requeue(made.id)
+    await finish(jobs, "mail", fail=True)
+    with pytest.raises(errors.VersionPassed) as passed:
+        await jobs.requeue(made.id, payload={"n": 2}, version=seen.version)
+    assert passed.value.version == seen.version
+    assert (await jobs.get(made.id)).payload == {"n": 1}
+    changed = await jobs.requeue(
+        made.id, payload={"n": 2}, priority="explicit", delay=3600, tags=[], version=seen.version + 1, reason="typo"
+    )
+    assert (changed.status, changed.payload, changed.priority, changed.tags) == (Status.PENDING, {"n": 2}, 150, ())
+    assert changed.run_at > changed.updated
+    last = (await jobs.events(made.id))[-1]
+    assert (last.event, last.data["reason"]) == ("requeued", "typo")
+    assert last.data["changed"] == ["payload", "priority", "run_at", "tags"]
+
+
+async def test_a_requeue_takes_no_nonsense(jobs: Jobs) -> None:
+    made = await jobs.enqueue("mail", {"n": 1})
+    await finish(jobs, "mail", fail=True)
+    both = {"delay": 1, "run_at": datetime.now(UTC)}
+    nonsense: list[dict[str, Any]] = [{"payload": None}, {"payload": [1]}, {"version": -1}, {"version": True}, both]
+    for wrong in nonsense:
+        with pytest.raises(errors.InvalidInput):
+            await jobs.requeue(made.id, **wrong)
+    assert (await jobs.get(made.id)).status is Status.FAILED
+
+
 async def test_pause_and_resume(jobs: Jobs) -> None:
     await jobs.pause("mail", reason="provider is down", by="ann")
     [pause] = await jobs.paused()

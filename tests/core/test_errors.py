@@ -24,6 +24,7 @@ from rowlock.errors import (
     StoreError,
     StoreUnavailable,
     TimeLimit,
+    VersionPassed,
     WorkerStopping,
 )
 
@@ -33,6 +34,7 @@ WITH_DATA: list[RowlockError] = [
     InvalidState("id-1", "cancel", "completed", ("pending", "processing")),
     InvalidState("id-1", "cancel", "completed"),
     KeyTaken("id-1", "k", "id-2"),
+    VersionPassed("id-1", "requeue", 3),
     IdTaken("id-1", "payload"),
     LeaseLost("id-1", 7),
     Final("no such customer"),

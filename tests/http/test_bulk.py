@@ -50,8 +50,9 @@ async def test_a_preview_then_the_start_and_what_became_of_each(world: World) ->
     assert [job["id"] for job in seen["sample"]] == ids[:10]
     assert {(await world.job(job_id)).status for job_id in ids} == {"failed"}  # type: ignore[union-attr]
     [late] = await dead(world, 1, "later")
-    started = await world.post("manage token", f"/api/bulk/{seen['id']}/start")
-    assert started.json()["started_by"] == "token manage token"
+    why = {"reason": "fixed at last"}
+    started = await world.post("manage token", f"/api/bulk/{seen['id']}/start", why)
+    assert (started.json()["started_by"], started.json()["reason"]) == ("token manage token", "fixed at last")
     done = await ended(world, seen["id"])
     assert (done["status"], done["done"], done["skipped"], done["left"]) == ("done", 12, 0, 0)
     assert done["skips"] == {"changed": 0, "gone": 0, "key_taken": 0, "locked": 0}
@@ -63,10 +64,13 @@ async def test_a_preview_then_the_start_and_what_became_of_each(world: World) ->
     assert ([item["job_id"] for item in rest["items"]], rest["next"]) == (ids[5:], None)
     audit = (await world.get("superuser", "/api/audit?limit=200")).json()["items"]
     [entry] = [one for one in audit if one["action"] == "bulk_start"]
-    assert (entry["by"], entry["reason"], entry["data"]["count"]) == ("token manage token", "fixed", 12)
-    requeued = [one for one in audit if one["action"] == "requeue"]
-    assert {one["reason"] for one in requeued} == {f"fixed (bulk {seen['id']})"}
+    assert (entry["by"], entry["reason"], entry["data"]["count"]) == ("token manage token", "fixed at last", 12)
+    assert "requeue" not in {one["action"] for one in audit}
+    requeued = (await world.get("superuser", f"/api/audit?limit=200&bulk={seen['id']}")).json()["items"]
+    assert {(one["action"], one["reason"]) for one in requeued} == {("requeue", f"fixed at last (bulk {seen['id']})")}
     assert len(requeued) == 12
+    wrong = await world.get("superuser", "/api/audit?bulk=seven")
+    assert (wrong.status_code, wrong.json()["field"]) == (400, "bulk")
 
 
 async def test_a_filter_by_payload_is_shown_without_what_is_redacted(world: World) -> None:

@@ -270,8 +270,11 @@ async def test_few_whole_jobs_are_held_at_once(sqlite_world: World, monkeypatch:
 async def test_what_was_not_shown_does_not_come_back_as_a_value(sqlite_world: World) -> None:
     world = sqlite_world
     job_id = await world.enqueue(A, payload=VALUES)
+    dead = await world.ended(A, "dead", error="no", payload=VALUES)
     shown = (await world.get("superuser", f"/api/jobs/{job_id}")).json()["payload"]
     for method, path, body in (
+        ("POST", f"/api/jobs/{dead}/requeue", {"payload": shown}),
+        ("POST", f"/api/jobs/{dead}/requeue", {"payload": {**VALUES, "note": f"it is {MARK}"}}),
         ("PATCH", f"/api/jobs/{job_id}", {"payload": shown}),
         ("POST", f"/api/jobs/{job_id}/clone", {"payload": shown}),
         ("PATCH", f"/api/jobs/{job_id}", {"payload": {**VALUES, "note": f"it is {MARK}"}}),
@@ -283,9 +286,9 @@ async def test_what_was_not_shown_does_not_come_back_as_a_value(sqlite_world: Wo
         told = is_problem(await world.call("superuser", method, path, body), 400, "redacted")
         assert told["field"].startswith("payload.")
         assert await world.place.counts() == before
-    job = await world.job(job_id)
-    assert job
-    assert job.payload == VALUES
+    for job in [await world.job(job_id), await world.job(dead)]:
+        assert job
+        assert job.payload == VALUES
 
 
 async def test_who_says_the_mark_by_itself_may(sqlite_world: World) -> None:

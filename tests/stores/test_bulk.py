@@ -256,6 +256,35 @@ async def test_reschedule_to_a_time(store: Harness) -> None:
 # ── Its life ──
 
 
+async def test_a_reason_that_comes_with_the_start_is_the_one_that_counts(store: Harness) -> None:
+    [job_id] = await dead(store, 1)
+    bulk = await preview(store, "requeue")
+    assert bulk.reason == "tidy"
+    started = await client.start(store.store, bulk.id, by="ann", reason="after all")
+    assert started.reason == "after all"
+    await client.run_all(store.store, bulk.id)
+    reasons = [(entry.action, entry.reason) for entry in await store.audit()]
+    assert reasons == [("bulk_start", "after all"), ("requeue", f"after all (bulk {bulk.id})")]
+    assert (await store.store.events(job_id))[-1].data["reason"] == f"after all (bulk {bulk.id})"
+
+
+@pytest.mark.parametrize("action", ["requeue", "cancel", "delete", "reprioritise"])
+async def test_what_it_does_to_each_job_does_not_bury_what_people_do(store: Harness, action: str) -> None:
+    ids = [await store.add() for _ in range(3)] if action != "requeue" else await dead(store, 3)
+    bulk = await started(store, action)
+    await client.run_all(store.store, bulk.id)
+    alone = await store.add()
+    await store.store.cancel([alone], by="eve")
+    people, items = await store.store.audit(), await store.store.audit(bulk=bulk.id)
+    assert [(entry.action, entry.job_id, entry.bulk) for entry in people] == [
+        ("cancel", alone, None), ("bulk_start", None, None)
+    ]  # fmt: skip
+    assert sorted(entry.job_id or "" for entry in items) == sorted(ids)
+    assert {entry.bulk for entry in items} == {bulk.id}
+    assert await store.store.audit(bulk=bulk.id, limit=1, before=items[0].id) == items[1:2]
+    assert await store.store.audit(bulk=bulk_ids.one()) == []
+
+
 async def test_start_stop_and_go_on(store: Harness) -> None:
     ids = await dead(store, 5)
     bulk = await started(store, "requeue")

@@ -103,6 +103,48 @@ async def test_requeue(store: Harness, status: Status) -> None:
     assert [j.id for j in (await store.claim()).jobs] == [there.id]
 
 
+async def test_requeue_with_changes(store: Harness) -> None:
+    there = await store.in_status(Status.FAILED)
+    before = await store.row(there.id)
+    now = await store.advance(2)
+    edit = Edit(priority=7, delay=60.0, payload='{"b":9007199254740993}', tags=("x",))
+    answers = await store.store.requeue([there.id], edit, version=there.version, by="ann", reason="fixed")
+    assert answers == [Changed(there.id, True, Status.PENDING)]
+    later = now + timedelta(minutes=1)
+    changes: dict[str, Any] = {"priority": 7, "run_at": later, "payload": {"b": 9007199254740993}, "tags": ("x",)}
+    expected = structs.replace(
+        there, status=Status.PENDING, **changes, finished_at=None, updated=now, events_count=there.events_count + 1
+    )
+    entry = {"at": micros(now), "event": "requeued", "status": "pending", "version": there.version, "by": "ann"}
+    entry |= {"reason": "fixed", "changed": ["payload", "priority", "run_at", "tags"]}
+    assert await store.row(there.id) == Row(expected, False, (*before.history, entry))
+    was = {"payload": there.payload, "priority": there.priority, "run_at": micros(there.run_at), "tags": []}
+    now_is = {"payload": {"b": 9007199254740993}, "priority": 7, "run_at": micros(later), "tags": ["x"]}
+    assert await store.audit() == [audit(now, "requeue", there.id, "fixed", before=was, after=now_is)]
+    assert (await store.claim()).jobs == []
+    await store.advance(MINUTE)
+    await store.store.promote()
+    assert [j.payload for j in (await store.claim()).jobs] == [{"b": 9007199254740993}]
+
+
+async def test_requeue_of_a_job_that_has_run_again_since(store: Harness) -> None:
+    there = await store.in_status(Status.FAILED)
+    before = await store.rows()
+    answers = await store.store.requeue([there.id], Edit(payload="{}"), version=there.version - 1, by="ann")
+    assert answers == [Changed(there.id, False, Status.FAILED)]
+    assert await store.rows() == before
+    assert await store.audit() == []
+
+
+async def test_requeue_with_changes_while_another_has_the_key(store: Harness) -> None:
+    dead = (await store.settled(GaveUp(), key="k")).id
+    holder = await store.add(key="k")
+    before = await store.rows()
+    answers = await store.store.requeue([dead], Edit(payload='{"other":1}'), by="ann")
+    assert answers == [Changed(dead, False, Status.CANCELLED, holder)]
+    assert await store.rows() == before
+
+
 async def test_requeue_resets_what_a_run_left_behind(store: Harness) -> None:
     claimed = await store.claimed(max_retries=1, run_at=START - timedelta(days=1))
     await store.advance(LEASE + 1)

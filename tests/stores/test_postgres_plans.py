@@ -185,3 +185,33 @@ async def test_a_plan_made_for_an_empty_queue_still_archives_a_batch_in_one_pass
     plan = "\n".join(lines[begin:end])
     assert "Full Join" in plan, plan
     assert "Nested Loop" not in plan, plan
+
+
+BY_ID = {
+    **dict.fromkeys(("get", "states", "statuses", "standing", "insert_undo"), "NULL"),
+    "existing": "NULL, NULL, NULL",
+    "logs": "'0193fb1e-0000-7000-8000-000000000001'",
+    "bulk_archived": "NULL, NULL",
+}
+
+
+@pytest.mark.parametrize("name", BY_ID)
+async def test_a_plan_made_for_an_empty_archive_still_finds_jobs_by_their_primary_key(
+    postgres_url: str, name: str
+) -> None:
+    """A new part is empty, and (topic, id) as good as any index. A day later it is read from end to end, if the plan is
+    still the same."""
+    store = PostgresStore(postgres_url)
+    await store.migrate()
+    await store.open()
+    try:
+        async with store._connections.acquire() as connection:
+            await connection.execute("ANALYZE")
+            await connection.execute(f"PREPARE asked AS {getattr(store._sql, name)}")
+            found = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE asked({BY_ID[name]})")
+            await connection.execute("DEALLOCATE asked")
+    finally:
+        await store.close()
+    lines = [row[0] for row in found if " on _jobs_archive" in row[0]]
+    assert lines
+    assert [line for line in lines if "_pkey on " not in line] == [], lines

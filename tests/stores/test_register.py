@@ -136,3 +136,15 @@ async def test_held_by_names_the_runs_of_this_worker_alone(store: Harness) -> No
     assert await store.store.held_by("w") == []
     await store.store.heartbeat([Beat(ahead.id, 1, started=True)], LEASE)
     assert Beat(ahead.id, 1, True, "w1") in await store.store.held_by("w1")
+
+
+async def test_held_by_any_names_the_runs_of_these_workers_those_first_whose_leases_end_first(store: Harness) -> None:
+    late = await store.claimed("w1")
+    await store.store.heartbeat([Beat(late.id, 1)], 10 * LEASE)
+    ahead, other = await store.claimed("w2", start=False), await store.claimed("w3")
+    expected = [Beat(ahead.id, 1, False, "w2"), Beat(late.id, 1, True, "w1")]
+    assert await store.store.held_by_any(["w1", "w2", "nobody"], 10) == expected
+    assert await store.store.held_by_any(["w1", "w2"], 1) == expected[:1]
+    assert await store.store.held_by_any(["w3"], 10) == [Beat(other.id, 1, True, "w3")]
+    assert await store.store.held_by_any([], 10) == []
+    assert await store.store.held_by_any(["w3"], 0) == []

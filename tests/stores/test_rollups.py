@@ -93,6 +93,39 @@ async def test_what_happens_is_counted_in_its_minute_before_and_after_folding(st
     assert await points(store, "none") == []
 
 
+async def test_what_came_and_went_tells_how_many_are_not_done(store: Harness) -> None:
+    """Whatever was done to them, by whom."""
+    chance = random.Random(11)
+    everything: list[str] = []
+    sums: dict[str, int] = {}
+    for _ in range(60):
+        await store.advance(chance.uniform(0, MINUTE))
+        some = chance.sample(everything, min(2, len(everything)))
+        match chance.randrange(7):
+            case 0 | 1:
+                everything.append(await store.add(expires_at=store.now + timedelta(seconds=chance.uniform(30, HOUR))))
+            case 2:
+                for held in (await store.claim(limit=2)).jobs:
+                    outcomes: list[Outcome] = [Completed(), Failed("no", final=True), Failed("boom"), Released()]
+                    await store.store.settle([settlement(held, chance.choice(outcomes), ran=0.0)])
+            case 3:
+                await store.store.cancel(some, by="ann")
+            case 4:
+                await store.store.requeue(some, by="ann")
+            case 5:
+                await store.store.delete(some, by="ann")
+            case _:
+                await store.store.promote()
+                await store.store.expire(by="m1")
+                await store.store.fold_counts(limit=chance.randrange(1, 20))
+        sums = dict.fromkeys(COUNTED, 0) | total(await series(store, None, "6h"))
+        came, ended = sums["enqueued"] + sums["requeued"], ("completed", "failed", "expired", "cancelled", "deleted")
+        [(left,)] = await store.fetch("SELECT count(*) FROM _jobs WHERE status IN ('pending', 'processing')")
+        assert came - sum(sums[name] for name in ended) == left
+    assert sums["requeued"]
+    assert sums["deleted"]
+
+
 async def test_minutes_hours_and_days_tell_the_same(store: Harness) -> None:
     """Over two midnights."""
     chance = random.Random(3)
@@ -180,7 +213,7 @@ async def test_a_requeue_takes_nothing_back(store: Harness) -> None:
     [answer] = await store.store.requeue([failed.id], by="ann")
     assert answer.done
     for _ in range(2):
-        assert await points(store) == [{"enqueued": 1, "failed": 1}]
+        assert await points(store) == [{"enqueued": 1, "failed": 1}, {"requeued": 1}]
         assert (await store.store.stats()).failed == 0
         await fold(store.store)
 

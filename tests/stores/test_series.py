@@ -105,10 +105,11 @@ def test_what_can_t_be_asked_for_is_named(wish: dict[str, Any], field: str) -> N
 
 def test_gaps_are_filled_and_several_of_one_point_are_added() -> None:
     found = asked("15m", step=300)
-    first = Rollup([1, 2, 3, 4, 5, 6, 7], Sketch.of([1_000_000]), Sketch.of([2_000_000]))
+    first = Rollup([1, 2, 3, 4, 5, 6, 7, 8, 9], Sketch.of([1_000_000]), Sketch.of([2_000_000]))
     points = make_series("mail", found, [(found.since, first), (found.since + 240, first)]).points
     assert [point.enqueued for point in points] == [2, 0, 0]
     assert [point.lost for point in points] == [14, 0, 0]
+    assert [point.deleted for point in points] == [18, 0, 0]
     assert points[0].wait.p50 == pytest.approx(1.0, rel=0.05)
     assert points[0].run.p99 == pytest.approx(2.0, rel=0.05)
     assert (points[1].wait.p50, points[1].run.p99) == (None, None)

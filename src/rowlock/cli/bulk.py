@@ -156,9 +156,9 @@ async def _by_filter(jobs: Jobs, verb: str, wanted: Filter, reason: str | None, 
     await work_off(jobs, bulk.id, output)
 
 
-async def work_off(jobs: Jobs, bulk_id: str, output: str) -> None:
+async def work_off(jobs: Jobs, bulk_id: str, output: str, reason: str | None = None) -> None:
     """Start a bulk action and see it through, unless it is interrupted. Either way it is told how far it came."""
-    bulk = await jobs.start_bulk(bulk_id)
+    bulk = await jobs.start_bulk(bulk_id, reason=reason)
     if not bulk.total:
         await _account(jobs, bulk, output)
         return

@@ -75,16 +75,16 @@ def preview(
 @bulk.command()
 @click.argument("bulk_id", metavar="ID")
 @click.option("--background", is_flag=True, help="Leave it to workers and servers.")
-@click.option("--by", metavar="NAME", help="Who does this, for the audit. Default: by in the settings, or you.")
+@actor
 @database
-def start(bulk_id: str, background: bool, by: str | None, url: str | None, output: str) -> None:
+def start(bulk_id: str, background: bool, reason: str | None, by: str | None, url: str | None, output: str) -> None:
     """Do it, or go on with one that was stopped. Ctrl-C stops it."""
 
     async def begin(jobs: Jobs) -> None:
         if not background:
-            await work_off(jobs, bulk_id, output)
+            await work_off(jobs, bulk_id, output, reason)
             return
-        started = await jobs.start_bulk(bulk_id)
+        started = await jobs.start_bulk(bulk_id, reason=reason)
         if output == "json":
             print_json(_document(started))
         else:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rowlock.access import tokens
 from rowlock.cli.demo_page import served
+from rowlock.cli.demo_past import make_up
 from rowlock.cli.options import Span
 from rowlock.cli.sample import Customers, register
 from rowlock.cli.show import is_fancy
@@ -50,10 +52,12 @@ def demo(seconds: float | None, url: str | None) -> None:
         asyncio.run(_run(url, seconds))
         return
     with tempfile.TemporaryDirectory(prefix="rowlock-demo-") as folder:
-        asyncio.run(_run(f"sqlite:///{Path(folder) / 'demo.db'}", seconds))
+        own = Path(folder) / "demo.db"
+        asyncio.run(_run(f"sqlite:///{own}", seconds, own))
 
 
-async def _run(url: str, seconds: float | None) -> None:
+async def _run(url: str, seconds: float | None, own: Path | None = None) -> None:
+    """`own`: a file that is ours alone, so that we may make up its past."""
     jobs = Jobs(url, migrate=True, by="demo")
     register(jobs)
     enough = asyncio.Event()
@@ -61,12 +65,24 @@ async def _run(url: str, seconds: float | None) -> None:
         asyncio.get_running_loop().add_signal_handler(number, enough.set)
     async with jobs:
         before = await jobs.stats()
+        if own is not None:
+            await asyncio.to_thread(make_up, own, time.time())
+            await tokens.create(
+                await jobs._store(),
+                "shop front",
+                ["enqueue"],
+                topics=["mail.send", "order.express"],
+                by="ann@example.org",
+            )
         await jobs.start(concurrency=8, grace=3)
         customers = Customers(jobs)
         await customers.open()
         async with served(jobs) as link:
             if link is not None:
-                click.echo(f"Open the page: {link}\n")
+                click.echo(f"Open the page: {link}")
+                if own is not None:
+                    click.echo("What its charts show of the time before now is made up.")
+                click.echo()
             shopping = asyncio.create_task(customers.shop())
             shopping.add_done_callback(lambda _: enough.set())
             began = time.monotonic()

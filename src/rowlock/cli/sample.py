@@ -114,7 +114,7 @@ class Customers:
                 await self._enqueue("invoice.remind", {"invoice": n}, delay=4)
             if n % 6 == 4:
                 await self._enqueue("order.express", {"order": n}, priority="explicit")
-            if n % 30 == 15:
+            if n % 200 == 20:
                 await self._complain()
             await asyncio.sleep(0.4)
 

@@ -105,9 +105,9 @@ async def get(store: Store, bulk_id: str) -> Bulk:
     return found[0]
 
 
-async def start(store: Store, bulk_id: str, *, by: str) -> Bulk:
+async def start(store: Store, bulk_id: str, *, by: str, reason: str | None = None) -> Bulk:
     """One that is running, or is done, needs no start."""
-    started = await store.start_bulk(check_id(bulk_id), by=by)
+    started = await store.start_bulk(check_id(bulk_id), by=by, reason=reason)
     bulk = await get(store, bulk_id)
     if not started and bulk.status in ("preview", "stopped"):
         raise BulkRefused(bulk.id, "start", bulk.status, "too long ago: make a new one")

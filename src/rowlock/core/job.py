@@ -17,6 +17,7 @@ from rowlock.errors import InvalidInput
 MAX_TOPIC = 128
 MAX_TEXT = 512  # key, scope, scope_id, worker names, reasons' cousins
 MAX_TAGS = 32
+MAX_VERSION = (1 << 31) - 1
 MAX_DELAY = 10 * 366 * 86_400.0  # ten years, in seconds
 PRIORITY_LIMIT = 2**31 - 1
 
@@ -257,6 +258,10 @@ def check_priority(value: int | str) -> int:
             names = ", ".join(NAMED_PRIORITIES)
             raise InvalidInput("priority", "unknown_name", f"{value!r:.40} is none of {names}") from None
     return _whole(value, "priority", -PRIORITY_LIMIT, PRIORITY_LIMIT)
+
+
+def check_version(value: int) -> int:
+    return _whole(value, "version", 0, MAX_VERSION)
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:

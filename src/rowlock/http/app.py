@@ -36,6 +36,7 @@ from rowlock.http import (
 )
 from rowlock.http.bulk_runner import BulkRunner
 from rowlock.http.call import Call, denied
+from rowlock.http.counting import Counting
 from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
@@ -130,6 +131,10 @@ class Api:
     @property
     def ends(self) -> Ends:
         return self._room.ends
+
+    @property
+    def counting(self) -> Counting:
+        return self._room.counting
 
     @property
     def live(self) -> Live:

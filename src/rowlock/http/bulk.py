@@ -162,7 +162,8 @@ async def get_bulk(call: Call) -> Response:
 
 
 async def start_bulk(call: Call) -> Response:
-    return await _begun(call, await call.api.jobs.start_bulk(call.parameters["id"], by=call.by))
+    bulk = await call.api.jobs.start_bulk(call.parameters["id"], reason=call.body.reason, by=call.by)
+    return await _begun(call, bulk)
 
 
 async def stop_bulk(call: Call) -> Response:
@@ -200,7 +201,8 @@ ROUTES = [
     ),
     Route(
         method="POST", path="/api/bulk/{id}/start", access=scope("manage"), handler=start_bulk,
-        summary="Do it, or go on with it", answers=(BulkInfo,), errors=(404, 409),
+        summary="Do it, or go on with it", body=shapes.ReasonBody, body_optional=True, answers=(BulkInfo,),
+        errors=(404, 409),
     ),
     Route(
         method="POST", path="/api/bulk/{id}/stop", access=scope("manage"), handler=stop_bulk,

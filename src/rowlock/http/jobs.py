@@ -22,6 +22,7 @@ from rowlock.core.job import (
     Status,
     check_priority,
     check_timeout,
+    check_topic,
 )
 from rowlock.errors import InvalidInput
 from rowlock.http import shapes
@@ -34,6 +35,7 @@ from rowlock.stores.base import Enqueued
 from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter
 
 if TYPE_CHECKING:
+    from rowlock.http.app import Api
     from rowlock.jobs import Jobs
 
 MOST_IN_BATCH = 1000
@@ -226,14 +228,14 @@ def _path(text: str) -> tuple[str, Any]:
 
 async def get_stats(call: Call) -> Response:
     asked: shapes.StatsQuery = call.query
-    return answer(await read_stats(call.api.jobs, visible(call), asked.topic))
+    return answer(await read_stats(call.api, visible(call), asked.topic))
 
 
-async def read_stats(jobs: Jobs, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
+async def read_stats(api: Api, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
     """Of the jobs that meet the condition."""
     if condition is not True:
-        return await _own_stats(jobs, condition, topic)
-    stats = await jobs.stats(topic)
+        return await _own_stats(api.jobs, condition, topic)
+    stats = await api.counting.stats(None if topic is None else check_topic(topic))
     topics = {name: stats_body(one) for name, one in stats.topics.items()}
     fields = msgspec.structs.asdict(stats_body(stats))
     return shapes.StatsAnswer(**fields, topics=topics, topics_capped=stats.topics_capped)
@@ -328,8 +330,11 @@ async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
 
 
 async def requeue_job(call: Call) -> Response:
+    asked: shapes.RequeueBody = call.body
     job = await call.job("manage")
-    return answer(job_body(call, await call.api.jobs.requeue(job.id, reason=call.body.reason, by=call.by)))
+    check_unmarked(call, asked.payload, job)
+    changes = {**_changes(asked), "version": asked.version}
+    return answer(job_body(call, await call.api.jobs.requeue(job.id, **changes, reason=asked.reason, by=call.by)))
 
 
 async def cancel_job(call: Call) -> Response:
@@ -347,9 +352,13 @@ async def update_job(call: Call) -> Response:
     asked: shapes.UpdateBody = call.body
     job = await call.job("manage")
     check_unmarked(call, asked.payload, job)
-    given = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "reason"}
-    changes = {name: value for name, value in given.items() if value is not UNSET}
+    changes = _changes(asked)
     return answer(job_body(call, await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
+
+
+def _changes(asked: shapes.UpdateBody) -> dict[str, Any]:
+    given = {name: getattr(asked, name) for name in shapes.EDITABLE}
+    return {name: value for name, value in given.items() if value is not UNSET}
 
 
 async def clone_job(call: Call) -> Response:
@@ -425,8 +434,8 @@ ROUTES = [
     ),
     Route(
         method="POST", path="/api/jobs/{id}/requeue", access=MANAGE_JOBS, handler=requeue_job,
-        summary="Run a failed, expired or cancelled job again", body=shapes.ReasonBody, body_optional=True,
-        answers=(shapes.JobBody,), errors=(404, 409),
+        summary="Run a failed, expired or cancelled job again, maybe changed", body=shapes.RequeueBody,
+        body_optional=True, answers=(shapes.JobBody,), errors=(404, 409),
     ),
     Route(
         method="POST", path="/api/jobs/{id}/cancel", access=MANAGE_JOBS, handler=cancel_job,

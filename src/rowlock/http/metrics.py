@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from rowlock.client.why import is_live
 from rowlock.core.job import LIVE, Status
 from rowlock.stores.base import Store
+from rowlock.stores.reading import Stats
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 _ENDED = (Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED)
@@ -14,8 +15,7 @@ _ENDED = (Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED)
 Sample = tuple[Mapping[str, str], float]
 
 
-async def render(store: Store) -> bytes:
-    stats = await store.stats()
+async def render(store: Store, stats: Stats) -> bytes:
     now = await store.now()
     workers = [worker for worker in await store.workers() if is_live(worker, now)]
     paused = await store.paused()

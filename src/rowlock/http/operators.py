@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from rowlock.client.why import is_live
+from rowlock.core.ids import check_id
 from rowlock.core.job import check_topic
+from rowlock.errors import InvalidInput
 from rowlock.http import shapes
 from rowlock.http.call import Call, denied
 from rowlock.http.jobs import stats_body
@@ -15,13 +17,13 @@ from rowlock.http.routes import Route, scope
 from rowlock.stores.reading import TopicStats
 
 MOST_AUDITED = 200
-_EXAMINED = 50  # dead workers whose jobs are looked up
+MOST_HELD = 1000  # jobs that are told of all dead workers together
 
 
 async def list_topics(call: Call) -> Response:
     """Those that have or had jobs, that are paused, or that a worker knows."""
     store = await call.store()
-    stats = await store.stats()
+    stats = await call.api.counting.stats()
     now = await store.now()
     workers = [worker for worker in await store.workers() if is_live(worker, now)]
     pauses = {pause.topic: pause for pause in await store.paused()}
@@ -71,15 +73,16 @@ def _topic(call: Call) -> str:
 async def list_workers(call: Call) -> Response:
     store = await call.store()
     now = await store.now()
-    items = []
-    examined = 0
-    for worker in await store.workers():
-        live = is_live(worker, now)
-        holds: list[str] = []
-        if not live and examined < _EXAMINED:
-            examined += 1
-            holds = [run.id for run in await store.held_by(worker.name)]
-        items.append(shapes.WorkerBody(**msgspec.structs.asdict(worker), live=live, holds=holds))
+    workers = await store.workers()
+    holds: dict[str, list[str]] = {worker.name: [] for worker in workers if not is_live(worker, now)}
+    for run in await store.held_by_any(list(holds), MOST_HELD):
+        holds[run.worker or ""].append(run.id)
+    items = [
+        shapes.WorkerBody(
+            **msgspec.structs.asdict(worker), live=worker.name not in holds, holds=holds.get(worker.name, [])
+        )
+        for worker in workers
+    ]
     return answer(shapes.WorkersAnswer(items=items))
 
 
@@ -89,8 +92,12 @@ async def list_audit(call: Call) -> Response:
         raise Problem(400, "out_of_range", f"limit: must be 1 to {MOST_AUDITED}", field="limit")
     if asked.before is not None and not 0 <= asked.before < 1 << 63:
         raise Problem(400, "out_of_range", "before: must be what an earlier page gave as next", field="before")
+    try:
+        bulk = None if asked.bulk is None else check_id(asked.bulk)
+    except InvalidInput as error:
+        raise InvalidInput("bulk", error.code, error.problem) from None
     store = await call.store()
-    found = await store.audit(before=asked.before, limit=asked.limit)
+    found = await store.audit(before=asked.before, limit=asked.limit, bulk=bulk)
     about = [one.job_id for one in found if one.job_id is not None and (one.reason or one.data)]
     jobs = await store.get(about) if call.redaction and about else {}
     told = [call.redaction.audited(one, jobs.get(one.job_id or "")) for one in found]

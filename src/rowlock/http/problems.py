@@ -74,6 +74,8 @@ def from_error(error: errors.RowlockError) -> Problem:
             return not_found()
         case errors.InvalidState():
             return Problem(409, "wrong_state", str(error), job_status=str(error.status))
+        case errors.VersionPassed():
+            return Problem(409, "version_passed", str(error), field="version")
         case errors.BulkNotFound():
             return Problem(404, "not_found", "there is no such bulk action")
         case errors.BulkRefused():

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from rowlock.access import settings as access_settings
 from rowlock.access.lookup import Lookup
 from rowlock.http.bulk_runner import BulkRunner
+from rowlock.http.counting import Counting
 from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import Doorkeeper
 from rowlock.http.ends import Ends
@@ -29,6 +30,7 @@ class Room:
         self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
         self.readiness = Readiness()
         self.ends = Ends(store)
+        self.counting = Counting(store)
         self.live = Live(store)
         self.desk = Desk(store)
         self.upkeep = Upkeep(store)

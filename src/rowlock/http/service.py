@@ -68,7 +68,7 @@ async def _look(get_store: Callable[[], Awaitable[Store]]) -> Response:
 
 
 async def get_metrics(call: Call) -> Response:
-    return Response(await metrics.render(await call.store()), media=metrics.MEDIA)
+    return Response(await metrics.render(await call.store(), await call.api.counting.stats()), media=metrics.MEDIA)
 
 
 async def get_openapi(call: Call) -> Response:

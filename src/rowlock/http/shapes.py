@@ -16,6 +16,7 @@ from rowlock.core.job import (
     MAX_TAGS,
     MAX_TEXT,
     MAX_TOPIC,
+    MAX_VERSION,
     NAMED_PRIORITIES,
     PRIORITY_LIMIT,
     Event,
@@ -28,7 +29,6 @@ from rowlock.stores.failures import MOST_GROUPS
 from rowlock.stores.reading import MAX_LIMIT, MAX_OFFSET
 from rowlock.stores.series import RANGES
 
-MAX_VERSION = (1 << 31) - 1
 SHORTEST_LEASE, LONGEST_LEASE = 1.0, 300.0  # a rescue waits for a third of the longest there is: see runtime/trust.py
 LONGEST_WAIT = 30.0
 MOST_CLAIMED, MOST_TOPICS, MOST_RUNS, MOST_LINES = 100, 100, 1000, 100
@@ -106,6 +106,15 @@ class UpdateBody(Asked, frozen=True, kw_only=True):
     payload: dict[str, Any] | UnsetType = UNSET
     tags: Tags | UnsetType = UNSET
     reason: Reason | None = None
+
+
+EDITABLE = ("priority", "run_at", "delay", "payload", "tags")
+
+
+class RequeueBody(UpdateBody, frozen=True, kw_only=True):
+    """What is to be different in its next run. `version`: only if it has not run again since."""
+
+    version: Annotated[int, _said(minimum=0, maximum=MAX_VERSION)] | None = None
 
 
 class CloneBody(Asked, frozen=True, kw_only=True):
@@ -463,7 +472,8 @@ class PausedAnswer(Struct, kw_only=True):
 
 
 class WorkerBody(Struct, kw_only=True):
-    """`live`: it was seen within its own lease, and is not about to stop. `holds`: what a dead one has still."""
+    """`live`: it was seen within its own lease, and is not about to stop. `holds`: what a dead one has still,
+    of the 1000 jobs that dead ones have had for longest."""
 
     name: str
     host: str
@@ -611,6 +621,9 @@ class ExplainAnswer(Struct, kw_only=True):
 
 
 class AuditQuery(Asked, frozen=True, kw_only=True):
+    """`bulk`: what this bulk action did to each of its jobs. Without it, that is left out."""
+
+    bulk: str | None = None
     before: Annotated[int, _said(minimum=0)] | None = None
     limit: Annotated[int, _said(minimum=1, maximum=200)] = 50
 
@@ -624,6 +637,7 @@ class AuditBody(Struct, kw_only=True):
     topic: str | None
     reason: str | None
     data: dict[str, Any]
+    bulk: str | None
 
 
 class AuditAnswer(Struct, kw_only=True):

@@ -127,7 +127,7 @@ class Stream:
             self._join(f"jobs {asked.limit} {self._filter!r} {condition!r} {call.settings.revision}", make)
         if asked.stats:
             topic = asked.topic[0] if len(asked.topic) == 1 else None
-            ask = partial(read_stats, call.api.jobs, condition, topic)
+            ask = partial(read_stats, call.api, condition, topic)
             self._join(f"stats {topic} {condition!r}", partial(CountsView, ask))
 
     def _join(self, key: str, make: Callable[[], View]) -> None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from rowlock.core import codec
 from rowlock.core.ids import check_id
-from rowlock.core.job import HELD, MAX_DELAY, Job, Lane, check_topic
+from rowlock.core.job import HELD, MAX_DELAY, MAX_VERSION, Job, Lane, check_topic
 from rowlock.core.lifecycle import (
     Answer,
     Completed,
@@ -330,7 +330,7 @@ def _runs(asked: tuple[shapes.RunName, ...], least: int, worker: str) -> list[Be
 
 
 def _version(version: int, field: str) -> int:
-    if not 1 <= version <= shapes.MAX_VERSION:
+    if not 1 <= version <= MAX_VERSION:
         raise Problem(400, "out_of_range", f"{field}: must be the one that the claim gave", field=field)
     return version
 

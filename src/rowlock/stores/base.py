@@ -154,7 +154,7 @@ class Changed(Struct, frozen=True):
 
 
 class Edit(Struct, frozen=True, kw_only=True):
-    """What `update` changes; UNSET stays. Values are checked and encoded already (see core.job)."""
+    """What `update`, or a requeue, changes; UNSET stays. Values are checked and encoded already (see core.job)."""
 
     priority: int | UnsetType = UNSET
     run_at: datetime | UnsetType = UNSET
@@ -289,6 +289,10 @@ class Store(Protocol):
         """What this worker holds by the record; it may have missed the reply to a claim. `started`: by the mark."""
         ...
 
+    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
+        """The same of several, up to so many: those whose leases end first."""
+        ...
+
     def transaction(self, guard: Guard, *, longest: float) -> AbstractAsyncContextManager[Any]:
         """A connection for the application's own writes, in a transaction of its own that commits at the end, after the
         guard was checked as the last statement before COMMIT; else LeaseLost, and nothing is written. PostgreSQL: an
@@ -374,9 +378,18 @@ class Store(Protocol):
         """pending, blocked, waiting → cancelled; processing → cancel_requested. Again on cancel_requested: not done."""
         ...
 
-    async def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        """failed, expired, cancelled → pending: retries, crashes, progress and cancel request reset, run_at now,
-        expires_at cleared. Refused while another live job has its key (`holder`)."""
+    async def requeue(
+        self,
+        ids: Sequence[str],
+        edit: Edit = Edit(),  # noqa: B008 - it is frozen
+        *,
+        version: int | None = None,
+        by: str,
+        reason: str | None = None,
+    ) -> list[Changed]:
+        """failed, expired, cancelled → pending: retries, crashes, progress and cancel request reset, run_at now (unless
+        the edit says when), expires_at cleared. Refused while another live job has its key (`holder`), and if a job's
+        version is not this one."""
         ...
 
     async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
@@ -454,8 +467,9 @@ class Store(Protocol):
         """Remove what has expired."""
         ...
 
-    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
-        """What was done by whom, the newest first; `before`: below this id."""
+    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
+        """What was done by whom, the newest first; `before`: below this id. What a bulk action did to each of its jobs
+        is told if that one is asked for, and only then."""
         ...
 
     # ── Bulk actions (stores/bulk.py) ──
@@ -464,8 +478,9 @@ class Store(Protocol):
         they are too many, or take too long to find."""
         ...
 
-    async def start_bulk(self, bulk_id: str, *, by: str) -> bool:
-        """preview or stopped → running, with an entry in the audit. False: it is in another state, or too old."""
+    async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        """preview or stopped → running, with an entry in the audit. A reason takes the place of the one that it has.
+        False: it is in another state, or too old."""
         ...
 
     async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:

@@ -52,7 +52,7 @@ class Renderer(ABC):
     def _driver(self, walk: Walk) -> list[str]:
         """What the index is asked. Statuses are written out, so that partial indexes are seen to apply."""
         match walk.by:
-            case "id" | "table":
+            case "id":
                 return []
             case "stray":
                 return ["j.stray"]

@@ -37,10 +37,10 @@ By = Literal[
     # in the order of ids; the last four are of the archive
     "id", "ids", "stray", "status", "fingerprint", "scope_id", "topic", "key", "scope", "flow_id",
     # all at once; finished is of the archive
-    "table", "ready", "due", "lease", "live_key", "dead", "finished",
+    "ready", "due", "lease", "live_key", "dead", "finished",
 ]  # fmt: skip
-AT_ONCE: frozenset[By] = frozenset({"table", "ready", "due", "lease", "live_key", "dead", "finished"})
-_LARGE: frozenset[By] = frozenset({"table", "ready", "due", "dead", "finished"})  # may hold more than a window
+AT_ONCE: frozenset[By] = frozenset({"ready", "due", "lease", "live_key", "dead", "finished"})
+_LARGE: frozenset[By] = frozenset({"ready", "due", "dead", "finished"})  # may hold more than a window
 
 
 class Walk(Struct, frozen=True):
@@ -149,10 +149,14 @@ def _search(filter: Filter, groups: list[Group], goal: Goal) -> Generator[Step, 
 
 
 def _search_group(filter: Filter, group: Group, goal: Goal) -> Generator[Step, Seen, Hits]:
-    if len(group.spare) == 1 and any(walk.by in _LARGE for walk in group.walks):
-        # Perhaps most jobs are hits: then a look at the newest is enough.
-        found = yield from _go(group.spare[0], goal, BUDGET, wary=True)
+    in_order, strays = group.spare[:1], group.spare[1:]
+    is_one = in_order and all(walk.by == "stray" and not walk.archived for walk in strays)
+    if is_one and any(walk.by in _LARGE for walk in group.walks):
+        # Perhaps most jobs are hits, or there are few in the range of time: then a look at the newest is enough.
+        found = yield from _go(in_order[0], goal, BUDGET, wary=True)
         if found.horizon is None:
+            for walk in strays:
+                found.add((yield from _go(walk, goal.less(found.count), BUDGET)))
             return found
     hits = yield from _walk_all(filter, group.walks, goal)
     if hits is None:
@@ -163,6 +167,7 @@ def _search_group(filter: Filter, group: Group, goal: Goal) -> Generator[Step, S
 def _walk_all(filter: Filter, walks: list[Walk], goal: Goal) -> Generator[Step, Seen, Hits | None]:
     """Each until it has found a page, and all together as many as are to be counted. None: too much at once."""
     hits = Hits()
+    share = sum(walk.by != "stray" for walk in walks)  # of those there are few
     for walk in walks:
         rest = goal.less(hits.count)
         if walk.by in AT_ONCE:
@@ -171,7 +176,7 @@ def _walk_all(filter: Filter, walks: list[Walk], goal: Goal) -> Generator[Step, 
                 return None
             hits.add(Hits(seen.hits, seen.ids))
         else:
-            hits.add((yield from _go(walk, rest, _budget(filter, walk, len(walks)))))
+            hits.add((yield from _go(walk, rest, _budget(filter, walk, max(share, 1)))))
     return hits
 
 
@@ -273,8 +278,9 @@ def plan(filter: Filter) -> list[Group]:
 
 
 def _plan_live(filter: Filter, statuses: frozenset[Status]) -> Group:
-    in_order = Walk(False, "id", statuses=_unless_all(statuses, UNFINISHED | DEAD))
     low, high = _bounds(filter)
+    in_order = Walk(False, "id", statuses=_unless_all(statuses, UNFINISHED | DEAD), low=low, high=high)
+    strays = [] if low is None and high is None else [Walk(False, "stray", statuses=in_order.statuses)]
     if filter.ids:
         return Group([Walk(False, "ids", statuses=in_order.statuses)])
     if filter.fingerprint is not None:
@@ -291,15 +297,13 @@ def _plan_live(filter: Filter, statuses: frozenset[Status]) -> Group:
             walks = [walk for walk in walks if walk.by == "dead" or walk.value in DEAD]
             walks.append(Walk(False, "live_key", statuses=_unless_all(living, UNFINISHED)))
     elif not in_order.statuses and not filter.topics:
-        if low is not None:
-            return Group([Walk(False, "id", low=low, high=high), Walk(False, "stray")])
-        walks = [Walk(False, "table")]
+        return Group([in_order, *strays])
     else:
         if held := statuses & HELD:
             walks.append(Walk(False, "lease", statuses=_unless_all(held, HELD)))
         if Status.PENDING in statuses:
             walks += [Walk(False, "ready"), Walk(False, "due")]
-    return Group(walks, [in_order])
+    return Group(walks, [in_order, *strays])
 
 
 def _by_status(statuses: Iterable[Status]) -> list[Walk]:

@@ -53,3 +53,4 @@ class Audited(Struct, frozen=True):
     topic: str | None
     reason: str | None
     data: dict[str, Any]
+    bulk: str | None = None  # the bulk action that did it

@@ -14,7 +14,7 @@ from rowlock.stores.times import moment
 MINUTE, HOUR = 60, 3600
 SPANS = (MINUTE, HOUR, int(DAY))  # seconds; each begins where UTC's does
 KEPT = {MINUTE: 3 * DAY, HOUR: 40 * DAY, int(DAY): 400 * DAY}  # seconds that rollups of a span are kept
-COUNTED = ("enqueued", "completed", "failed", "expired", "cancelled", "retried", "lost")
+COUNTED = ("enqueued", "completed", "failed", "expired", "cancelled", "retried", "lost", "requeued", "deleted")
 ALL = ""  # the topic that stands for all
 
 

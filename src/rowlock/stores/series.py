@@ -32,7 +32,9 @@ class Percentiles(Struct, frozen=True):
 
 class Point(Struct, frozen=True, kw_only=True):
     """What happened in the `step` seconds from `at` on. `retried`: runs that failed or crashed and were put back;
-    `lost`: runs that were taken from a worker that went silent. `wait` (from when the job was due until its start) and
+    `lost`: runs that were taken from a worker that went silent; `requeued`: jobs that had ended and were put back;
+    `deleted`: pending ones that were deleted. So the backlog has grown by enqueued + requeued - completed - failed -
+    expired - cancelled - deleted. `wait` (from when the job was due until its start) and
     `run` are of runs that ended in that time, by completing or failing."""
 
     at: datetime
@@ -43,6 +45,8 @@ class Point(Struct, frozen=True, kw_only=True):
     cancelled: int
     retried: int
     lost: int
+    requeued: int
+    deleted: int
     wait: Percentiles
     run: Percentiles
 

@@ -117,6 +117,8 @@ export interface Point {
   cancelled: number;
   retried: number;
   lost: number;
+  requeued: number;
+  deleted: number;
   wait: Percentiles;
   run: Percentiles;
 }

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
-from msgspec import UNSET
 
 from rowlock.core import codec
 from rowlock.core.job import Status
+from rowlock.stores.base import Edit
 from rowlock.stores.bulk import (
     MAX_ITEMS,
     VERBS,
@@ -27,7 +27,7 @@ from rowlock.stores.bulk import (
 )
 from rowlock.stores.listing import Step, Walk
 from rowlock.stores.postgres.listing import PostgresStep
-from rowlock.stores.postgres.rows import LARGEST_ID
+from rowlock.stores.postgres.rows import LARGEST_ID, edit
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.reading import Filter
 
@@ -153,16 +153,13 @@ def _verb(sql: Statements, bulk: Bulk, ids: list[str]) -> tuple[Any, ...]:
     whom = (ids, bulk.started_by or bulk.by, bulk.note)
     match VERBS[bulk.action]:
         case "requeue":
-            return (sql.requeue, *whom, True)
+            return (sql.requeue, *whom, True, None, *edit(Edit()))
         case "cancel":
             return (sql.cancel, *whom)
         case "delete":
             return (sql.delete, *whom)
         case _:
-            edit = bulk.edit
-            priority = None if edit.priority is UNSET else edit.priority
-            run_at = None if edit.run_at is UNSET else edit.run_at
-            return (sql.update, *whom, priority, run_at, None, None, False, None, edit.changed)
+            return (sql.update, *whom, *edit(bulk.edit))
 
 
 # ── Rows ──

@@ -22,7 +22,6 @@ _UNFINISHED = ", ".join(f"'{status.value}'" for status in sorted(UNFINISHED))
 
 # An order that only the right index has: what is known of the tables may be old, or nothing.
 _ORDER: dict[By, str] = {
-    "table": "",
     "ready": "ORDER BY j.topic",
     "due": "ORDER BY j.run_at",
     "lease": "ORDER BY j.locked_until",

@@ -43,5 +43,5 @@ def record(kind: str, row: Any) -> Record:
 
 
 def audited(row: Any) -> Audited:
-    number, at, by, action, job_id, topic, reason, data = row
-    return Audited(number, at, by, action, job_id, topic, reason, {} if data is None else codec.decode(data))
+    number, at, by, action, job_id, topic, reason, data, bulk = row
+    return Audited(number, at, by, action, job_id, topic, reason, {} if data is None else codec.decode(data), bulk)

@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import astuple
 
 from rowlock.core.codec import decode, encode
 from rowlock.core.job import Event, Job, Lane, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
-from rowlock.stores.base import NewLine, WorkerInfo
+from rowlock.stores.base import Edit, NewLine, WorkerInfo
 from rowlock.stores.reading import State
 from rowlock.stores.times import span
 
@@ -213,6 +214,13 @@ def lane_arrays(lanes: tuple[Lane, ...], bounds: dict[Lane, Bound]) -> tuple[lis
 
 def tags_text(tags: tuple[str, ...]) -> str | None:
     return encode(list(tags), "tags") if tags else None
+
+
+def edit(given: Edit) -> tuple[Any, ...]:
+    """The last parameters of update.sql and requeue.sql."""
+    values = [getattr(given, name) for name in ("priority", "run_at", "delay", "payload")]
+    tags = None if given.tags is UNSET else tags_text(given.tags)
+    return *(None if value is UNSET else value for value in values), given.tags is not UNSET, tags, given.changed
 
 
 def lines_text(lines: tuple[NewLine, ...]) -> str | None:

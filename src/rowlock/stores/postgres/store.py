@@ -8,8 +8,6 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, supp
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from msgspec import UNSET
-
 from rowlock import errors
 from rowlock.core.codec import decode
 from rowlock.core.job import HELD, Event, Job, Lane, Log, NewJob, Status
@@ -331,6 +329,10 @@ class PostgresStore:
         found = await self._fetch(self._sql.held_by, worker)
         return [Beat(str(job_id), version, started, worker) for job_id, version, started in found]
 
+    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
+        found = await self._fetch(self._sql.held_by_any, list(workers), max(limit, 0)) if workers else []
+        return [Beat(str(job_id), version, started, worker) for job_id, version, started, worker in found]
+
     async def _hold(self, asked: list[Reporter], statement: str, *parameters: Any) -> list[Hold]:
         ids, versions = [job_id for job_id, _, _ in asked], [version for _, version, _ in asked]
         found = await self._fetch(statement, ids, versions, [worker for _, _, worker in asked], *parameters)
@@ -427,33 +429,27 @@ class PostgresStore:
     async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
         return await self._change("cancel", self._sql.cancel, ids, by, reason)
 
-    async def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+    async def requeue(
+        self,
+        ids: Sequence[str],
+        edit: Edit = Edit(),  # noqa: B008 - it is frozen
+        *,
+        version: int | None = None,
+        by: str,
+        reason: str | None = None,
+    ) -> list[Changed]:
         self._hints.forget()
-        answers = await self._change("requeue", self._sql.requeue, ids, by, reason, len(ids) == 1)
+        statement, rest = self._sql.requeue, (version, *rows.edit(edit))
+        answers = await self._change("requeue", statement, ids, by, reason, len(ids) == 1, *rest)
         keyed = sorted({answer.id for answer in answers if answer.holder == answer.id})
         alone = {
-            job_id: (await self._change("requeue", self._sql.requeue, [job_id], by, reason, True))[0]
-            for job_id in keyed
+            job_id: (await self._change("requeue", statement, [job_id], by, reason, True, *rest))[0] for job_id in keyed
         }
         return [alone.get(answer.id, answer) for answer in answers]
 
     async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
         self._hints.forget()
-        tags = None if edit.tags is UNSET else rows.tags_text(edit.tags)
-        return await self._change(
-            "update",
-            self._sql.update,
-            ids,
-            by,
-            reason,
-            None if edit.priority is UNSET else edit.priority,
-            None if edit.run_at is UNSET else edit.run_at,
-            None if edit.delay is UNSET else edit.delay,
-            None if edit.payload is UNSET else edit.payload,
-            edit.tags is not UNSET,
-            tags,
-            edit.changed,
-        )
+        return await self._change("update", self._sql.update, ids, by, reason, *rows.edit(edit))
 
     async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
         return await self._change("delete", self._sql.delete, ids, by, reason)
@@ -561,8 +557,10 @@ class PostgresStore:
     async def sweep_records(self, limit: int) -> int:
         return len(await self._fetch(self._sql.record_sweep, max(limit, 0)))
 
-    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
-        return [records.audited(row) for row in await self._fetch(self._sql.audited, before, max(limit, 0))]
+    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
+        page = before, max(limit, 0)
+        asked = (self._sql.audited, *page) if bulk is None else (self._sql.audited_of_bulk, *page, bulk)
+        return [records.audited(row) for row in await self._fetch(*asked)]
 
     # ── Bulk actions ──
 
@@ -574,8 +572,8 @@ class PostgresStore:
 
         return await self._with_connection(run)
 
-    async def start_bulk(self, bulk_id: str, *, by: str) -> bool:
-        return bool(await self._fetch(self._sql.bulk_start, bulk_id, by, PREVIEW_LIFE, KEPT))
+    async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        return bool(await self._fetch(self._sql.bulk_start, bulk_id, by, PREVIEW_LIFE, KEPT, reason))
 
     async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
         return bool(await self._fetch(self._sql.bulk_stop, bulk_id, by, reason))

@@ -13,7 +13,7 @@ import msgspec
 
 from rowlock.core import codec
 from rowlock.core.job import Status
-from rowlock.stores.base import Changed
+from rowlock.stores.base import Changed, Edit
 from rowlock.stores.bulk import (
     KEPT,
     MAX_ITEMS,
@@ -101,9 +101,9 @@ def _listing(bulk_id: str, filter: Filter) -> tuple[str, list[Any]]:
 # ── Its life ──
 
 
-def start(conn: Connection, now: int, bulk_id: str, by: str) -> bool:
+def start(conn: Connection, now: int, bulk_id: str, by: str, reason: str | None) -> bool:
     ages = {"preview": now - span(PREVIEW_LIFE), "ended": now - span(KEPT)}
-    if conn.execute(sql("bulk_start"), {"id": bulk_id, "now": now, "by": by, **ages}).rowcount == 0:
+    if conn.execute(sql("bulk_start"), {"id": bulk_id, "now": now, "by": by, "reason": reason, **ages}).rowcount == 0:
         return False
     bulk = get(conn, bulk_id)
     data = {"bulk": bulk.id, "action": bulk.action, "arguments": bulk.arguments, "filter": bulk.filter}
@@ -155,10 +155,10 @@ def _act(conn: Connection, now: int, bulk: Bulk, after: str, limit: int) -> list
 
 def _verb(conn: Connection, now: int, bulk: Bulk, ids: list[str]) -> list[Changed]:
     verb = VERBS[bulk.action]
-    order = Order(verb, now, bulk.started_by or bulk.by, bulk.note)
+    order = Order(verb, now, bulk.started_by or bulk.by, bulk.note, bulk.id)
     match verb:
         case "requeue":
-            return operators.requeue(conn, order, ids)
+            return operators.requeue(conn, order, ids, Edit())
         case "cancel":
             return operators.cancel(conn, order, ids)
         case "delete":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from sqlite3 import Connection
 
 from rowlock.core.job import Status
-from rowlock.stores.sqlite.rollups import Runs, note
+from rowlock.stores.sqlite.rollups import Runs, note, note_returned
 from rowlock.stores.sqlite.rows import sql
 
 _COLUMN = {Status.COMPLETED: 0, Status.FAILED: 1, Status.EXPIRED: 2, Status.CANCELLED: 3}
@@ -56,11 +56,13 @@ def add(
     *,
     is_new: bool = True,
 ) -> None:
-    """To the totals: by topic, the columns of _jobs_totals in their order. And a note for the rollups, if it `is_new`:
-    an end that is taken back has happened all the same."""
+    """To the totals: by topic, the columns of _jobs_totals in their order. And a note for the rollups: if it is not
+    `is_new`, of a requeue, since an end that is taken back has happened all the same."""
     if topics:
         every = [sum(column) for column in zip(*topics.values(), strict=True)]
         conn.executemany(sql("count"), [("", *every), *((topic, *counts) for topic, counts in topics.items())])
-        if is_new:
-            for topic, counts in topics.items():
+        for topic, counts in topics.items():
+            if not is_new:
+                note_returned(conn, now, topic, requeued=-sum(counts[:_EXECUTIONS]))
+            else:
                 note(conn, now, topic, [*counts[:_EXECUTIONS], *counts[_RETRIED:]], runs.get(topic) if runs else None)

@@ -182,6 +182,12 @@ class Database:
             found = self.conn.execute(rows.sql("held_by"), (worker,)).fetchall()
         return [base.Beat(job_id, version, bool(started), worker) for job_id, version, started in found]
 
+    def held_by_any(self, workers: Sequence[str], limit: int) -> list[base.Beat]:
+        with translated(self.where):
+            asked = (rows.json_text(list(workers)), max(limit, 0))
+            found = self.conn.execute(rows.sql("held_by_any"), asked).fetchall()
+        return [base.Beat(job_id, version, bool(started), worker) for job_id, version, started, worker in found]
+
     # ── Workers' register ──
 
     def report(self, worker: base.WorkerInfo) -> datetime:
@@ -252,9 +258,11 @@ class Database:
         with self.transaction() as now:
             return operators.cancel(self.conn, Order("cancel", now, by, reason), ids)
 
-    def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[base.Changed]:
+    def requeue(
+        self, ids: Sequence[str], edit: base.Edit, *, version: int | None, by: str, reason: str | None
+    ) -> list[base.Changed]:
         with self.transaction() as now:
-            return operators.requeue(self.conn, Order("requeue", now, by, reason), ids)
+            return operators.requeue(self.conn, Order("requeue", now, by, reason), ids, edit, version)
 
     def update(self, ids: Sequence[str], edit: base.Edit, *, by: str, reason: str | None = None) -> list[base.Changed]:
         with self.transaction() as now:
@@ -337,9 +345,9 @@ class Database:
         with self.transaction() as now:
             return len(self.conn.execute(rows.sql("record_sweep"), {"now": now, "limit": max(limit, 0)}).fetchall())
 
-    def audit(self, before: int | None, limit: int) -> list[Audited]:
+    def audit(self, before: int | None, limit: int, bulk: str | None) -> list[Audited]:
         with translated(self.where):
-            return records.audit(self.conn, before, max(limit, 0))
+            return records.audit(self.conn, before, max(limit, 0), bulk)
 
     def failures(self, query: FailureQuery) -> Failures:
         with translated(self.where):
@@ -359,9 +367,9 @@ class Database:
         with self.transaction() as now:
             return bulk.create(self.conn, now, new, filter)
 
-    def start_bulk(self, bulk_id: str, *, by: str) -> bool:
+    def start_bulk(self, bulk_id: str, *, by: str, reason: str | None) -> bool:
         with self.transaction() as now:
-            return bulk.start(self.conn, now, bulk_id, by)
+            return bulk.start(self.conn, now, bulk_id, by, reason)
 
     def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
         with self.transaction() as now:

@@ -20,7 +20,6 @@ _LIVE: dict[By, str] = {
     "status": "INDEXED BY _jobs_aside",
     "fingerprint": "INDEXED BY _jobs_fingerprint",
     "scope_id": "INDEXED BY _jobs_scope_id",
-    "table": "NOT INDEXED",
     "ready": "INDEXED BY _jobs_claim",
     "due": "INDEXED BY _jobs_due",
     "lease": "INDEXED BY _jobs_lease",

@@ -14,6 +14,7 @@ from rowlock.core.job import Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.stores.base import Changed, Edit
 from rowlock.stores.sqlite.counts import count
+from rowlock.stores.sqlite.rollups import note_returned
 from rowlock.stores.sqlite.rows import STATUS, append_history, entry, json_text, micros, span, sql
 
 
@@ -24,6 +25,7 @@ class Order(Struct, frozen=True):
     now: int
     by: str
     reason: str | None
+    bulk: str | None = None
 
     def entry(self, event: str, status: Status, version: int, **rest: Any) -> dict[str, Any]:
         return entry(self.now, event, status, version, by=self.by, reason=self.reason, **rest)
@@ -61,7 +63,7 @@ def _operate(conn: Connection, order: Order, ids: Sequence[str], act: Callable[[
 
 
 def _audit(conn: Connection, order: Order, data: dict[str, Any], *, job_id: str | None, topic: str) -> None:
-    where = {"job_id": job_id, "topic": topic}
+    where = {"job_id": job_id, "topic": topic, "bulk": order.bulk}
     what = {"at": order.now, "by": order.by, "action": order.action, "reason": order.reason, "data": json_text(data)}
     conn.execute(sql("audit"), what | where)
 
@@ -80,15 +82,25 @@ def cancel(conn: Connection, order: Order, ids: Sequence[str]) -> list[Changed]:
     return _operate(conn, order, ids, act)
 
 
-def requeue(conn: Connection, order: Order, ids: Sequence[str]) -> list[Changed]:
+def requeue(
+    conn: Connection, order: Order, ids: Sequence[str], edit: Edit, version: int | None = None
+) -> list[Changed]:
+    wanted = _wanted(edit, order.now)
+    run_at = wanted.get("run_at", order.now)
+
     def act(row: _Row) -> _Done:
+        if version is not None and row.version != version:
+            return Changed(row.id, False, STATUS[row.status]), {}
         holder = conn.execute(sql("insert_same_key"), (row.topic, row.key)).fetchone()
         if holder is not None:
             return Changed(row.id, False, STATUS[row.status], holder[0]), {}
-        conn.execute(sql("requeue"), {"n": row.n, "now": order.now})
-        append_history(conn, [(row.n, order.entry("requeued", Status.PENDING, row.version))])
+        before = _before(conn, row, wanted)
+        change = {"payload": None} | before | wanted | {"run_at": run_at, "ready": run_at <= order.now}
+        conn.execute(sql("requeue"), change | {"n": row.n, "now": order.now})
+        more = {"changed": sorted(wanted)} if wanted else {}
+        append_history(conn, [(row.n, order.entry("requeued", Status.PENDING, row.version, **more))])
         count(conn, order.now, [(row.topic, STATUS[row.status], None)], -1)
-        return Changed(row.id, True, Status.PENDING), {}
+        return Changed(row.id, True, Status.PENDING), _compared(before, wanted) if wanted else {}
 
     return _operate(conn, order, ids, act)
 
@@ -97,18 +109,22 @@ def update(conn: Connection, order: Order, ids: Sequence[str], edit: Edit) -> li
     wanted = _wanted(edit, order.now)
 
     def act(row: _Row) -> _Done:
-        before = {"priority": row.priority, "run_at": row.run_at, "tags": row.tags}
-        if "payload" in wanted:
-            (before["payload"],) = conn.execute(sql("update_payload"), (row.n,)).fetchone()
+        before = _before(conn, row, wanted)
         ready = wanted["run_at"] <= order.now if "run_at" in wanted else row.ready
         change = {"payload": None} | before | wanted | {"n": row.n, "now": order.now, "ready": ready}
         conn.execute(sql("update"), change)
-        changed = sorted(wanted)
-        append_history(conn, [(row.n, order.entry("updated", Status.PENDING, row.version, changed=changed))])
-        data = {"before": _plain(before, changed), "after": _plain(wanted, changed)}
-        return Changed(row.id, True, Status.PENDING), data
+        append_history(conn, [(row.n, order.entry("updated", Status.PENDING, row.version, changed=sorted(wanted)))])
+        return Changed(row.id, True, Status.PENDING), _compared(before, wanted)
 
     return _operate(conn, order, ids, act)
+
+
+def _before(conn: Connection, row: _Row, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The columns that an edit may change; the payload, which may be large, only if it does."""
+    before = {"priority": row.priority, "run_at": row.run_at, "tags": row.tags}
+    if "payload" in wanted:
+        (before["payload"],) = conn.execute(sql("update_payload"), (row.n,)).fetchone()
+    return before
 
 
 def _wanted(edit: Edit, now: int) -> dict[str, Any]:
@@ -127,6 +143,12 @@ def _wanted(edit: Edit, now: int) -> dict[str, Any]:
     return wanted
 
 
+def _compared(before: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """For the audit."""
+    changed = sorted(wanted)
+    return {"before": _plain(before, changed), "after": _plain(wanted, changed)}
+
+
 def _plain(columns: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """As it stands in the audit's JSON."""
     plain = {name: columns[name] for name in names}
@@ -140,6 +162,8 @@ def _plain(columns: dict[str, Any], names: list[str]) -> dict[str, Any]:
 def delete(conn: Connection, order: Order, ids: Sequence[str]) -> list[Changed]:
     def act(row: _Row) -> _Done:
         conn.execute(sql("delete_archived" if row.status == "completed" else "delete"), (row.n,))
+        if row.status == "pending":
+            note_returned(conn, order.now, row.topic, deleted=1)
         return Changed(row.id, True, STATUS[row.status]), {"status": row.status}
 
     return _operate(conn, order, ids, act)

@@ -42,11 +42,12 @@ def write(conn: Connection, now: int, writes: Sequence[Write], entry: Entry | No
     return True
 
 
-def audit(conn: Connection, before: int | None, limit: int) -> list[Audited]:
+def audit(conn: Connection, before: int | None, limit: int, bulk: str | None) -> list[Audited]:
     times = Times()
+    of_bulk = "bulk IS NULL" if bulk is None else "bulk = :bulk"
     return [
-        Audited(number, times[at], by, action, job_id, topic, reason, {} if data is None else codec.decode(data))
-        for number, at, by, action, job_id, topic, reason, data in conn.execute(
-            sql("audited"), {"before": before, "limit": limit}
+        Audited(number, times[at], by, action, job_id, topic, reason, {} if data is None else codec.decode(data), bulk)
+        for number, at, by, action, job_id, topic, reason, data, bulk in conn.execute(
+            sql("audited").replace("{of_bulk}", of_bulk), {"before": before, "limit": limit, "bulk": bulk}
         ).fetchall()
     ]

@@ -27,6 +27,11 @@ def note_enqueued(conn: Connection, now: int, topics: Mapping[str, int]) -> None
         conn.execute(sql("note_enqueued"), (now, topic, count))
 
 
+def note_returned(conn: Connection, now: int, topic: str, *, requeued: int = 0, deleted: int = 0) -> None:
+    """Jobs that had ended and are pending again, and pending ones that are gone."""
+    conn.execute(sql("note_returned"), (now, topic, requeued, deleted))
+
+
 def _packed(sketch: Sketch) -> bytes | None:
     return sketch.pack() if sketch else None
 

@@ -215,6 +215,9 @@ class SqliteStore:
     async def held_by(self, worker: str) -> list[Beat]:
         return await self._use().reader.call(lambda db: db.held_by(worker))
 
+    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
+        return await self._use().reader.call(lambda db: db.held_by_any(workers, limit))
+
     # ── Workers' register ──
 
     async def report(self, worker: WorkerInfo) -> datetime:
@@ -284,8 +287,16 @@ class SqliteStore:
     async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
         return await self._write(lambda db: db.cancel(ids, by=by, reason=reason))
 
-    async def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(lambda db: db.requeue(ids, by=by, reason=reason))
+    async def requeue(
+        self,
+        ids: Sequence[str],
+        edit: Edit = Edit(),  # noqa: B008 - it is frozen
+        *,
+        version: int | None = None,
+        by: str,
+        reason: str | None = None,
+    ) -> list[Changed]:
+        return await self._write(lambda db: db.requeue(ids, edit, version=version, by=by, reason=reason))
 
     async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
         return await self._write(lambda db: db.update(ids, edit, by=by, reason=reason))
@@ -337,8 +348,8 @@ class SqliteStore:
     async def sweep_records(self, limit: int) -> int:
         return await self._write(lambda db: db.sweep_records(limit))
 
-    async def audit(self, *, before: int | None = None, limit: int = 50) -> list[Audited]:
-        return await self._use().reader.call(lambda db: db.audit(before, limit))
+    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
+        return await self._use().reader.call(lambda db: db.audit(before, limit, bulk))
 
     async def failures(self, query: FailureQuery) -> Failures:
         return await self._use().reader.call(lambda db: db.failures(query))
@@ -354,8 +365,8 @@ class SqliteStore:
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
         return await self._write(lambda db: db.create_bulk(bulk, filter))
 
-    async def start_bulk(self, bulk_id: str, *, by: str) -> bool:
-        return await self._write(lambda db: db.start_bulk(bulk_id, by=by))
+    async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+        return await self._write(lambda db: db.start_bulk(bulk_id, by=by, reason=reason))
 
     async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
         return await self._write(lambda db: db.stop_bulk(bulk_id, by=by, reason=reason))

@@ -3,7 +3,8 @@ WITH started AS (
     UPDATE {schema}._jobs_bulk b SET
         status = CASE WHEN b.done + b.changed + b.gone + b.key_taken + b.locked < b.total THEN 'running' ELSE 'done' END,
         finished_at = CASE WHEN b.done + b.changed + b.gone + b.key_taken + b.locked < b.total THEN NULL ELSE now END,
-        started_at = coalesce(b.started_at, now), moved_at = now, started_by = $2::text
+        started_at = coalesce(b.started_at, now), moved_at = now, started_by = $2::text,
+        reason = coalesce($5::text, b.reason)
     FROM (SELECT clock_timestamp() AS now) c
     WHERE b.id = $1::uuid AND CASE b.status
         WHEN 'preview' THEN b.created > now - $3::float8 * interval '1 second'

@@ -12,6 +12,10 @@ gone AS (
 gone_archived AS (
     DELETE FROM {schema}._jobs_archive WHERE id = ANY ($1::uuid[]) RETURNING id, topic, 'completed' AS status
 ),
+counted AS (
+    INSERT INTO {schema}._jobs_counts (at, topic, deleted)
+    SELECT clock_timestamp(), topic, count(*) FROM gone WHERE status = 'pending' GROUP BY topic
+),
 deleted AS (SELECT * FROM gone UNION ALL SELECT * FROM gone_archived),
 audited AS (
     INSERT INTO {schema}._jobs_audit (at, by, action, job_id, topic, reason, data)

@@ -2,7 +2,10 @@
 SELECT s.n, coalesce(i.id, k.id) AS id, coalesce(i.status, k.status) AS status,
        coalesce(i.run_at, k.run_at) AS run_at, coalesce(i.created, k.created) AS created
 FROM {asked}
-LEFT JOIN LATERAL (SELECT id, status, run_at, created FROM {schema}._jobs_all j WHERE j.id = s.id LIMIT 1) i ON true
+LEFT JOIN LATERAL (
+    SELECT id, status, run_at, created FROM {schema}._jobs_all j
+    WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1  -- by a range: see get.sql
+) i ON true
 LEFT JOIN LATERAL (
     SELECT id, status, run_at, created FROM {schema}._jobs j
     WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL

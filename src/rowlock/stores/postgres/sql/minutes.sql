@@ -4,7 +4,8 @@ timed AS MATERIALIZED (SELECT *, floor(date_part('epoch', at) / 60)::bigint AS m
 counted AS (
     SELECT topic, minute,
            ARRAY[sum(enqueued), sum(completed), sum(greatest(failed, 0)), sum(greatest(expired, 0)),
-                 sum(greatest(cancelled, 0)), sum(retried), sum(lost)]::bigint[] AS counts
+                 sum(greatest(cancelled, 0)), sum(retried), sum(lost),
+                 -sum(least(failed, 0) + least(expired, 0) + least(cancelled, 0)), sum(deleted)]::bigint[] AS counts
     FROM timed GROUP BY topic, minute
 ),
 waited AS (

@@ -8,7 +8,7 @@ WITH waiting AS MATERIALIZED (
        AND runs IS NOT NULL LIMIT 1000)
 ),
 {minutes}
-SELECT date_part('epoch', at)::bigint, ARRAY[enqueued, completed, failed, expired, cancelled, retried, lost],
+SELECT date_part('epoch', at)::bigint, ARRAY[enqueued, completed, failed, expired, cancelled, retried, lost, requeued, deleted],
        waits AS waits_packed, runs AS runs_packed, NULL::int[], NULL::int[], NULL::int[], NULL::int[]
 FROM {schema}._jobs_rollups
 WHERE span = $1::int AND topic = $2::text AND at >= $3::timestamptz AND at < $4::timestamptz

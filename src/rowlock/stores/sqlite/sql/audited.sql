@@ -1,4 +1,4 @@
-SELECT id, at, "by", action, job_id, topic, reason, data FROM _jobs_audit
-WHERE (:before IS NULL OR id < :before)
+SELECT id, at, "by", action, job_id, topic, reason, data, bulk FROM _jobs_audit
+WHERE {of_bulk} AND (:before IS NULL OR id < :before)
 ORDER BY id DESC
 LIMIT :limit

@@ -1,0 +1,98 @@
+"""The demo's past: charts of a shop that has been open for a month. It has no jobs, only what charts are made of."""
+
+from __future__ import annotations
+
+import math
+import random
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rowlock.core.sketch import Sketch
+from rowlock.stores.reading import DAY
+from rowlock.stores.rollups import ALL, COUNTED, HOUR, MINUTE
+
+_OPEN = 30 * int(DAY)  # seconds
+_IN_MINUTES = int(DAY)  # of which this much is known by the minute
+_OUTAGE = range(5 * HOUR, 5 * HOUR - 20 * MINUTE, -MINUTE)  # seconds ago, when the bank did not answer
+_MADE_UP = COUNTED.index("enqueued"), COUNTED.index("completed"), COUNTED.index("failed"), COUNTED.index("cancelled")
+
+
+class _Kind(NamedTuple):
+    """Jobs a minute; of which so many fail and are cancelled; seconds that most wait and run for."""
+
+    rate: float
+    failed: float = 0.0
+    cancelled: float = 0.0
+    wait: float = 0.01
+    run: float = 0.06
+
+
+_SHOP = {
+    "mail.send": _Kind(220),
+    "payment.check": _Kind(45, failed=0.25, run=0.2),
+    "report.render": _Kind(26, wait=0.2, run=4.1),
+    "stock.sync": _Kind(19, failed=1.0, run=0.001),
+    "video.encode": _Kind(15, cancelled=1.0, run=3.0),
+    "invoice.remind": _Kind(33, run=0.1),
+    "order.express": _Kind(22, run=0.3),
+}
+
+_Counts = list[int]
+_Rollups = dict[tuple[int, int], _Counts]  # by span and beginning
+
+
+def make_up(database: Path, now: float) -> None:
+    """Until the minute before `now`, in seconds since the epoch."""
+    chance = random.Random(7)  # noqa: S311 - a demo
+    end = int(now) // MINUTE * MINUTE
+    every: _Rollups = defaultdict(lambda: [0] * len(COUNTED))
+    rows: list[tuple[object, ...]] = []
+    for topic, kind in _SHOP.items():
+        rollups: _Rollups = defaultdict(lambda: [0] * len(COUNTED))
+        for at, counts in _steps(chance, topic, kind, end):
+            longer = (MINUTE, HOUR, int(DAY)) if end - at <= _IN_MINUTES else (HOUR, int(DAY))
+            for span in longer:
+                for rollup in (rollups[span, at // span * span], every[span, at // span * span]):
+                    for column, count in zip(_MADE_UP, counts, strict=True):
+                        rollup[column] += count
+        rows += _rows(topic, rollups, _sketches(chance, [kind]))
+    rows += _rows(ALL, every, _sketches(chance, list(_SHOP.values())))
+    names = ("span", "topic", "at", *COUNTED, "waits", "runs")
+    places = ", ".join("?" * len(names))
+    with sqlite3.connect(database, timeout=30) as connection:
+        connection.executemany(f"INSERT INTO _jobs_rollups ({', '.join(names)}) VALUES ({places})", rows)  # noqa: S608
+    connection.close()
+
+
+def _steps(chance: random.Random, topic: str, kind: _Kind, end: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Beginnings, and how many came, completed, failed, were cancelled: by the hour, and in the end by the minute."""
+    late = 0
+    edge = (end - _IN_MINUTES) // HOUR * HOUR
+    for at in [*range(edge - _OPEN + _IN_MINUTES, edge, HOUR), *range(edge, end, MINUTE)]:
+        long = HOUR if at < edge else MINUTE
+        evening = 0.75 + 0.35 * math.sin((at / DAY - 0.3) * math.tau)  # customers sleep, and so do we
+        came = max(0, round(kind.rate * long / MINUTE * evening * chance.gauss(1, 0.08)))
+        late += came
+        ended = came // 10 if topic == "payment.check" and end - at in _OUTAGE else min(late, came * 2)
+        late -= ended
+        failed, cancelled = round(ended * kind.failed), round(ended * kind.cancelled)
+        yield at, (came, ended - failed - cancelled, failed, cancelled)
+
+
+def _sketches(chance: random.Random, kinds: list[_Kind]) -> list[tuple[bytes, bytes]]:
+    """How long jobs of these kinds waited and ran, some times over."""
+    rates = [kind.rate for kind in kinds]
+
+    def durations(of: str) -> bytes:
+        mixed = chance.choices(kinds, rates, k=300)
+        return Sketch.of([round(1e6 * getattr(kind, of) * chance.lognormvariate(0, 0.5)) for kind in mixed]).pack()
+
+    return [(durations("wait"), durations("run")) for _ in range(12)]
+
+
+def _rows(topic: str, rollups: _Rollups, sketches: list[tuple[bytes, bytes]]) -> Iterator[tuple[object, ...]]:
+    for n, ((span, at), counts) in enumerate(sorted(rollups.items())):
+        yield span, topic, at * 1_000_000, *counts, *sketches[n % len(sketches)]

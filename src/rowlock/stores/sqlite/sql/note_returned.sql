@@ -1,0 +1,1 @@
+INSERT INTO _jobs_counts (at, topic, requeued, deleted) VALUES (?, ?, ?, ?)

@@ -1,0 +1,123 @@
+"""How many jobs stand where: counted once for all who ask, and never older than the question."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rowlock import Jobs
+from rowlock.errors import StoreUnavailable
+from rowlock.http.counting import Counting
+from rowlock.stores.base import Store
+from rowlock.stores.reading import Stats
+from tests.http.harness import Place, World
+
+
+class Counted:
+    """A store's counts, each of which goes on when it is let, and ends as it is told to."""
+
+    def __init__(self, store: Store, patch: pytest.MonkeyPatch) -> None:
+        self.times = 0
+        self.has_begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.error: Exception | None = None
+        self._stats = store.stats
+        patch.setattr(store, "stats", self.stats)
+
+    async def stats(self, topic: str | None = None) -> Stats:
+        self.times += 1
+        self.has_begun.set()
+        found = await self._stats(topic)
+        await self.may_end.wait()
+        if self.error is not None:
+            raise self.error
+        return found
+
+
+@pytest.fixture
+async def jobs(place: Place) -> AsyncIterator[Jobs]:
+    async with Jobs(place.url) as opened:
+        yield opened
+
+
+async def until_counting(counted: Counted, asked: list["asyncio.Task[Stats]"]) -> None:
+    """One of them counts, and all others have asked."""
+    await counted.has_begun.wait()
+    assert not any(task.done() for task in asked)
+
+
+async def test_whoever_asks_while_nothing_changes_shares_one_count(
+    place: Place, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await jobs.enqueue("mail", {})
+    counted = Counted(await jobs._store(), monkeypatch)
+    counting = Counting(jobs._store)
+    asked = [asyncio.create_task(counting.stats()) for _ in range(10)]
+    await until_counting(counted, asked)
+    counted.may_end.set()
+    assert [one.pending for one in await asyncio.gather(*asked)] == [1] * 10
+    # In PostgreSQL, whatever else the same server is used for counts as a change.
+    assert counted.times == 1 or (place.kind == "postgres" and counted.times == 2)
+
+
+async def test_whoever_asks_after_a_change_is_told_of_it_by_one_more_count_for_all(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await jobs.enqueue("mail", {})
+    counted = Counted(await jobs._store(), monkeypatch)
+    counting = Counting(jobs._store)
+    before = [asyncio.create_task(counting.stats())]
+    await until_counting(counted, before)
+    await jobs.enqueue("mail", {})
+    after = [asyncio.create_task(counting.stats()) for _ in range(10)]
+    await asyncio.sleep(0)  # they have asked
+    counted.may_end.set()
+    assert [one.pending for one in await asyncio.gather(*after)] == [2] * 10
+    assert counted.times == 2
+    await jobs.enqueue("mail", {})
+    assert (await counting.stats()).pending == 3
+
+
+async def test_topics_are_counted_apart(jobs: Jobs) -> None:
+    await jobs.enqueue("mail", {})
+    await jobs.enqueue("bills", {})
+    counting = Counting(jobs._store)
+    assert [(await counting.stats(topic)).pending for topic in (None, "mail", "bills", "none")] == [2, 1, 1, 0]
+
+
+async def test_whoever_waits_hears_at_once_that_the_database_is_away(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(await jobs._store(), monkeypatch)
+    counted.error = StoreUnavailable("away")
+    counting = Counting(jobs._store)
+    asked = [asyncio.create_task(counting.stats()) for _ in range(10)]
+    await until_counting(counted, asked)
+    counted.may_end.set()
+    assert [type(one) for one in await asyncio.gather(*asked, return_exceptions=True)] == [StoreUnavailable] * 10
+    assert counted.times <= 2  # that of the first, and one for those who asked while it went on
+    counted.error = None
+    assert (await counting.stats()).pending == 0
+
+
+async def test_who_hangs_up_takes_nothing_from_those_who_wait(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(await jobs._store(), monkeypatch)
+    counting = Counting(jobs._store)
+    first, second = (asyncio.create_task(counting.stats()) for _ in range(2))
+    await until_counting(counted, [first, second])
+    first.cancel()
+    counted.may_end.set()
+    assert (await second).pending == 0
+
+
+async def test_stats_topics_and_metrics_are_of_one_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = world.api.jobs
+    await jobs.enqueue("mail", {})
+    counted = Counted(await jobs._store(), monkeypatch)
+    counted.may_end.set()
+    answers: list[Any] = [await world.get("admin token", f"/{path}") for path in ("api/jobs/stats", "api/topics")]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    told = next(one for one in answers[1].json()["items"] if one["topic"] == "mail")
+    assert (answers[0].json()["topics"]["mail"]["pending"], told["pending"]) == (1, 1)
+    assert (await world.get("admin token", "/metrics")).status_code == 200
