@@ -30,7 +30,7 @@ proof: $(READY) ## try to break every promise (docs/reliability.md); takes minut
 ui-test: $(READY) ## the page in a real browser: every screen, every action, on each database
 	$(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/ui $(ARGS)
 
-ui-load: $(READY) ## the page beside a million jobs, and ten minutes of 5,000 changes a second
+ui-load: $(READY) ## the page beside a million jobs, and ten minutes of 5,000 changes a second, on each database
 	$(BIN)/python -m benchmarks.page $(ARGS)
 
 faults: $(READY) ## kill, freeze, cut off, fill up: every fault suite, about 15 minutes (ARGS="kills --seed 7")

@@ -12,6 +12,7 @@ says what is over its limit, and then exits with 1. It needs a Chromium (tests/u
 
 import argparse
 import asyncio
+import os
 import re
 import sys
 import tempfile
@@ -72,13 +73,21 @@ async def let_in(url: str) -> None:
             await superusers.create(store, BOSS, PASSWORD, by="benchmark")
 
 
+def busy() -> str:
+    """What is measured beside others' work says little."""
+    cores = os.cpu_count() or 1
+    waiting = os.getloadavg()[0]
+    warning = ": too busy, the times below are not the page's own" if waiting > cores else ""
+    return f"load average {waiting:.1f} on {cores} cores{warning}"
+
+
 async def measure(url: str, options: argparse.Namespace) -> list[str]:
     """What is over its limit."""
     print(f"\n## {url.split(':')[0]}: {options.archived:,} completed, {options.live:,} others\n", flush=True)
     began = time.monotonic()
     await fill(url, options.archived, options.live)
     await let_in(url)
-    print(f"filled in {time.monotonic() - began:.0f} s", flush=True)
+    print(f"filled in {time.monotonic() - began:.0f} s; {busy()}", flush=True)
     over: list[str] = []
     with chromium() as address:
         async with async_playwright() as playwright:

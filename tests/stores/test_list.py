@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -352,7 +353,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.mark.parametrize("bound", ["at once", "in order"])
 async def test_ranges_of_time_find_every_id(store: Harness, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Archived jobs are looked for by the time in their ids; those whose id says something else are found as well."""
+    """Jobs are looked for by the time in their ids; those whose id says something else are found as well."""
     shifts = [timedelta(0), HOUR - timedelta(seconds=1), HOUR + timedelta(seconds=1), timedelta(days=40)]
     made = []
     for n in range(12):
@@ -370,15 +371,16 @@ async def test_ranges_of_time_find_every_id(store: Harness, bound: str, monkeypa
         monkeypatch.setattr(listing, "BUDGET", -1)
     for begin in range(0, 22_000, 2000):
         since, until = START + timedelta(seconds=begin), START + timedelta(seconds=begin + 5000)
-        for topics in ([], ["t1"], ["t0", "t2", "t9"]):
+        for topics, statuses in product(([], ["t1"], ["t0", "t2", "t9"]), ([], ["processing"], ["completed"])):
             for field in ("created", "finished", "run_at"):
                 span: dict[str, Any] = {f"{field}_from": since, f"{field}_until": until}
-                filter = Filter(topics=topics, **span)
+                filter = Filter(topics=topics, statuses=statuses, **span)
                 column = "finished_at" if field == "finished" else field
                 expected = [
                     one
                     for one in everyone
                     if (not topics or one.topic in topics)
+                    and (not statuses or one.status in statuses)
                     and (at := getattr(one, column)) is not None
                     and since <= at < until
                 ]
