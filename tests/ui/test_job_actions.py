@@ -234,6 +234,7 @@ async def test_a_job_that_somebody_else_deletes_says_so_and_stays_in_sight(visit
     await visitor.log_in()
     await visitor.go(f"job/{job_id}")
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    await expect(page.get_by_text("ValueError: no").first).to_be_visible()
     await page.get_by_role("button", name="More").click()
     await world.jobs.delete(job_id)
     await expect(page.get_by_text("This job has been deleted")).to_be_visible()

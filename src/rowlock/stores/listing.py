@@ -181,12 +181,13 @@ def _walk_all(filter: Filter, walks: list[Walk], goal: Goal) -> Generator[Step, 
 
 
 def _go(walk: Walk, goal: Goal, budget: int | None, *, wary: bool = False) -> Generator[Step, Seen, Hits]:
-    """Down in order. `wary`: give up early if hits turn out to be rare."""
+    """Down in order. `wary`: give up early if hits turn out to be rare; a little later if a range of time may end."""
     hits = Hits()
+    patience = 0 if walk.low is None else WINDOW
     after, looked, chunk = goal.after, 0, 2000 if wary else 2 * max(goal.hits, 500)
     while (missing := goal.hits - hits.count) > 0:
         count = missing if budget is None else min(chunk, budget - looked)
-        if count <= 0 or (wary and looked * goal.hits > WARY * max(hits.count, 1)):
+        if count <= 0 or (wary and looked >= patience and looked * goal.hits > WARY * max(hits.count, 1)):
             hits.horizon = after or _TOP
             break
         seen = yield Step(walk, after, count, max(goal.page - len(hits.ids), 0))

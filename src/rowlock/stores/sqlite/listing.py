@@ -61,9 +61,14 @@ class SqliteStep(Renderer):
         if walk.by == "finished":
             source = f"{self.topics('_jobs_archive')} CROSS JOIN {source} AND j.topic = t.topic"
         count, keep = self._bind(self.step.count), self._bind(self.step.keep)
+        counted, size, most = "", "SELECT count(*) FROM seen", count
+        if walk.by == "ready":
+            # Counted first, which its index can do alone: what is too much at once is not looked at row by row.
+            counted = f"size (n) AS MATERIALIZED (SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {count})), "  # noqa: S608
+            size, most = "SELECT n FROM size", f"CASE WHEN (SELECT n FROM size) < {count} THEN {count} ELSE 0 END"
         return (
-            f"WITH seen AS MATERIALIZED (SELECT j.id, {hit} AS hit FROM {source} LIMIT {count}) "  # noqa: S608
-            "SELECT (SELECT count(*) FROM seen), NULL, (SELECT count(*) FROM seen WHERE hit), "
+            f"WITH {counted}seen AS MATERIALIZED (SELECT j.id, {hit} AS hit FROM {source} LIMIT {most}) "  # noqa: S608
+            f"SELECT ({size}), NULL, (SELECT count(*) FROM seen WHERE hit), "
             "(SELECT json_group_array(id) FROM "
             f"(SELECT id FROM seen WHERE hit ORDER BY id DESC LIMIT {keep}))"
         )
