@@ -17,7 +17,7 @@ from tests.proof.random_lives import RandomLives
 SEEDS = 1000 if os.environ.get("ROWLOCK_PROOF") == "full" else 30
 STEPS = 150
 
-pytestmark = pytest.mark.timeout(900)  # a thousand lives take their time
+pytestmark = pytest.mark.timeout(3600)  # a thousand lives take their time
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ async def test_a_call_is_cut_off(kind: str, nth: int, request: pytest.FixtureReq
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_call_is_cut_off(kind: str, after: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_guard_is_there_to_be_taken_out(guard: Guard) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("guard", GUARDS, ids=str)
 async def test_no_guard_can_be_missing_unnoticed(guard: Guard, sql_lives_databases: SqlLivesDatabases) -> None:
     async with watched(sql_lives_databases) as (harness, witness):
