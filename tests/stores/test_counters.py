@@ -228,3 +228,10 @@ async def test_a_bounded_count_says_at_least(store: Harness, monkeypatch: pytest
     stats = await store.store.stats()
     assert stats.capped == ("pending",)
     assert stats.oldest_wait in (3.0, 4.0, 5.0)
+
+
+async def test_a_topic_whose_only_job_is_deleted_before_it_ran_is_gone(store: Harness) -> None:
+    await store.store.delete([await store.add()], by="ann")
+    for _ in range(2):
+        assert (await store.store.stats()).topics == {}
+        await store.store.fold_counts()

@@ -137,22 +137,6 @@ async def test_a_job_is_watched_edited_cancelled_requeued_and_deleted(visitor: V
     assert await world.job(job_id) is None
 
 
-@pytest.mark.proof
-async def test_a_dead_letter_runs_again_with_another_payload(sqlite_visitor: Visitor, sqlite_world: World) -> None:
-    job_id = await sqlite_world.ended(None, "one", error="ValueError: no", payload={"n": 1})
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go(f"job/{job_id}")
-    await expect(page.get_by_text("ValueError: no").first).to_be_visible()
-    await page.keyboard.press("e")
-    await page.get_by_label("Payload").fill('{"n": 2}')
-    await page.get_by_role("dialog").get_by_role("button", name="Requeue").click()
-    await sqlite_visitor.toast("Requeued with the new payload")
-    assert await sqlite_world.job(job_id) is None
-    [new] = (await sqlite_world.jobs.list()).items[:1]
-    assert (new.topic, new.payload, new.status) == ("one", {"n": 2}, "pending")
-
-
 async def test_a_new_job_is_made_from_json(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     page = sqlite_visitor.page
     await sqlite_visitor.log_in()

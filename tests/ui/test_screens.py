@@ -1,11 +1,18 @@
 """Every screen, with whatever is in the database: nothing of it is ever run, and everyone can use it."""
 
-import pytest
-from playwright.async_api import Browser, expect
+import json
+import re
+from urllib.parse import urlencode
 
-from rowlock import Jobs
-from rowlock.access import superusers
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from rowlock import Filter, Jobs
+from rowlock.access import sessions, superusers
+from rowlock.core.lifecycle import Completed
+from rowlock.stores.base import NewLine, Progress
 from tests.http.harness import GUEST, Place, Server, World
+from tests.stores.harness import claim_by, info, settlement
 from tests.ui.browser import Visitor, visiting
 
 # In every field that is shown. What they would do: leave a mark, ask for something, or open a dialog.
@@ -19,7 +26,9 @@ EVIL = [
     "'-alert(1)-'",
     "\u202eevil\u0007 \u2028 ☃ " + "long" * 500,
 ]
+EVIL_EMAIL = "<img/src=x/onerror=window.owned=1>@example.com"
 SCREENS = ["overview", "jobs", "failures", "topics", "workers", "new", "bulk", "audit", "access", "settings"]
+OURS_ALONE = {"new", "settings"}  # screens that show nothing of others
 # With a column for everything.
 COLUMNS = [
     "id", "topic", "payload", "status", "tries", "priority", "key", "scope", "tags", "created", "run_at", "finished",
@@ -36,6 +45,12 @@ TOO_WIDE = """() => {
 }"""
 
 
+def traceback(text: str) -> str:
+    """Of which a group of failures shows the innermost function and the last line."""
+    line = text.replace("\u2028", " ")
+    return f'Traceback (most recent call last):\n  File "/app/{line}.py", line 7, in {line}\n    {line}\nEvil: {line}'
+
+
 async def furnish(world: World) -> list[str]:
     """Jobs in all kinds of states, full of what must not be run."""
     all_of_it = {text: text for text in EVIL}
@@ -47,36 +62,121 @@ async def furnish(world: World) -> list[str]:
             "tags": [text[:100]],
             "scope": text[:200],
         }
-        ids.append(await world.ended(text[:200], f"topic{n}", error=f"Traceback\n{text}\nEvil: {text}", **options))
+        ids.append(await world.ended(text[:200], f"topic{n}", error=traceback(text), **options))
         ids.append(await world.enqueue(text[:200], topic=f"topic{n}", delay=3600, payload=all_of_it))
         await world.jobs.cancel(ids[-1], reason=text[:1000])
-    await world.jobs.pause("topic1", reason=EVIL[1])
-    await world.token(EVIL[0], ["read"])
-    answer = await world.post(
-        "admin token", "/api/bulk", {"action": "delete", "filter": {"tag": [EVIL[0][:100]]}, "reason": EVIL[1]}
-    )
-    assert answer.status_code == 201, answer.text
-    return [ids[0], ids[1], ids[6]]
+    ids.append(await furnish_run(world))
+    await world.jobs.pause("topic1", reason=EVIL[1], by=EVIL[1])
+    await world.token(EVIL[0], ["read"], topics=["topic1"])
+    user = await world.superuser(EVIL_EMAIL)
+    await sessions.begin(await world.store(), user, client=EVIL[1], old=None)
+    for text in EVIL:
+        filter = Filter(tags=[text[:100]], error=text[:100], payload=[("a", text)])
+        await world.jobs.bulk("delete", filter, reason=text[:1000], by=text[:200], dry_run=False)
+    rule = {"manage_rule": f"scope_id = {json.dumps(EVIL[0])}", "reason": EVIL[1]}
+    answer = await world.call("admin token", "PATCH", "/api/settings", rule)
+    assert answer.status_code == 200, answer.text
+    return [ids[0], ids[1], ids[6], ids[-1]]
+
+
+async def furnish_run(world: World) -> str:
+    """A worker with such a name that runs a job, says such things of it, and went silent."""
+    job_id = await world.enqueue(EVIL[1], topic="run", payload={"a": 1})
+    store = await world.store()
+    name = EVIL[1][:200]
+    [claimed] = (await store.claim(claim_by(name, "run", lease=0.01))).jobs
+    lines = tuple(NewLine(0.0, "error", text) for text in EVIL)
+    await store.progress([Progress(job_id, claimed.version, 40.0, EVIL[0], EVIL[1], lines)])
+    await store.report(info(name, host=EVIL[0], rowlock=EVIL[1][:50], lease=0.01, topics=("run",)))
+    await store.report(info(EVIL[0][:200], host=EVIL[1], lease=600.0))
+    done = await world.enqueue(None, topic="done", payload={})
+    [ended] = (await store.claim(claim_by(name, "done"))).jobs
+    await store.settle([settlement(ended, Completed({text: [text] for text in EVIL}))])
+    assert ended.id == done
+    return job_id
 
 
 async def look_at_everything(visitor: Visitor, jobs: list[str], *, axe: bool) -> None:
     page = visitor.page
-    await page.add_init_script(f"localStorage.setItem('rowlock.columns', JSON.stringify({COLUMNS!r}))")
+    views = [{"name": text, "query": f"error={text}"} for text in EVIL]
+    for name, value in (("columns", COLUMNS), ("views", views)):
+        await page.add_init_script(f"localStorage.setItem('rowlock.{name}', {json.dumps(json.dumps(value))})")
     await visitor.log_in()
     found: dict[str, list[str]] = {}
-    for screen in [*SCREENS, *(f"job/{job_id}" for job_id in jobs)]:
+    typed = f"jobs?{urlencode({'error': EVIL[1], 'tag': EVIL[0], 'payload': 'a=' + EVIL[1]})}"
+    for screen in [*SCREENS, typed, *(f"job/{job_id}" for job_id in jobs)]:
         await visitor.go(screen)
         await expect(page.locator("h1")).to_be_visible()
         await expect(page.locator(".skeleton")).to_have_count(0)
-        assert await page.evaluate("() => window.owned === undefined && !document.querySelector('iframe, main script')")
+        if screen not in OURS_ALONE:
+            await expect(page.locator("main")).to_contain_text("owned")  # it is there, as text
+        assert await is_clean(page), screen
         assert await page.evaluate(TOO_WIDE) == [], screen
         if axe and (violations := await visitor.violations()):
             found[screen.partition("/")[0]] = violations
     assert found == {}
 
 
+async def is_clean(page: Page) -> bool:
+    """Nothing of what was shown has run, or is anything but text."""
+    return bool(
+        await page.evaluate("() => window.owned === undefined && !document.querySelector('iframe, main script')")
+    )
+
+
 async def test_nothing_that_is_shown_is_run(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await look_at_everything(sqlite_visitor, await furnish(sqlite_world), axe=False)
+
+
+@pytest.mark.proof
+async def test_nothing_that_a_dialog_a_note_or_a_suggestion_shows_is_run(
+    sqlite_visitor: Visitor, sqlite_world: World
+) -> None:
+    [dead, *_] = await furnish(sqlite_world)
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go(f"job/{dead}")
+    await expect(page.get_by_text("Evil:").first).to_be_visible()
+    await page.keyboard.press("e")
+    await page.get_by_label("Why?").fill(EVIL[1])
+    await page.get_by_role("dialog").get_by_role("button", name="Requeue").click()
+    await sqlite_visitor.toast("Changed, and pending again")
+    await expect(page.locator(".timeline").get_by_text(EVIL[1])).to_be_visible()
+    await sqlite_visitor.go("jobs")
+    await page.get_by_label("Filter jobs").fill("error:")
+    await expect(page.get_by_role("option").filter(has_text="Evil").first).to_be_visible()
+    assert await is_clean(page)
+    await page.get_by_label("Filter jobs").fill(f"tag:{EVIL[1]}")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("button", name="Save this view…").click()
+    await page.get_by_label("Name").fill(EVIL[1])
+    await page.get_by_role("button", name="Save", exact=True).click()
+    await sqlite_visitor.toast(EVIL[1])
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type(EVIL[1])
+    await expect(page.get_by_role("option").filter(has_text=EVIL[1])).to_be_visible()
+    await page.keyboard.press("Escape")
+    await sqlite_visitor.go("failures")
+    await page.get_by_role("button", name="Delete the group").first.click()
+    await expect(page.get_by_text("will be deleted")).to_be_visible()
+    await page.get_by_label("Why?").fill(EVIL[0])
+    await page.get_by_role("dialog").get_by_role("button", name=re.compile("^Delete")).click()
+    await sqlite_visitor.toast("deleted")
+    await sqlite_visitor.go("access")
+    await page.get_by_role("row").filter(has_text=EVIL[0]).get_by_role("button", name="Revoke").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    await sqlite_visitor.toast(EVIL[0])
+    await page.get_by_role("row").filter(has_text=EVIL_EMAIL).get_by_role("button", name="End").click()
+    await sqlite_visitor.toast(EVIL_EMAIL)
+    await page.get_by_label("Claims of the user").fill(json.dumps({"id": EVIL[1]}))
+    await expect(page.locator("table.parts").get_by_text("owned").first).to_be_visible()
+    await sqlite_visitor.go("bulk")
+    await page.locator("tbody a.name").first.click()
+    await expect(page.get_by_role("heading", name="What became of each")).to_be_visible()
+    await sqlite_visitor.go("new?topic=topic0")
+    await page.get_by_role("button", name="Like the last one of this topic").click()
+    await expect(page.locator("pre").filter(has_text="owned").first).to_be_visible()
+    assert await is_clean(page)
 
 
 @pytest.mark.proof
@@ -199,3 +299,63 @@ async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sq
     await sqlite_visitor.toast("Saved")
     settings = (await sqlite_world.get("admin token", "/api/settings")).json()
     assert (settings["worker_pool_size"], settings["manage_rule"]) == (7, "scope_id = @request.auth.id")
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_dialogs_menus_and_notes_are_accessible(browser: Browser, sqlite_world: World, theme: str) -> None:
+    await sqlite_world.change_settings(redact=["password"])
+    dead = await sqlite_world.ended(None, "one", error="ValueError: no", payload={"password": "hunter22"}, tags=["a"])
+    await sqlite_world.ended(None, "two")
+    with Server.running(sqlite_world.place.url) as server:
+        async with visiting(browser, server.url, color_scheme=theme) as visitor:
+            page = visitor.page
+            found: dict[str, list[str]] = {}
+
+            async def look(what: str) -> None:
+                if violations := await visitor.violations():
+                    found[what] = violations
+
+            await visitor.log_in()
+            await visitor.go(f"job/{dead}")
+            for name in ("Edit and requeue…", "Clone…", "Delete…"):
+                await page.get_by_role("button", name="More").click()
+                await look("the menu")
+                await page.get_by_role("button", name=name, exact=True).click()
+                await look(name)
+                await page.keyboard.press("Escape")
+            await page.get_by_role("button", name="Reveal…").click()
+            await look("reveal")
+            await page.keyboard.press("Escape")
+            await sqlite_world.jobs.delete(dead)
+            await expect(page.get_by_text("This job has been deleted")).to_be_visible()
+            await look("a job that is gone")
+            await visitor.go("jobs?topic=two")
+            await page.get_by_label("Select the page").check()
+            for name in ("Reschedule", "Delete"):
+                await page.get_by_role("button", name=name).click()
+                await expect(page.locator("dialog .skeleton")).to_have_count(0)
+                await look(name)
+                await page.keyboard.press("Escape")
+            await page.get_by_role("button", name="Save this view…").click()
+            await look("save a view")
+            await page.get_by_label("Name").fill("Two")
+            await page.keyboard.press("Enter")
+            await visitor.toast("is kept")
+            await page.get_by_label("Filter jobs").fill("t")
+            await look("views, suggestions and a note")
+            await visitor.go("topics?open=two")
+            await expect(page.get_by_role("img", name="Run time, last hour")).to_be_visible()
+            await look("charts of a topic")
+            await page.get_by_role("button", name="Pause", exact=True).first.click()
+            await look("pause")
+            await page.keyboard.press("Escape")
+            await visitor.go("access")
+            await page.get_by_role("button", name="New token").click()
+            await look("a new token")
+            await page.keyboard.press("Escape")
+            for key in ("Control+k", "?"):
+                await page.keyboard.press(key)
+                await look(key)
+                await page.keyboard.press("Escape")
+            assert found == {}

@@ -35,7 +35,7 @@ _SHOP = {
     "payment.check": _Kind(45, failed=0.25, run=0.2),
     "report.render": _Kind(26, wait=0.2, run=4.1),
     "stock.sync": _Kind(19, failed=1.0, run=0.001),
-    "video.encode": _Kind(15, cancelled=1.0, run=3.0),
+    "video.encode": _Kind(8, cancelled=0.33, run=15.0),
     "invoice.remind": _Kind(33, run=0.1),
     "order.express": _Kind(22, run=0.3),
 }
@@ -58,8 +58,8 @@ def make_up(database: Path, now: float) -> None:
                 for rollup in (rollups[span, at // span * span], every[span, at // span * span]):
                     for column, count in zip(_MADE_UP, counts, strict=True):
                         rollup[column] += count
-        rows += _rows(topic, rollups, _sketches(chance, [kind]))
-    rows += _rows(ALL, every, _sketches(chance, list(_SHOP.values())))
+        rows += _rows(chance, topic, rollups, _sketches(chance, [kind]))
+    rows += _rows(chance, ALL, every, _sketches(chance, list(_SHOP.values())))
     names = ("span", "topic", "at", *COUNTED, "waits", "runs")
     places = ", ".join("?" * len(names))
     with sqlite3.connect(database, timeout=30) as connection:
@@ -76,7 +76,9 @@ def _steps(chance: random.Random, topic: str, kind: _Kind, end: int) -> Iterator
         evening = 0.75 + 0.35 * math.sin((at / DAY - 0.3) * math.tau)  # customers sleep, and so do we
         came = max(0, round(kind.rate * long / MINUTE * evening * chance.gauss(1, 0.08)))
         late += came
-        ended = came // 10 if topic == "payment.check" and end - at in _OUTAGE else min(late, came * 2)
+        is_out = topic == "payment.check" and end - at in _OUTAGE
+        left = 0 if at + long >= end else chance.randrange(came // 20 + 1)  # for the next
+        ended = came // 10 if is_out else min(late - left, came * 2)
         late -= ended
         failed, cancelled = round(ended * kind.failed), round(ended * kind.cancelled)
         yield at, (came, ended - failed - cancelled, failed, cancelled)
@@ -90,9 +92,11 @@ def _sketches(chance: random.Random, kinds: list[_Kind]) -> list[tuple[bytes, by
         mixed = chance.choices(kinds, rates, k=300)
         return Sketch.of([round(1e6 * getattr(kind, of) * chance.lognormvariate(0, 0.5)) for kind in mixed]).pack()
 
-    return [(durations("wait"), durations("run")) for _ in range(12)]
+    return [(durations("wait"), durations("run")) for _ in range(50)]
 
 
-def _rows(topic: str, rollups: _Rollups, sketches: list[tuple[bytes, bytes]]) -> Iterator[tuple[object, ...]]:
-    for n, ((span, at), counts) in enumerate(sorted(rollups.items())):
-        yield span, topic, at * 1_000_000, *counts, *sketches[n % len(sketches)]
+def _rows(
+    chance: random.Random, topic: str, rollups: _Rollups, sketches: list[tuple[bytes, bytes]]
+) -> Iterator[tuple[object, ...]]:
+    for (span, at), counts in sorted(rollups.items()):
+        yield span, topic, at * 1_000_000, *counts, *chance.choice(sketches)

@@ -53,7 +53,7 @@ def register(jobs: Jobs) -> None:
     async def sync_stock(warehouse: str) -> None:
         raise LookupError(f"there is no warehouse {warehouse!r}")
 
-    @jobs.task("video.encode", timeout=120)  # someone changes their mind: cancelled
+    @jobs.task("video.encode", timeout=120)  # sometimes someone changes their mind: cancelled
     async def encode_video(ctx: Context, title: str) -> None:
         for percent in range(0, 100, 2):
             ctx.check()
@@ -105,11 +105,12 @@ class Customers:
                 await self._enqueue("report.render", {"report": n}, priority="backfill")
             if n % 7 == 2:
                 await self._enqueue("stock.sync", {"warehouse": "Atlantis"})
-            if n % 9 == 3:
+            if n % 18 == 3:
                 video = await self._enqueue("video.encode", {"title": f"holiday-{n}.mp4"})
-                change = asyncio.create_task(self._change_mind(video))
-                self._changes_of_mind.add(change)
-                change.add_done_callback(self._changes_of_mind.discard)
+                if n % 54 == 3:
+                    change = asyncio.create_task(self._change_mind(video))
+                    self._changes_of_mind.add(change)
+                    change.add_done_callback(self._changes_of_mind.discard)
             if n % 4 == 2:
                 await self._enqueue("invoice.remind", {"invoice": n}, delay=4)
             if n % 6 == 4:

@@ -1,6 +1,6 @@
 // What can be done to one job, and how each is told.
 
-import { post, remove } from "./api";
+import { patch, post, remove } from "./api";
 import { link } from "./router.svelte";
 import { act } from "./toasts.svelte";
 import type { Job, Status } from "./types";
@@ -12,10 +12,11 @@ export const jobActions = {
   requeue: (id: string, reason?: string) =>
     act(() => post<Job>(`jobs/${id}/requeue`, said(reason)), () => `…${short(id)} is pending again`, { href: link("job", id) }),
   cancel: (id: string, reason?: string) =>
-    act(() => post<Job>(`jobs/${id}/cancel`, said(reason)), (job) => (job.status === "cancelled" ? `…${short(id)} is cancelled` : `…${short(id)} was asked to stop`), {
+    act(() => post<Job>(`jobs/${id}/cancel`, said(reason)), (job) => (job.status === "cancelled" ? `…${short(id)} is cancelled` : `…${short(id)} was asked to stop`), (job) => ({
       href: link("job", id),
-      undo: () => post(`jobs/${id}/requeue`, { reason: "cancel undone" }),
-    }),
+      ...(job.status === "cancelled" ? { undo: () => post(`jobs/${id}/requeue`, { reason: "cancel undone" }) } : {}),
+    })),
+  runNow: (id: string) => act(() => patch<Job>(`jobs/${id}`, { delay: 0 }), () => `…${short(id)} is due now`, { href: link("job", id) }),
   delete: (id: string) => act(() => remove(`jobs/${id}`).then(() => true), () => `…${short(id)} is deleted`),
 };
 

@@ -1,8 +1,10 @@
 // What jobs a list shows, as it stands in the URL, in the filter bar, and in requests.
 
 import type { Query } from "./api";
+import { headline } from "./format";
 import type { Json } from "./json";
 import type { Parameters } from "./router.svelte";
+import type { Job } from "./types";
 
 export interface Field {
   name: string; // in the URL and in the API
@@ -36,10 +38,13 @@ export function chips(query: URLSearchParams): Chip[] {
   return FIELDS.flatMap((field) => query.getAll(field.name).map((value) => ({ field, value })));
 }
 
+export const spoken = ({ field, value }: Chip): string => (isTime(field) && AGO.test(value) ? `${value} ago` : value);
+
 /** What goes to the API; `status` is the tab. */
 export function filterQuery(query: URLSearchParams): Query {
   const found: Query = { status: query.getAll("status") };
   for (const { name, many } of FIELDS) found[name] = many ? query.getAll(name) : (query.get(name) ?? undefined);
+  for (const { name } of FIELDS.filter(isTime)) if (found[name]) found[name] = moment(found[name] as string);
   return found;
 }
 
@@ -52,17 +57,17 @@ const UUID = /^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$
 const AGO = /^(\d+)\s*(s|m|h|d)$/;
 const SECONDS: Record<string, number> = { s: 1, m: 60, h: 3600, d: 86_400 };
 
+export const isId = (text: string): boolean => UUID.test(text.trim());
+
 /** What was typed, as a change of the URL; null: it makes no sense yet. */
 export function typed(text: string, query: URLSearchParams): Parameters | null {
   const said = text.trim();
   if (!said) return null;
-  if (UUID.test(said)) return { id: [...query.getAll("id"), said.toLowerCase()] };
   const found = /^([a-z A-Z]+?)(?:\.([^:=]+))?\s*[:=]\s*(.+)$/s.exec(said);
   const field = found && FIELDS.find(({ label, name }) => [label, name].includes(found[1]!.trim()));
   if (!found || !field) return { error: said };
   let value = unquoted(found[3]!.trim());
   if (field.name === "payload") value = found[2] ? `${found[2]}=${value}` : value;
-  if (field.name.endsWith("From") || field.name.endsWith("Until")) value = moment(value);
   return { [field.name]: field.many ? [...query.getAll(field.name), value] : value };
 }
 
@@ -70,11 +75,26 @@ function unquoted(text: string): string {
   return text.length > 1 && text.startsWith('"') && text.endsWith('"') ? text.slice(1, -1) : text;
 }
 
+const isTime = ({ name }: Field): boolean => name.endsWith("From") || name.endsWith("Until");
+
+/** Ages stay as they were typed: a saved "2h" is two hours before whenever it is looked at. */
 function moment(text: string): string {
   const ago = AGO.exec(text);
   if (ago) return new Date(Date.now() - Number(ago[1]) * SECONDS[ago[2]!]! * 1000).toISOString();
   const at = new Date(text);
   return Number.isNaN(at.getTime()) ? text : at.toISOString();
+}
+
+/** What jobs on the screen have, for suggestions. */
+export function known(jobs: Job[]): Record<string, string[]> {
+  const found: Record<string, string[]> = {
+    error: jobs.flatMap((job) => (job.last_error ? [headline(job.last_error).slice(0, 120)] : [])),
+    tag: jobs.flatMap((job) => job.tags),
+    key: jobs.flatMap((job) => job.key ?? []),
+    scope: jobs.flatMap((job) => job.scope ?? []),
+    scopeId: jobs.flatMap((job) => job.scope_id ?? []),
+  };
+  return Object.fromEntries(Object.entries(found).map(([name, values]) => [name, [...new Set(values)].sort()]));
 }
 
 /** Paths into payloads that are on the screen, for suggestions. */

@@ -22,6 +22,7 @@ export const JUMPS: Record<string, [screen: string, name: string]> = {
 class Keyboard {
   overlay = $state<"" | "palette" | "help">("");
   private screen: Keys = {};
+  isSearching = false; // the filter of jobs is to have the focus, once it is there
   private jumping = -Infinity;
 
   constructor() {
@@ -56,6 +57,10 @@ class Keyboard {
       live.pause(!live.paused);
     } else if (event.key === "t") {
       prefs.set("theme", THEMES[(THEMES.indexOf(prefs.theme) + 1) % THEMES.length]!);
+    } else if (event.key === "/" && !this.screen["/"]) {
+      event.preventDefault();
+      this.isSearching = true;
+      go(link("jobs"));
     } else if (this.screen[event.key]) {
       event.preventDefault();
       this.screen[event.key]!();

@@ -21,12 +21,19 @@ export const THEMES = ["system", "light", "dark"] as const;
 export type Theme = (typeof THEMES)[number];
 export type Times = "relative" | "local" | "utc";
 
+/** A filter of jobs that has a name: the parameters of its address. */
+export interface View {
+  name: string;
+  query: string;
+}
+
 class Prefs {
   theme = $state<Theme>(kept("theme", "system"));
   times = $state<Times>(kept("times", "relative"));
   columns = $state<string[]>(kept("columns", ["topic", "payload", "status", "tries", "created", "duration"]));
+  views = $state.raw<View[]>(kept("views", []));
 
-  set<K extends "theme" | "times" | "columns">(name: K, value: Prefs[K]): void {
+  set<K extends "theme" | "times" | "columns" | "views">(name: K, value: Prefs[K]): void {
     (this as Pick<Prefs, K>)[name] = value;
     keep(name, value);
     if (name === "theme") this.paint();

@@ -1,7 +1,10 @@
 // What a screen shows of the API: loaded when its address changes, again and again while we are live.
 
-import { onDestroy } from "svelte";
+import { onDestroy, untrack } from "svelte";
+import { ApiError } from "./api";
 import { live } from "./live.svelte";
+
+const AGAIN = 5; // seconds until what could not be loaded is tried again
 
 export class Resource<T> {
   data = $state.raw<T | undefined>(undefined);
@@ -34,12 +37,18 @@ export class Resource<T> {
     this.later();
   }
 
+  /** What the server refuses it refuses again; one that is away, or in trouble, may come back. */
+  private get mayRecover(): boolean {
+    return this.error instanceof ApiError && (this.error.status === 0 || this.error.status >= 500);
+  }
+
   private later(): void {
-    if (!this.every) return;
+    const wait = this.every || (this.mayRecover ? AGAIN : 0);
+    if (!wait) return;
     this.timer = setTimeout(() => {
       if (live.paused || document.hidden) this.later();
       else void this.reload();
-    }, this.every * 1000);
+    }, wait * 1000);
   }
 
   stop(): void {
@@ -48,12 +57,22 @@ export class Resource<T> {
   }
 }
 
+/** All that the screen has asked for. */
+class Shown {
+  items = $state.raw<Resource<unknown>[]>([]);
+}
+export const shown = new Shown();
+
 /** `key`: when it changes, what was loaded is of something else. `every`: seconds; 0: only when it is asked to. */
 export function resource<T>(load: (signal: AbortSignal) => Promise<T>, { key = () => "", every = 0 }: { key?: () => string; every?: number } = {}): Resource<T> {
   const made = new Resource(load, every);
   $effect(() => {
     key();
     void made.reload(true);
+  });
+  $effect(() => {
+    untrack(() => (shown.items = [...shown.items, made]));
+    return () => (shown.items = shown.items.filter((one) => one !== made));
   });
   onDestroy(() => made.stop());
   return made;

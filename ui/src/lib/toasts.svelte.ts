@@ -29,7 +29,9 @@ class Toasts {
 
 export const toasts = new Toasts();
 
-export function done(text: string, more: { href?: string; undo?: () => Promise<unknown> } = {}): void {
+type More = Pick<Toast, "href" | "undo">;
+
+export function done(text: string, more: More = {}): void {
   toasts.add({ kind: "done", text, ...more });
 }
 
@@ -40,10 +42,10 @@ export function failed(error: unknown, what = ""): void {
 }
 
 /** Does it, and says so; what goes wrong is said as well. */
-export async function act<T>(what: () => Promise<T>, said: (told: T) => string, more: { href?: string; undo?: () => Promise<unknown> } = {}): Promise<T | undefined> {
+export async function act<T>(what: () => Promise<T>, said: (told: T) => string, more: More | ((told: T) => More) = {}): Promise<T | undefined> {
   try {
     const told = await what();
-    done(said(told), more);
+    done(said(told), typeof more === "function" ? more(told) : more);
     return told;
   } catch (error) {
     failed(error);

@@ -8,7 +8,7 @@ added AS (
         topic, completed, failed, expired, cancelled, executions, execution_us, retried, lost)
     SELECT coalesce(topic, ''), sum(completed), sum(failed), sum(expired), sum(cancelled), sum(executions),
            sum(execution_us), sum(retried), sum(lost)
-    FROM folded WHERE enqueued = 0 GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0
+    FROM folded WHERE enqueued = 0 AND deleted = 0 GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0
     ORDER BY 1
     ON CONFLICT (topic) DO UPDATE SET
         completed = t.completed + excluded.completed, failed = t.failed + excluded.failed,

@@ -28,4 +28,4 @@ UNION ALL  -- what is not folded yet
 SELECT NULL, coalesce(topic, ''), NULL, NULL, NULL,
        ARRAY[sum(completed), sum(failed), sum(expired), sum(cancelled), sum(executions), sum(execution_us), sum(retried),
              sum(lost)]::bigint[]
-FROM {schema}._jobs_counts j WHERE enqueued = 0 {of_topic} GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0
+FROM {schema}._jobs_counts j WHERE enqueued = 0 AND deleted = 0 {of_topic} GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0

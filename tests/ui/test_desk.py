@@ -1,0 +1,203 @@
+"""Topics, workers, failures, new jobs, who may do what: every action of the screens that are not lists of jobs."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from rowlock.stores.reading import Filter
+from tests.http.harness import BOSS, GUEST, Server, World
+from tests.stores.harness import claim_by, info
+from tests.ui.browser import Visitor, visiting
+
+
+@pytest.mark.proof
+async def test_a_topic_is_paused_until_a_time_and_shows_how_long_it_runs(visitor: Visitor, world: World) -> None:
+    await world.ended(None, "bills")
+    await (await world.store()).fold_counts()
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("topics")
+    row = page.get_by_role("row").filter(has_text="bills")
+    await row.get_by_role("button", name="Pause").click()
+    await page.get_by_label("Why?").fill("the bank is away")
+    await page.get_by_label("Until").fill("2099-01-01T00:00")
+    await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    await visitor.toast("bills is paused")
+    await expect(row).to_contain_text("the bank is away")
+    [pause] = await (await world.store()).paused()
+    assert pause.until is not None
+    assert pause.until.year in (2098, 2099)
+    await row.get_by_role("button", name="Resume").click()
+    await visitor.toast("bills goes on")
+    assert await (await world.store()).paused() == []
+    await row.get_by_role("button", name="Charts").click()
+    chart = page.get_by_role("img", name="Run time, last hour")
+    await expect(chart).to_be_visible()
+    await expect(chart).to_have_accessible_name(re.compile(r"p50 [\d.]+ m?s, p95 [\d.]+ m?s"))
+    await row.get_by_role("button", name="Charts").click()
+    await expect(chart).to_have_count(0)
+
+
+@pytest.mark.proof
+async def test_workers_show_what_they_run_and_what_a_dead_one_held(visitor: Visitor, world: World) -> None:
+    store = await world.store()
+    held = await world.enqueue(None, topic="bills")
+    await store.claim(claim_by("gone", "bills", lease=0.01))
+    await store.report(info("gone", lease=0.01, running=1))
+    running = await world.enqueue(None, topic="letters")
+    await store.claim(claim_by("alive", "letters", lease=600))
+    await store.report(info("alive", lease=600.0, running=0, concurrency=3))
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("workers")
+    alive, gone = page.get_by_role("row").filter(has_text="alive"), page.get_by_role("row").filter(has_text="gone")
+    await expect(alive).to_contain_text("1 / 3")  # it has said nothing of it yet
+    await expect(alive.get_by_role("link", name="letters", exact=True)).to_have_attribute("href", f"#/job/{running}")
+    await gone.get_by_role("link", name=held[-12:]).click()
+    await expect(page.get_by_role("heading", name="bills")).to_be_visible()
+
+
+@pytest.mark.proof
+async def test_a_group_of_failures_is_deleted(visitor: Visitor, world: World) -> None:
+    for n in range(2):
+        await world.ended(None, "bills", error=f"ValueError: {n}")
+    await world.ended(None, "letters", error="KeyError: 1")
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("failures")
+    await page.get_by_role("button", name="30 days").click()
+    await page.get_by_role("link", name="bills").click()
+    row = page.get_by_role("row").filter(has_text="bills")
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    await row.get_by_role("button", name="Delete the group").click()
+    await page.get_by_label("Why?").fill("hopeless")
+    await page.get_by_role("button", name="Delete 2 jobs").click()
+    await visitor.toast("2 jobs deleted")
+    await expect(page.get_by_text("No dead letters")).to_be_visible()
+    await page.get_by_role("button", name="All topics").click()
+    await expect(page.locator("tbody tr").filter(has_text="letters")).to_have_count(1)
+    assert [job.topic for job in (await world.jobs.list(Filter(statuses=["failed"]))).items] == ["letters"]
+
+
+@pytest.mark.proof
+async def test_a_new_job_has_all_that_was_asked_for_and_a_key_is_made_once(visitor: Visitor, world: World) -> None:
+    await world.enqueue(None, topic="bills", payload={"n": 1}, delay=3600)
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("new")
+    await page.get_by_role("combobox", name="Topic").fill("bills")
+    await page.get_by_role("button", name="Like the last one of this topic").click()
+    await expect(page.get_by_label("Payload")).to_have_value('{\n  "n": 1\n}')
+    await page.get_by_label("Payload").fill("[1]")
+    await expect(page.get_by_text("a payload is an object")).to_be_visible()
+    await expect(page.get_by_role("button", name="Enqueue")).to_be_disabled()
+    await page.get_by_label("Payload").fill('{"n": 2}')
+    await page.get_by_label("When").select_option("at")
+    await page.get_by_label("Time", exact=True).fill("2099-01-01T00:00")
+    await page.get_by_label("Key").fill("k")
+    await page.get_by_label("Retries").fill("9")
+    await page.get_by_label("Tags").fill("a, b")
+    await page.get_by_role("button", name="Enqueue").click()
+    await visitor.toast("The job is there")
+    [made] = (await world.jobs.list(limit=1)).items
+    assert (made.payload, made.key, made.max_retries, made.tags) == ({"n": 2}, "k", 9, ("a", "b"))
+    assert made.run_at - made.created > timedelta(days=365)
+    await visitor.go("new?topic=bills")
+    await page.get_by_label("Key").fill("k")
+    await page.get_by_role("button", name="Enqueue").click()
+    await visitor.toast("A live job has this key already")
+    assert made.id in page.url
+    await visitor.go("new?topic=bills")
+    await page.get_by_label("Priority").fill("soon")
+    await page.get_by_role("button", name="Enqueue").click()
+    problem = page.get_by_role("alert")
+    await expect(problem).to_contain_text("priority")
+    await expect(problem).to_contain_text("request")  # its id, to be found in the log
+    assert all("400 (Bad Request)" in complaint for complaint in visitor.complaints)
+    visitor.complaints.clear()
+
+
+@pytest.mark.proof
+async def test_tokens_are_bound_and_sessions_ended(browser: Browser, world: World) -> None:
+    with Server.running(world.place.url) as server:
+        async with visiting(browser, server.url) as guest, visiting(browser, server.url) as visitor:
+            await guest.log_in(GUEST)
+            page = visitor.page
+            await visitor.log_in()
+            await visitor.go("access")
+            await page.get_by_role("button", name="New token").click()
+            await page.get_by_label("Name").fill("the shop")
+            await page.get_by_role("checkbox", name="read see all jobs").check()
+            await page.get_by_label("Only for these topics").fill("bills, letters")
+            await page.get_by_label("Until").fill("2099-01-01T00:00")
+            await page.get_by_role("button", name="Make it").click()
+            row = page.get_by_role("row").filter(has_text="the shop")
+            await expect(row).to_contain_text("bills, letters")
+            tokens = (await world.get("admin token", "/api/tokens")).json()["items"]
+            [made] = [one for one in tokens if one["name"] == "the shop"]
+            assert (sorted(made["scopes"]), made["topics"]) == (["enqueue", "read"], ["bills", "letters"])
+            assert made["expires_at"] is not None
+            await (
+                page.get_by_role("row")
+                .filter(has_text=GUEST)
+                .filter(has_text="Chrome")
+                .get_by_role("button", name="End")
+                .click()
+            )
+            await visitor.toast(f"A session of {GUEST} is ended")
+            await expect(guest.page.get_by_role("heading", name="Log in")).to_be_visible()
+            guest.complaints.clear()  # that it was refused
+
+
+@pytest.mark.proof
+async def test_settings_are_saved_with_a_reason_and_the_browser_has_its_own(visitor: Visitor, world: World) -> None:
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("settings")
+    await page.get_by_label("Slots of a worker").fill("7")
+    await page.get_by_label("Poll, in seconds").fill("0.5")
+    await page.get_by_label("Lease, in seconds").fill("45")
+    await page.get_by_label("Topics that may be enqueued").fill("bills\nletters")
+    await page.get_by_label("Hidden fields").fill("password\ncard")
+    await page.get_by_label("Why?").fill("a larger machine")
+    await page.get_by_role("button", name="Save").click()
+    await visitor.toast("Saved")
+    settings = (await world.get("admin token", "/api/settings")).json()
+    assert (settings["worker_pool_size"], settings["poll_interval"], settings["lock_duration"]) == (7, 0.5, 45)
+    assert (settings["allowed_topics"], settings["redact"]) == (["bills", "letters"], ["password", "card"])
+    await page.get_by_label("Theme").select_option("dark")
+    await page.get_by_label("Times").select_option("utc")
+    await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    await visitor.go("audit")
+    await expect(page.get_by_text("a larger machine")).to_be_visible()
+    await expect(page.locator("tbody time").first).to_contain_text("Z")
+
+
+@pytest.mark.proof
+async def test_the_audit_has_pages(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    for n in range(60):
+        await sqlite_world.jobs.pause("bills", reason=f"number {n}")
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go("audit")
+    await expect(page.get_by_text("number 59")).to_be_visible()
+    await page.get_by_role("button", name="Older").click()
+    await expect(page.get_by_text("number 9", exact=True)).to_be_visible()
+    await page.get_by_role("button", name="Back").click()
+    await expect(page.get_by_text("number 59")).to_be_visible()
+
+
+@pytest.mark.proof
+async def test_a_wrong_password_is_told_with_the_request(sqlite_visitor: Visitor) -> None:
+    page = sqlite_visitor.page
+    await page.goto(f"{sqlite_visitor.url}/_/")
+    await page.get_by_label("E-mail address").fill(BOSS)
+    await page.get_by_label("Password").fill("a wrong password, surely")
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page.get_by_role("alert")).to_contain_text("request")
+    sqlite_visitor.complaints.clear()  # that it was refused
+    await sqlite_visitor.log_in()
+    await page.get_by_title("Log out").click()
+    await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
