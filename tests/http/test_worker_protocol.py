@@ -771,7 +771,7 @@ async def test_a_server_that_has_forgotten_a_worker_knows_it_by_the_register(wor
 async def test_what_a_dead_worker_held_runs_again_without_any_worker_of_ours(world: World, remote: Remote) -> None:
     await world.enqueue(None)
     run = await remote.one(lease=1)  # and is never heard of again
-    again = await Remote(world, "w2").one(wait=30, lease=1)
+    again = await Remote(world, "w2").one(wait=30, lease=4)
     assert (again["id"], again["version"], again["retries"]) == (run["id"], 2, 1)
     world.api.stop()  # or it takes that one back as well
     await everything(remote, run)

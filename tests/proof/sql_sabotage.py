@@ -49,7 +49,7 @@ GUARDS = [
     Guard("rescue: the lease is over", {"j.locked_until < (SELECT clock_timestamp())": "j.locked_until > 'epoch'"}),
     Guard("rescue: a crash costs a retry", {"j.retries + d.charged::int": "j.retries"}),
     Guard("history", {"'event', event, 'status', goal,": "'event', 'waited', 'status', goal,"}),
-    Guard("the counters of completions", {"SELECT topic, count(*), count(took)": "SELECT topic, 0, count(took)"}),
+    Guard("the counters of completions", {"topic, count(*), count(took)": "topic, 0, count(took)"}),
     Guard("the counters of failures", {"(goal = 'failed')::int": "0"}),
     Guard("an id in the archive", {
         "UNION ALL SELECT id FROM {schema}._jobs_archive": "", ") IS NOT NULL THEN": ") = NULL THEN",

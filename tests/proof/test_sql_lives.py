@@ -86,6 +86,12 @@ async def test_random_lives_by_sql(sql_lives_databases: SqlLivesDatabases) -> No
     }
 
 
+@pytest.mark.parametrize("guard", GUARDS, ids=str)
+def test_a_guard_is_there_to_be_taken_out(guard: Guard) -> None:
+    """Told at once, not by the proof alone, whose tests of it follow."""
+    assert sabotaged(guard)
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("guard", GUARDS, ids=str)
