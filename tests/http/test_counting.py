@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from rowlock.errors import StoreUnavailable
 from rowlock.http.counting import Counting
 from rowlock.stores.base import Store
 from rowlock.stores.reading import Stats
-from tests.http.harness import Place, World
+from tests.http.harness import Place
 
 
 class Counted:
@@ -109,15 +108,3 @@ async def test_who_hangs_up_takes_nothing_from_those_who_wait(jobs: Jobs, monkey
     first.cancel()
     counted.may_end.set()
     assert (await second).pending == 0
-
-
-async def test_stats_topics_and_metrics_are_of_one_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = world.api.jobs
-    await jobs.enqueue("mail", {})
-    counted = Counted(await jobs._store(), monkeypatch)
-    counted.may_end.set()
-    answers: list[Any] = [await world.get("admin token", f"/{path}") for path in ("api/jobs/stats", "api/topics")]
-    assert [answer.status_code for answer in answers] == [200, 200]
-    told = next(one for one in answers[1].json()["items"] if one["topic"] == "mail")
-    assert (answers[0].json()["topics"]["mail"]["pending"], told["pending"]) == (1, 1)
-    assert (await world.get("admin token", "/metrics")).status_code == 200

@@ -65,7 +65,8 @@ class SqliteStep(Renderer):
         if walk.by == "ready":
             # Counted first, which its index can do alone: what is too much at once is not looked at row by row.
             counted = f"size (n) AS MATERIALIZED (SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {count})), "  # noqa: S608
-            size, most = "SELECT n FROM size", f"CASE WHEN (SELECT n FROM size) < {count} THEN {count} ELSE 0 END"
+            size = "SELECT n FROM size"
+            most = f"CASE WHEN ({size}) < {count} THEN {count} ELSE 0 END"
         return (
             f"WITH {counted}seen AS MATERIALIZED (SELECT j.id, {hit} AS hit FROM {source} LIMIT {most}) "  # noqa: S608
             f"SELECT ({size}), NULL, (SELECT count(*) FROM seen WHERE hit), "
