@@ -64,6 +64,7 @@ class RemoteLives(RandomLives):
         self._api = Api(cast(Jobs, Application(self.harness)))
         await self._send("/healthz", None)  # it settles in
         vars(self._api.desk)["_keep"] = lambda _: None  # the random lives have a maintenance of their own
+        await self._api.upkeep.stop()  # it would group dead letters between two looks at the database
         await super().play_on(witness, steps)
 
     # ── The network ──
