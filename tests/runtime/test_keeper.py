@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from rowlock.core.job import Lane, Status
 from rowlock.core.retry import Delays
 from rowlock.errors import LeaseLost
 from rowlock.jobs import Jobs
-from rowlock.runtime import rounds
+from rowlock.runtime import keeper, rounds
 from rowlock.runtime import run as run_module
 from rowlock.runtime.keeper import _GOODBYE, Keeper
 from rowlock.runtime.reports import write_reports
@@ -350,18 +351,23 @@ async def test_a_report_under_way_does_not_put_a_worker_that_has_left_back_on_th
     reporting, retired, written = threading.Event(), asyncio.Event(), threading.Event()
 
     async def slow_report(info: WorkerInfo) -> datetime:
+        """The server has it, and may do it after anything that it is asked within this time, whoever gives up."""
         reporting.set()
-        try:
-            await retired.wait()
-            return await report(info)
-        finally:
-            written.set()
+        return await asyncio.shield(asyncio.create_task(late(info)))
+
+    async def late(info: WorkerInfo) -> datetime:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(retired.wait(), 0.2)
+        seen = await report(info)
+        written.set()
+        return seen
 
     async def then_report(names: Sequence[str]) -> int:
         gone = await retire(names)
         retired.set()
         return gone
 
+    monkeypatch.setattr(keeper, "_GOODBYE", 30.0)
     monkeypatch.setattr(store, "report", slow_report)
     monkeypatch.setattr(store, "retire", then_report)
     await asyncio.to_thread(reporting.wait)

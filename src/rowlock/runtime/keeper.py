@@ -49,6 +49,7 @@ class Keeper:
         self._trust = Trust(self._settings.beat)
         self._talking: set[Run] = set()  # have said something
         self._reported = 0.0
+        self._retired = False
         self._asked = 0.0  # when the worker's loop was asked to turn
         self._complained = False
 
@@ -78,6 +79,7 @@ class Keeper:
     async def _begin(self) -> None:
         self._store: Store = (await self._stores.handle()).store
         self._rang = asyncio.Event()
+        self._register = asyncio.Lock()
         try:
             await self._report()
         except BaseException:
@@ -94,15 +96,16 @@ class Keeper:
         ]
 
     async def _end(self, goodbye: float) -> None:
-        await self._rest()
         await self._retire(goodbye)
+        await self._rest()
         await self._stores.close_here()
 
-    async def _retire(self, seconds: float = _GOODBYE) -> None:
-        """Off the register, after the last report: one that is under way would put us back on it."""
+    async def _retire(self, seconds: float) -> None:
+        """Off the register, after the last report. One that is under way would put us back on it, even if we cancelled
+        it: the server may have it already."""
+        self._retired = True
         with suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._rest()
+            async with asyncio.timeout(seconds), self._register:
                 await self._store.retire([self._worker.name])
 
     async def _rest(self) -> None:
@@ -148,7 +151,10 @@ class Keeper:
             rowlock=worker.version,
         )
         asked = time.monotonic()
-        clock = await self._store.report(info)
+        async with self._register:
+            if self._retired:
+                return
+            clock = await self._store.report(info)
         self._reported = time.monotonic()
         self._trust.contact(asked, self._reported, clock)
         worker.clock_zero = clock - timedelta(seconds=self._reported)
@@ -299,7 +305,7 @@ class Keeper:
         if settlements:
             await self._store.settle(settlements)
         self._worker.board.wipe()
-        await self._retire()
+        await self._retire(_GOODBYE)
 
     def _last_word(self, run: Run) -> Transition:
         if run.outcome is not None:
