@@ -355,7 +355,9 @@ DEFENCES: tuple[Defence, ...] = (
         wrapped(rowlock.stores.sqlite.insert, "_insert_call", _never_a_repeat),
         red.archive,
     ),
-    Defence("archive looked at", "postgres", postgres("insert_undo", "j.id = s.id AND", "false AND"), red.archive),
+    Defence(
+        "archive looked at", "postgres", postgres("insert_undo", "j.ctid = ANY", "false AND j.ctid = ANY"), red.archive
+    ),
     Defence("one live job per key", "sqlite", red.without_the_index, red.keys),
     Defence("one live job per key", "postgres", red.without_the_index, red.keys),
     Defence(

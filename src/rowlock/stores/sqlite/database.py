@@ -259,7 +259,13 @@ class Database:
             return operators.cancel(self.conn, Order("cancel", now, by, reason), ids)
 
     def requeue(
-        self, ids: Sequence[str], edit: base.Edit, *, version: int | None, by: str, reason: str | None
+        self,
+        ids: Sequence[str],
+        edit: base.Edit = base.Edit(),  # noqa: B008 - it is frozen
+        *,
+        version: int | None = None,
+        by: str,
+        reason: str | None = None,
     ) -> list[base.Changed]:
         with self.transaction() as now:
             return operators.requeue(self.conn, Order("requeue", now, by, reason), ids, edit, version)
