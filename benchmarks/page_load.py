@@ -17,7 +17,7 @@ CHANGES = 5000  # a second that it must have been, for the rest to count
 PROBES = 40  # jobs on the screen that are changed one by one, to see when the page shows it
 FROZEN = 500  # milliseconds of one task
 LATE = 3.0  # seconds until a change is shown
-GROWTH = 10.0  # megabytes, from the first look to the last
+GROWTH = 2.0  # megabytes, from the first look to the last
 
 WATCH = """() => {
     window.longest = 0;
