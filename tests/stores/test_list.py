@@ -113,6 +113,14 @@ CASES: dict[str, tuple[Filter, Callable[[Job], bool]]] = {
         Filter(scope="system", scope_id="u2"),
         lambda one: (one.scope, one.scope_id) == ("system", "u2"),
     ),
+    "scope of a topic": (
+        Filter(scope="user", topics=["mail", "none"]),
+        lambda one: (one.scope, one.topic) == ("user", "mail"),
+    ),
+    "scope of a topic, created": (
+        Filter(scope="user", topics=["mail"], created_from=MIDDLE, statuses=["completed"]),
+        lambda one: (one.scope, one.topic, one.status) == ("user", "mail", "completed") and one.created >= MIDDLE,
+    ),
     "flow": (Filter(flow_id=FLOW), lambda one: one.flow_id == FLOW),
     "created": (
         Filter(created_from=MIDDLE, created_until=MIDDLE + timedelta(seconds=20)),

@@ -50,6 +50,7 @@ FILTERS: dict[str, Filter] = {
     "key of a topic": Filter(keys=["k1"], topics=["mail"]),
     "scope_id": Filter(scope_id="u1"),
     "scope": Filter(scope="user"),
+    "rare scope of a topic": Filter(scope="nobody", topics=["mail"], statuses=["completed"]),
     "ids": Filter(ids=["0193fb1e-0000-7000-8000-000000000001"]),
     "created": Filter(created_from=RECENT, created_until=RECENT + timedelta(hours=1)),
     "created, of a topic": Filter(created_from=RECENT, created_until=RECENT + timedelta(hours=1), topics=["bills"]),
@@ -69,7 +70,7 @@ def every_walk() -> list[tuple[str, Filter, listing.Walk]]:
         (f"{name}: {'archive' if walk.archived else 'live'} by {walk.by}", filter, walk)
         for name, filter in FILTERS.items()
         for group in plan(filter)
-        for walk in (*group.walks, *group.spare)
+        for walk in (*group.walks, *group.spare, *group.hope)
     ]
 
 
@@ -135,6 +136,7 @@ ROWS = dict.fromkeys(FILTERS, 30_000) | {
     "completed of a topic": 50,
     "flow": 50,
     "scope_id": 50,
+    "rare scope of a topic": 50,
     "fingerprint": 50,
     "stats": 310_000,
     "stats of a topic": 110_000,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
@@ -363,6 +364,26 @@ async def test_a_cancelled_verb_that_has_not_begun_is_not_done(store: SqliteStor
 
 
 # ── Locks, and what else a disk does ──
+
+
+async def test_what_is_quick_does_not_wait_behind_a_long_reading(store: SqliteStore) -> None:
+    [inserted] = await store.insert([job()])
+    opened, begun, done = store._use(), threading.Event(), threading.Event()
+
+    def read(_: Database) -> bool:
+        begun.set()
+        return done.wait(30)
+
+    long = asyncio.create_task(opened.reader.call(read))
+    await asyncio.to_thread(begun.wait, 30)
+    mark = await store.mark()
+    assert list(await store.get([inserted.id])) == [inserted.id]
+    assert await store.mark() == mark
+    done.set()
+    assert await long
+    assert await store.mark() == mark
+    await store.insert([job()])
+    assert await store.mark() != mark
 
 
 async def test_busy_for_too_long(store: SqliteStore, tmp_path: Path) -> None:

@@ -56,10 +56,12 @@ class Walk(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """Walks that find all jobs of one table, and those that do it when there is too much to look at at once."""
+    """Walks that find all jobs of one table, and those that do it when there is too much to look at at once.
+    `hope`: those that may do it with a short look, if hits are frequent or there are few rows; in order of ids."""
 
     walks: list[Walk]
     spare: list[Walk] = []
+    hope: list[Walk] = []
 
 
 class Step(Struct, frozen=True):
@@ -149,14 +151,11 @@ def _search(filter: Filter, groups: list[Group], goal: Goal) -> Generator[Step, 
 
 
 def _search_group(filter: Filter, group: Group, goal: Goal) -> Generator[Step, Seen, Hits]:
-    in_order, strays = group.spare[:1], group.spare[1:]
-    is_one = in_order and all(walk.by == "stray" and not walk.archived for walk in strays)
-    if is_one and any(walk.by in _LARGE for walk in group.walks):
-        # Perhaps most jobs are hits, or there are few in the range of time: then a look at the newest is enough.
-        found = yield from _go(in_order[0], goal, BUDGET, wary=True)
+    if group.hope:
+        found = yield from _go(group.hope[0], goal, BUDGET, wary=True)
         if found.horizon is None:
-            for walk in strays:
-                found.add((yield from _go(walk, goal.less(found.count), BUDGET)))
+            for stray in group.hope[1:]:
+                found.add((yield from _go(stray, goal.less(found.count), BUDGET)))
             return found
     hits = yield from _walk_all(filter, group.walks, goal)
     if hits is None:
@@ -274,7 +273,7 @@ def plan(filter: Filter) -> list[Group]:
     if Status.COMPLETED in statuses:
         groups.append(_plan_archive(filter))
     if filter.is_window:  # only the newest are looked at, so they must come in order
-        groups = [Group(g.spare) if any(w.by in _LARGE for w in g.walks) else g for g in groups]
+        groups = [Group(g.spare if any(w.by in _LARGE for w in g.walks) else g.walks) for g in groups]
     return groups
 
 
@@ -304,7 +303,8 @@ def _plan_live(filter: Filter, statuses: frozenset[Status]) -> Group:
             walks.append(Walk(False, "lease", statuses=_unless_all(held, HELD)))
         if Status.PENDING in statuses:
             walks += [Walk(False, "ready"), Walk(False, "due")]
-    return Group(walks, [in_order, *strays])
+    spare = [in_order, *strays]
+    return Group(walks, spare, spare if any(walk.by in _LARGE for walk in walks) else [])
 
 
 def _by_status(statuses: Iterable[Status]) -> list[Walk]:
@@ -319,12 +319,15 @@ def _plan_archive(filter: Filter) -> Group:
     if filter.ids:
         return Group([Walk(True, "ids")])
     low, high = _bounds(filter)
+    strays = [] if low is None and high is None else [Walk(True, "stray")]  # those whose ids say another time
     walks = [Walk(True, by, value, low=low, high=high) for by, value in _rarest(filter)]
-    if low is not None or high is not None:
-        walks.append(Walk(True, "stray"))  # those whose ids say another time
     if given(filter, "finished_from") and walks[0].by in ("id", "topic", "scope"):
-        return Group([Walk(True, "finished")], walks)
-    return Group(walks)
+        spare = walks + strays
+        return Group([Walk(True, "finished")], spare, spare if len(spare) == 1 else [])
+    hope = []
+    if filter.scope is not None and walks[0].by == "topic":  # perhaps there are few jobs of that scope
+        hope = [Walk(True, "scope", filter.scope, low=low, high=high), *strays]
+    return Group(walks + strays, hope=hope)
 
 
 def _rarest(filter: Filter) -> list[tuple[By, str]]:

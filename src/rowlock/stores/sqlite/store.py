@@ -1,4 +1,4 @@
-"""SqliteStore: the verbs of Database for asyncio. One thread writes, one reads, one watches for other processes."""
+"""SqliteStore: the verbs of Database for asyncio. One thread writes, two read, one watches for other processes."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ from rowlock.stores.sqlite.threads import Answer, Worker, deliver
 
 T = TypeVar("T")
 
+_READERS = 2
 _LARGEST_GROUP = 10_000  # jobs of waiting inserts that share a transaction; nobody should wait for more than that
 
 
@@ -75,14 +76,20 @@ class _Side(Struct):
 
 class _Opened(Struct):
     writer: _Side
-    reader: _Side  # in memory: the writer again
+    readers: list[_Side]  # in memory: the writer again
     watcher: Watcher | None
+
+    @property
+    def reader(self) -> _Side:
+        """Whichever has less to do: what is quick doesn't wait behind a count of all jobs."""
+        return min(self.readers, key=lambda side: side.worker.backlog)
 
     def shut(self) -> None:
         """The writer last: whoever closes the last connection removes the WAL."""
         if self.watcher is not None:
             self.watcher.stop()
-            self.reader.shut(checkpoint=False)  # it would wait for a writer as long as it may wait at all
+            for reader in self.readers:
+                reader.shut(checkpoint=False)  # it would wait for a writer as long as it may wait at all
         self.writer.shut(checkpoint=True)
 
 
@@ -141,7 +148,7 @@ class SqliteStore:
             if self._path is None:
                 side = self._memory_side()
                 require_none(await side.call(Database.pending_migrations), self._where)
-                self._opened = _Opened(side, side, None)
+                self._opened = _Opened(side, [side], None)
             else:
                 self._opened = await self._open_file()
             self._pid = os.getpid()
@@ -331,7 +338,7 @@ class SqliteStore:
         return await self._use().reader.call(lambda db: db.newest_of_scopes(scope_ids, limit))
 
     async def mark(self) -> str:
-        return await self._use().reader.call(lambda db: db.mark())
+        return await self._use().readers[-1].call(Database.mark)  # each connection has its own
 
     async def events(self, job_id: str) -> list[Event]:
         return await self._use().reader.call(lambda db: db.events(job_id))
@@ -437,10 +444,11 @@ class SqliteStore:
             deliver(answers)
 
     async def _open_file(self) -> _Opened:
-        writer = reader = watching = None
+        sides: list[_Side] = []
         try:
-            writer = await self._open_side("write", self._open_writer)
-            reader = await self._open_side("read", self._open_reader)
+            sides.append(await self._open_side("write", self._open_writer))
+            for _ in range(_READERS):
+                sides.append(await self._open_side("read", self._open_reader))
             watching = await self._open_side("watch", self._open_reader)
             watching.worker.submit_stop()  # the watcher has a thread of its own
             database = watching.database
@@ -450,12 +458,11 @@ class SqliteStore:
                 partial(connect.disconnect, database.conn),
                 f"{self._path}-wal",
             )
-            return _Opened(writer, reader, watcher)
+            return _Opened(sides[0], sides[1:], watcher)
         except BaseException:
-            for side in (reader, writer):
-                if side is not None:
-                    side.worker.submit(partial(connect.disconnect, side.database.conn))
-                    side.worker.submit_stop()
+            for side in reversed(sides):
+                side.worker.submit(partial(connect.disconnect, side.database.conn))
+                side.worker.submit_stop()
             raise
 
     async def _open_side(self, name: str, make: Callable[[], Database]) -> _Side:

@@ -22,8 +22,14 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._busy = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def backlog(self) -> int:
+        """How many functions wait or run, about."""
+        return self._queue.qsize() + self._busy
 
     def submit(self, function: Callable[[], None]) -> None:
         """Fire and forget. The function must not raise."""
@@ -64,10 +70,12 @@ class Worker:
             try:
                 if (function := self._queue.get()) is None:
                     return
+                self._busy = True
                 function()
                 del function  # or its result would live until the next call
             except MemoryError:  # a handler ate it all; without this thread its connection would be lost, and locked
                 time.sleep(_BREATH)
+            self._busy = False
 
 
 def deliver(answers: Iterable[Answer]) -> None:
