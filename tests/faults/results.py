@@ -36,7 +36,7 @@ class Result(Struct):
         if self.not_run:
             return f"{name}: not run: {self.not_run}"
         if self.error:
-            return f"{name}: BROKE DOWN after {self.seconds:.1f} s (seed {self.seed}): {self.error.splitlines()[-1]}"
+            return f"{name}: BROKE DOWN after {self.seconds:.1f} s (seed {self.seed}): {_gist(self.error)}"
         said = ", ".join(f"{_number(value)} {what}" for what, value in self.figures.items() if value)
         return f"{name}: {len(self.violations)} violations, {said}, {self.seconds:.1f} s, seed {self.seed}"
 
@@ -47,6 +47,12 @@ class Result(Struct):
             by = Counter(one.invariant for one in self.violations)
             lines.append(f"  … {len(self.violations)} in all: {dict(by)}")
         return "\n".join([*lines, *(f"  {line}" for line in (self.error or "").splitlines())])
+
+
+def _gist(error: str) -> str:
+    """The last line of it that says something: a group of exceptions ends with a frame."""
+    lines = (line.strip(" |+-") for line in reversed(error.splitlines()))
+    return next(filter(None, lines), error)
 
 
 def _number(value: float) -> str:

@@ -32,7 +32,11 @@ async def run(cell: Cell) -> Result:
 
 async def kill_one(stage: Stage, *options: str, **env: str) -> None:
     """As soon as one of them holds jobs, and enough others are there. `options`, `env`: of those that follow."""
-    await until(lambda: processes(stage) >= ALIVE, what="enough workers", patience=PATIENCE)
+    await until(lambda: are_enough(stage), what="enough workers", patience=PATIENCE)
+    await kill_busy(stage, *options, **env)
+
+
+async def kill_busy(stage: Stage, *options: str, **env: str) -> None:
     worker, pid = await until(stage.busy_process, what="somebody to work", patience=PATIENCE)
     if stage.chance.random() < MACHINES:
         stage.kill_machine(worker)
@@ -41,5 +45,5 @@ async def kill_one(stage: Stage, *options: str, **env: str) -> None:
         stage.kill(pid)
 
 
-def processes(stage: Stage) -> int:
-    return sum(len(worker.children()) for worker in stage.workers)
+def are_enough(stage: Stage) -> bool:
+    return sum(len(worker.children()) for worker in stage.workers) >= ALIVE

@@ -17,8 +17,9 @@ from rowlock.jobs import Jobs
 from tests.faults.load import Load
 from tests.faults.places import on_server
 from tests.faults.results import Result
+from tests.faults.stage import PATIENCE, Stage
 from tests.faults.suites import Cell
-from tests.faults.suites.kills import kill_one
+from tests.faults.suites.kills import are_enough, kill_busy
 from tests.runtime.system.fleet import until
 from tests.servers import PostgresServer, _free_port, _Guard
 
@@ -46,7 +47,8 @@ async def run(cell: Cell) -> Result:
                 await stage.start_workers(WORKERS, "--no-listen", processes=PROCESSES, ROWLOCK_URL=url)
                 async with load.going_on(rate=cell.scale.rate / 2, least=KILLS * 100):
                     for n in range(KILLS):
-                        await kill_one(stage, "--no-listen", ROWLOCK_URL=url)
+                        await until(lambda: are_started(stage, url), what="enough workers", patience=PATIENCE)
+                        await kill_busy(stage, "--no-listen", ROWLOCK_URL=url)
                         await stage.pause(0.2, 0.8)
                         if n % (KILLS // DEATHS) == 0:
                             stage.record.fault("pgbouncer kill", bouncer.pid)
@@ -59,6 +61,16 @@ async def run(cell: Cell) -> Result:
             result = await stage.judged(cell.result())
             result.figures["connections for all of them"] = POOL
             return result
+
+
+def are_started(stage: Stage, url: str) -> bool:
+    """Start again what has ended, as a service manager does: a worker that finds no database when it starts says so
+    and ends."""
+    for worker in [one for one in stage.workers if one.process.poll() is not None]:
+        assert "can't be reached" in worker.output, worker.output
+        stage.workers.remove(worker)
+        stage.launch("--no-listen", processes=PROCESSES, ROWLOCK_URL=url)
+    return are_enough(stage)
 
 
 class PgBouncer:
