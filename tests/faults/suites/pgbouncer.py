@@ -38,7 +38,7 @@ async def run(cell: Cell) -> Result:
         return result
     async with on_server(cell) as (stage, server):
         with PgBouncer(program, server).running() as bouncer:
-            url = bouncer.url + OPTIONS
+            url = bouncer.url
             await bouncer.start()
             async with Jobs(url) as jobs:
                 load = Load(stage, jobs)
@@ -47,7 +47,7 @@ async def run(cell: Cell) -> Result:
                 await stage.start_workers(WORKERS, "--no-listen", processes=PROCESSES, ROWLOCK_URL=url)
                 async with load.going_on(rate=cell.scale.rate / 2, least=KILLS * 100):
                     for n in range(KILLS):
-                        await until(lambda: are_started(stage, url), what="enough workers", patience=PATIENCE)
+                        await until(lambda: are_started(stage, bouncer), what="enough workers", patience=PATIENCE)
                         await kill_busy(stage, "--no-listen", ROWLOCK_URL=url)
                         await stage.pause(0.2, 0.8)
                         if n % (KILLS // DEATHS) == 0:
@@ -63,13 +63,14 @@ async def run(cell: Cell) -> Result:
             return result
 
 
-def are_started(stage: Stage, url: str) -> bool:
+def are_started(stage: Stage, bouncer: "PgBouncer") -> bool:
     """Start again what has ended, as a service manager does: a worker that finds no database when it starts says so
     and ends."""
+    assert bouncer.is_running, bouncer.log
     for worker in [one for one in stage.workers if one.process.poll() is not None]:
         assert "can't be reached" in worker.output, worker.output
         stage.workers.remove(worker)
-        stage.launch("--no-listen", processes=PROCESSES, ROWLOCK_URL=url)
+        stage.launch("--no-listen", processes=PROCESSES, ROWLOCK_URL=bouncer.url)
     return are_enough(stage)
 
 
@@ -85,7 +86,15 @@ class PgBouncer:
     @property
     def url(self) -> str:
         server = self._server
-        return server.url().replace(f":{server.port}/", f":{self._port}/", 1)
+        return server.url().replace(f":{server.port}/", f":{self._port}/", 1) + OPTIONS
+
+    @property
+    def is_running(self) -> bool:
+        return self._guard("poll") is not None
+
+    @property
+    def log(self) -> str:
+        return (self._guard.folder / "log").read_text(errors="replace")
 
     @contextmanager
     def running(self) -> Iterator["PgBouncer"]:
@@ -131,7 +140,7 @@ class PgBouncer:
 
     async def _serves(self) -> bool:
         try:
-            connection = await asyncpg.connect(self.url, statement_cache_size=0, timeout=10)
+            connection = await asyncpg.connect(self.url.removesuffix(OPTIONS), statement_cache_size=0, timeout=10)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return False
         await connection.close()
