@@ -7,8 +7,8 @@ import pwd
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -36,52 +36,52 @@ async def run(cell: Cell) -> Result:
         result = cell.result()
         result.not_run = "there is no pgbouncer on this machine"
         return result
-    async with on_server(cell) as (stage, server):
-        with PgBouncer(program, server).running() as bouncer:
-            url = bouncer.url
-            await bouncer.start()
-            async with Jobs(url) as jobs:
-                load = Load(stage, jobs)
-                survivor = stage.launch("--no-listen", ROWLOCK_URL=url)
-                stage.workers.remove(survivor)
-                await stage.start_workers(WORKERS, "--no-listen", processes=PROCESSES, ROWLOCK_URL=url)
-                async with load.going_on(rate=cell.scale.rate / 2, least=KILLS * 100):
-                    for n in range(KILLS):
-                        await until(lambda: are_started(stage, bouncer), what="enough workers", patience=PATIENCE)
-                        await kill_busy(stage, "--no-listen", ROWLOCK_URL=url)
-                        await stage.pause(0.2, 0.8)
-                        if n % (KILLS // DEATHS) == 0:
-                            stage.record.fault("pgbouncer kill", bouncer.pid)
-                            await bouncer.kill()
+    async with on_server(cell) as (stage, server), PgBouncer(program, server).running() as bouncer:
+        url = bouncer.url
+        async with Jobs(url) as jobs:
+            load = Load(stage, jobs)
+            survivor = stage.launch("--no-listen", ROWLOCK_URL=url)
+            stage.workers.remove(survivor)
+            await stage.start_workers(WORKERS, "--no-listen", processes=PROCESSES, ROWLOCK_URL=url)
+            async with load.going_on(rate=cell.scale.rate / 2, least=KILLS * 100):
+                for n in range(KILLS):
+                    await until(lambda: are_started(stage, url), what="enough workers", patience=PATIENCE)
+                    await kill_busy(stage, "--no-listen", ROWLOCK_URL=url)
+                    await stage.pause(0.2, 0.8)
+                    if n % (KILLS // DEATHS) == 0:
+                        async with bouncer.killed() as pid:
+                            stage.record.fault("pgbouncer kill", pid)
                             await stage.pause(0.0, 1.0)
-                            await bouncer.start()
-                await stage.drained()
-                stage.workers.append(survivor)
-                await stage.stop_all()
-            result = await stage.judged(cell.result())
-            result.figures["connections for all of them"] = POOL
-            return result
+            await stage.drained()
+            stage.workers.append(survivor)
+            await stage.stop_all()
+        (cell.folder / "pgbouncer.log").write_text(bouncer.log)
+        result = await stage.judged(cell.result())
+        result.figures["connections for all of them"] = POOL
+        result.figures["times that PgBouncer ended by itself"] = bouncer.starts - 1 - DEATHS
+        return result
 
 
-def are_started(stage: Stage, bouncer: "PgBouncer") -> bool:
+def are_started(stage: Stage, url: str) -> bool:
     """Start again what has ended, as a service manager does: a worker that finds no database when it starts says so
     and ends."""
-    assert bouncer.is_running, bouncer.log
     for worker in [one for one in stage.workers if one.process.poll() is not None]:
         assert "can't be reached" in worker.output, worker.output
         stage.workers.remove(worker)
-        stage.launch("--no-listen", processes=PROCESSES, ROWLOCK_URL=bouncer.url)
+        stage.launch("--no-listen", processes=PROCESSES, ROWLOCK_URL=url)
     return are_enough(stage)
 
 
 class PgBouncer:
-    """Owned by a guard of its own, which ends it when we end."""
+    """Owned by a guard of its own, which ends it when we end. It is no promise of ours that it never crashes: then it
+    is started again, and counted."""
 
     def __init__(self, program: str, server: PostgresServer) -> None:
         self._program = program
         self._server = server
         self._port = _free_port()
-        self.pid = 0
+        self._using = asyncio.Lock()  # the guard
+        self.starts = 0
 
     @property
     def url(self) -> str:
@@ -89,22 +89,32 @@ class PgBouncer:
         return server.url().replace(f":{server.port}/", f":{self._port}/", 1) + OPTIONS
 
     @property
-    def is_running(self) -> bool:
-        return self._guard("poll") is not None
-
-    @property
     def log(self) -> str:
         return (self._guard.folder / "log").read_text(errors="replace")
 
-    @contextmanager
-    def running(self) -> Iterator["PgBouncer"]:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["PgBouncer"]:
         uid = os.geteuid() or pwd.getpwnam("nobody").pw_uid  # it refuses to run as root
         self._guard = _Guard(uid, Path(tempfile.gettempdir()))
         try:
             self._configure(uid)
-            yield self
+            await self._start()
+            keeper = asyncio.create_task(self._keep())
+            try:
+                yield self
+            finally:
+                keeper.cancel()
         finally:
             self._guard.close()
+
+    @asynccontextmanager
+    async def killed(self) -> AsyncIterator[int]:
+        """Inside, it is away. Tells its pid."""
+        async with self._using:
+            pid = self._guard("poll")
+            await asyncio.to_thread(self._guard, "kill9")
+            yield pid or 0
+            await self._start()
 
     def _configure(self, uid: int) -> None:
         server, folder = self._server, self._guard.folder
@@ -129,16 +139,22 @@ class PgBouncer:
             os.chown(file, uid, -1)
             file.chmod(0o600)
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         """Returns when it serves."""
-        argv = [self._program, str(self._guard.folder / "pgbouncer.ini")]
-        self.pid = self._guard("start", argv, dict(os.environ), signal.SIGINT)
         await until(self._serves, what="pgbouncer")
 
-    async def kill(self) -> None:
-        await asyncio.to_thread(self._guard, "kill9")
+    async def _keep(self) -> None:
+        while True:
+            async with self._using:
+                if self._guard("poll") is None:
+                    await until(self._serves, what="pgbouncer")
+            await asyncio.sleep(0.1)
 
     async def _serves(self) -> bool:
+        if self._guard("poll") is None:
+            argv = [self._program, str(self._guard.folder / "pgbouncer.ini")]
+            self._guard("start", argv, dict(os.environ), signal.SIGINT)
+            self.starts += 1
         try:
             connection = await asyncpg.connect(self.url.removesuffix(OPTIONS), statement_cache_size=0, timeout=10)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
