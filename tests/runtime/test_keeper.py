@@ -70,17 +70,26 @@ def _rescue_until_outlived(url: str, job_id: str, outlived: threading.Event) -> 
 
 
 async def test_past_its_timeout_and_grace_a_blocking_handler_loses_its_lease(jobs: Jobs, url: str) -> None:
-    taken = threading.Event()
+    taken, told = threading.Event(), threading.Event()
 
     @jobs.task(timeout=0.2, max_retries=1, retry=Delays((600.0,)))
-    async def wedged() -> None:
+    async def wedged(ctx: Context) -> None:
         taken.wait(60)  # alive, but wedged
+        end = time.monotonic() + 60
+        while time.monotonic() < end:  # it blocks the loop further, but it asks
+            try:
+                ctx.check()
+            except LeaseLost:
+                told.set()
+                raise
+            time.sleep(0.01)
 
     made = await wedged.enqueue()
     jobs._worker = worker = jobs.make_worker(lease=0.6, poll=0.2, grace=0.3, notice=0.0)
     rescuing = asyncio.create_task(asyncio.to_thread(_rescue_until_taken, url, taken))
     await worker.start()
     assert await rescuing == [made.id]
+    await until_true(told.is_set)
     job = await jobs.get(made.id)
     assert (job.retries, job.crashes) == (1, 1)
     assert "Task timed out (worker crashed?)" in (job.last_error or "")

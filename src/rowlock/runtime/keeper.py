@@ -179,14 +179,15 @@ class Keeper:
 
     async def _renew_all(self) -> None:
         """Renew what is due, look at the rest. A run that is past its timeout and grace is not renewed: alive but
-        wedged is not alive."""
+        wedged is not alive. But it may still ask whether it is to end, once it goes on."""
         now = time.monotonic()
         beats, looks = [], []
         for run in self._held():
-            if run.overdue > self._settings.wedged or run.completed or run.interruption is Interruption.LOST:
+            if run.completed or run.interruption is Interruption.LOST:
                 continue
             late_mark = run.began and not run.marked and now - run.began > _MARK_AFTER
-            if late_mark or run.hasty or now - run.renewed >= run.lease / 3 - self._settings.look:
+            due = late_mark or run.hasty or now - run.renewed >= run.lease / 3 - self._settings.look
+            if due and run.overdue <= self._settings.wedged:
                 beats.append(run)
             elif now - run.renewed >= self._settings.look and not run.concluded:
                 looks.append(run)
