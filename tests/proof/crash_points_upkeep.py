@@ -51,7 +51,7 @@ async def _lease_over(stage: Stage) -> Facts:
 
 async def _worker_dead(stage: Stage) -> Facts:
     stage.faults.append(Fault(now(), "kill", "dead"))
-    return {"id": (await stage.claimed("dead", lease=30.0)).id}
+    return {"id": (await stage.claimed("dead", lease=5.0)).id}
 
 
 async def _too_late(stage: Stage) -> Facts:
