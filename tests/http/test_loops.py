@@ -2,10 +2,11 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from rowlock import Jobs
 from rowlock.http.app import Api
-from tests.http.harness import by_hand
+from tests.http.harness import World, by_hand
 from tests.http.test_series import lifespan
 
 
@@ -48,3 +49,14 @@ def test_a_loop_that_is_over_is_forgotten(tmp_path: Path) -> None:
         asyncio.run(ask(api))
     assert len(api._rooms) == 1
     asyncio.run(jobs.close())
+
+
+async def test_a_loop_that_ends_without_a_shutdown_leaves_no_error(sqlite_world: World) -> None:
+    """Servers print what the lifespan raises: a traceback for whoever presses Ctrl-C twice."""
+    said: asyncio.Queue[Any] = asyncio.Queue()
+    incoming: asyncio.Queue[Any] = asyncio.Queue()
+    serving = asyncio.ensure_future(sqlite_world.another_api()({"type": "lifespan"}, incoming.get, said.put))
+    await incoming.put({"type": "lifespan.startup"})
+    assert (await said.get())["type"] == "lifespan.startup.complete"
+    serving.cancel()
+    await serving

@@ -82,7 +82,7 @@ async def test_past_its_timeout_and_grace_a_blocking_handler_loses_its_lease(job
             except LeaseLost:
                 told.set()
                 raise
-            time.sleep(0.01)
+            threading.Event().wait(0.01)
 
     made = await wedged.enqueue()
     jobs._worker = worker = jobs.make_worker(lease=0.6, poll=0.2, grace=0.3, notice=0.0)

@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, MutableMapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -163,16 +163,15 @@ class Api:
         self.live.stop()
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        while True:
-            if (await receive())["type"] == "lifespan.startup":
+        # Cancelled by a second Ctrl-C: the event loop ends without a shutdown, and servers would print where we were.
+        with suppress(asyncio.CancelledError):
+            while (await receive())["type"] == "lifespan.startup":
                 self._settle_in()
                 await send({"type": "lifespan.startup.complete"})
-            else:
-                self.stop()
-                await self.upkeep.stop()
-                await self.bulk.close()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+            self.stop()
+            await self.upkeep.stop()
+            await self.bulk.close()
+            await send({"type": "lifespan.shutdown.complete"})
 
     # ── A request ──
 
