@@ -27,8 +27,10 @@ def app(record: Recorder, url: str | None = None) -> Jobs:
     record.watch(jobs)
     handlers = Handlers(record)
     soon = Delays((0.05, 0.1))
-    for name in ("quick", "nap", "snoozing", "giving_up", "owning", "parent"):
+    for name in ("quick", "nap", "snoozing", "giving_up", "parent"):
         jobs.register(name, getattr(handlers, name), retry=soon)
+    # Its statement is the application's own: on a connection that has gone silent, only its timeout ends it.
+    jobs.register("owning", handlers.owning, retry=soon, timeout=30.0)
     for name in ("threaded", "watchful"):
         jobs.register(name, getattr(handlers, name), retry=soon)
     jobs.register("flaky", handlers.flaky, retry=soon, max_retries=2)
