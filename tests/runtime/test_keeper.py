@@ -404,3 +404,29 @@ async def test_the_dead_are_rescued_but_not_before_the_living_had_time_to_renew(
     assert (job.status, job.version, job.retries, job.crashes) == (Status.COMPLETED, 2, 1, 1)
     assert "a dead worker" in (job.last_error or "")
     await store.close()
+
+
+async def test_last_words_wait_for_whoever_has_locked_the_job(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await jobs._store()
+    progress, refused = store.progress, 0
+
+    async def locked(reports: Sequence[Progress]) -> list[Hold]:
+        nonlocal refused
+        if refused == 20:
+            return await progress(reports)
+        refused += 1
+        return [Hold.UNSEEN] * len(reports)
+
+    monkeypatch.setattr(store, "progress", locked)
+    monkeypatch.setattr(Keeper, "said", lambda *_: None)
+
+    @jobs.task
+    def brief(ctx: Context) -> None:
+        ctx.progress(stage="done")
+        ctx.log("last words")
+
+    made = await jobs.enqueue("brief")
+    await jobs.start()
+    job = await ended(jobs, made.id)
+    assert (job.status, job.stage, refused) == (Status.COMPLETED, "done", 20)
+    assert [line.text for line in (await jobs.logs(made.id)).lines] == ["last words"]

@@ -7,17 +7,22 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rowlock import Completed, Failed
+from rowlock.core.lifecycle import Settlement
+from rowlock.jobs import Jobs
 from rowlock.runtime import process
+from rowlock.runtime.board import Board
+from rowlock.stores.base import Claim, Settled
 from tests.guard import processes, running
 from tests.runtime.apps import deeds
 from tests.runtime.children import Runner, Wire, children, eventually, gone, pid_in
+from tests.runtime.waiting import ended, until_true
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="child processes are not supported there")
 
@@ -330,3 +335,33 @@ def test_interpreter_options_are_those_of_the_worker(tmp_path: Path) -> None:
     with start(*argv, cwd=tmp_path) as program:
         output, _ = program.communicate(timeout=60)
     assert "Completed(result=[1, 1, ['ignore']])" in output
+
+
+# ── Should the worker die as well ──
+
+
+@pytest.mark.parametrize(("topic", "timeout"), [("exit_at_once", 600.0), ("work_on", 0.2)])
+async def test_a_crash_stays_on_the_board_until_it_is_settled(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, timeout: float
+) -> None:
+    """Or a worker that dies in between would take the charge for it along."""
+    board, descriptor = Board.shared(8)
+    os.close(descriptor)
+    store = await jobs._store()
+    settle, seen = store.settle, list[list[tuple[str, int]]]()
+
+    async def watched(settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
+        seen.append(board.running())
+        return await settle(settlements, claim)
+
+    monkeypatch.setattr(store, "settle", watched)
+    task = getattr(deeds, topic)
+    jobs.register(topic, task.function, process=True, max_retries=0, timeout=timeout)
+    payload = {"code": 3} if topic == "exit_at_once" else {"file": str(tmp_path / "pid")}
+    made = await jobs.enqueue(topic, payload)
+    jobs._worker = worker = jobs.make_worker(board=board)
+    await worker.start()
+    job = await ended(jobs, made.id)
+    assert job.status == "failed"
+    assert seen[0] == [(made.id, 1)]
+    await until_true(lambda: board.running() == [])

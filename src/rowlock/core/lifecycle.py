@@ -98,6 +98,10 @@ class Failed(Struct, frozen=True):
     final: bool = False
 
 
+class Died(Failed, frozen=True):
+    """The handler took its child process along."""
+
+
 class TimedOut(Struct, frozen=True):
     after: float
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from rowlock.core import codec
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Snoozed
+from rowlock.core.lifecycle import Completed, Died, Failed, GaveUp, Outcome, Snoozed
 from rowlock.runtime import lookup, memory
 from rowlock.runtime.process import Conversation, Process, ProcessLink
 from rowlock.runtime.wire import Answer, Later, Missing, Raised, Returned, Setup, Start, Stopped
@@ -83,7 +83,7 @@ class Processes:
                 return _outcome(talk.answer)
             await self._bury(process)
             if talk.taken:
-                return Failed(_obituary(process, talk))
+                return Died(_obituary(process, talk))
             how = _end_of(process)
         return Failed(f"A child process can't be started: the last of {_TRIES} {how}. Its stderr may say more")
 

@@ -36,7 +36,7 @@ _BATCH = 500  # settlements in a round, and jobs that it claims
 _PROMOTED = 1000  # jobs made ready in one statement
 _TRIES = 5  # to settle what the database refuses
 _SHORT = 0.01  # seconds
-_LAST_WORDS = 5.0  # seconds to wait for the keeper, who is writing what a handler said
+_LAST_WORDS = 5.0  # seconds to wait for whoever has locked a job that has said something, or is writing it
 
 Settling = tuple[Run, Transition]
 
@@ -224,6 +224,7 @@ class Rounds:
         runs = self._worker.runs
         for (run, to), verdict in zip(batch, settled.verdicts, strict=True):
             if verdict is APPLIED:
+                self._worker.clear(run)
                 if runs.get(run.key) is run:
                     del runs[run.key]
             else:
@@ -232,22 +233,28 @@ class Rounds:
 
     async def _write_last_words(self, runs: Iterable[Run]) -> None:
         """What handlers said just before they ended: after the settle it would be refused."""
-        patience = time.monotonic() + _LAST_WORDS
+        end = time.monotonic() + _LAST_WORDS
+        tries, pause = 0, 0.001
         talked = [run for run in runs if run.spoke]
-        for _ in range(_TRIES):
-            talked = [run for run in talked if run.has_said]
-            if not talked:
-                return
+        while tries < _TRIES and (talked := [run for run in talked if run.has_said]):
             # What the keeper has collected only the keeper can write, and it may do so at any moment: look again.
             if writing := [asyncio.wrap_future(one) for run in talked if (one := run.writing) is not None]:
-                await asyncio.wait(writing, timeout=max(0.0, patience - time.monotonic()))
+                await asyncio.wait(writing, timeout=max(0.0, end - time.monotonic()))
             try:
-                await write_reports(self._store, talked)
+                answers = await write_reports(self._store, talked)
             except StoreError as error:
                 if type(error) is not StoreError:
                     raise
                 log.error("what %d jobs said last can't be stored: %s", len(talked), error)
                 return  # the outcome matters more
+            if time.monotonic() > end:
+                log.warning("what %d jobs said last is lost: others have locked them", len(talked))
+                return
+            if Hold.UNSEEN in answers.values():  # a heartbeat is just being committed, or someone else is slow
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _SHORT)
+            else:
+                tries += 1  # a handler that couldn't be stopped may go on saying things
 
     def _refused(self, batch: list[Settling], claim: Claim | None, error: StoreError) -> None:
         """The database is there, but refuses something. Each alone, and without a claim, so that only the guilty one

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from rowlock.client.connections import Stores
 from rowlock.context import Host, Interruption
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, Failed, Outcome, Released, Transition, decide
+from rowlock.core.lifecycle import Completed, Died, Failed, Outcome, Released, TimedOut, Transition, decide
 from rowlock.errors import InvalidInput
 from rowlock.runtime.board import Board
 from rowlock.runtime.executor import Executor
@@ -278,8 +278,8 @@ class Worker:
     def _done(self, run: Run, outcome: Outcome | None) -> None:
         """A handler has ended, or was left behind."""
         self._running -= 1
-        if run.slot is not None:
-            self.board.clear(run.slot)
+        if not _is_crash(run, outcome):
+            self.clear(run)
         assert run.ran is not None  # noqa: S101 - narrows the type
         self._last_end = run.began + run.ran
         self._mean = run.ran if self._mean is None else 0.9 * self._mean + 0.1 * run.ran
@@ -289,6 +289,12 @@ class Worker:
             self.conclude(run, outcome)
         self._check_leaks()
         self._fill()
+
+    def clear(self, run: Run) -> None:
+        """If this process dies from now on, that is not this run's fault."""
+        if run.slot is not None:
+            self.board.clear(run.slot)
+            run.slot = None
 
     def conclude(self, run: Run, outcome: Outcome) -> None:
         """What it means for the job; to be settled with the next round."""
@@ -317,6 +323,7 @@ class Worker:
 
     def forget(self, run: Run) -> None:
         run.concluded = True
+        self.clear(run)
         if self.runs.get(run.key) is run:  # and not a newer one in its place
             del self.runs[run.key]
         self.look_around()
@@ -372,6 +379,12 @@ class Worker:
     def _drop_ahead(self, runs: list[Run]) -> None:
         gone = {id(run) for run in runs}
         self._ahead = deque(run for run in self._ahead if id(run) not in gone)
+
+
+def _is_crash(run: Run, outcome: Outcome | None) -> bool:
+    """Should this process die before that is settled, it would be lost, and the job run once more for nothing: so it
+    stays on the board until then, and the supervisor sees to it."""
+    return isinstance(outcome, Died) or (run.kind == "process" and isinstance(outcome, TimedOut))
 
 
 def _turn(run: Run) -> tuple[int, datetime, str]:
