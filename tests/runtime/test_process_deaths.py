@@ -345,8 +345,7 @@ async def test_a_crash_stays_on_the_board_until_it_is_settled(
     jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, timeout: float
 ) -> None:
     """Or a worker that dies in between would take the charge for it along."""
-    board, descriptor = Board.shared(8)
-    os.close(descriptor)
+    board = Board(bytearray(1024))
     store = await jobs._store()
     settle, seen = store.settle, list[list[tuple[str, int]]]()
 
