@@ -374,7 +374,7 @@ async def test_what_is_quick_does_not_wait_behind_a_long_reading(store: SqliteSt
         begun.set()
         return done.wait(30)
 
-    long = asyncio.create_task(opened.reader.call(read))
+    long = asyncio.create_task(opened.readers[0].call(read))
     await asyncio.to_thread(begun.wait, 30)
     mark = await store.mark()
     assert list(await store.get([inserted.id])) == [inserted.id]

@@ -46,6 +46,7 @@ class Worker:
                 result = function()
             except BaseException as error:  # raised where the answer is awaited
                 problem = error
+            self._busy = False  # whoever has the answer finds us idle
             while True:
                 try:
                     deliver([(future, result, problem)])
