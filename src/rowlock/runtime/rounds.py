@@ -247,14 +247,15 @@ class Rounds:
                     raise
                 log.error("what %d jobs said last can't be stored: %s", len(talked), error)
                 return  # the outcome matters more
-            if time.monotonic() > end:
-                log.warning("what %d jobs said last is lost: others have locked them", len(talked))
+            locked = sum(hold is Hold.UNSEEN for hold in answers.values())
+            if not locked:
+                tries += 1  # a handler that couldn't be stopped may go on saying things
+            elif time.monotonic() > end:
+                log.warning("what %d jobs said last is lost: others have locked them", locked)
                 return
-            if Hold.UNSEEN in answers.values():  # a heartbeat is just being committed, or someone else is slow
+            else:  # a heartbeat is just being committed, or someone else is slow
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _SHORT)
-            else:
-                tries += 1  # a handler that couldn't be stopped may go on saying things
 
     def _refused(self, batch: list[Settling], claim: Claim | None, error: StoreError) -> None:
         """The database is there, but refuses something. Each alone, and without a claim, so that only the guilty one

@@ -147,7 +147,7 @@ class PgBouncer:
         while True:
             async with self._using:
                 if self._guard("poll") is None:
-                    await until(self._serves, what="pgbouncer")
+                    await self._start()
             await asyncio.sleep(0.1)
 
     async def _serves(self) -> bool:
