@@ -390,10 +390,9 @@ class Jobs(Registry):
         `range`: 15m, 1h (if nothing is said), 6h, 24h, 7d, 30d or 90d until now; or `since` and `until`. `step`:
         seconds per point, a multiple of 60. Minutes are kept for 3 days, hours for 40, days for 400.
         """
-        if topic is not None:
-            check_topic(topic)
+        only = None if topic is None else check_topic(topic)
         store = await self._store()
-        return await store.series(topic, window(await store.now(), range, since, until, step))
+        return await store.series(only, window(await store.now(), range, since, until, step))
 
     async def events(self, job_id: str) -> Sequence[Event]:
         """The job's history, oldest first."""

@@ -20,6 +20,7 @@ from tests.stores.harness import NOBODY, START, Harness, job, settlement
 
 store = shared_store
 
+MINE = "0193fb1e-0000-7000-8000-0000000a0001"
 FLOW = "0193fb1e-0000-7000-8000-00000000f10f"
 MIDDLE = START + timedelta(seconds=30)
 PAYLOADS: list[dict[str, Any]] = [
@@ -409,3 +410,25 @@ async def test_strays_are_marked(store: Harness, shift: float, stray: bool) -> N
     await store.store.settle([settlement(one, Completed(), ran=0.0) for one in jobs])
     [archived] = await store.fetch(f"SELECT stray FROM _jobs_archive WHERE id = '{job_id}'")
     assert bool(archived[0]) is stray
+
+
+class Word(str):  # noqa: SLOT000 - as an application writes it
+    """Text of an application's own class."""
+
+    def __str__(self) -> str:
+        return "something else"
+
+
+async def test_text_of_a_class_of_the_callers_own_is_text(store: Harness) -> None:
+    words: dict[str, Any] = {name: Word(name) for name in ("key", "scope", "scope_id", "trace")}
+    [made] = await store.insert(new_job(MINE, Word("mail"), {"a": {"b": 1}}, tags=(Word("red"),), **words))
+    [found] = (await store.store.get([made.id])).values()
+    assert (found.topic, found.tags) == ("mail", ("red",))
+    assert {name: getattr(found, name) for name in words} == {name: name for name in words}
+    for asked in (
+        Filter(ids=[Word(made.id)]),
+        Filter(topics=[Word("mail")], keys=[Word("key")]),
+        Filter(statuses=[Status.PENDING], scope=Word("scope"), scope_id=Word("scope_id")),
+        Filter(keys=[Word("key")], tags=[Word("red")], payload=[(Word("a.b"), 1)]),
+    ):
+        assert [one.id for one in (await store.store.list(asked)).items] == [made.id]

@@ -139,7 +139,7 @@ async def change(store: Store, changes: Mapping[str, Any], *, by: str, reason: s
     """What is given, and nothing else; the audit has what it was before."""
     checked = check(changes)
     if reason is not None:
-        check_text(reason, "reason", max_chars=2000)
+        reason = check_text(reason, "reason", max_chars=2000)
     if not checked:
         raise InvalidInput("settings", "nothing_given", f"give one of {', '.join(NAMES)}")
     while True:  # until nobody else has changed it in between

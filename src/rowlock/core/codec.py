@@ -34,7 +34,7 @@ def encode_payload(payload: Mapping[str, Any] | None) -> str:
 
 
 def check_object(payload: object) -> None:
-    if payload is not None and not isinstance(payload, Mapping):
+    if type(payload) is not dict and payload is not None and not isinstance(payload, Mapping):
         raise InvalidInput("payload", "not_an_object", f"must be a JSON object (a dict), not {type(payload).__name__}")
 
 
@@ -101,7 +101,12 @@ def check_text(value: object, field: str, *, max_chars: int) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidInput(field, "lone_surrogate", "holds a lone surrogate, which is not valid Unicode") from None
-    return value
+    return plain_text(value)
+
+
+def plain_text(value: str) -> str:
+    """Without the class that a caller may have for it: not every encoder and driver takes a subclass of str."""
+    return str.__str__(value)
 
 
 def _is_usual(value: Any, depth_left: int) -> bool:

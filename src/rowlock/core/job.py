@@ -215,7 +215,7 @@ def _check_topic(topic: object) -> str:
         raise InvalidInput("topic", "too_long", f"is {len(topic)} characters, at most {MAX_TOPIC} are allowed")
     if not _TOPIC.match(topic):
         raise InvalidInput("topic", "bad_characters", f"{topic!r} may only hold A-Z a-z 0-9 _ . : / and -")
-    return topic
+    return codec.plain_text(topic)
 
 
 _check_known_topic = lru_cache(1024)(_check_topic)  # an application has a few topics, and names them with every job

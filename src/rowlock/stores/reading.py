@@ -69,7 +69,7 @@ class Filter(Struct, frozen=True, kw_only=True):
         _set(self, "keys", _several(self.keys, "keys", MAX_VALUES, _text))
         for name in ("scope", "scope_id", "error"):
             if (value := getattr(self, name)) is not None:
-                _text(value, name)
+                _set(self, name, _text(value, name))
         if self.flow_id is not None:
             _set(self, "flow_id", check_id(self.flow_id))
         for name in _TIMES:
@@ -212,16 +212,17 @@ def _paths(payload: object) -> tuple[tuple[str, Any], ...]:
     pairs = tuple(payload.items()) if isinstance(payload, Mapping) else tuple(payload)
     if len(pairs) > MAX_PATHS:
         raise InvalidInput("payload", "too_many", f"has {len(pairs)} paths, at most {MAX_PATHS} are allowed")
+    checked = []
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InvalidInput("payload", "not_a_pair", f"{pair!r:.40} is not a pair of a path and a value")
-        path, value = pair
-        codec.check_text(path, "payload", max_chars=MAX_TEXT)
+        path, value = codec.check_text(pair[0], "payload", max_chars=MAX_TEXT), pair[1]
         # SQLite's paths know no way to write these.
         if "" in path.split(".") or any(char in '"\\' or char < " " for char in path):
             raise InvalidInput("payload", "bad_path", f'{path!r:.80} must be names with dots between, without " and \\')
         codec.encode(value, f"payload.{path}")
-    return tuple((path, value) for path, value in pairs)
+        checked.append((path, value))
+    return tuple(checked)
 
 
 # ── stats ──
