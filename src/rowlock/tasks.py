@@ -220,7 +220,7 @@ class Arguments:
                 case _:  # left out of the payload, it keeps the function's own default
                     fields[name] = typing.NotRequired[_usable(hint)]
         self._fields = frozenset(fields)
-        self._required = [name for name, hint in fields.items() if typing.get_origin(hint) is not typing.NotRequired]
+        self._required = {name for name, hint in fields.items() if typing.get_origin(hint) is not typing.NotRequired}
         kinds = {name: _without_default(hint) for name, hint in fields.items()}
         self._scalars = {name: kind for name, kind in kinds.items() if kind in (str, int, float, bool)}
         given = [one for one in self._signature.parameters.values() if one.name not in self.injected]
@@ -268,10 +268,11 @@ class Arguments:
 
     def _fits_as_it_is(self, payload: Mapping[str, Any]) -> bool:
         """Are all arguments there, and of just the types that were asked for? To convert them takes longer."""
+        scalars = self._scalars
         for name, value in payload.items():
-            if type(value) is not self._scalars.get(name):
+            if type(value) is not scalars.get(name):
                 return False
-        return all(name in payload for name in self._required)
+        return payload.keys() >= self._required
 
     def call(self, payload: Mapping[str, Any], job: Job, context: Context) -> dict[str, Any]:
         """All keyword arguments of a run: those of the payload, and those that are injected."""

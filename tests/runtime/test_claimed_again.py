@@ -36,7 +36,7 @@ async def claimed_again(jobs: Jobs, url: str) -> Run:
     [(key, older)] = worker.runs.items()
     await TablesAt(url).execute(FORGET_CLAIMS)
     claimed = await worker.rounds._store.claim(Claim(worker.name, (Lane("work"),), 1, 600.0))
-    worker.admit([worker.hold(job, lease=30, marked=True, sent=time.monotonic()) for job in claimed.jobs])
+    worker.admit(worker.hold(claimed.jobs, lease=30, marked=True, sent=time.monotonic()))
     await until_true(lambda: worker.runs.get(key, older) is not older)
     assert older.interruption is Interruption.LOST
     return worker.runs[key]
@@ -194,7 +194,7 @@ async def test_one_that_has_not_started_makes_room(jobs: Jobs) -> None:
     [job] = (await worker.rounds._store.claim(Claim(worker.name, (Lane("work"),), 1, 600.0))).jobs
 
     def take() -> Run:
-        run = worker.hold(job, lease=30, marked=True, sent=time.monotonic())
+        [run] = worker.hold([job], lease=30, marked=True, sent=time.monotonic())
         worker.admit([run])
         return run
 

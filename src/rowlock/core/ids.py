@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from uuid import UUID
 
 from rowlock.errors import InvalidInput
@@ -44,7 +45,7 @@ class IdMaker:
         ids: list[str] = []
         while len(ids) < count:  # a millisecond each
             done = len(ids)
-            prefix, sequence = _prefix(first + done), first + done & _LAST_SEQUENCE
+            prefix, sequence = _prefix(first + done >> _SEQUENCE_BITS), first + done & _LAST_SEQUENCE
             words = zip(_SEQUENCES[sequence : sequence + count - done], heads[done:], tails[done:], strict=False)
             ids += [f"{prefix}{number}-{head}-{tail}" for number, head, tail in words]
         return ids
@@ -53,12 +54,13 @@ class IdMaker:
         self._last = now = max(self._last + 1, self._time_ns() // 1_000_000 << _SEQUENCE_BITS)
         noise = self._random_bytes(8)
         head = _VARIANT[noise[0]] << 8 | noise[1]
-        return f"{_prefix(now)}{_SEQUENCES[now & _LAST_SEQUENCE]}-{head:04x}-{noise[2:].hex()}"
+        return f"{_prefix(now >> _SEQUENCE_BITS)}{_SEQUENCES[now & _LAST_SEQUENCE]}-{head:04x}-{noise[2:].hex()}"
 
 
-def _prefix(count: int) -> str:
-    """The millisecond and the version."""
-    clock = f"{count >> _SEQUENCE_BITS:012x}"
+@lru_cache(maxsize=8)  # one is asked for again and again within its millisecond
+def _prefix(millisecond: int) -> str:
+    """And the version."""
+    clock = f"{millisecond:012x}"
     return f"{clock[:8]}-{clock[8:]}-7"
 
 

@@ -66,6 +66,7 @@ class Executor:
         self._stubborn = 0  # async handlers that went on after they were cancelled
         self._loop = asyncio.get_running_loop()
         self._variables = contextvars.copy_context()  # what a run sees of them: nothing of what others have set
+        self._untouched = tuple(self._variables.items())
         self._chain: asyncio.Task[None] | None = None
         self._waiting: set[str] = set()  # topics whose last handler has waited for something
         self._deadlines = Deadlines(self._loop, lambda run: self.interrupt(run, Interruption.TIMED_OUT))
@@ -79,7 +80,7 @@ class Executor:
         run.began = time.monotonic()
         run.kind = self._kind(run)
         run.fiber = self._loop.create_task(self._fiber(run), context=self._variables.copy())
-        if self._may_chain(run) and self._chain is None:
+        if self._chain is None and run.kind == "async" and run.job.topic not in self._waiting:
             self._chain = run.fiber
             self._chain.add_done_callback(self._unchain)
 
@@ -89,10 +90,7 @@ class Executor:
 
     def comes_to(self, run: Run) -> bool:
         """Is a chain under way that this run may be part of?"""
-        return self._chain is not None and self._may_chain(run)
-
-    def _may_chain(self, run: Run) -> bool:
-        return run.kind == "async" and run.job.topic not in self._waiting
+        return self._chain is not None and run.kind == "async" and run.job.topic not in self._waiting
 
     async def _fiber(self, run: Run) -> None:
         await self._execute(run)
@@ -116,9 +114,12 @@ class Executor:
         if fiber.cancelling():
             return False
         now = contextvars.copy_context()
-        return len(now) == len(self._variables) and all(
-            now.get(name, self) is value for name, value in self._variables.items()
-        )
+        if len(now) != len(self._untouched):
+            return False
+        for name, value in self._untouched:  # noqa: SIM110 - there are hardly ever any: all() would take longer
+            if now.get(name, self) is not value:
+                return False
+        return True
 
     def _waits(self, run: Run) -> None:
         """Its handler waits for something, for the first time."""
@@ -135,7 +136,7 @@ class Executor:
     def _kind(self, run: Run) -> Kind:
         """A suspect runs in a child process, whatever its kind: if it kills, it kills nobody else. Unless the child
         would have to run the program again to find it, which only tasks that ask for a process must stand."""
-        if not run.is_suspect:
+        if not run.job.crashes:  # is_suspect, in short
             return run.task.kind
         importable = self._app is not None or getattr(run.task.function, "__module__", None) != "__main__"
         if importable and refusal(run.task, self._app) is None:
@@ -153,12 +154,12 @@ class Executor:
             self._begins(run)
             match run.kind:
                 case "async":
-                    waits = partial(self._waits, run)
-                    outcome = await call_async(run.task, self._context(run), self._middleware, waits)
-                    if not run.waited:
+                    context = Context(run.job, run, self._host)
+                    outcome = await call_async(run.task, context, self._middleware, partial(self._waits, run))
+                    if self._waiting and not run.waited:
                         self._waiting.discard(run.job.topic)
                 case "thread":
-                    context = self._context(run)
+                    context = Context(run.job, run, self._host)
                     outcome = await self._threads.run(lambda: call_sync(run.task, context, self._middleware))
                 case "process":
                     outcome = await self._processes.run(run.job, run.task, run)
@@ -171,9 +172,6 @@ class Executor:
             log.exception("running %r failed", run)
             outcome = Failed(f"rowlock could not run the handler: {error!r}")
         self._conclude(run, outcome)
-
-    def _context(self, run: Run) -> Context:
-        return Context(run.job, run, self._host)
 
     # ── The end ──
 

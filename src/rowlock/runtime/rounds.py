@@ -224,7 +224,8 @@ class Rounds:
         runs = self._worker.runs
         for (run, to), verdict in zip(batch, settled.verdicts, strict=True):
             if verdict is APPLIED:
-                self._worker.clear(run)
+                if run.slot is not None:
+                    self._worker.clear(run)
                 if runs.get(run.key) is run:
                     del runs[run.key]
             else:
@@ -297,7 +298,7 @@ class Rounds:
             self._hungry = True
         self._in_vain = self._in_vain + 1 if claimed.contended and not claimed.jobs else 0
         self._promote_in(claimed.next_due)
-        runs = [self._worker.hold(job, lease=claim.lease, marked=claim.start, sent=sent) for job in claimed.jobs]
+        runs = self._worker.hold(claimed.jobs, lease=claim.lease, marked=claim.start, sent=sent)
         if not claim.start and (to_mark := [run for run in runs if run.needs_mark]):
             await self._mark(to_mark)
             runs = [run for run in runs if not run.concluded]

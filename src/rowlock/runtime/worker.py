@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -215,7 +215,7 @@ class Worker:
         return self._slots() - self._running - len(self._ahead)
 
     def _slots(self) -> int:
-        return max(0, self.settings.concurrency - self.leaked)
+        return max(0, self.settings.concurrency - self._executor.leaked)
 
     def _lookahead(self) -> int:
         """Jobs worth a tenth of a second by what was measured, so that slots don't wait for round trips; none if jobs
@@ -226,15 +226,16 @@ class Worker:
             return 0  # what was measured is over: long jobs have come
         return min(_MOST_AHEAD, int(self.settings.ahead * self.settings.concurrency / max(self._mean, 1e-6)))
 
-    def hold(self, job: Job, *, lease: float, marked: bool, sent: float) -> Run:
-        """It is ours from now on. `sent`: when the claim was; `marked`: the claim was the start mark as well."""
-        task, said = self.tasks[job.topic], self._keeper.said
-        run = Run(job, task, lease=lease, claimed=sent, marked=marked, said=said)
-        older = self.runs.get(run.key)
-        self.runs[run.key] = run
-        if older is not None:
-            self._replaced(older)
-        return run
+    def hold(self, jobs: Iterable[Job], *, lease: float, marked: bool, sent: float) -> list[Run]:
+        """They are ours from now on. `sent`: when the claim was; `marked`: the claim was the start mark as well."""
+        held, tasks, said = self.runs, self.tasks, self._keeper.said
+        runs = [Run(job, tasks[job.topic], lease=lease, claimed=sent, marked=marked, said=said) for job in jobs]
+        for run in runs:
+            older = held.get(run.key)
+            held[run.key] = run
+            if older is not None:
+                self._replaced(older)
+        return runs
 
     def _replaced(self, run: Run) -> None:
         """The database has given us its version again: it has lost that claim, as after a failover."""
@@ -278,7 +279,7 @@ class Worker:
     def _done(self, run: Run, outcome: Outcome | None) -> None:
         """A handler has ended, or was left behind."""
         self._running -= 1
-        if not _is_crash(run, outcome):
+        if isinstance(outcome, Completed) or not _is_crash(run, outcome):
             self.clear(run)
         assert run.ran is not None  # noqa: S101 - narrows the type
         self._last_end = run.began + run.ran
@@ -287,7 +288,8 @@ class Worker:
             self.forget(run)
         else:
             self.conclude(run, outcome)
-        self._check_leaks()
+        if self._executor.leaked:
+            self._check_leaks()
         self._fill()
 
     def clear(self, run: Run) -> None:
@@ -336,7 +338,7 @@ class Worker:
 
     def _check_leaks(self) -> None:
         leaked = self.leaked
-        if self._complained or self.stopping or not leaked or 2 * leaked < self.settings.concurrency:
+        if self._complained or self.stopping or 2 * leaked < self.settings.concurrency:
             return
         self._complained = True
         log.error("worker %s: %d handlers can't be stopped and keep their slots", self.name, leaked)
