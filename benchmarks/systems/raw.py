@@ -56,7 +56,8 @@ async def producing(wanted: Order, callers: int) -> AsyncIterator[Producer]:
         columns = [job.id for job in jobs], [job.topic for job in jobs], [job.payload for job in jobs]
         same = rows.insert_alike(jobs[:1])
         assert same is not None
-        _now, count, _rang = await connection.fetchrow(insert, *columns, *same, False, "", 0, 0)
+        counted = [rowlock.TOPIC], [len(jobs)]
+        _now, count, _rang = await connection.fetchrow(insert, *columns, *same, False, "", 0, 0, *counted)
         assert count == len(jobs)
 
     async def alone(payload: Payload) -> None:
