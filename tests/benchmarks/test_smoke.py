@@ -7,7 +7,7 @@ import pytest
 from benchmarks.drain import drained
 from benchmarks.programs import Failed, Task
 from benchmarks.servers import Servers
-from benchmarks.systems import raw_sqlite, rowlock_sqlite
+from benchmarks.systems import raw, raw_sqlite, rowlock, rowlock_sqlite
 from benchmarks.systems.base import System
 
 JOBS = 200
@@ -19,11 +19,13 @@ def servers() -> Iterator[Servers]:
         yield servers
 
 
-@pytest.mark.parametrize("system", [rowlock_sqlite.SYSTEM, raw_sqlite.SYSTEM], ids=lambda system: system.name)
-def test_a_drain_on_sqlite(servers: Servers, system: System) -> None:
+@pytest.mark.parametrize(
+    "system", [rowlock.SYSTEM, raw.SYSTEM, rowlock_sqlite.SYSTEM, raw_sqlite.SYSTEM], ids=lambda system: system.name
+)
+def test_a_drain(servers: Servers, system: System) -> None:
+    options = {"synchronous": "NORMAL"} if system.store == "sqlite" else {}
     with servers.filled(system, JOBS) as url:
-        task = Task(system, url, JOBS, options={"synchronous": "NORMAL"})
-        assert 0 < drained(servers, task, 1) < 30
+        assert 0 < drained(servers, Task(system, url, JOBS, options=options), 1) < 30
 
 
 def test_a_drain_that_did_not_do_what_it_should(servers: Servers) -> None:
