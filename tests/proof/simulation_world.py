@@ -68,7 +68,7 @@ class Machine:
             await asyncio.sleep(0.5)
 
     async def _start(self) -> Worker | None:
-        noted = board.Board(bytearray(board._START + 64 * board._SIZE))  # what its supervisor reads after its death
+        noted = board.Board(bytearray(board._START + 64 * board._ENTRY.size))  # read after its death
         made = Worker(
             self._world.settings,
             TASKS,

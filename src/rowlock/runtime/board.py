@@ -17,15 +17,17 @@ MOST_SLOTS = 10_000  # jobs that a worker may run at once
 _NOWHERE = -1  # more jobs than slots, which can only be where nobody reads the board
 _HEADER = struct.Struct("=dII")  # when the claim loop last turned; running handlers; leaked ones
 _START = 64
+# The id as text, because turning it into 16 bytes would take longer than all the rest, and the version, aligned. It is
+# written last: without it an entry doesn't count.
+_ENTRY = struct.Struct("=36s4xq")
 _VERSION = struct.Struct("=q")
-_ID = 36  # bytes: as text, because turning it into 16 bytes would take longer than all the rest
-_SIZE = _ID + _VERSION.size + 4  # so that versions are aligned
+_AT_VERSION = _ENTRY.size - _VERSION.size
 
 
 class Board:
     def __init__(self, memory: mmap.mmap | bytearray) -> None:
         self._memory = memory
-        self._slots = (len(memory) - _START) // _SIZE
+        self._slots = (len(memory) - _START) // _ENTRY.size
         self._used = 0  # slots that were used at some time
         self._free: list[int] = []  # of those
 
@@ -38,7 +40,7 @@ class Board:
     def shared(cls, slots: int) -> tuple[Board, int]:
         """And the file descriptor by which a child process finds it."""
         with tempfile.TemporaryFile() as file:
-            size = _START + slots * _SIZE
+            size = _START + slots * _ENTRY.size
             file.truncate(size)
             memory = mmap.mmap(file.fileno(), size)
             return cls(memory), os.dup(file.fileno())
@@ -53,21 +55,22 @@ class Board:
     # ── The worker writes ──
 
     def put(self, job_id: str, version: int) -> int:
-        """A handler starts. The version comes last: without it an entry doesn't count."""
-        if not self._free and self._used == self._slots:
+        """A handler starts."""
+        if self._free:
+            slot = self._free.pop()
+        elif self._used < self._slots:
+            slot = self._used
+            self._used += 1
+        else:
             return _NOWHERE
-        slot = self._free.pop() if self._free else self._used
-        self._used = max(self._used, slot + 1)
-        at = _START + slot * _SIZE
-        self._memory[at + _VERSION.size : at + _VERSION.size + _ID] = job_id.encode()
-        _VERSION.pack_into(self._memory, at, version)
+        _ENTRY.pack_into(self._memory, _START + slot * _ENTRY.size, job_id.encode(), version)
         return slot
 
     def clear(self, slot: int) -> None:
         """The handler has ended, or was left behind."""
         if slot == _NOWHERE:
             return
-        _VERSION.pack_into(self._memory, _START + slot * _SIZE, 0)
+        _VERSION.pack_into(self._memory, _START + slot * _ENTRY.size + _AT_VERSION, 0)
         self._free.append(slot)
 
     def wipe(self) -> None:
@@ -89,8 +92,8 @@ class Board:
     def running(self) -> list[tuple[str, int]]:
         """(id, version) of the jobs whose handlers had started and not ended."""
         found = []
-        for at in range(_START, len(self._memory) - _SIZE + 1, _SIZE):
-            (version,) = _VERSION.unpack_from(self._memory, at)
+        for at in range(_START, len(self._memory) - _ENTRY.size + 1, _ENTRY.size):
+            job_id, version = _ENTRY.unpack_from(self._memory, at)
             if version:
-                found.append((self._memory[at + _VERSION.size : at + _VERSION.size + _ID].decode(), version))
+                found.append((job_id.decode(), version))
         return found

@@ -104,7 +104,8 @@ class Executor:
             if following is None:
                 break
             following.fiber = fiber
-            following.kind = self._kind(following)
+            if following.job.crashes:  # a suspect
+                following.kind = self._kind(following)
             if following.kind != "async":
                 self._unchain(fiber)
             await self._execute(following)
@@ -122,8 +123,10 @@ class Executor:
         return True
 
     def _waits(self, run: Run) -> None:
-        """Its handler waits for something, for the first time."""
+        """Its handler waits for something, for the first time. Before that nothing could have interrupted it, so it
+        needs a deadline only now."""
         run.waited = True
+        self._deadlines.set(run, run.began + run.job.timeout - time.monotonic())
         self._waiting.add(run.job.topic)
         if run.fiber is self._chain:
             self._unchain(self._chain)
@@ -136,7 +139,7 @@ class Executor:
     def _kind(self, run: Run) -> Kind:
         """A suspect runs in a child process, whatever its kind: if it kills, it kills nobody else. Unless the child
         would have to run the program again to find it, which only tasks that ask for a process must stand."""
-        if not run.job.crashes:  # is_suspect, in short
+        if not run.is_suspect:
             return run.task.kind
         importable = self._app is not None or getattr(run.task.function, "__module__", None) != "__main__"
         if importable and refusal(run.task, self._app) is None:
@@ -150,8 +153,9 @@ class Executor:
             if run.began - run.renewed >= run.lease:  # … or this process was frozen: others may have it by now
                 self._conclude(run, Released("its lease ran out before it started"))
                 return
-            self._deadlines.set(run, run.job.timeout)
             self._begins(run)
+            if run.kind != "async":
+                self._deadlines.set(run, run.job.timeout)
             match run.kind:
                 case "async":
                     context = Context(run.job, run, self._host)
@@ -241,16 +245,15 @@ class Executor:
             return
         run.concluded = True
         run.ran = time.monotonic() - run.began
-        self._deadlines.clear(run)
+        if run.deadline:
+            self._deadlines.clear(run)
         if run.completed or run.interruption is Interruption.LOST:
             self._done(run, None)
         else:
-            self._done(run, self._meaning(run, outcome))
+            self._done(run, outcome if isinstance(outcome, Completed) else self._meaning(run, outcome))
 
     def _meaning(self, run: Run, outcome: Outcome | None) -> Outcome:
-        """What a handler answers once it was told to end is what it was told, unless it had finished its work."""
-        if isinstance(outcome, Completed):
-            return outcome
+        """Of one that has not finished its work. What it answers once it was told to end is what it was told."""
         match run.interruption:
             case Interruption.TIMED_OUT:
                 return TimedOut(run.job.timeout)

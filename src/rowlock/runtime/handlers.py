@@ -24,18 +24,22 @@ _OURS = str(Path(__file__).parent)  # frames of the runtime say nothing about th
 
 def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMiddleware]) -> Outcome:
     """In the thread it was called from. Never raises, not even for sys.exit()."""
-    around = Around(middleware, context)
+    around = Around(middleware, context) if middleware else None
     try:
         try:
-            values = around.enter(task)
+            values = _arguments(task, context)
+            if around is not None:
+                around.enter()
             result = task.function(**values)
             if inspect.isawaitable(result):
                 result.close() if inspect.iscoroutine(result) else None
                 raise Final(f"{task.topic} returned a coroutine without being one: declare it with `async def`")
         except BaseException as error:
-            around.failed(error)
+            if around is not None:
+                around.failed(error)
             raise
-        around.returned(result)
+        if around is not None:
+            around.returned(result)
     except BaseException as error:
         return outcome_of(error)
     return Completed(result)
@@ -46,10 +50,12 @@ async def call_async(
 ) -> Outcome:
     """Raises nothing but CancelledError, and that only if this task was cancelled, and KeyboardInterrupt. `waits` is
     called when the handler waits for something, for the first time."""
-    around = Around(middleware, context)
+    around = Around(middleware, context) if middleware else None
     try:
         try:
-            values = around.enter(task)
+            values = _arguments(task, context)
+            if around is not None:
+                around.enter()
             working = task.function(**values)
             if waits is not None and type(working) is CoroutineType:
                 result = await _step(working, waits)
@@ -58,9 +64,11 @@ async def call_async(
                     waits()  # it may, without telling
                 result = await working
         except BaseException as error:
-            around.failed(error)
+            if around is not None:
+                around.failed(error)
             raise
-        around.returned(result)
+        if around is not None:
+            around.returned(result)
     except KeyboardInterrupt:
         raise
     except asyncio.CancelledError as error:
@@ -71,6 +79,15 @@ async def call_async(
     except BaseException as error:
         return outcome_of(error)
     return Completed(result)
+
+
+def _arguments(task: Task[..., Any], context: Context) -> dict[str, Any]:
+    """Checked before anything else: no middleware sees a run that can't be."""
+    job = context.job
+    try:
+        return task.arguments.call(job.payload, job, context)
+    except InvalidInput as error:
+        raise BadPayload(f"{task.topic} can't be called with this payload: {error}") from None
 
 
 @coroutine
@@ -102,19 +119,12 @@ class Around:
         self._context = context
         self._begun: list[Generator[None, Any, None]] = []
 
-    def enter(self, task: Task[..., Any]) -> dict[str, Any]:
-        """The handler's arguments. They are checked first: no middleware sees a run that can't be."""
-        job = self._context.job
-        try:
-            values = task.arguments.call(job.payload, job, self._context)
-        except InvalidInput as error:
-            raise BadPayload(f"{task.topic} can't be called with this payload: {error}") from None
+    def enter(self) -> None:
         for function in self._middleware:
             running = function(self._context)
             if running is not None:
                 next(running, None)
                 self._begun.append(running)
-        return values
 
     def returned(self, result: Any) -> None:
         """May raise: then the run has failed."""

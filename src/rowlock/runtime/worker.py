@@ -260,7 +260,7 @@ class Worker:
 
     def _following(self) -> Run | None:
         """The run that is to start next, if there is a slot for it, which is its own from now on."""
-        slots = self._slots()
+        slots = self.settings.concurrency - self._executor.leaked
         while self._ahead and self._running < slots:
             run = self._ahead.popleft()
             if run.concluded or run.interruption is not None:
@@ -290,7 +290,8 @@ class Worker:
             self.conclude(run, outcome)
         if self._executor.leaked:
             self._check_leaks()
-        self._fill()
+        if self._ahead and not self._executor.comes_to(self._ahead[0]):
+            self._fill()
 
     def clear(self, run: Run) -> None:
         """If this process dies from now on, that is not this run's fault."""
