@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ MOST = 4 << 20  # jobs in a round; the files are sparse
 
 _folder = Path(os.environ.get("BENCH_MARKS", "."))
 _seen: mmap.mmap | None = None
+_beginning = threading.Lock()
 
 
 def seen(n: int) -> None:
@@ -37,10 +39,17 @@ def picked_up(n: int, enqueued: int) -> None:
 def _begin() -> None:
     global _seen
     now = time.monotonic_ns()
+    with _beginning:
+        if _seen is None:  # handlers may run in threads
+            _seen = _new_marks(now)
+
+
+def _new_marks(now: int) -> mmap.mmap:
     with Path(_folder, f"seen-{os.getpid()}").open("w+b") as file:
         file.truncate(MOST)
-        _seen = mmap.mmap(file.fileno(), MOST)
+        marks = mmap.mmap(file.fileno(), MOST)
     Path(_folder, f"first-{os.getpid()}").write_text(str(now))
+    return marks
 
 
 # ── The harness reads ──
