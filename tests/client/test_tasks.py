@@ -196,6 +196,12 @@ def test_what_is_wrong_with_a_registration(jobs: Jobs) -> None:
         jobs.task(functools.partial(greet, "ada"))
 
 
+def test_an_option_that_no_task_has_is_named_with_those_that_there_are(jobs: Jobs) -> None:
+    with pytest.raises(errors.InvalidInput, match="retries: is none of max_retries, timeout, priority") as caught:
+        jobs.task(retries=3)  # type: ignore[call-overload]
+    assert (caught.value.field, caught.value.code) == ("retries", "unknown_option")
+
+
 def test_types_that_only_the_checker_knows(jobs: Jobs, tmp_path: Path) -> None:
     namespace: dict[str, Any] = {}
     exec("from __future__ import annotations\ndef f(x: Missing) -> None: ...", namespace)

@@ -79,6 +79,8 @@ class Registry:
         """
         if callable(topic):
             return self.register(_name(topic), topic)
+        if unknown := sorted(policy.keys() - set(Policy.__struct_fields__)):
+            raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(Policy.__struct_fields__)}")
         return lambda function: self.register(topic or _name(function), function, **policy)
 
     def register(
