@@ -59,7 +59,7 @@ class IdMaker:
 
 @lru_cache(maxsize=8)  # one is asked for again and again within its millisecond
 def _prefix(millisecond: int) -> str:
-    """And the version."""
+    """How an id of that millisecond begins, as far as the version."""
     clock = f"{millisecond:012x}"
     return f"{clock[:8]}-{clock[8:]}-7"
 
