@@ -25,6 +25,9 @@ from tests.faults.suites import BOTH, ONCE, POSTGRES, Cell, Suite
 
 SUITES = {
     "kills": Suite("kills"),
+    "last_try": Suite("last_try"),
+    "after_effects": Suite("after_effects"),
+    "blocked_loop": Suite("blocked_loop"),
     "zombies": Suite("zombies"),
     "remote": Suite("remote"),
     "outages": Suite("outages", POSTGRES),

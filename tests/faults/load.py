@@ -57,10 +57,11 @@ class Load:
             finally:
                 over.set()
 
-    async def pile(self, topic: str, count: int) -> None:
+    async def pile(self, topic: str, count: int, **options: Any) -> None:
         """So many of one kind, for when there is nothing else to do."""
+        own = {"priority": 0, **options}
         for at in range(0, count, 100):
-            await self._insist([(self._ids.one(), topic, None) for _ in range(min(100, count - at))], priority=0)
+            await self._insist([(self._ids.one(), topic, None) for _ in range(min(100, count - at))], **own)
 
     async def _produce(self, over: asyncio.Event, least: int, pause: float) -> None:
         chance = self._stage.chance

@@ -7,6 +7,10 @@ class Scale(Struct, frozen=True, kw_only=True):
     jobs: int = 5000
     rate: float = 120.0  # jobs enqueued per second while faults happen
     kills: int = 100
+    last_tries: int = 3  # kills of a worker whose jobs are on their last try …
+    on_last_try: int = 2000  # … and how many those are each time
+    after_effects: int = 30  # jobs that do harm after they have returned
+    blocks: int = 12  # handlers that block an event loop
     zombies: int = 20
     restarts: int = 5  # of the database
     cuts: int = 30  # of connections

@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds until what must happen is given up
 
 LEASE, POLL, GRACE, MAINTENANCE = 2.0, 0.3, 2.0, 5.0
-OPTIONS = ("--lease", f"{LEASE}s", "--poll", f"{POLL}s", "--grace", f"{GRACE}s", "-c", "4")
+SLOTS = 4
+OPTIONS = ("--lease", f"{LEASE}s", "--poll", f"{POLL}s", "--grace", f"{GRACE}s", "-c", str(SLOTS))
 SLACK = 10.0  # seconds that a busy machine may be late
 
 
@@ -48,6 +49,7 @@ class Stage:
         self.workers: list[WorkerProcess] = []
         self.histories: list[History] = []
         self.settings = {"lease": LEASE, "poll": POLL, "grace": GRACE, "maintenance": MAINTENANCE, "slack": SLACK}
+        self.settings["slots"] = SLOTS
         self._app = app
 
     # ── Workers ──

@@ -4,11 +4,11 @@ One function per invariant, named by it. What a history has no record of is not 
 said about results, without a comparison of clocks (`monotonic_offset`) nothing about the order of things inside and
 outside of the database. Unknown is not failed: an operation whose outcome is unknown may have happened or not.
 
-Settings that it knows, all in seconds but the offset: lease, poll, maintenance, grace, cancel_grace, slack (how late a
-busy machine may be; liveness is judged only where it is given), stop_slack (the same for polite stops; none by
-default), drain_within, pause_margin, and `monotonic_offset` (microseconds to add to CLOCK_MONOTONIC to get the
-database's clock), `now` (the database's clock at the end), `keep_completed`, `keep_failed`, … (for how long maintenance
-keeps what has ended).
+Settings that it knows, all in seconds but the offset and `slots` (of each worker): lease, poll, maintenance, grace,
+cancel_grace, slack (how late a busy machine may be; liveness is judged only where it is given), stop_slack (the same
+for polite stops; none by default), drain_within, pause_margin, and `monotonic_offset` (microseconds to add to
+CLOCK_MONOTONIC to get the database's clock), `now` (the database's clock at the end), `keep_completed`, `keep_failed`,
+… (for how long maintenance keeps what has ended).
 """
 
 from collections import Counter
@@ -38,6 +38,7 @@ INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
     "X1": checker_runs.x1_a_completion_follows_a_finished_run,
     "X2": checker_runs.x2_one_execution_per_claim,
     "X3": checker_runs.x3_overlap_only_after_the_lease_was_lost,
+    "X4": checker_runs.x4_who_is_charged_for_a_crash_has_begun,
     "L1": checker_runs.l1_drained_in_time,
     "L2": checker_runs.l2_taken_back_in_time_after_a_kill,
     "L5": checker_runs.l5_at_rest_nothing_is_left,

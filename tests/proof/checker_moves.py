@@ -215,8 +215,8 @@ def s9_retries_are_bounded_and_charged_rightly(world: World) -> Found:
             given_back = step.move == "release" and str(step.said("reason")).startswith(
                 "not running"
             )  # by a supervisor
-            if given_back and any(run.ended is None for run in runs):
-                yield life.id, f"{step}: its handler was running when the worker died, and that was not charged"
+            if given_back and runs:
+                yield life.id, f"{step}: its handler had begun before the worker died, and that was not charged"
             if step.move == "requeue":
                 free = 0
             if step.move == "rescue" and before["status"] == "processing" and before["started_at"] is None:

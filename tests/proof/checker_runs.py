@@ -1,4 +1,4 @@
-"""S8, X1 to X3 and L1, L2, L5, L6: what handlers did, and when things had to happen."""
+"""S8, X1 to X4 and L1, L2, L5, L6: what handlers did, and when things had to happen."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -82,6 +82,32 @@ def x3_overlap_only_after_the_lease_was_lost(world: World) -> Found:
                 yield job_id, f"run {older.version} began after run {newer.version}"
             if older.ended is not None and older.ended > newer.begun:
                 yield from _overlap(world, older, newer)
+
+
+def x4_who_is_charged_for_a_crash_has_begun(world: World) -> Found:
+    """But for as many runs of a worker as it has slots: their handlers were about to start. Then the error says so."""
+    slots = world.history.settings.get("slots")
+    if slots is None or not world.records_runs:
+        return
+    never_ran: dict[str, list[str]] = {}
+    for life in world.lives:
+        for step in life.steps:
+            row = step.before
+            charged = step.move == "rescue" and row is not None and row["started_at"] is not None
+            if (
+                not charged
+                or row is None
+                or row["status"] != "processing"
+                or (life.id, row["version"]) in world.executions
+            ):
+                continue
+            never_ran.setdefault(row["locked_by"], []).append(life.id)
+            error = str(step.after and step.after["last_error"])
+            if not str(step.said("by")).startswith("supervisor") and "may not have begun" not in error:
+                yield life.id, f"{step}: it never ran, and its error does not say that this may be so: {error[:200]}"
+    for worker, ids in never_ran.items():
+        if len(ids) > slots:
+            yield ids[0], f"{worker} died, and {len(ids)} jobs were charged that never ran; it had {slots:g} slots"
 
 
 def _jumped(world: World, until: int) -> bool:

@@ -200,7 +200,7 @@ async def test_one_that_has_not_started_makes_room(jobs: Jobs) -> None:
 
     older, newer = take(), take()
     assert (older.concluded, newer.concluded) == (True, False)
-    assert list(worker._ahead) == [newer]
+    assert [*worker._ahead] == [newer]
     gate.set()
     assert (await ended(jobs, made.id)).status is Status.COMPLETED
     assert begun == ["run"]

@@ -1,4 +1,5 @@
-"""What a worker is doing, in memory that outlives it: its supervisor reads there which jobs had started when it died.
+"""What a worker is doing, in memory that outlives it: its supervisor reads there which runs had begun, and were not
+settled, when it died.
 
 A start mark in the database for every job would cost a write each. This costs a microsecond, and is as good for as long
 as the supervisor lives; if the machine dies with it, the suspects' own rules apply (see Run.needs_mark).
@@ -13,8 +14,9 @@ import tempfile
 import time
 
 MOST_SLOTS = 10_000  # jobs that a worker may run at once
+MOST_ENTRIES = 2 * MOST_SLOTS  # … and those that have ended and are being settled
 
-_NOWHERE = -1  # more jobs than slots, which can only be where nobody reads the board
+_NOWHERE = -1  # the board is full, or private
 _HEADER = struct.Struct("=dII")  # when the claim loop last turned; running handlers; leaked ones
 _START = 64
 # The id as text, because turning it into 16 bytes would take longer than all the rest, and the version, aligned. It is
@@ -37,10 +39,10 @@ class Board:
         return cls(bytearray(_START))
 
     @classmethod
-    def shared(cls, slots: int) -> tuple[Board, int]:
+    def shared(cls) -> tuple[Board, int]:
         """And the file descriptor by which a child process finds it."""
         with tempfile.TemporaryFile() as file:
-            size = _START + slots * _ENTRY.size
+            size = _START + MOST_ENTRIES * _ENTRY.size
             file.truncate(size)
             memory = mmap.mmap(file.fileno(), size)
             return cls(memory), os.dup(file.fileno())
@@ -67,7 +69,7 @@ class Board:
         return slot
 
     def clear(self, slot: int) -> None:
-        """The handler has ended, or was left behind."""
+        """The run is settled, or somebody else's."""
         if slot == _NOWHERE:
             return
         _VERSION.pack_into(self._memory, _START + slot * _ENTRY.size + _AT_VERSION, 0)
@@ -90,7 +92,7 @@ class Board:
         return at
 
     def running(self) -> list[tuple[str, int]]:
-        """(id, version) of the jobs whose handlers had started and not ended."""
+        """(id, version) of the runs that had begun and were not settled."""
         found = []
         for at in range(_START, len(self._memory) - _ENTRY.size + 1, _ENTRY.size):
             job_id, version = _ENTRY.unpack_from(self._memory, at)

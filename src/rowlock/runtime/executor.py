@@ -166,7 +166,7 @@ class Executor:
                     context = Context(run.job, run, self._host)
                     outcome = await self._threads.run(lambda: call_sync(run.task, context, self._middleware))
                 case "process":
-                    outcome = await self._processes.run(run.job, run.task, run)
+                    outcome = await self._processes.run(run.job, run.task, run, alone=run if run.is_suspect else None)
         except asyncio.CancelledError:
             pass  # by force; `interruption` says why
         except KeyboardInterrupt as error:  # Ctrl-C, or the handler raised it: the loop hands it on

@@ -21,6 +21,7 @@ from rowlock.client.portal import Portal
 from rowlock.context import Interruption
 from rowlock.core.lifecycle import Released, Settlement, TimedOut, Transition, decide
 from rowlock.errors import StoreError, StoreUnavailable
+from rowlock.runtime.give_back import give_back
 from rowlock.runtime.maintenance import Maintenance
 from rowlock.runtime.patience import Patience
 from rowlock.runtime.reports import write_reports
@@ -49,6 +50,8 @@ class Keeper:
         self._trust = Trust(self._settings.beat)
         self._talking: set[Run] = set()  # have said something
         self._reported = 0.0
+        self._compared = 0.0  # when we last asked the database what we hold …
+        self._unheard: list[Beat] = []  # … and what of it the worker's loop did not know
         self._retired = False
         self._asked = 0.0  # when the worker's loop was asked to turn
         self._complained = False
@@ -196,11 +199,33 @@ class Keeper:
         if looks:
             holds = await self._store.look([_beat(run) for run in looks])
             self._tell(looks, holds)
+        if now - self._compared >= self._settings.beat - self._settings.look:
+            await self._renew_unheard()
+            self._compared = now
         if now - self._reported >= min(self._settings.beat, _REPORT):
             await self._report()
         if any(not run.began and not run.concluded for run in self._held()):
             paused = {pause.topic for pause in await self._store.paused()}
             self._in_worker(lambda: self._worker.give_back(paused))
+
+    async def _renew_unheard(self) -> None:
+        """Renew what we hold by the record, and have not heard of: a blocked loop does not hear the reply to its claim.
+        What it has not heard of for two beats may be a claim whose reply was lost, or that the server carried out too
+        late: the loop looks into it once it turns. If a handler is wedged, the loop may never turn: the leases run
+        out."""
+        before, self._unheard = self._unheard, await self._held_unheard()
+        if self._unheard and not self._wedged():
+            await self._store.heartbeat(self._unheard, self._settings.lease)
+        if {(beat.id, beat.version) for beat in before} & {(beat.id, beat.version) for beat in self._unheard}:
+            self._in_worker(self._worker.rounds.look_for_lost_claims)
+
+    async def _held_unheard(self) -> list[Beat]:
+        held = await self._store.held_by(self._worker.name)
+        runs = self._worker.runs
+        return [Beat(beat.id, beat.version, False, beat.worker) for beat in held if (beat.id, beat.version) not in runs]
+
+    def _wedged(self) -> list[Run]:
+        return [run for run in self._held() if run.overdue > self._settings.wedged]
 
     async def _beat(self, runs: list[Run]) -> None:
         sent = time.monotonic()
@@ -279,7 +304,7 @@ class Keeper:
             self._asked = now
             self._in_worker(self._worker.turned)
         stuck = now - self._asked
-        wedged = [run for run in self._held() if run.overdue > self._settings.wedged]
+        wedged = self._wedged()
         if not wedged or stuck < max(1.0, 4 * self._settings.look):
             self._complained = False
             return
@@ -305,6 +330,7 @@ class Keeper:
         settlements = [Settlement(run.job.id, run.job.version, self._last_word(run), run.job.locked_by) for run in held]
         if settlements:
             await self._store.settle(settlements)
+        await give_back(self._store, await self._held_unheard(), "the worker is stuck")
         self._worker.board.wipe()
         await self._retire(_GOODBYE)
 

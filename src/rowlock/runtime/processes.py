@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 import time
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 from rowlock.core import codec
 from rowlock.core.job import Job
@@ -45,6 +46,12 @@ def refusal(task: Task[..., Any], app: str | None) -> str | None:
     return None
 
 
+class Settles(Protocol):
+    """A run that tells when its outcome is stored."""
+
+    when_settled: Callable[[], None] | None
+
+
 class Processes:
     """As many children as there are jobs at once; who asks bounds that. Belongs to an event loop.
 
@@ -59,12 +66,14 @@ class Processes:
         self._recycle_mib = recycle_mib
         self._idle: list[Process] = []  # the one that was used last comes first, so that the others may age
         self._busy: set[Process] = set()
+        self._reserved: set[Process] = set()  # have answered, and wait until that is settled
         self._burials: dict[Process, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def run(self, job: Job, task: Task[..., Any], link: ProcessLink) -> Outcome:
-        """Never raises but CancelledError, and then the child has been killed."""
+    async def run(self, job: Job, task: Task[..., Any], link: ProcessLink, *, alone: Settles | None = None) -> Outcome:
+        """Never raises but CancelledError, and then the child has been killed. `alone`: the child gets no other job
+        before this one is settled. What its handler leaves behind may kill the child after it has answered."""
         limit = self._half_of_memory if task.policy.memory is None else task.policy.memory
         start = Start(0, job, *lookup.name_of(task.function), lookup.url_of(task._jobs), link.began, link.lease)
         how = "was not needed any more"
@@ -79,7 +88,11 @@ class Processes:
             except OSError as error:
                 return Failed(f"A child process can't be started: {error}")
             if talk.answer is not None:
-                self._keep(process, talk)
+                if alone is None:
+                    self._keep(process, talk)
+                else:
+                    self._reserved.add(process)
+                    alone.when_settled = partial(self._keep, process, talk)
                 return _outcome(talk.answer)
             await self._bury(process)
             if talk.taken:
@@ -94,7 +107,7 @@ class Processes:
             self._timer.cancel()
         for process in self._busy:
             process.kill("the worker was closed")
-        for process in (*self._idle, *self._busy):
+        for process in (*self._idle, *self._busy, *self._reserved):
             self._begin_burial(process)
         self._idle.clear()
         if self._burials:
@@ -143,6 +156,7 @@ class Processes:
         return None
 
     def _keep(self, process: Process, talk: Conversation) -> None:
+        self._reserved.discard(process)
         spent = process.jobs >= self._recycle_jobs or process.used > self._recycle_mib
         if spent or self._closed or process.is_lost or isinstance(talk.answer, Missing):
             self._begin_burial(process)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from rowlock.context import Interruption
-from rowlock.core.job import Lane, Status
+from rowlock.core.job import Lane
 from rowlock.core.lifecycle import APPLIED, Answer, Failed, Released, Settlement, Transition, Verdict
 from rowlock.errors import OutcomeUnknown, StoreError
+from rowlock.runtime.give_back import give_back
 from rowlock.runtime.patience import Patience
 from rowlock.runtime.reports import write_reports
 from rowlock.runtime.run import Run
@@ -34,6 +35,7 @@ log = logging.getLogger("rowlock")
 _ROUNDS = 2  # under way at once: the database works on one while we work on the other
 _BATCH = 500  # settlements in a round, and jobs that it claims
 _PROMOTED = 1000  # jobs made ready in one statement
+_FEW = 100  # settlements that are worth a round while others wait for their start marks
 _TRIES = 5  # to settle what the database refuses
 _SHORT = 0.01  # seconds
 _LAST_WORDS = 5.0  # seconds to wait for whoever has locked a job that has said something, or is writing it
@@ -53,6 +55,7 @@ class Rounds:
         self._finished: deque[Settling] = deque()
         self._alone: deque[Settling] = deque()  # the database refused a batch in which they were
         self._asked = 0  # jobs that claims under way may bring
+        self.starting = 0  # … by claims that are the start mark as well
         self._hungry = True  # there may be work
         self._plenty = False  # the last claim brought all it asked for: there is more, so two may be under way
         self._rings = 0  # how often we were told that there may be work
@@ -63,6 +66,8 @@ class Rounds:
         self._bell: asyncio.Task[None] | None = None
         self._due: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+        self._gathered = 0.0  # when the last round began
         self._in_vain = 0  # claims in a row that found nothing but what others have locked
         self._promoted_in_vain = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,7 +82,7 @@ class Rounds:
 
     async def stop(self) -> None:
         """Whatever is not settled stays so."""
-        for timer in (self._due, self._again):
+        for timer in (self._due, self._again, self._gathering):
             if timer is not None:
                 timer.cancel()
         for task in self._tasks:
@@ -125,12 +130,28 @@ class Rounds:
         # a few milliseconds all of them will have ended: half as many rounds, of twice the size.
         if self.under_way and self._worker.is_brisk and len(self._finished) < _BATCH and not self._alone:
             return False
+        if self._worker.waits_for_marks and self._gathers():
+            return False
         if self._finished or self._alone:
             return True
         # After a lost claim the next round looks for it, alone; one beside it could claim nothing, and would spin.
         if self.claim_lost:
             return not self.under_way
         return self._may_claim()
+
+    def _gathers(self) -> bool:
+        """Runs that must wait for their start marks end a few at a time. A round for each few would cost three times as
+        much as all the rest: so there is one in 10 ms, or for a hundred of them."""
+        wait = self._gathered + _SHORT - time.monotonic()
+        if wait <= 0 or len(self._finished) >= _FEW or self._alone:
+            return False
+        if self._gathering is None:
+            self._gathering = self._worker.loop.call_later(wait, self._have_gathered)
+        return True
+
+    def _have_gathered(self) -> None:
+        self._gathering = None
+        self._signal.set()
 
     def _may_claim(self) -> bool:
         return self._hungry and self._room() > 0 and (self._plenty or not self._asked) and not self.claim_lost
@@ -162,10 +183,13 @@ class Rounds:
         looks_back = self.claim_lost and not self.under_way  # alone: a claim under way would look like a lost one
         claim = None if self._alone else self._next_claim()
         batch = [] if looks_back else self._next_batch()
-        self._asked += claim.limit if claim else 0
+        asked = claim.limit if claim else 0
+        starting = asked if claim and claim.start else 0
+        self._asked += asked
+        self.starting += starting
         self.under_way += 1
         rings = self._rings
-        sent = time.monotonic()
+        self._gathered = sent = time.monotonic()
         try:
             if looks_back:
                 await self._find_lost_claims()
@@ -179,8 +203,8 @@ class Rounds:
             log.exception("worker %s: a round failed", self._worker.name)
             self._rest(error)
         finally:
-            if claim is not None:
-                self._asked -= claim.limit
+            self._asked -= asked
+            self.starting -= starting
             self.under_way -= 1
             self._worker.look_around()
 
@@ -298,26 +322,36 @@ class Rounds:
             self._hungry = True
         self._in_vain = self._in_vain + 1 if claimed.contended and not claimed.jobs else 0
         self._promote_in(claimed.next_due)
-        runs = self._worker.hold(claimed.jobs, lease=claim.lease, marked=claim.start, sent=sent)
-        if not claim.start and (to_mark := [run for run in runs if run.needs_mark]):
-            await self._mark(to_mark)
-            runs = [run for run in runs if not run.concluded]
-        self._worker.admit(runs)
+        self._worker.admit(self._worker.hold(claimed.jobs, lease=claim.lease, marked=claim.start, sent=sent))
+
+    # ── Start marks ──
+
+    def mark(self, runs: list[Run]) -> None:
+        """Write their start marks, then call `Worker.marked`. A run that can't be marked is given back."""
+        self._spawn(self._mark(runs))
 
     async def _mark(self, runs: list[Run]) -> None:
-        """Nobody starts these before the database knows that they start: their crash must be charged."""
         try:
             beats = [Beat(run.job.id, run.job.version, True, run.job.locked_by) for run in runs]
-            holds = await self._store.heartbeat(beats, self._settings.lease)
-        except StoreError:
+            holds = await self._store.heartbeat(beats, 0.0)  # the lease stays as it is, so no index changes
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                log.exception("worker %s: start marks can't be written", self._worker.name)
             holds = [Hold.UNSEEN] * len(runs)
         for run, hold in zip(runs, holds, strict=True):
+            if run.concluded:  # cancelled, or given back, in the meantime
+                continue
             if hold in (Hold.KEPT, Hold.CANCEL):
                 run.marked = True
             elif hold is Hold.LOST:
                 self._worker.forget(run)
             else:
                 self._worker.conclude(run, Released("no start mark"))
+        self._worker.marked()
+
+    def look_for_lost_claims(self) -> None:
+        self.claim_lost = True
+        self._signal.set()
 
     async def _find_lost_claims(self) -> None:
         """Give back what a claim brought whose reply never came, rather than let it wait for its lease to run out."""
@@ -326,13 +360,7 @@ class Rounds:
         unknown = [beat for beat in held if (beat.id, beat.version) not in known]
         if unknown:
             log.warning("worker %s gives back %d jobs of a claim whose reply was lost", self._worker.name, len(unknown))
-            why = "the reply to the claim was lost"
-            back = Transition(event="released", status=Status.PENDING, delay=None, reason=why)
-            settled = await self._store.settle([_settlement(beat, back) for beat in unknown])
-            answers = zip(unknown, settled.verdicts, strict=True)
-            cancelled = [beat for beat, verdict in answers if verdict.answer is Answer.CHANGED]
-            gone = Transition(event="cancelled", status=Status.CANCELLED, reason=why)
-            await self._store.settle([_settlement(beat, gone) for beat in cancelled])
+            await give_back(self._store, unknown, "the reply to the claim was lost")
         self.claim_lost = False
 
     def _rest(self, error: Exception) -> None:
@@ -370,7 +398,3 @@ class Rounds:
         except StoreError as error:
             log.debug("promote: %s; maintenance will do it", error)
         self.wake()
-
-
-def _settlement(run: Beat, to: Transition) -> Settlement:
-    return Settlement(run.id, run.version, to, run.worker)

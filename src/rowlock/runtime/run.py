@@ -37,6 +37,7 @@ class Run:
     fiber: asyncio.Task[None] | None = None
     deadline = 0  # see Deadlines
     slot: int | None = None  # on the board
+    when_settled: Callable[[], None] | None = None  # called then, or when it turns out to be lost
     waited = False  # its handler has waited for something
     spoke = False  # the handler has said something at some time
     writing: Future[None] | None = None  # what it said is on its way to the database

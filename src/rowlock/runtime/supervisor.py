@@ -20,7 +20,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from rowlock.runtime.board import MOST_SLOTS, Board
+from rowlock.runtime.board import Board
 from rowlock.runtime.health import Health
 
 log = logging.getLogger("rowlock")
@@ -62,7 +62,7 @@ class Child:
     and the board on which it writes what it runs."""
 
     def __init__(self, command: Callable[[int, int, int, bool], Sequence[str]], restarted: bool) -> None:
-        self.board, board = Board.shared(MOST_SLOTS)  # how many it needs, only the application knows
+        self.board, board = Board.shared()
         hears, self._control = os.pipe()
         self.status, says = os.pipe()
         try:

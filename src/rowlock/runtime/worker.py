@@ -13,7 +13,6 @@ import random
 import secrets
 import socket
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -22,8 +21,9 @@ from typing import Any, Protocol
 from rowlock.client.connections import Stores
 from rowlock.context import Host, Interruption
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, Died, Failed, Outcome, Released, TimedOut, Transition, decide
+from rowlock.core.lifecycle import Completed, Failed, Outcome, Released, Transition, decide
 from rowlock.errors import InvalidInput
+from rowlock.runtime.ahead import Ahead
 from rowlock.runtime.board import Board
 from rowlock.runtime.executor import Executor
 from rowlock.runtime.handlers import RunMiddleware
@@ -92,7 +92,9 @@ class Worker:
         self._host = host
         self._stores = stores
         self._app = app
-        self._ahead: deque[Run] = deque()  # claimed, not started; in the order in which they are to start
+        self._ahead = Ahead()
+        self._startable = self._ahead.startable
+        self._asks = False  # start marks are about to be asked for
         self._running = 0
         self._mean: float | None = None  # seconds that a handler runs
         self._last_end = 0.0  # when one last ended
@@ -188,6 +190,11 @@ class Worker:
         return self._executor.chains
 
     @property
+    def waits_for_marks(self) -> bool:
+        """Are there runs that can't start before their start marks are written?"""
+        return self._ahead.waits_for_marks
+
+    @property
     def leaked(self) -> int:
         return self._executor.leaked
 
@@ -244,25 +251,43 @@ class Worker:
             self.interrupted(run)
 
     def admit(self, runs: list[Run]) -> None:
-        """They may start."""
-        in_order = not self._ahead or not runs or _turn(self._ahead[-1]) <= _turn(runs[0])
-        self._ahead.extend(runs)
-        if not in_order:  # a claim brings its jobs in order; only one that brings more urgent ones is worth a sort
-            self._ahead = deque(sorted(self._ahead, key=_turn))
+        """They may start, in their turn."""
+        self._ahead.add(runs)
         if self.stopping:  # we asked for them before we knew
             self._give_back(runs, "shutdown")
         self._fill()
 
+    def marked(self) -> None:
+        """The start marks that we have asked for are written, or the runs concluded."""
+        self._ahead.marked()
+        if self.stopping:
+            self._give_back(list(self._ahead), "shutdown")
+        self._fill()
+
     def _fill(self) -> None:
-        while self._ahead and not self._executor.comes_to(self._ahead[0]) and (run := self._following()) is not None:
+        waiting = self._startable
+        while waiting and not self._executor.comes_to(waiting[0]) and (run := self._following()) is not None:
             self._executor.start(run)
+        if self._ahead.unmarked:
+            self._ask_for_marks()
         self.rounds.turn()
+
+    def _ask_for_marks(self) -> None:
+        """At the end of this turn of the loop: short handlers have ended by then, and there is room for more."""
+        if not self._asks:
+            self._asks = True
+            self.loop.call_soon(self._ask_for_marks_now)
+
+    def _ask_for_marks_now(self) -> None:
+        self._asks = False
+        if runs := self._ahead.to_mark(max(1, self._slots() - self.rounds.starting)):
+            self.rounds.mark(runs)
 
     def _following(self) -> Run | None:
         """The run that is to start next, if there is a slot for it, which is its own from now on."""
         slots = self.settings.concurrency - self._executor.leaked
-        while self._ahead and self._running < slots:
-            run = self._ahead.popleft()
+        while self._startable and self._running < slots:
+            run = self._startable.popleft()
             if run.concluded or run.interruption is not None:
                 continue
             if time.monotonic() - run.renewed >= run.lease:  # we were held up: others may have it by now
@@ -273,14 +298,14 @@ class Worker:
         return None
 
     def _begins(self, run: Run) -> None:
-        """Not when it got its slot: if a neighbour kills this process before its turn comes, it has done nothing."""
+        """It is on the board from here until its settle is acknowledged: what a handler leaves behind may kill this
+        process after it has returned. Not from when it got its slot: if a neighbour kills this process before its turn
+        comes, it has done nothing."""
         run.slot = self.board.put(run.job.id, run.job.version)
 
     def _done(self, run: Run, outcome: Outcome | None) -> None:
         """A handler has ended, or was left behind."""
         self._running -= 1
-        if isinstance(outcome, Completed) or not _is_crash(run, outcome):
-            self.clear(run)
         assert run.ran is not None  # noqa: S101 - narrows the type
         self._last_end = run.began + run.ran
         self._mean = run.ran if self._mean is None else 0.9 * self._mean + 0.1 * run.ran
@@ -290,19 +315,26 @@ class Worker:
             self.conclude(run, outcome)
         if self._executor.leaked:
             self._check_leaks()
-        if self._ahead and not self._executor.comes_to(self._ahead[0]):
+        if self._startable and not self._executor.comes_to(self._startable[0]):
             self._fill()
+        elif self._ahead.unmarked:
+            self._ask_for_marks()
 
     def clear(self, run: Run) -> None:
-        """If this process dies from now on, that is not this run's fault."""
+        """If this process dies from now on, this run is not charged for it."""
         if run.slot is not None:
             self.board.clear(run.slot)
             run.slot = None
+        if run.when_settled is not None:
+            run.when_settled()
+            run.when_settled = None
 
     def conclude(self, run: Run, outcome: Outcome) -> None:
         """What it means for the job; to be settled with the next round."""
         run.concluded = True
         run.outcome = outcome
+        if isinstance(outcome, Released):
+            self.clear(run)  # a stop costs nothing, even if this process dies before it is settled
         to = self._decide(run, outcome)
         self.rounds.settle(run, to)
         if to.error is not None:
@@ -358,7 +390,7 @@ class Worker:
         if run.began:
             self._executor.enforce(run)
         elif not run.concluded:  # claimed ahead
-            self._drop_ahead([run])
+            self._ahead.drop([run])
             if run.interruption is Interruption.LOST:
                 self.forget(run)
             else:
@@ -375,23 +407,9 @@ class Worker:
 
     def _give_back(self, runs: list[Run], reason: str) -> None:
         if runs:
-            self._drop_ahead(runs)
+            self._ahead.drop(runs)
             for run in runs:
                 self.conclude(run, Released(reason))
-
-    def _drop_ahead(self, runs: list[Run]) -> None:
-        gone = {id(run) for run in runs}
-        self._ahead = deque(run for run in self._ahead if id(run) not in gone)
-
-
-def _is_crash(run: Run, outcome: Outcome | None) -> bool:
-    """Should this process die before that is settled, it would be lost, and the job run once more for nothing: so it
-    stays on the board until then, and the supervisor sees to it."""
-    return isinstance(outcome, Died) or (run.kind == "process" and isinstance(outcome, TimedOut))
-
-
-def _turn(run: Run) -> tuple[int, datetime, str]:
-    return -run.job.priority, run.job.run_at, run.job.id
 
 
 def _chosen(tasks: Mapping[str, Task[..., Any]], topics: tuple[str, ...] | None) -> dict[str, Task[..., Any]]:

@@ -52,10 +52,10 @@ async def administer(stage: Stage, jobs: Jobs, count: int, ids: IdMaker) -> dict
     return doses
 
 
-def alive(stage: Stage) -> Iterator[bool]:
+def alive(stage: Stage, processes: int = PROCESSES) -> Iterator[bool]:
     for worker in stage.workers:
         assert worker.process.poll() is None, f"the supervisor has ended:\n{worker.output[-4000:]}"
-        yield len(worker.children()) >= PROCESSES
+        yield len(worker.children()) >= processes
 
 
 def died(world: World, doses: dict[str, int]) -> Iterator[Violation]:

@@ -1,0 +1,77 @@
+"""Runs that are claimed and not started, in the order in which they are to start.
+
+A run whose crash must be charged (see Run.needs_mark) may not start before the database has its start mark. The mark is
+written right before the start, for at most as many runs as there are slots: if the worker dies, no more jobs than that
+are charged for a run that never began.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from rowlock.runtime.run import Run
+
+
+class Ahead:
+    """Belongs to the worker's event loop. `startable`: they may start now. The worker takes runs out by itself, so
+    it is always the same deque."""
+
+    def __init__(self) -> None:
+        self.startable: deque[Run] = deque()
+        self.unmarked: deque[Run] = deque()  # their start mark has not been asked for
+        self._marking: list[Run] = []  # their start mark has been asked for
+
+    def __len__(self) -> int:
+        return len(self.startable) + len(self.unmarked) + len(self._marking)
+
+    def __iter__(self) -> Iterator[Run]:
+        """All of them; those that may start come first."""
+        return iter((*self.startable, *self._marking, *self.unmarked))
+
+    @property
+    def waits_for_marks(self) -> bool:
+        return bool(self._marking or self.unmarked)
+
+    def add(self, runs: list[Run]) -> None:
+        if unmarked := [run for run in runs if run.needs_mark]:
+            _merge(self.unmarked, unmarked)
+            runs = [run for run in runs if not run.needs_mark]
+        _merge(self.startable, runs)
+
+    def drop(self, runs: Iterable[Run]) -> None:
+        """They will not start. One whose mark is being written is left out by `marked`: it has been concluded."""
+        gone = {id(run) for run in runs}
+        for waiting in (self.startable, self.unmarked):
+            kept = [run for run in waiting if id(run) not in gone]
+            waiting.clear()
+            waiting.extend(kept)
+
+    def to_mark(self, slots: int) -> list[Run]:
+        """The runs whose start mark is to be written now; call `marked` after that. Empty while other marks are being
+        written, or enough runs may start: the next marks are written while the last half of them runs."""
+        ready = len(self.startable)
+        if self._marking or 2 * ready > slots:
+            return []
+        self._marking = [self.unmarked.popleft() for _ in range(min(slots - ready, len(self.unmarked)))]
+        return list(self._marking)
+
+    def marked(self) -> None:
+        """The runs of the last `to_mark` have their mark, or have been concluded without it."""
+        runs, self._marking = self._marking, []
+        _merge(self.startable, [run for run in runs if not run.concluded])
+
+
+def _merge(waiting: deque[Run], runs: list[Run]) -> None:
+    """A claim brings its jobs in order: only one that brings more urgent ones is worth a sort."""
+    in_order = not waiting or not runs or _turn(waiting[-1]) <= _turn(runs[0])
+    waiting.extend(runs)
+    if not in_order:
+        runs = sorted(waiting, key=_turn)
+        waiting.clear()
+        waiting.extend(runs)
+
+
+def _turn(run: Run) -> tuple[int, datetime, str]:
+    return -run.job.priority, run.job.run_at, run.job.id

@@ -1,0 +1,41 @@
+"""Jobs on their last try, short ones, of which a worker claims hundreds ahead; and kill -9 of the supervisor and its
+worker in the same moment. A job whose handler had begun is a dead letter. All others run: no more jobs than the worker
+has slots may be charged for a run that never began (X4)."""
+
+from rowlock.jobs import Jobs
+from tests.faults.load import Load
+from tests.faults.places import staged
+from tests.faults.results import Result
+from tests.faults.stage import PATIENCE, Stage
+from tests.faults.suites import Cell
+from tests.proof.lives import World
+from tests.runtime.system.fleet import until
+
+AHEAD = 50  # jobs that the worker must hold when it is killed: far more than it has slots
+
+
+async def run(cell: Cell) -> Result:
+    async with staged(cell) as stage, Jobs(stage.url) as jobs:
+        load = Load(stage, jobs, {"quick": {}})
+        for _ in range(cell.scale.last_tries):
+            await load.pile("quick", cell.scale.on_last_try, max_retries=0)
+            worker = stage.launch()
+            await until(lambda: holds_many(stage), what="a worker to claim ahead", patience=PATIENCE)
+            stage.kill_machine(worker)
+        await stage.start_workers(1)
+        await stage.drained()
+        await stage.stop_all()
+        result = await stage.judged(cell.result())
+        result.figures |= dead_letters(World(stage.histories[-1]))
+        return result
+
+
+async def holds_many(stage: Stage) -> bool:
+    [(held,)] = await stage.tables.fetch("SELECT count(*) FROM _jobs WHERE locked_until IS NOT NULL")
+    return bool(held >= AHEAD)
+
+
+def dead_letters(world: World) -> dict[str, float]:
+    dead = [job_id for job_id, row in world.history.jobs.items() if row["status"] == "expired"]
+    ran = {job_id for job_id, _ in world.executions}
+    return {"dead letters": len(dead), "of which never ran": len(set(dead) - ran)}
