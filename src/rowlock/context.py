@@ -11,8 +11,8 @@ def embed(ctx: Context, file_id: str) -> int:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Protocol, Unpack
@@ -20,7 +20,16 @@ from typing import Any, Protocol, Unpack
 from rowlock.core import codec
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Settlement, Transition
-from rowlock.errors import Cancelled, InvalidInput, LeaseLost, TimeLimit, WorkerStopping, WrongContext
+from rowlock.errors import (
+    Cancelled,
+    InvalidInput,
+    LeaseLost,
+    StoreFull,
+    StoreUnavailable,
+    TimeLimit,
+    WorkerStopping,
+    WrongContext,
+)
 from rowlock.stores.base import Enqueued, Guard
 from rowlock.tasks import EnqueueOptions, Enqueues
 
@@ -75,6 +84,7 @@ class Context:
     """One run of a job. Belongs to the handler it was given to, for as long as that runs."""
 
     _open: tuple[Guard, ...] = ()  # of transactions
+    _outage: BaseException | None = None  # what the handler heard when the jobs' database went away
 
     def __init__(self, job: Job, link: Link, host: Host) -> None:
         self.job = job
@@ -134,12 +144,14 @@ class Context:
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
         """Enqueue another job, which inherits scope, scope_id and trace. With `conn=`, in that transaction."""
-        return await self._host.enqueue(topic, payload, **self._inherit(options))
+        with self.noticing_outages():
+            return await self._host.enqueue(topic, payload, **self._inherit(options))
 
     async def fence(self, conn: Any) -> None:
         """Last statement before COMMIT in a transaction of yours: LeaseLost if this run is not the job's any more. Then
         let it roll back. Nobody can take the job from here to the end of the transaction."""
-        await self._host.fence(self._guard(), conn)
+        with self.noticing_outages():
+            await self._host.fence(self._guard(), conn)
 
     def transaction(self) -> FencedTransaction:
         """A connection to the jobs' database, in a transaction that only commits while this run holds its lease.
@@ -183,11 +195,33 @@ class Context:
         }
         return {**inherited, **options}  # type: ignore[typeddict-item]
 
+    # ── The database goes away ──
+
+    @contextmanager
+    def noticing_outages(self) -> Iterator[None]:
+        """What is raised in here because the database is away, or full, is not the handler's fault."""
+        try:
+            yield
+        except (StoreUnavailable, StoreFull) as error:
+            self._outage = error
+            raise
+
+    def is_cut_off(self, error: BaseException) -> bool:
+        """Did the handler raise this because the jobs' own database went away?"""
+        while self._outage is not None and error is not self._outage:
+            following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+            if following is None:
+                return False
+            error = following
+        return self._outage is not None
+
     def _begun(self, guard: Guard) -> None:
         self._open = (*self._open, guard)
 
-    def _ended(self, guard: Guard, *, committed: bool) -> None:
+    def _ended(self, guard: Guard, *, committed: bool, error: BaseException | None) -> None:
         self._open = tuple(one for one in self._open if one is not guard)
+        if guard.outage and error is not None:
+            self._outage = error
         if committed and guard.completion is not None:
             self._link.completed = True
 
@@ -202,11 +236,13 @@ class SyncContext:
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
         """See Context.enqueue."""
-        return self._context._host.sync.enqueue(topic, payload, **self._context._inherit(options))
+        with self._context.noticing_outages():
+            return self._context._host.sync.enqueue(topic, payload, **self._context._inherit(options))
 
     def fence(self, conn: Any) -> None:
         """See Context.fence."""
-        self._context._host.fence_sync(self._context._guard(), conn)
+        with self._context.noticing_outages():
+            self._context._host.fence_sync(self._context._guard(), conn)
 
 
 class FencedTransaction:
@@ -220,8 +256,9 @@ class FencedTransaction:
         self._entered: Any = None
 
     async def __aenter__(self) -> Any:
-        self._entered = await self._host.transaction(self._guard, self._longest)
-        conn = await self._entered.__aenter__()
+        with self._context.noticing_outages():
+            self._entered = await self._host.transaction(self._guard, self._longest)
+            conn = await self._entered.__aenter__()
         self._context._begun(self._guard)
         return conn
 
@@ -231,16 +268,18 @@ class FencedTransaction:
         committed = False
         lost = self._context._lost() if error is None else None
         try:
-            await self._entered.__aexit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
+            with self._context.noticing_outages():
+                await self._entered.__aexit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
             committed = error is None and lost is None
         finally:
-            self._context._ended(self._guard, committed=committed)
+            self._context._ended(self._guard, committed=committed, error=error)
         if lost:
             raise lost
 
     def __enter__(self) -> Any:
-        self._entered = self._host.sync_transaction(self._guard, self._longest)
-        conn = self._entered.__enter__()
+        with self._context.noticing_outages():
+            self._entered = self._host.sync_transaction(self._guard, self._longest)
+            conn = self._entered.__enter__()
         self._context._begun(self._guard)
         return conn
 
@@ -250,9 +289,10 @@ class FencedTransaction:
         committed = False
         lost = self._context._lost() if error is None else None
         try:
-            self._entered.__exit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
+            with self._context.noticing_outages():
+                self._entered.__exit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
             committed = error is None and lost is None
         finally:
-            self._context._ended(self._guard, committed=committed)
+            self._context._ended(self._guard, committed=committed, error=error)
         if lost:
             raise lost

@@ -39,6 +39,7 @@ SUITES = {
     "poison": Suite("poison"),
     "xmin": Suite("xmin", POSTGRES, "it has no snapshots that hold vacuum back"),
     "deploys": Suite("deploys"),
+    "stops": Suite("stops"),
     "race": Suite("race"),
     "failover": Suite("failover", POSTGRES),
     "lagging": Suite("lagging", POSTGRES),

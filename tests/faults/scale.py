@@ -9,7 +9,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     kills: int = 100
     last_tries: int = 3  # kills of a worker whose jobs are on their last try …
     on_last_try: int = 2000  # … and how many those are each time
-    after_effects: int = 30  # jobs that do harm after they have returned
+    after_effects: int = 10  # jobs that do harm after they have returned: each costs a worker process
     blocks: int = 12  # handlers that block an event loop
     zombies: int = 20
     restarts: int = 5  # of the database

@@ -367,5 +367,21 @@ def unmarked_suspects(seeds: Iterable[int]) -> None:
     assert judged
 
 
+def marked_and_not_begun() -> None:
+    test_simulation.test_no_more_jobs_than_slots_are_marked_and_have_not_begun()
+
+
+def unsettled_on_the_board() -> None:
+    test_simulation.test_a_run_is_on_the_board_until_it_is_settled()
+
+
+def unheard_claims() -> None:
+    test_simulation.test_a_claim_that_a_blocked_thread_has_not_heard_of_is_renewed()
+
+
+def late_claims() -> None:
+    test_simulation.test_a_claim_that_nobody_has_asked_for_any_more_is_given_back()
+
+
 def blocked_loops() -> None:
     test_simulation.test_a_handler_that_blocks_its_thread_for_longer_than_a_lease_keeps_its_job()

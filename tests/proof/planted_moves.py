@@ -187,6 +187,14 @@ def a_handler_that_died_with_its_worker_and_was_given_back(garden: Garden) -> No
     garden.history.executions.append(Execution(step.before["locked_by"], life.id, step.version, step.at, None))
 
 
+@breaks("S9")
+def a_handler_that_had_ended_and_was_given_back_unsettled(garden: Garden) -> None:
+    life, step = garden.step("release")
+    assert step.before is not None
+    garden.entry(step, reason="not running: killed by SIGKILL")
+    garden.history.executions.append(Execution(step.before["locked_by"], life.id, step.version, step.at, step.at))
+
+
 @breaks("S10")
 def a_rescue_before_the_lease_ended(garden: Garden) -> None:
     _, step = garden.step("rescue", lambda _, step: step.said("by") == "m1")

@@ -1,7 +1,9 @@
 """What handlers must not have done, and what must not take too long."""
 
+from typing import Any
+
 from tests.proof.history import Execution, Fault
-from tests.proof.lives import HELD
+from tests.proof.lives import HELD, Step
 from tests.proof.planting import HOUR, Garden, breaks
 
 
@@ -96,6 +98,30 @@ def a_robbed_run_that_was_never_told(garden: Garden) -> None:
 def runs_in_the_wrong_order(garden: Garden) -> None:
     older = _run_ended_by(garden, "fail")
     garden.swap(older, begun=_following(garden, older).begun + 1, ended=None)
+
+
+def _was_charged(row: dict[str, Any]) -> bool:
+    return row["started_at"] is not None and bool(row["status"] == "processing")
+
+
+def _never_ran(garden: Garden) -> Step:
+    """The rescue of a run that was charged; as if its handler had never begun."""
+    life, step = garden.step("rescue", lambda _, step: _was_charged(step.before or {}) and step.said("by") == "m1")
+    runs = garden.history.executions
+    garden.history.executions = [one for one in runs if (one.job_id, one.version) != (life.id, step.version)]
+    return step
+
+
+@breaks("X4")
+def a_run_that_never_began_was_charged(garden: Garden) -> None:
+    _never_ran(garden)
+    garden.history.settings["slots"] = 0
+
+
+@breaks("X4")
+def the_error_of_a_run_that_never_began_does_not_say_so(garden: Garden) -> None:
+    garden.alter(_never_ran(garden), after={"last_error": "it crashed"})
+    garden.history.settings["slots"] = 100
 
 
 @breaks("L1")

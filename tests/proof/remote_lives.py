@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from rowlock.access import tokens
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Snoozed, TimedOut
+from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Released, Snoozed, TimedOut
 from rowlock.http.app import Api
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Store
@@ -164,7 +164,7 @@ class RemoteLives(RandomLives):
                 return "fail", {"error": "boom", "final": final, "delay": self.random.choice([0.0, 9.0])}
             case Snoozed():
                 return "snooze", {"seconds": 3.0}
-            case Released():
+            case Released() | CutOff():
                 return "release", {}
             case GaveUp():
                 return "give-up", {"reason": outcome.reason}

@@ -20,6 +20,9 @@ import rowlock.stores.postgres.store
 import rowlock.stores.sqlite.database
 from rowlock.core import lifecycle
 from rowlock.core.job import HELD, Status
+from rowlock.runtime.ahead import Ahead
+from rowlock.runtime.keeper import Keeper
+from rowlock.runtime.rounds import Rounds
 from rowlock.runtime.run import Run
 from rowlock.runtime.worker import Worker
 from rowlock.stores.base import Rescued
@@ -431,6 +434,31 @@ def no_start_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Run, "needs_mark", property(lambda self: False))
 
 
+def marks_for_all_that_is_claimed_ahead(patch: pytest.MonkeyPatch) -> None:
+    to_mark = Ahead.to_mark
+    patch.setattr(Ahead, "to_mark", lambda self, _: to_mark(self, 1_000_000))
+
+
+def off_the_board_when_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
+    done = Worker._done
+
+    def sabotaged(self: Worker, run: Run, outcome: Any) -> None:
+        self.clear(run)
+        done(self, run, outcome)
+
+    patch.setattr(Worker, "_done", sabotaged)
+
+
+def renew_only_what_the_loop_knows(patch: pytest.MonkeyPatch) -> None:
+    async def sabotaged(self: Keeper) -> None: ...
+
+    patch.setattr(Keeper, "_renew_unheard", sabotaged)
+
+
+def never_look_for_claims_that_came_late(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rounds, "look_for_lost_claims", lambda self: None)
+
+
 def heartbeats_on_the_event_loop(patch: pytest.MonkeyPatch) -> None:
     init = Machine.__init__
 
@@ -443,5 +471,9 @@ def heartbeats_on_the_event_loop(patch: pytest.MonkeyPatch) -> None:
 
 WORKERS: tuple[tuple[Switch, Callable[[], None]], ...] = (
     (no_start_mark, lambda: red.unmarked_suspects(range(1, 20))),
+    (marks_for_all_that_is_claimed_ahead, red.marked_and_not_begun),
+    (off_the_board_when_the_handler_has_ended, red.unsettled_on_the_board),
+    (renew_only_what_the_loop_knows, red.unheard_claims),
+    (never_look_for_claims_that_came_late, red.late_claims),
     (heartbeats_on_the_event_loop, red.blocked_loops),
 )

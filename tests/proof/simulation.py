@@ -149,6 +149,7 @@ def _history(world: World, plan: Plan, drained: bool) -> History:
         "cancel_grace": settings.cancel_grace,
         "maintenance": settings.maintenance,
         "notice": settings.notice,
+        "slots": settings.concurrency,
         "now": float(world.database_clock()),
     }
     if not jumped:

@@ -103,8 +103,6 @@ def _robbed(world: World, machine: Machine, taking: Taking, run: Execution | Non
         return None
     rescuer = world.machines[taking.by]
     troubles = excuses(machine, machine.keeper) + (rescuer.keeper.holds if outages else [])
-    if run is None and overlaps(excuses(machine, machine.main), _seconds(taking.row["claimed_at"]), until):
-        return None  # its thread was blocked since the claim: it has not even heard that it has the job
     return None if overlaps(troubles, since, until) else "ROBBED"
 
 

@@ -229,7 +229,7 @@ class World:
     async def take_back(self, machine: Machine, *, blameless: bool = False) -> None:
         """As the supervisor does after a death."""
         assert machine.worker is not None
-        order = Rescue("", machine.name, machine.worker.board.running(), "was killed", blameless)
+        order = Rescue("", machine.name, machine.worker.board.running(), "was killed", blameless, 60.0)
         for _ in range(10):
             try:
                 await rescue.rescue(order)

@@ -15,16 +15,17 @@ import pytest
 
 from rowlock.client.enqueue import safe_insert
 from rowlock.client.group import Group
-from rowlock.core.job import new_job
+from rowlock.core.job import Lane, new_job
 from rowlock.errors import OutcomeUnknown
 from rowlock.runtime.settings import WorkerSettings
-from rowlock.stores.base import Store
+from rowlock.stores.base import Claim, Store
 from tests.proof.simulation import simulate, simulate_all
 from tests.proof.simulation_loop import Stuck, VirtualLoop
 from tests.proof.simulation_sabotage import SABOTAGES, Break
 from tests.proof.simulation_store import Line, Weather
 from tests.proof.simulation_world import World, inhabited
 
+SLOTS = 2
 CHUNK = 50  # seeds of one test, so that several processes share them
 SEEDS = 100
 ALL_SEEDS = 20_000
@@ -138,6 +139,69 @@ def test_a_handler_that_blocks_its_thread_for_longer_than_a_lease_keeps_its_job(
         await asyncio.sleep(20.0)
         assert [run.version for run in world.runs] == [1]
         assert world.database.stats().topics["mails"].completed == 1
+
+    in_a_world(story)
+
+
+def test_a_claim_that_a_blocked_thread_has_not_heard_of_is_renewed() -> None:
+    async def story(world: World) -> None:
+        sleeper = await world.boot()
+        world.database.insert([new_job(world.ids.one(), "mails", {"steps": ["work 0.1"]})])
+        while not world.database.held_by(sleeper.name):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        sleeper.main.hold(12.0)  # its keeper goes on
+        await world.boot()
+        await asyncio.sleep(20.0)
+        assert [(run.worker, run.version) for run in world.runs] == [(sleeper.name, 1)]
+
+    in_a_world(story)
+
+
+def test_a_claim_that_nobody_has_asked_for_any_more_is_given_back() -> None:
+    """The server carried it out after the worker had given up. It must not be renewed for ever."""
+
+    async def story(world: World) -> None:
+        machine = await world.boot()
+        [made] = world.database.insert([new_job(world.ids.one(), "mails", {"steps": ["work 0.1"]})])
+        world.database.claim(Claim(machine.name, (Lane("mails"),), 1, world.settings.lease))
+        await asyncio.sleep(5 * world.settings.lease)
+        assert [(run.worker, run.version) for run in world.runs] == [(machine.name, 2)]
+        assert world.database.get([made.id])[made.id].crashes == 0
+
+    in_a_world(story)
+
+
+def test_no_more_jobs_than_slots_are_marked_and_have_not_begun() -> None:
+    """Jobs on their last try, at every moment: if their worker dies, those that are marked are dead letters."""
+
+    async def story(world: World) -> None:
+        machine = await world.boot()
+        job = {"steps": ["work 0.001"]}
+        world.database.insert([new_job(world.ids.one(), "mails", job, max_retries=0) for _ in range(300)])
+        most_held = 0
+        while len(world.runs) < 300:
+            await asyncio.sleep(0.001)
+            held = world.database.held_by(machine.name)
+            most_held = max(most_held, len(held))
+            assert len({beat.id for beat in held if beat.started} - {run.job_id for run in world.runs}) <= SLOTS
+        assert most_held > 10 * SLOTS
+
+    in_a_world(story, concurrency=SLOTS)
+
+
+def test_a_run_is_on_the_board_until_it_is_settled() -> None:
+    """What its handler left behind may kill the process until then."""
+
+    async def story(world: World) -> None:
+        machine = await world.boot()
+        assert machine.worker is not None
+        [made] = world.database.insert([new_job(world.ids.one(), "mails", {"steps": ["work 0.1"]})])
+        while not (world.runs and world.runs[0].ended):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        assert machine.worker.board.running() == [(made.id, 1)]
+        await asyncio.sleep(5.0)
+        assert world.database.stats().topics["mails"].completed == 1
+        assert machine.worker.board.running() == []
 
     in_a_world(story)
 

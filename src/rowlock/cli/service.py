@@ -30,6 +30,7 @@ from rowlock.runtime.worker import Worker
 log = logging.getLogger("rowlock")
 
 _STUCK = 0.3  # seconds in which an event loop turns that is not stuck
+_CLOSE = 0.3  # seconds to hang up politely
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -77,6 +78,9 @@ class Service:
                     raise
                 # A handler raised it, or a task that it has made; asyncio hands it to whoever runs the loop.
                 log.error("a handler raised %r in the event loop: ignored", error)
+            except asyncio.CancelledError:
+                log.error("a handler has cancelled the tasks of its worker: this process ends")
+                return 1
 
     async def _serve(self, jobs: Jobs, worker: Worker) -> int:
         try:
@@ -91,7 +95,9 @@ class Service:
         )
         await self._asked.wait()
         await worker.stop()
-        await jobs.close()
+        with suppress(TimeoutError):  # everything is settled, or can't be: a database that is away must not keep us
+            async with asyncio.timeout(_CLOSE):
+                await jobs.close()
         log.info("worker %s has stopped", worker.name)
         return LEFT_JOBS if worker.has_left_jobs else self._exit_code
 

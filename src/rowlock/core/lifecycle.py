@@ -25,6 +25,7 @@ FAILED, EXPIRED, CANCELLED = Status.FAILED, Status.EXPIRED, Status.CANCELLED
 
 MAX_HISTORY = 100  # entries kept on the row; what is dropped is counted
 MAX_HISTORY_ERROR = 4096  # bytes of an error that go into its history entry; last_error has it whole
+OUTAGE_DELAY = 2.0  # seconds until a job that was cut off from the database runs again
 CRASH_ERROR = "Task timed out (worker crashed?)"
 EXPIRED_ERROR = "Expired: not started before expires_at"
 
@@ -118,13 +119,19 @@ class Released(Struct, frozen=True):
     reason: str = "shutdown"
 
 
+class CutOff(Struct, frozen=True):
+    """The jobs' own database went away while the handler used it through its Context. Costs no retry."""
+
+    error: str
+
+
 class GaveUp(Struct, frozen=True):
     """The handler stopped because the job was cancelled, or cancelled itself."""
 
     reason: str | None = None
 
 
-Outcome = Completed | Failed | TimedOut | Snoozed | Released | GaveUp
+Outcome = Completed | Failed | TimedOut | Snoozed | Released | CutOff | GaveUp
 
 
 class Transition(Struct, frozen=True, kw_only=True):
@@ -193,6 +200,9 @@ def decide(
         case Released():
             reason = codec.clean_text(outcome.reason, MAX_HISTORY_ERROR)
             return Transition(event="released", status=PENDING, delay=None, ran=ran, reason=reason)
+        case CutOff():
+            reason = codec.clean_text(f"The database was away: {outcome.error}", MAX_HISTORY_ERROR)
+            return Transition(event="released", status=PENDING, delay=OUTAGE_DELAY, ran=ran, reason=reason)
         case GaveUp():
             said = None if outcome.reason is None else codec.clean_text(str(outcome.reason), MAX_HISTORY_ERROR)
             return Transition(event="cancelled", status=CANCELLED, ran=ran, reason=said)

@@ -21,13 +21,14 @@ from queue import SimpleQueue
 
 from rowlock.context import Context, Interruption
 from rowlock.core import codec
-from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Snoozed, unfit_result, unfit_snooze
+from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Snoozed, unfit_result, unfit_snooze
 from rowlock.errors import InvalidInput
 from rowlock.runtime import lookup
 from rowlock.runtime.handlers import call_async, call_sync, outcome_of
 from rowlock.runtime.wire import (
     ORPHANED,
     Answer,
+    Away,
     Committed,
     FromChild,
     Inbox,
@@ -249,6 +250,8 @@ def answer_of(outcome: Outcome) -> Answer:
                 return Returned(None if result is None else codec.encode(result, "result"))
             case Snoozed(until):
                 return _later(until)
+            case CutOff(error):
+                return Away(codec.clean_text(error))
             case GaveUp(reason):
                 return Stopped(_text(reason))
             case Failed():

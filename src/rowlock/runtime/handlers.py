@@ -12,7 +12,7 @@ from typing import Any
 
 from rowlock.context import Context
 from rowlock.core import codec
-from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Snoozed
+from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Snoozed
 from rowlock.errors import Cancelled, Final, InvalidInput, Snooze
 from rowlock.tasks import Task
 
@@ -41,7 +41,7 @@ def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMi
         if around is not None:
             around.returned(result)
     except BaseException as error:
-        return outcome_of(error)
+        return _outcome(error, context)
     return Completed(result)
 
 
@@ -77,7 +77,7 @@ async def call_async(
             raise
         return outcome_of(error)  # something that the handler awaited was cancelled, not the handler
     except BaseException as error:
-        return outcome_of(error)
+        return _outcome(error, context)
     return Completed(result)
 
 
@@ -156,6 +156,13 @@ class Around:
 
 class BadPayload(Exception):
     """Retried, not final: a worker with newer code may know what to do with it."""
+
+
+def _outcome(error: BaseException, context: Context) -> Outcome:
+    outcome = outcome_of(error)
+    if isinstance(outcome, Failed) and not outcome.final and context.is_cut_off(error):
+        return CutOff(outcome.error.rpartition("\n")[2])
+    return outcome
 
 
 def outcome_of(error: BaseException) -> Outcome:

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from rowlock.core import codec
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, Died, Failed, GaveUp, Outcome, Snoozed
+from rowlock.core.lifecycle import Completed, CutOff, Died, Failed, GaveUp, Outcome, Snoozed
 from rowlock.runtime import lookup, memory
 from rowlock.runtime.process import Conversation, Process, ProcessLink
-from rowlock.runtime.wire import Answer, Later, Missing, Raised, Returned, Setup, Start, Stopped
+from rowlock.runtime.wire import Answer, Away, Later, Missing, Raised, Returned, Setup, Start, Stopped
 from rowlock.tasks import Task
 
 _TRIES = 3  # children that may die before they have taken the job
@@ -209,6 +209,8 @@ def _outcome(answer: Answer) -> Outcome:
             return Completed(None if result is None else codec.decode(result))
         case Raised(error, final):
             return Failed(error, final=final)
+        case Away(error):
+            return CutOff(error)
         case Later(until):
             return Snoozed(until)
         case Stopped(reason):

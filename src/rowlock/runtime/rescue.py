@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
+from contextlib import suppress
 
 import msgspec
 
@@ -26,7 +28,6 @@ from rowlock.stores.base import Beat, Rescued, Store
 log = logging.getLogger("rowlock")
 
 _BATCH = 500
-_TRIES = 10  # then the leases run out, and any worker's maintenance does it
 
 
 async def rescue(order: Rescue) -> tuple[int, int]:
@@ -76,16 +77,19 @@ async def _rescue(store: Store, order: Rescue) -> list[Rescued]:
 async def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Rescue)
     patience = Patience(f"rescue of {order.worker}", 2.0)
-    for _ in range(_TRIES):
-        try:
-            held, charged = await rescue(order)
-        except StoreError as error:
-            await asyncio.sleep(patience.failed(error))
-        else:
-            log.warning("took back %d jobs of worker %s, %d of them are charged", held, order.worker, charged)
-            return
+    with suppress(TimeoutError):  # then the leases run out, and any worker's maintenance does it
+        async with asyncio.timeout(order.seconds):
+            while True:
+                try:
+                    held, charged = await rescue(order)
+                except StoreError as error:
+                    await asyncio.sleep(patience.failed(error))
+                else:
+                    log.warning("took back %d jobs of worker %s, %d of them are charged", held, order.worker, charged)
+                    return
 
 
 if __name__ == "__main__":
     logs.set_up()
     asyncio.run(main())
+    os._exit(0)  # a thread that waits for SQLite's lock must not keep it

@@ -33,10 +33,13 @@ STOP = b"s"  # said to a child
 
 _LONGEST_DELAY = 30.0
 _STEADY = 60.0  # seconds after which a child is taken for sound
-_LATE = 0.9  # seconds that a child gets beyond the grace
+_LATE = 0.7  # seconds that a child gets beyond the grace …
+_GONE = 1.0  # … and we ourselves
 _ECHO = 0.2  # seconds in which the same signal is no second one: it was sent to the process, and to its group
 _NO_ROOM = 5.0  # seconds between tries to start a process that the system has no room for
-_RESCUE = 3.0  # seconds that rescues get when everything ends; then the leases run out
+_RESCUE = 3.0  # seconds that rescues get when everything ends, if there is so much time; they go on without us
+_PATIENCE = 60.0  # seconds after which a rescue gives up: then the leases run out …
+_LAST_PATIENCE = 5.0  # … and when nobody waits for it: it must not be left behind for long
 
 
 class Ready(Struct, frozen=True):
@@ -48,13 +51,15 @@ class Ready(Struct, frozen=True):
 
 
 class Rescue(Struct, frozen=True):
-    """For rescue.py, on its stdin. `blameless`: it ended because it had to, so no job is charged."""
+    """For rescue.py, on its stdin. `blameless`: it ended because it had to, so no job is charged. `seconds`: then it
+    gives up."""
 
     url: str
     worker: str
     started: list[tuple[str, int]]
     detail: str
     blameless: bool
+    seconds: float
 
 
 class Child:
@@ -134,7 +139,8 @@ class Supervisor:
         self._proven = False  # one of them has worked
         self._signals: list[int] = []  # not heeded yet
         self._told: tuple[int, float] | None = None  # by which signal we were told to stop, and when
-        self._deadline: float | None = None  # when those that are told to stop must be gone
+        self._deadline: float | None = None  # when those that are told to stop must be gone …
+        self._end: float | None = None  # … and we ourselves
         self._exit_code = 0
         self._selector = selectors.DefaultSelector()
 
@@ -180,7 +186,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         graces = [child.ready.grace for child in self._children if child.ready is not None]
-        self._deadline = time.monotonic() + max(graces, default=self._grace) + _LATE
+        grace = time.monotonic() + max(graces, default=self._grace)
+        self._deadline, self._end = grace + _LATE, grace + _GONE
         self._starts.clear()
         for child in self._children:
             child.tell_to_stop()
@@ -258,7 +265,8 @@ class Supervisor:
         self._starts.append(time.monotonic() + delay)
 
     def _rescue(self, child: Child, dead: Ready, how: str, *, blameless: bool) -> None:
-        order = msgspec.json.encode(Rescue(dead.url, dead.name, child.board.running(), how, blameless))
+        seconds = _PATIENCE if self._end is None else _LAST_PATIENCE
+        order = msgspec.json.encode(Rescue(dead.url, dead.name, child.board.running(), how, blameless, seconds))
         try:
             rescue = subprocess.Popen([sys.executable, "-m", "rowlock.runtime.rescue"], stdin=subprocess.PIPE)
         except OSError as error:
@@ -278,12 +286,11 @@ class Supervisor:
             self._deadline = float("inf")
 
     def _finish_rescues(self) -> None:
-        end = time.monotonic() + _RESCUE
+        """A database that does not answer must not keep us: the service manager has been promised our end."""
+        end = min(time.monotonic() + _RESCUE, float("inf") if self._end is None else self._end)
         for rescue in self._rescues:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 rescue.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                rescue.kill()
 
 
 def _in(delay: float) -> str:

@@ -98,6 +98,12 @@ class Raised(Struct, tag="raised"):
     final: bool = False
 
 
+class Away(Struct, tag="away"):
+    """The jobs' own database went away while the handler used it."""
+
+    error: str
+
+
 class Later(Struct, tag="later"):
     until: float | datetime
 
@@ -112,7 +118,7 @@ class Missing(Struct, tag="missing"):
     error: str
 
 
-Answer = Returned | Raised | Later | Stopped | Missing
+Answer = Returned | Raised | Away | Later | Stopped | Missing
 FromChild = Taken | Looks | Committed | Said | Line | Answer
 
 _encode = msgspec.msgpack.Encoder().encode

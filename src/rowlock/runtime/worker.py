@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from rowlock.client.connections import Stores
 from rowlock.context import Host, Interruption
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, Failed, Outcome, Released, Transition, decide
+from rowlock.core.lifecycle import Completed, CutOff, Failed, Outcome, Released, Transition, decide
 from rowlock.errors import InvalidInput
 from rowlock.runtime.ahead import Ahead
 from rowlock.runtime.board import Board
@@ -51,8 +51,11 @@ log.addFilter(_name_job)
 _MOST_AHEAD = 1000  # jobs claimed ahead, however short they are: two batches
 _STALE = 1.0  # seconds after which a job that was claimed ahead and not started is given back
 _WARNING = 2.0  # seconds before the grace ends at which handlers are told
+_FREE_OUTAGES = 10  # runs of a job in a row that may be cut off from the database for nothing
+_MOST_CUT_OFF = 10_000  # jobs of which that is known
 _ANY_TIME = datetime.min.replace(tzinfo=UTC)
-_PARTING = 0.6  # seconds for the last settlements, after the grace
+_LAST_SETTLES = 0.5  # seconds of the grace, at most, that are kept for the last settlements …
+_PARTING = 0.3  # … and seconds after it
 
 
 class Replace(Protocol):
@@ -98,6 +101,7 @@ class Worker:
         self._running = 0
         self._mean: float | None = None  # seconds that a handler runs
         self._last_end = 0.0  # when one last ended
+        self._cut_off: dict[str, int] = {}  # how often in a row the database was away when these jobs used it
         self._quiet = asyncio.Event()  # stopping, and nothing runs any more
         self._life = asyncio.Lock()
         self.started = False
@@ -142,7 +146,9 @@ class Worker:
                 await self._wind_down(grace)
 
     async def _wind_down(self, grace: float | None) -> None:
-        deadline = time.monotonic() + (self.settings.grace if grace is None else grace)
+        grace = self.settings.grace if grace is None else grace
+        end = time.monotonic() + grace
+        deadline = end - min(_LAST_SETTLES, grace / 8)
         self.stopping = True
         self._give_back(list(self._ahead), "shutdown")
         self.look_around()
@@ -158,15 +164,12 @@ class Worker:
         for run in list(self.runs.values()):
             self._executor.end(run)
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(self._at(max(deadline, time.monotonic()) + _PARTING)):
+            async with asyncio.timeout_at(self._at(max(end, time.monotonic()) + _PARTING)):
                 await self._quiet.wait()
         await self.rounds.stop()
         if self.runs:
             log.warning("worker %s leaves %d jobs to be rescued: they could not be settled", self.name, len(self.runs))
-        try:
-            await self._executor.close()
-        finally:
-            await self._keeper.stop(deadline - time.monotonic())
+        await asyncio.gather(self._executor.close(), self._keeper.stop(end - time.monotonic()))
 
     def evacuate(self, seconds: float) -> None:
         """From another thread, because the event loop is stuck: settle everything, before this process ends."""
@@ -332,6 +335,8 @@ class Worker:
     def conclude(self, run: Run, outcome: Outcome) -> None:
         """What it means for the job; to be settled with the next round."""
         run.concluded = True
+        if self._cut_off or isinstance(outcome, CutOff):
+            outcome = self._bounded(run, outcome)
         run.outcome = outcome
         if isinstance(outcome, Released):
             self.clear(run)  # a stop costs nothing, even if this process dies before it is settled
@@ -341,6 +346,17 @@ class Worker:
             log.warning("%r %s: %s", run, to.event, to.error.rstrip().rpartition("\n")[2][:300])
         else:
             log.debug("%r %s", run, to.event)
+
+    def _bounded(self, run: Run, outcome: Outcome) -> Outcome:
+        """A handler whose own statement takes the database down must end as a dead letter, too. So not every run that
+        is cut off is free."""
+        if not isinstance(outcome, CutOff):
+            self._cut_off.pop(run.job.id, None)
+            return outcome
+        if len(self._cut_off) >= _MOST_CUT_OFF:
+            self._cut_off.clear()
+        times = self._cut_off[run.job.id] = self._cut_off.get(run.job.id, 0) + 1
+        return outcome if times <= _FREE_OUTAGES else Failed(f"The database was away {times} times: {outcome.error}")
 
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
         now, chance = _ANY_TIME, 0.0

@@ -195,12 +195,14 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
 
 class Guard(Struct):
     """The run that a transaction belongs to: it commits only while the run holds its lease (HELD, same version, same
-    worker; None: whoever has it). `completion`: the transaction completes the job as well, by this settlement."""
+    worker; None: whoever has it). `completion`: the transaction completes the job as well, by this settlement.
+    `outage`: the store says here that the database went away during the application's own statements."""
 
     id: str
     version: int
     completion: Settlement | None = None
     worker: str | None = None
+    outage: bool = False
 
 
 class Store(Protocol):

@@ -16,7 +16,7 @@ from tests.proof.history_app import new_ids
 from tests.proof.lives import World
 from tests.runtime.system.fleet import until
 
-WORKERS = 2
+WORKERS = 3
 GOOD = {"quick": {}, "nap": {"seconds": 0.05}, "threaded": {}}
 HARMFUL = ("cancels_all", "closes_all", "exits_after", "exits_soon_after")
 RETRIES = 3  # a crash with an unknown cause may be charged to good jobs beside it, too

@@ -103,7 +103,7 @@ async def test_a_job_that_kills_its_process_ends_alone(fleet: Fleet, how: str, s
     await fleet.drained()
     dead = await fleet.jobs.get(guilty)
     assert dead.status is Status.FAILED
-    assert (dead.retries, dead.version) == (1, 2)
+    assert dead.retries == 1
     assert sign in (dead.last_error or "")
     [first, second] = fleet.runs_of(guilty)
     assert first.pid != second.pid
@@ -139,14 +139,15 @@ async def test_a_job_that_kills_its_process_and_has_no_retry_left_expires(postgr
 
 
 async def check_innocent(fleet: Fleet, ids: set[str]) -> None:
-    """All are done; charged are only those whose handler had begun when the process died."""
+    """All are done; charged, once, are only those whose handler had begun when the process died. They may have ended:
+    nobody knows which of those that were not settled has left something deadly behind."""
     rows = await fleet.fetch("SELECT id, retries, crashes FROM _jobs_archive")
     done = {str(one): (retries, crashes) for one, retries, crashes in rows}
     assert ids <= set(done)
     began = {one.id for one in fleet.noted() if one.version == 1}
     charged = {one for one in ids if done[one] != (0, 0)}
     assert charged <= began
-    assert len(charged) < 10  # slots
+    assert {done[one] for one in charged} <= {(1, 1)}
 
 
 async def test_a_worker_whose_lease_ran_out_while_it_was_frozen_is_told_and_refused(fleet: Fleet) -> None:

@@ -60,6 +60,7 @@ async def test_a_process_that_does_not_obey_is_killed_and_its_jobs_are_given_bac
     await fleet.begun(seizing)
     await worker.stopped()
     assert "did not stop in time" in worker.output
+    await fleet.until(lambda: "took back" in worker.output, what="the rescue, which the supervisor does not wait for")
     await check_given_back(fleet, napping, seizing)
 
 
@@ -76,7 +77,7 @@ async def test_what_could_not_be_given_back_in_time_is_given_back_by_the_supervi
     await fleet.until(lambda: not running({child}), what="the process to give up")
     await locked.close()
     assert await worker.ended() == 0, worker.output
-    assert "took back" in worker.output
+    await fleet.until(lambda: "took back" in worker.output, what="the rescue, which the supervisor does not wait for")
     await check_given_back(fleet, job)
 
 

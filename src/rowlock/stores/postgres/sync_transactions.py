@@ -31,6 +31,7 @@ def sync_transaction(target: Target, guard: Guard) -> Iterator[Any]:
             with _lost(connection, target, errors.StoreUnavailable, "before the COMMIT, so nothing was written"):
                 _check(connection, target, guard)
         except BaseException as error:
+            guard.outage = connection.closed
             transaction.__exit__(type(error), error, error.__traceback__)
             raise
         with _lost(connection, target, errors.OutcomeUnknown, "at the COMMIT, which may have been carried out or not"):

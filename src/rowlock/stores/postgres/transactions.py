@@ -68,6 +68,7 @@ class Transactions:
         except (Exception, asyncio.CancelledError) as error:
             # Where nothing can be written the next one shall not begin: there is another server, or will be.
             sound = await self._clean(connection, transaction) and not _read_only(error)
+            guard.outage = not sound
             raise
         finally:
             self._give_back(connection, sound)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from rowlock.errors import StoreFull, StoreUnavailable
 from rowlock.stores.base import Guard
 from rowlock.stores.sqlite.database import Database
+from rowlock.stores.sqlite.failures import translate
 from rowlock.stores.sqlite.fenced import FencedConnection
 from rowlock.stores.sqlite.threads import Worker
 
@@ -37,6 +40,15 @@ class _Transaction:
         database = self._database
         _fenced(database).finish(lambda: database.commit(self._guard))
 
+    @contextmanager
+    def noticing_outages(self) -> Iterator[None]:
+        """Around the application's statements: a disk that is full, or gone, is not their fault."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            self._guard.outage = isinstance(translate(error, "SQLite"), StoreUnavailable | StoreFull)
+            raise
+
     def hurry(self) -> None:
         """Nobody waits for it any more."""
         self._unwanted = True
@@ -59,7 +71,7 @@ def sync_transaction(connect: Connect, guard: Guard, longest: float) -> Iterator
     transaction = _Transaction(connect, guard, longest)
     try:
         conn = transaction.begin()
-        with conn.explained():
+        with conn.explained(), transaction.noticing_outages():
             yield conn
         transaction.commit()
     finally:
@@ -73,7 +85,7 @@ async def transaction(connect: Connect, guard: Guard, longest: float) -> AsyncIt
     worker = Worker("rowlock-sqlite-transaction")
     try:
         conn = await worker.call(transaction.begin)
-        with conn.explained():
+        with conn.explained(), transaction.noticing_outages():
             yield conn
         await worker.call(transaction.commit)
     except (Exception, asyncio.CancelledError):
