@@ -34,6 +34,7 @@ log = logging.getLogger("rowlock")
 
 _ROUNDS = 2  # under way at once: the database works on one while we work on the other
 _BATCH = 500  # settlements in a round, and jobs that it claims
+AHEAD_BYTES = 16 << 20  # of payload that one claim brings, and that is claimed ahead, about
 _PROMOTED = 1000  # jobs made ready in one statement
 _FEW = 100  # settlements that are worth a round while others wait for their start marks
 _TRIES = 5  # to settle what the database refuses
@@ -228,7 +229,7 @@ class Rounds:
         room = self._room()
         # If all of them start at once, the claim itself is the start mark.
         starts = room + self._asked <= self._worker.free()
-        return Claim(self._worker.name, self._lanes, room, self._settings.lease, starts)
+        return Claim(self._worker.name, self._lanes, room, self._settings.lease, starts, AHEAD_BYTES)
 
     async def _settle(self, batch: list[Settling], claim: Claim | None) -> Claimed | None:
         settlements = [Settlement(run.job.id, run.job.version, to, run.job.locked_by) for run, to in batch]
@@ -322,6 +323,7 @@ class Rounds:
             self._hungry = True
         self._in_vain = self._in_vain + 1 if claimed.contended and not claimed.jobs else 0
         self._promote_in(claimed.next_due)
+        self._worker.weigh(claimed)
         self._worker.admit(self._worker.hold(claimed.jobs, lease=claim.lease, marked=claim.start, sent=sent))
 
     # ── Start marks ──

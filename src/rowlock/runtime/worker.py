@@ -28,9 +28,10 @@ from rowlock.runtime.board import Board
 from rowlock.runtime.executor import Executor
 from rowlock.runtime.handlers import RunMiddleware
 from rowlock.runtime.keeper import Keeper
-from rowlock.runtime.rounds import Rounds
+from rowlock.runtime.rounds import AHEAD_BYTES, Rounds
 from rowlock.runtime.run import Run
 from rowlock.runtime.settings import WorkerSettings
+from rowlock.stores.base import Claimed
 from rowlock.tasks import Task
 
 log = logging.getLogger("rowlock")
@@ -100,6 +101,7 @@ class Worker:
         self._asks = False  # start marks are about to be asked for
         self._running = 0
         self._mean: float | None = None  # seconds that a handler runs
+        self._size = 0.0  # bytes of a payload
         self._last_end = 0.0  # when one last ended
         self._cut_off: dict[str, int] = {}  # how often in a row the database was away when these jobs used it
         self._quiet = asyncio.Event()  # stopping, and nothing runs any more
@@ -234,7 +236,14 @@ class Worker:
             return 0
         if self._running >= self._slots() and time.monotonic() - self._last_end > self.settings.ahead:
             return 0  # what was measured is over: long jobs have come
-        return min(_MOST_AHEAD, int(self.settings.ahead * self.settings.concurrency / max(self._mean, 1e-6)))
+        by_time = self.settings.ahead * self.settings.concurrency / max(self._mean, 1e-6)
+        return min(_MOST_AHEAD, int(by_time), int(AHEAD_BYTES / max(self._size, 1.0)))
+
+    def weigh(self, claimed: Claimed) -> None:
+        """How large payloads are. A claim that brings larger ones counts at once."""
+        if claimed.jobs:
+            size = claimed.size / len(claimed.jobs)
+            self._size = max(size, 0.9 * self._size + 0.1 * size)
 
     def hold(self, jobs: Iterable[Job], *, lease: float, marked: bool, sent: float) -> list[Run]:
         """They are ours from now on. `sent`: when the claim was; `marked`: the claim was the start mark as well."""

@@ -58,22 +58,25 @@ class Enqueued(Struct, frozen=True):
 
 class Claim(Struct, frozen=True):
     """`start`: the handlers start at once, so mark it in the claim itself. Jobs claimed ahead are marked by heartbeat,
-    or by settle."""
+    or by settle. `size`: bytes of payload after which the claim brings no more jobs; None: any number."""
 
     worker: str
     lanes: tuple[Lane, ...]
     limit: int
     lease: float
     start: bool = True
+    size: int | None = None
 
 
 class Claimed(Struct, frozen=True):
-    """`contended`: others held some of the jobs that were due; ask again at once.
-    `next_due`: seconds until the next future job wants `promote`; None if there is none."""
+    """`contended`: others held some of the jobs that were due, or they were too large; ask again at once.
+    `next_due`: seconds until the next future job wants `promote`; None if there is none.
+    `size`: bytes of their payloads."""
 
     jobs: list[Job]
     contended: bool
     next_due: float | None
+    size: int = 0
 
 
 class Settled(Struct, frozen=True):

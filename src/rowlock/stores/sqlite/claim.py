@@ -17,7 +17,8 @@ _Candidate = tuple[int, int, str, int]  # what they are ordered by: -priority, r
 
 _UNUSED: list[Any] = [None] * 14 + [0]  # expires_at … fire_at, and the number of history entries
 
-_PART = 500  # jobs in one answer, which is in memory as text, too
+_PART = 500  # jobs in one answer, which is in memory as text, too …
+_FEW = 20  # … and in the first one, before it is known how large they are
 
 _candidates = msgspec.json.Decoder(list[_Candidate]).decode
 
@@ -33,9 +34,10 @@ class _Lease(NamedTuple):
 
 def claim(conn: Connection, now: int, claim: Claim) -> Claimed:
     chosen = _choose(conn, now, claim) if claim.limit > 0 and claim.lanes else []
-    jobs = _take(conn, now, claim, chosen) if chosen else []
+    jobs, size = _take(conn, now, claim, chosen) if chosen else ([], 0)
     (due,) = conn.execute(sql("claim_next_due")).fetchone()
-    return Claimed(jobs, contended=False, next_due=None if due is None else max(0, due - now) / 1e6)
+    next_due = None if due is None else max(0, due - now) / 1e6
+    return Claimed(jobs, contended=len(jobs) < len(chosen), next_due=next_due, size=size)
 
 
 def _choose(conn: Connection, now: int, claim: Claim) -> list[_Candidate]:
@@ -65,19 +67,33 @@ def _head(conn: Connection, now: int, lane: Lane, limit: int, offset: int) -> li
     return [] if found is None else _candidates(found)
 
 
-def _take(conn: Connection, now: int, claim: Claim, chosen: list[_Candidate]) -> list[Job]:
+def _take(conn: Connection, now: int, claim: Claim, chosen: list[_Candidate]) -> tuple[list[Job], int]:
+    """The jobs, and the bytes of their payloads. They are read part by part until there are enough bytes; then what was
+    read is claimed."""
     until, started = now + span(claim.lease), now if claim.start else None
     numbers = [candidate[3] for candidate in chosen]
-    values = {"worker": claim.worker, "until": until, "now": now, "started": started, "rows": json_text(numbers)}
-    conn.execute(sql("claim"), values)
     times = Times()
     lease = _Lease(claim.worker, times[until], times[now], times[started])
-    parts = (numbers[at : at + _PART] for at in range(0, len(numbers), _PART))
-    return [job for part in parts for job in _read(conn, part, lease, times)]
+    jobs: list[Job] = []
+    size = 0
+    while len(jobs) < len(numbers) and (claim.size is None or size < claim.size):
+        part = _PART if claim.size is None else _fitting(claim.size, size, len(jobs))
+        more, bytes_ = _read(conn, numbers[len(jobs) : len(jobs) + part], lease, times)
+        jobs += more
+        size += bytes_
+    taken = json_text(numbers[: len(jobs)])
+    values = {"worker": claim.worker, "until": until, "now": now, "started": started, "rows": taken}
+    conn.execute(sql("claim"), values)
+    return jobs, size
 
 
-def _read(conn: Connection, numbers: list[int], lease: _Lease, times: Times) -> list[Job]:
-    """The jobs as they are now. Positional, as this is the hottest place of all."""
+def _fitting(most: int, size: int, count: int) -> int:
+    """How many more jobs to read: a few at first, then as many as fit by what was seen."""
+    return _FEW if not count else min(_PART, max(1, (most - size) * count // max(size, 1)))
+
+
+def _read(conn: Connection, numbers: list[int], lease: _Lease, times: Times) -> tuple[list[Job], int]:
+    """The jobs as they will be when they are claimed. Positional, as this is the hottest place of all."""
     rows = {"rows": json_text(numbers)}
     try:
         found, payloads = conn.execute(sql("claim_rows"), rows).fetchone()
@@ -85,7 +101,8 @@ def _read(conn: Connection, numbers: list[int], lease: _Lease, times: Times) -> 
         if len(numbers) == 1:
             raise
         half = len(numbers) // 2
-        return _read(conn, numbers[:half], lease, times) + _read(conn, numbers[half:], lease, times)
+        first, second = _read(conn, numbers[:half], lease, times), _read(conn, numbers[half:], lease, times)
+        return first[0] + second[0], first[1] + second[1]
     worker, until, now, started = lease
     timeouts: dict[str, float] = {}
     jobs = []
@@ -108,4 +125,4 @@ def _read(conn: Connection, numbers: list[int], lease: _Lease, times: Times) -> 
             times[cancel_requested_at], cancel_reason, flow_id, schedule_id, times[fire_at], times[created], now, now,
             started, None, 1 + version + entries,
         ))  # fmt: skip
-    return jobs
+    return jobs, len(payloads)
