@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from rowlock import errors
 from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.postgres.keepalive import keep_alive
 
 MIN_SERVER = 13
 FAREWELL = 0.3  # seconds for the polite end of an idle connection: on a half-open line nobody answers, and a stop waits
@@ -47,6 +48,7 @@ class Target(Struct, frozen=True):
     pool_size: int
     connect_timeout: float
     command_timeout: float
+    tcp_timeout: float
     statement_cache_size: int
     listen: bool
     settings: frozenset[str]  # names of the server settings in the URL
@@ -104,6 +106,7 @@ def parse_target(url: str) -> Target:
     pool_size = int(_number(query, "pool_size", 10, 1, 1000))
     connect_timeout = _number(query, "connect_timeout", 10, 0.1, 3600)
     command_timeout = _number(query, "command_timeout", 60, 0.1, 86_400)
+    tcp_timeout = _number(query, "tcp_timeout", 10, 0, 3600)
     statement_cache_size = int(_number(query, "statement_cache_size", 100, 0, 10_000))
     listen = _switch(query, "listen", default=True)
     if named == [("", None)]:
@@ -122,6 +125,7 @@ def parse_target(url: str) -> Target:
         pool_size,
         connect_timeout,
         command_timeout,
+        tcp_timeout,
         statement_cache_size,
         listen,
         frozenset(query),
@@ -301,6 +305,13 @@ class Connections:
         return connection
 
     async def _dial(self, options: dict[str, Any]) -> Any:
+        connection = await self._reach(options)
+        # The driver offers neither the options nor the socket: this is its own name for the transport.
+        transport = getattr(connection, "_transport", None)
+        keep_alive(transport and transport.get_extra_info("socket"), self.target.tcp_timeout)
+        return connection
+
+    async def _reach(self, options: dict[str, Any]) -> Any:
         """To the one of several hosts that can be written to. The one that was it last is asked first; a host that is
         silent is not asked first again, also if whoever waited for it has given up before its time was over."""
         hosts = self.target.hosts

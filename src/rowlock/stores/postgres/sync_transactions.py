@@ -13,6 +13,7 @@ from rowlock import errors
 from rowlock.stores.base import Guard
 from rowlock.stores.postgres.connections import Target
 from rowlock.stores.postgres.ending import MARK, last_statements
+from rowlock.stores.postgres.keepalive import for_libpq
 from rowlock.stores.steps import drive
 
 _KIND = "psycopg Connection"
@@ -51,13 +52,16 @@ def _connect(target: Target) -> Any:
             "a transaction in a sync handler needs psycopg: pip install 'psycopg[binary]'. Or use a connection of your "
             "own and ctx.sync.fence(conn)"
         ) from error
-    dsn, settings = _libpq(target.dsn, {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()})
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    dsn, settings = _libpq(target.dsn, known)
+    alive = {name: value for name, value in for_libpq(target.tcp_timeout).items() if name in known - target.settings}
     try:
         connection = psycopg.connect(
             dsn,
             options=settings or None,
             connect_timeout=math.ceil(target.connect_timeout),
             application_name="rowlock",
+            **alive,
             prepare_threshold=5 if target.statement_cache_size else None,  # a pooler may not know prepared statements
         )
     except psycopg.Error as error:
