@@ -131,6 +131,10 @@ class Link:
     def listens(self) -> bool:
         return self._asked.listens
 
+    @property
+    def rounds(self) -> int:
+        return self._asked.rounds
+
     def reset(self) -> None:
         """RST, to both sides."""
         _reset(self._client[1])
@@ -209,7 +213,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 class _Asked:
     """What a client sends. `newest`: statements in what it has sent last; `committing`: those that will be committed by
-    it."""
+    it. `rounds`: how often it has waited for the server."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -217,6 +221,7 @@ class _Asked:
         self._prepared: dict[bytes, str] = {}
         self._open: list[str] = []  # statements of the transaction that is open
         self.listens = False
+        self.rounds = 0
         self.newest: list[str] = []
         self.committing: list[str] = []
 
@@ -237,6 +242,7 @@ class _Asked:
         while message := _next(self._rest):
             kind, body = message
             self._rest = self._rest[5 + len(body) :]
+            self.rounds += kind in (b"S", b"H", b"Q")  # Sync, Flush, or a statement as text
             if kind == b"P":
                 name, text = body.split(b"\0")[:2]
                 self._prepared[name] = text.decode()

@@ -49,8 +49,8 @@ from rowlock.stores.listing import Seen, Step, find, find_newest, make_page, pag
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.postgres import bulk as bulks
 from rowlock.stores.postgres import failures, listing, migrate, partitions, records, rollups, rows
-from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
-from rowlock.stores.postgres.doorbell import Doorbell
+from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_listener, parse_target
+from rowlock.stores.postgres.doorbell import Direct, Doorbell
 from rowlock.stores.postgres.hints import LaneHints
 from rowlock.stores.postgres.insert import insert, insert_new
 from rowlock.stores.postgres.listing import PostgresStep
@@ -101,11 +101,11 @@ class _Seen(NamedTuple):
 class PostgresStore:
     """Implements `rowlock.stores.base.Store`. Belongs to the event loop in which it was opened."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, listen_url: str | None = None) -> None:
         self._target = parse_target(url)
         self._sql = Statements(self._target.quoted_schema)
-        self._connections = Connections(self._target)
-        self._doorbell = Doorbell(self._connections)
+        self._connections = Connections(self._target, self._sql.all, self._sql.lasting)
+        self._doorbell = Doorbell(self._connections, direct=self._direct(listen_url))
         self._transactions = Transactions(self._connections)
         self._hints = LaneHints()
         self._bell = self._target.channel, self._target.waiting_key, self._target.ringing_key
@@ -126,6 +126,12 @@ class PostgresStore:
     @property
     def watches_commits(self) -> bool:
         return False
+
+    def _direct(self, listen_url: str | None) -> Direct | None:
+        if listen_url is None:
+            return None
+        connections = Connections(parse_listener(listen_url, self._target))
+        return Direct(connections, self._sql.identity, self.identity)
 
     # ── Life of the store ──
 
@@ -620,6 +626,9 @@ class PostgresStore:
         self._owes_ring = False
         self._rang = time.monotonic()
         await self._fetch(self._sql.ring, *self._bell)
+
+    async def check_listener(self) -> None:
+        await self._doorbell.check()
 
     async def wait_for_work(self, timeout: float) -> bool:
         self._connections.check()

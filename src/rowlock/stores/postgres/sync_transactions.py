@@ -26,7 +26,8 @@ def sync_transaction(target: Target, guard: Guard) -> Iterator[Any]:
         transaction = connection.transaction()
         with _lost(connection, target, errors.StoreUnavailable, "at the BEGIN"):
             transaction.__enter__()
-            connection.execute(MARK)
+            if _mark(connection) != connection.info.backend_pid:  # a pooler: its servers keep the names of statements
+                connection.prepare_threshold = None
         try:
             yield connection
             with _lost(connection, target, errors.StoreUnavailable, "before the COMMIT, so nothing was written"):
@@ -36,6 +37,14 @@ def sync_transaction(target: Target, guard: Guard) -> Iterator[Any]:
             raise
         with _lost(connection, target, errors.OutcomeUnknown, "at the COMMIT, which may have been carried out or not"):
             transaction.__exit__(None, None, None)
+
+
+def _mark(connection: Any) -> int:
+    """Mark the transaction. Return the process at the server: a pooler gives its clients numbers of its own."""
+    cursor = connection.execute(f"{MARK}; SELECT pg_backend_pid()")
+    cursor.nextset()
+    pid: int = cursor.fetchone()[0]
+    return pid
 
 
 def _check(connection: Any, target: Target, guard: Guard) -> None:
@@ -62,7 +71,7 @@ def _connect(target: Target) -> Any:
             connect_timeout=math.ceil(target.connect_timeout),
             application_name="rowlock",
             **alive,
-            prepare_threshold=5 if target.statement_cache_size else None,  # a pooler may not know prepared statements
+            prepare_threshold=5 if target.statement_cache_size else None,
         )
     except psycopg.Error as error:
         raise errors.StoreUnavailable(f"{target.label} can't be reached: {error}") from error
