@@ -17,11 +17,12 @@ from typing import Self
 
 from tests.servers import START_TIMEOUT, PostgresServer, ServerError, _free_port, _Guard
 
+PLACES = ("/usr/sbin",)  # beside PATH, in which a user may not have it
 POOL = 5  # connections to the server, of each database
 
 
 def find_pgbouncer() -> str | None:
-    return shutil.which("pgbouncer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
+    return shutil.which("pgbouncer", path=os.pathsep.join([os.environ.get("PATH", ""), *PLACES]))
 
 
 class PgBouncer:
