@@ -42,12 +42,16 @@ def anything(text: str) -> bool:
 
 class Trap:
     """Springs when a client sends a statement: `sprung` tells. `how`: "early" resets the connection with the statement
-    half sent, "late" when it was sent, "swallow" when the server has committed it, before the client hears of it."""
+    half sent, "late" when it was sent, "swallow" when the server has committed it, before the client hears of it.
+    "hold": the statement is kept on the line until `release` is set, whatever becomes of the client; `answered` tells
+    when the server is done with it."""
 
     def __init__(self, how: str, on: Statement) -> None:
         self.how = how
         self.on = on
         self.sprung = asyncio.Event()
+        self.release = asyncio.Event()
+        self.answered = asyncio.Event()
 
 
 class Wire:
@@ -125,6 +129,7 @@ class Link:
         self._asked = _Asked()
         self._answered = _Answered()
         self._swallowing: Trap | None = None
+        self._holding: Trap | None = None
         self.frozen = False
 
     @property
@@ -160,7 +165,14 @@ class Link:
                 return
             if trap is not None and trap.how == "swallow":
                 self._swallowing = trap
+            if trap is not None and trap.how == "hold":
+                trap.sprung.set()
+                await trap.release.wait()
+                self._holding = trap
             await self._send(target, data)
+            if self._holding is not None:
+                await self._holding.answered.wait()
+                self._holding = None
             if trap is not None and trap.how == "late":
                 trap.sprung.set()
                 self.reset()
@@ -172,6 +184,8 @@ class Link:
         reader, target = self._server[0], self._client[1]
         while data := await self._read(reader):
             status = self._answered.feed(data)
+            if self._holding is not None and status is not None:
+                self._holding.answered.set()
             if self._swallowing is None:
                 await self._send(target, data)
             elif status is not None:  # it is done

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from rowlock import errors
 from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.postgres.clock import Clock
 from rowlock.stores.postgres.keepalive import keep_alive
 
 MIN_SERVER = 13
@@ -233,6 +234,7 @@ class Connections:
         self, target: Target, ours: frozenset[str] = frozenset(), lasting: frozenset[str] = frozenset()
     ) -> None:
         self.target = target
+        self.clock = Clock(target.command_timeout)
         self._ours = ours
         self._lasting = lasting if target.prepared_statements else frozenset()
         self._opened = False
@@ -350,20 +352,24 @@ class Connections:
 
     async def _join(self) -> Any:
         """One more for the verbs."""
-        if self._session["statement_cache_size"]:
-            return await self._dial(self._session)
-        connection = await self._dial({**self._session, "connection_class": _Pooled})
-        connection.ours, connection.lasting = self._ours, self._lasting
+        pooled = self._session["statement_cache_size"] == 0
+        connection = await self._dial({**self._session, "connection_class": _Pooled} if pooled else self._session)
         try:
-            # Of types like uuid[] the driver asks the server on every connection. It switches JIT off for that, and on
-            # again, for to compile the question takes a second and more; behind a pooler these are three statements on
-            # three servers, unless a transaction holds them together.
-            async with connection.transaction():
-                await connection.fetch(_TYPES)
+            if pooled:
+                connection.ours, connection.lasting = self._ours, self._lasting
+                await self._ask_for_types(connection)
+            self.clock.set(await connection.fetchval("SELECT clock_timestamp()"))
         except BaseException:
             connection.terminate()
             raise
         return connection
+
+    async def _ask_for_types(self, connection: Any) -> None:
+        """Of types like uuid[] the driver asks the server on every connection. It switches JIT off for that, and on
+        again, for to compile the question takes a second and more; behind a pooler these are three statements on three
+        servers, unless a transaction holds them together."""
+        async with connection.transaction():
+            await connection.fetch(_TYPES)
 
     async def _dial(self, options: dict[str, Any]) -> Any:
         connection = await self._reach(options)
