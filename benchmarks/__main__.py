@@ -53,7 +53,7 @@ def main() -> None:
     begin = time.monotonic()
     with Servers() as servers:
         run.machine = machine.describe(servers.folder)
-        bench = Bench(servers, systems, scale, run.results)
+        bench = Bench(servers, systems, scale, run.results, missing)
         try:
             for measure in ALL:
                 if measure.name in wanted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchmarks.rounds import Results
 from benchmarks.servers import Servers
@@ -45,6 +45,7 @@ class Bench:
     systems: list[System]
     scale: Scale
     results: Results
+    left_out: dict[str, str] = field(default_factory=dict)  # what can't be measured here, and why
 
     def named(self, *names: str) -> list[System]:
         return [system for system in self.systems if system.name in names]

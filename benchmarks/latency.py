@@ -25,13 +25,17 @@ def measure(bench: Bench, name: str) -> None:
                 n = bench.scale.pickups + 1  # the first one still pays for the producer's start
                 programs.run(Task(system, url, n, folder, gap=GAP), "produce")
                 wait_for(folder, n, started)
-            found = marks.pickups(folder)[1:]
-        cell.samples += found
-        cell.facts |= {name: percentile(cell.samples, share) for name, share in SHARES.items()}
-        cell.facts["samples"] = len(cell.samples)
-        return percentile(found, SHARES["p50"])
+            return note(cell, marks.pickups(folder)[1:])
 
     interleave(bench.results, name, bench.able("produce", "worker"), bench.scale.pickup_rounds, act)
+
+
+def note(cell: Cell, found: list[float]) -> float:
+    """Add a round's pickups; return their median."""
+    cell.samples += found
+    cell.facts |= {name: percentile(cell.samples, share) for name, share in SHARES.items()}
+    cell.facts["samples"] = len(cell.samples)
+    return percentile(found, SHARES["p50"])
 
 
 def warm_up(system: System, url: str, folder: Path, started: list[Program], n: int = 1) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks import archive, drain, enqueue, idle, latency, pinned, producers
+from benchmarks import archive, drain, enqueue, idle, latency, pinned, pooled, producers
 from benchmarks.bench import Bench
 
 FULL_SYNC = {"synchronous": "FULL"}
@@ -102,5 +102,13 @@ ALL = (
     Measure(
         "producers_32", "32 producers and a worker", producers.measure, unit="jobs/s by kind",
         note="32 processes, each on one connection, enqueue one by one while a worker drains.",
+    ),
+    Measure(
+        "pooled_enqueue", "Through PgBouncer: enqueue, one by one", pooled.measure_enqueue, unit="jobs/s by way",
+        note="PgBouncer in transaction mode, on the same machine; without prepared statements.",
+    ),
+    Measure(
+        "pooled_pickup", "Through PgBouncer: pickup by an idle worker", pooled.measure_pickup, unit="ms",
+        note="Without listen_url the worker polls every second.",
     ),
 )  # fmt: skip

@@ -124,7 +124,7 @@ def draw(measure: Measure, results: Results) -> str | None:
     medians = results.medians(measure.name)
     if len(cells) < 2 or measure.name == "fetch_16":  # bars would compare what can't be compared
         return None
-    if measure.name == "pickup":
+    if measure.name in ("pickup", "pooled_pickup"):
         groups = {name: {share: cell.facts[share] for share in ("p50", "p95", "p99")} for name, cell in cells.items()}
         return plots.grouped(measure.title, "ms", groups, ours=OURS)
     if measure.name == "xmin_pinned":

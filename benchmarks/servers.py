@@ -19,6 +19,7 @@ from typing import TypeVar
 from benchmarks import programs
 from benchmarks.machine import filesystem
 from benchmarks.systems.base import System
+from tests.pgbouncer import PgBouncer, find_pgbouncer
 from tests.servers import PostgresServer
 
 T = TypeVar("T")
@@ -76,6 +77,12 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
     def redis(self) -> str:
         self.used_redis = True
         return self._stack.enter_context(_redis(self.folder))
+
+    @cached_property
+    def pgbouncer(self) -> PgBouncer | None:
+        """In front of PostgreSQL; None if it is not installed."""
+        program = find_pgbouncer()
+        return None if program is None else self._stack.enter_context(PgBouncer(program, self.postgres))
 
     # ── A database for a round ──
 

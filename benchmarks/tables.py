@@ -22,6 +22,8 @@ def of(measure: Measure, results: Results, volatile: set[str]) -> str:
         "fetch_16": _alone,
         "archive": _shares,
         "producers_32": _shares,
+        "pooled_enqueue": _shares,
+        "pooled_pickup": _pickup,
         "xmin_pinned": _pinned,
     }.get(measure.name, _rates)
     return rows(cells, named)

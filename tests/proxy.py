@@ -7,9 +7,11 @@ from typing import Self
 
 
 class _Link:
-    """One connection. `frozen`: it stays open on both sides, and nothing gets through any more."""
+    """One connection. `frozen`: it stays open on both sides, and nothing gets through any more. `choked`: nothing more
+    is even taken in, so that what the client sends piles up on its side."""
 
     frozen = False
+    choked = False
 
 
 class Proxy:
@@ -42,6 +44,10 @@ class Proxy:
         """As when the other host has lost its power."""
         self._links[-1].frozen = True
 
+    def choke_newest(self) -> None:
+        """As when the other host's process is stopped, and its kernel's buffers are full. From any thread."""
+        self._links[-1].choked = True
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -68,6 +74,8 @@ class Proxy:
         self, link: _Link, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, answers: bool
     ) -> None:
         while data := await source.read(65536):
+            if link.choked:
+                await asyncio.Event().wait()
             if link.frozen:
                 continue
             if answers and self.swallow:

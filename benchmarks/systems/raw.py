@@ -57,7 +57,7 @@ async def producing(wanted: Order, callers: int) -> AsyncIterator[Producer]:
         same = rows.insert_alike(jobs[:1])
         assert same is not None
         counted = [rowlock.TOPIC], [len(jobs)]
-        _now, count, _rang = await connection.fetchrow(insert, *columns, *same, False, "", 0, 0, *counted)
+        _now, count, _rang = await connection.fetchrow(insert, *columns, *same, False, "", 0, 0, *counted, None)
         assert count == len(jobs)
 
     async def alone(payload: Payload) -> None:
@@ -96,7 +96,7 @@ async def work(url: str, name: str, limit: int, stop: asyncio.Event) -> None:
     columns = list(rows.CLAIMED)
     at_id, at_payload, at_version = (CLAIMED_JOB + columns.index(name) for name in ("j.id", "j.payload", "j.version"))
     sql = Statements('"public"')
-    claim = (*rows.lane_arrays((Lane(rowlock.TOPIC),), {}), limit, name, LEASE, True)
+    claim = (*rows.lane_arrays((Lane(rowlock.TOPIC),), {}), limit, name, LEASE, True, None)
     connection = await connect(url)
     done: list[Settlement] = []
     pause = PAUSE

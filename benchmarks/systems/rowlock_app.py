@@ -14,7 +14,7 @@ def url() -> str:
     return asked.url + "?" * bool(said) + "&".join(f"{name}={value.lower()}" for name, value in said.items())
 
 
-jobs = Jobs(url())
+jobs = Jobs(url(), listen_url=order().options.get("listen_url"))
 
 
 @jobs.task

@@ -23,11 +23,13 @@ FILE = "rowlock.toml"
 
 
 class Settings(Struct, frozen=True):
-    """`migrate` None: yes on SQLite, which is the application's own; no elsewhere, where `rowlock migrate` does it.
-    `by` names this application in the audit. The rest is the worker's: see rowlock.runtime.settings. `given` names what
-    has not its default: for that, nobody looks into the database."""
+    """`listen_url`: where to LISTEN, if `url` leads to a pooler. `migrate` None: yes on SQLite, which is the
+    application's own; no elsewhere, where `rowlock migrate` does it. `by` names this application in the audit. The rest
+    is the worker's: see rowlock.runtime.settings. `given` names what has not its default: for that, nobody looks into
+    the database."""
 
     url: str
+    listen_url: str | None = None
     migrate: bool | None = None
     by: str = "python"
     concurrency: int = 10
@@ -35,6 +37,9 @@ class Settings(Struct, frozen=True):
     poll: float = 1.0
     grace: float = 25.0
     given: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:  # the default one would show passwords
+        return f"Settings(by={self.by!r}, given={sorted(self.given)})"
 
 
 class ServerSettings(Struct, frozen=True):
@@ -61,7 +66,8 @@ class ServerSettings(Struct, frozen=True):
 
 _Kinds = Mapping[str, type]
 _KINDS: _Kinds = {
-    "url": str, "migrate": bool, "by": str, "concurrency": int, "lease": float, "poll": float, "grace": float,
+    "url": str, "listen_url": str, "migrate": bool, "by": str, "concurrency": int, "lease": float, "poll": float,
+    "grace": float,
 }  # fmt: skip
 _SERVER: _Kinds = {
     "host": str, "port": int, "allowed_hosts": tuple, "origins": tuple, "public_url": str, "trusted_proxies": tuple,

@@ -53,7 +53,7 @@ from rowlock.errors import (
     VersionPassed,
     WrongContext,
 )
-from rowlock.stores import open_store
+from rowlock.stores import check_listener, open_store
 from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.callers import SyncCaller, caller_for
@@ -94,16 +94,18 @@ class Jobs(Registry):
         self,
         url: str | None = None,
         *,
+        listen_url: str | None = None,
         migrate: bool | None = None,
         by: str | None = None,
         config_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.settings = config.load({"url": url, "migrate": migrate, "by": by}, config=config_file)
-        first = open_store(self.settings.url)  # a wrong URL is an error here, not later
+        given = {"url": url, "listen_url": listen_url, "migrate": migrate, "by": by}
+        self.settings = config.load(given, config=config_file)
+        first = open_store(self.settings.url, self.settings.listen_url)  # a wrong URL is an error here, not later
         super().__init__(in_memory=first.is_private)
         sqlite = self.settings.url.startswith("sqlite:")
         self._stores = Stores(
-            lambda: open_store(self.settings.url),
+            lambda: open_store(self.settings.url, self.settings.listen_url),
             first,
             migrate=sqlite if self.settings.migrate is None else self.settings.migrate,
             insert=safe_insert,
@@ -194,10 +196,16 @@ class Jobs(Registry):
         """It is the worker of these Jobs from now on: what is enqueued here wakes it without a detour."""
         self._worker = worker
         try:
+            await self._check_listener()
             await worker.start()
         except BaseException:
             self._worker = None
             raise
+
+    async def _check_listener(self) -> None:
+        """Before anybody listens: a `listen_url` that leads to another database is a mistake that is told at once."""
+        if self.settings.listen_url is not None:
+            await check_listener(await self._store())
 
     def _forget_dead_worker(self) -> None:
         """Its event loop has ended, or it was the parent's before fork()."""

@@ -1,5 +1,6 @@
 """`rowlock serve` and `rowlock dev` as processes, and the commands about accounts, tokens and settings."""
 
+import asyncio
 import json
 import os
 import re
@@ -15,7 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from rowlock.stores import open_store
 from tests.cli.conftest import Shell, environment, rowlock
+from tests.servers import Databases
 
 APP = """
 from rowlock import Jobs
@@ -195,6 +198,17 @@ def test_what_would_be_open_to_others(shell: Shell, arguments: list[str], said: 
     ended = rowlock("serve", *arguments, cwd=shell.folder, ROWLOCK_URL=shell.url)
     assert ended.returncode == 1
     assert said in ended.stderr
+
+
+async def test_a_listen_url_that_leads_to_another_database(tmp_path: Path, postgres_databases: Databases) -> None:
+    async with postgres_databases.fresh() as url, postgres_databases.fresh() as other:
+        await open_store(url).migrate()
+        ended = await asyncio.to_thread(
+            rowlock, "serve", "--port", "0", cwd=tmp_path, ROWLOCK_URL=url, ROWLOCK_LISTEN_URL=other
+        )
+    assert ended.returncode == 1
+    assert "listen_url" in ended.stderr
+    assert "not the database that the URL leads to" in ended.stderr
 
 
 def test_a_weak_secret(shell: Shell) -> None:

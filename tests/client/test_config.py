@@ -31,6 +31,20 @@ def test_jobs_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Jobs().settings.url == "sqlite:///env.db"
 
 
+def test_listen_url_comes_from_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "jobs.toml"
+    file.write_text('url = "postgresql://pooler/shop"\nlisten_url = "postgresql://ann:s3cret@file/shop"\n')
+    monkeypatch.delenv("ROWLOCK_URL", raising=False)
+    assert load({}, config=file, environ={}).listen_url == "postgresql://ann:s3cret@file/shop"
+    monkeypatch.setenv("ROWLOCK_LISTEN_URL", "postgresql://ann:s3cret@env/shop")
+    settings = Jobs(config_file=file).settings
+    assert settings.listen_url == "postgresql://ann:s3cret@env/shop"
+    assert "s3cret" not in repr(settings)
+    named = Jobs(config_file=file, listen_url="postgresql://argument/shop")
+    assert named.settings.listen_url == "postgresql://argument/shop"
+    assert Jobs("sqlite://").settings.listen_url is not None  # SQLite has no use for it, and does not mind
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

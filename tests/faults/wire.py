@@ -42,12 +42,16 @@ def anything(text: str) -> bool:
 
 class Trap:
     """Springs when a client sends a statement: `sprung` tells. `how`: "early" resets the connection with the statement
-    half sent, "late" when it was sent, "swallow" when the server has committed it, before the client hears of it."""
+    half sent, "late" when it was sent, "swallow" when the server has committed it, before the client hears of it.
+    "hold": the statement is kept on the line until `release` is set, whatever becomes of the client; `answered` tells
+    when the server is done with it."""
 
     def __init__(self, how: str, on: Statement) -> None:
         self.how = how
         self.on = on
         self.sprung = asyncio.Event()
+        self.release = asyncio.Event()
+        self.answered = asyncio.Event()
 
 
 class Wire:
@@ -125,11 +129,16 @@ class Link:
         self._asked = _Asked()
         self._answered = _Answered()
         self._swallowing: Trap | None = None
+        self._holding: Trap | None = None
         self.frozen = False
 
     @property
     def listens(self) -> bool:
         return self._asked.listens
+
+    @property
+    def rounds(self) -> int:
+        return self._asked.rounds
 
     def reset(self) -> None:
         """RST, to both sides."""
@@ -156,7 +165,14 @@ class Link:
                 return
             if trap is not None and trap.how == "swallow":
                 self._swallowing = trap
+            if trap is not None and trap.how == "hold":
+                trap.sprung.set()
+                await trap.release.wait()
+                self._holding = trap
             await self._send(target, data)
+            if self._holding is not None:
+                await self._holding.answered.wait()
+                self._holding = None
             if trap is not None and trap.how == "late":
                 trap.sprung.set()
                 self.reset()
@@ -168,6 +184,8 @@ class Link:
         reader, target = self._server[0], self._client[1]
         while data := await self._read(reader):
             status = self._answered.feed(data)
+            if self._holding is not None and status is not None:
+                self._holding.answered.set()
             if self._swallowing is None:
                 await self._send(target, data)
             elif status is not None:  # it is done
@@ -209,7 +227,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 class _Asked:
     """What a client sends. `newest`: statements in what it has sent last; `committing`: those that will be committed by
-    it."""
+    it. `rounds`: how often it has waited for the server."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -217,6 +235,7 @@ class _Asked:
         self._prepared: dict[bytes, str] = {}
         self._open: list[str] = []  # statements of the transaction that is open
         self.listens = False
+        self.rounds = 0
         self.newest: list[str] = []
         self.committing: list[str] = []
 
@@ -237,6 +256,7 @@ class _Asked:
         while message := _next(self._rest):
             kind, body = message
             self._rest = self._rest[5 + len(body) :]
+            self.rounds += kind in (b"S", b"H", b"Q")  # Sync, Flush, or a statement as text
             if kind == b"P":
                 name, text = body.split(b"\0")[:2]
                 self._prepared[name] = text.decode()

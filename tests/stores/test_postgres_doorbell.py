@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,8 +13,11 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from rowlock.errors import InvalidInput
+from rowlock.stores import check_listener
 from rowlock.stores.postgres.doorbell import Doorbell, Rhythm
 from rowlock.stores.postgres.store import PostgresStore
+from tests.faults.wire import Wire
 from tests.proxy import Proxy
 from tests.servers import PostgresServer
 from tests.stores.conftest import StoreDatabases
@@ -30,9 +34,9 @@ async def url(store_databases: StoreDatabases) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def opened(url: str, rhythm: Rhythm = QUICK) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(url)
-    store._doorbell = Doorbell(store._connections, rhythm)
+async def opened(url: str, rhythm: Rhythm = QUICK, listen_url: str | None = None) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url, listen_url)
+    store._doorbell = Doorbell(store._connections, rhythm, store._doorbell._direct)
     await store.open()
     try:
         yield store
@@ -298,6 +302,81 @@ async def test_behind_a_pooler_it_tries_again_now_and_then(
         assert len(caplog.records) == 1
         pooler.fair = False
         assert await rung(asyncio.create_task(store.wait_for_work(60.0)))
+
+
+# ── Another way to listen ──
+
+
+async def test_listen_url_is_where_it_listens(url: str, postgres: PostgresServer) -> None:
+    async with (
+        Wire(postgres.host, postgres.port) as around,
+        Wire(postgres.host, postgres.port) as pooled,
+        opened(pooled.via(url), listen_url=around.via(url)) as store,
+        opened(url) as other,
+    ):
+        for _ in range(2):
+            async with idle(store) as waiting:
+                assert [link.listens for link in around.links] == [True]
+                assert [link.listens for link in pooled.links] == [False]
+                await other.insert([job()])
+                assert await rung(waiting)
+            around.links[0].reset()  # it heals
+
+
+async def test_without_that_way_it_polls_and_says_so_without_the_password(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening: nothing else can take the port
+        nowhere = f"postgresql://ann:s3cret@127.0.0.1:{taken.getsockname()[1]}/shop"
+        async with opened(url, listen_url=nowhere) as store:
+            await check_listener(store)  # being away is no mistake
+            while not caplog.records:
+                assert not await store.wait_for_work(0.01)
+            for _ in range(20):
+                assert not await store.wait_for_work(0.01)
+            await store.insert([job()])
+    [said] = caplog.records
+    assert "polling until there is one" in said.getMessage()
+    assert "s3cret" not in said.getMessage() + repr(store)
+
+
+@pytest.mark.parametrize("tables", [True, False])
+async def test_a_way_that_leads_elsewhere_is_refused(
+    url: str, store_databases: StoreDatabases, postgres: PostgresServer, caplog: pytest.LogCaptureFixture, tables: bool
+) -> None:
+    """Also if it has all the tables; and once the store listens all the same, it does not listen there."""
+    async with store_databases.fresh() as copy:
+        elsewhere = copy if tables else postgres.url()
+        async with opened(url, listen_url=elsewhere) as store:
+            with pytest.raises(InvalidInput) as refused:
+                await check_listener(store)
+            while not caplog.records:
+                assert not await store.wait_for_work(0.01)
+            for _ in range(20):
+                assert not await store.wait_for_work(0.01)
+    [said] = caplog.records
+    for text in (str(refused.value), said.getMessage()):
+        assert elsewhere.rsplit("/", 1)[1] in text
+        assert "not the database that the URL leads to" in text
+        assert str(urlsplit(url).password) not in text
+    assert (refused.value.field, refused.value.code) == ("listen_url", "another_database")
+
+
+@pytest.mark.parametrize(
+    ("query", "listen_url", "code"),
+    [
+        ("", "sqlite:///jobs.db", "bad_url"),
+        ("", "postgresql://ann:s3/cret@db/shop", "bad_url"),
+        ("", "postgresql://ann:s3cret@db/shop?connect_timeout=no", "bad_connect_timeout"),
+        ("?listen=off", "postgresql://ann:s3cret@db/shop", "not_listening"),
+    ],
+)
+def test_a_listen_url_that_cannot_be_used_says_so(query: str, listen_url: str, code: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        PostgresStore(f"postgresql://db/shop{query}", listen_url)
+    assert (refused.value.field, refused.value.code) == ("listen_url", code)
+    assert "cret" not in str(refused.value)
 
 
 # ── Without it ──

@@ -4,6 +4,7 @@ Blocks are counted by PostgreSQL itself, per relation and transaction, on prepar
 """
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.stores.test_sqlite_plans import lessened, shares
 JOBS = 20
 LANES = lanes("mail", "bills", "nobody_enqueues_this")
 CLAIM = Claim("w1", LANES, JOBS, 30.0)
+NOT_AFTER = datetime(2200, 1, 1, tzinfo=UTC)
 
 FETCHED = """
     SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::int FROM pg_class
@@ -78,7 +80,7 @@ class Meter:
     async def all(self) -> dict[str, int]:
         """Each measured on its own jobs, which are back as they were afterwards."""
         store, sql = self._store, self._store._sql
-        claim = (*rows.lane_arrays(LANES, {}), CLAIM.limit, CLAIM.worker, CLAIM.lease, CLAIM.start)
+        claim = (*rows.lane_arrays(LANES, {}), CLAIM.limit, CLAIM.worker, CLAIM.lease, CLAIM.start, NOT_AFTER)
         blocks = {"claim": await self.blocks(sql.claim, *claim)}
         claimed = (await store.claim(CLAIM)).jobs
         assert len(claimed) == JOBS

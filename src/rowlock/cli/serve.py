@@ -95,6 +95,8 @@ def _run(jobs: Jobs, settings: config.ServerSettings, verbose: bool, worker: dic
         async with jobs:
             if worker is not None:
                 await jobs.start(**worker)
+            else:
+                await jobs._check_listener()
             await server.serve(jobs, settings, bound, ready)
 
     calm_collector()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from rowlock.errors import InvalidInput, StoreError
+from rowlock.errors import InvalidInput, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from rowlock.stores.base import Store
@@ -13,11 +14,13 @@ if TYPE_CHECKING:
 SCHEMES = "sqlite:///path, postgresql://…"
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, listen_url: str | None = None) -> Store:
     """The store behind a URL, not yet opened.
 
     sqlite:///relative.db, sqlite:////absolute.db, sqlite:// (in memory, for tests);
     postgresql://user:password@host/database?schema=…
+
+    `listen_url`: PostgreSQL behind a pooler in transaction mode, where LISTEN does not work, is listened to there.
     """
     if "://" not in url:
         raise InvalidInput("url", "bad_url", f"must be one of {SCHEMES}")
@@ -25,7 +28,7 @@ def open_store(url: str) -> Store:
     if scheme == "sqlite":
         return _sqlite(url)
     if scheme in ("postgresql", "postgres"):
-        return _postgres(url)
+        return _postgres(url, listen_url)
     raise InvalidInput("url", "unknown_scheme", f"{scheme}:// is not supported; use {SCHEMES}")
 
 
@@ -54,11 +57,20 @@ def _sqlite(url: str) -> Store:
     )
 
 
-def _postgres(url: str) -> Store:
+async def check_listener(store: Store) -> None:
+    """Raise InvalidInput if the store's `listen_url` leads to another database. A server that is away is no error: the
+    store polls until it is back."""
+    check = getattr(store, "check_listener", None)  # a store that needs no wake-up call has none
+    if check is not None:
+        with suppress(StoreUnavailable):
+            await check()
+
+
+def _postgres(url: str, listen_url: str | None) -> Store:
     try:
         from rowlock.stores.postgres.store import PostgresStore
     except ModuleNotFoundError as missing:
         if missing.name != "asyncpg":
             raise
         raise StoreError("PostgreSQL needs its driver: pip install 'rowlock[postgres]'") from missing
-    return PostgresStore(url)
+    return PostgresStore(url, listen_url)

@@ -2,16 +2,8 @@
 it as docs/stores.md says, and both workers and PgBouncer are killed under load."""
 
 import asyncio
-import os
-import pwd
-import shutil
-import signal
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-
-import asyncpg
 
 from rowlock.jobs import Jobs
 from tests.faults.load import Load
@@ -20,24 +12,24 @@ from tests.faults.results import Result
 from tests.faults.stage import PATIENCE, Stage
 from tests.faults.suites import Cell
 from tests.faults.suites.kills import are_enough, kill_busy
+from tests.pgbouncer import POOL, PgBouncer, find_pgbouncer
 from tests.runtime.system.fleet import until
-from tests.servers import PostgresServer, _free_port, _Guard
+from tests.servers import PostgresServer
 
 WORKERS, PROCESSES = 3, 2
 KILLS = 9  # of workers
 DEATHS = 3  # of PgBouncer
-POOL = 5  # connections to the server
 OPTIONS = "?statement_cache_size=0&listen=off"
 
 
 async def run(cell: Cell) -> Result:
-    program = shutil.which("pgbouncer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
+    program = find_pgbouncer()
     if program is None:
         result = cell.result()
         result.not_run = "there is no pgbouncer on this machine"
         return result
-    async with on_server(cell) as (stage, server), PgBouncer(program, server).running() as bouncer:
-        url = bouncer.url
+    async with on_server(cell) as (stage, server), Kept(program, server).running() as bouncer:
+        url = bouncer.via(server.url()) + OPTIONS
         async with Jobs(url) as jobs:
             load = Load(stage, jobs)
             survivor = stage.launch("--no-listen", ROWLOCK_URL=url)
@@ -72,92 +64,38 @@ def are_started(stage: Stage, url: str) -> bool:
     return are_enough(stage)
 
 
-class PgBouncer:
-    """Owned by a guard of its own, which ends it when we end. It is no promise of ours that it never crashes: then it
-    is started again, and counted."""
+class Kept(PgBouncer):
+    """It is no promise of ours that PgBouncer never crashes: then it is started again, and counted."""
 
     def __init__(self, program: str, server: PostgresServer) -> None:
-        self._program = program
-        self._server = server
-        self._port = _free_port()
+        super().__init__(program, server)
         self._using = asyncio.Lock()  # the guard
-        self.starts = 0
-
-    @property
-    def url(self) -> str:
-        server = self._server
-        return server.url().replace(f":{server.port}/", f":{self._port}/", 1) + OPTIONS
-
-    @property
-    def log(self) -> str:
-        return (self._guard.folder / "log").read_text(errors="replace")
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["PgBouncer"]:
-        uid = os.geteuid() or pwd.getpwnam("nobody").pw_uid  # it refuses to run as root
-        self._guard = _Guard(uid, Path(tempfile.gettempdir()))
+    async def running(self) -> AsyncIterator["Kept"]:
         try:
-            self._configure(uid)
-            await self._start()
+            await asyncio.to_thread(self.start)
             keeper = asyncio.create_task(self._keep())
             try:
                 yield self
             finally:
                 keeper.cancel()
+                await asyncio.wait([keeper])
         finally:
-            self._guard.close()
+            self.close()
 
     @asynccontextmanager
     async def killed(self) -> AsyncIterator[int]:
         """Inside, it is away. Tells its pid."""
         async with self._using:
-            pid = self._guard("poll")
-            await asyncio.to_thread(self._guard, "kill9")
+            pid = self.pid
+            await asyncio.to_thread(self.kill9)
             yield pid or 0
-            await self._start()
-
-    def _configure(self, uid: int) -> None:
-        server, folder = self._server, self._guard.folder
-        password = server.url().partition(f"//{server.user}:")[2].partition("@")[0]
-        texts = {
-            "users": f'"{server.user}" "{password}"\n',
-            "pgbouncer.ini": "\n".join(
-                [
-                    "[databases]",
-                    f"* = host={server.host} port={server.port}",
-                    "[pgbouncer]",
-                    f"listen_addr = 127.0.0.1\nlisten_port = {self._port}\nunix_socket_dir =",
-                    f"auth_type = scram-sha-256\nauth_file = {folder}/users",
-                    f"pool_mode = transaction\ndefault_pool_size = {POOL}\nmax_client_conn = 500",
-                    "",
-                ]
-            ),
-        }
-        for name, text in texts.items():
-            file = folder / name
-            file.write_text(text)
-            os.chown(file, uid, -1)
-            file.chmod(0o600)
-
-    async def _start(self) -> None:
-        """Returns when it serves."""
-        await until(self._serves, what="pgbouncer")
+            await asyncio.to_thread(self.start)
 
     async def _keep(self) -> None:
         while True:
             async with self._using:
-                if self._guard("poll") is None:
-                    await self._start()
+                if self.pid is None:
+                    await asyncio.to_thread(self.start)
             await asyncio.sleep(0.1)
-
-    async def _serves(self) -> bool:
-        if self._guard("poll") is None:
-            argv = [self._program, str(self._guard.folder / "pgbouncer.ini")]
-            self._guard("start", argv, dict(os.environ), signal.SIGINT)
-            self.starts += 1
-        try:
-            connection = await asyncpg.connect(self.url.removesuffix(OPTIONS), statement_cache_size=0, timeout=10)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            return False
-        await connection.close()
-        return True

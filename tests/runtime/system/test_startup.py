@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from rowlock.stores import open_store
 from tests.runtime.system.fleet import Fleet
-from tests.servers import _free_port
+from tests.servers import Databases, _free_port
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -75,6 +76,15 @@ async def test_a_database_without_tables(sqlite_fleet: Fleet, postgres_url: str)
     said = await refusal(sqlite_fleet, ROWLOCK_URL=postgres_url)
     check_brief(said)
     assert "rowlock migrate" in said
+
+
+async def test_a_listen_url_that_leads_to_another_database(sqlite_fleet: Fleet, postgres_databases: Databases) -> None:
+    async with postgres_databases.fresh() as url, postgres_databases.fresh() as other:
+        await open_store(url).migrate()
+        said = await refusal(sqlite_fleet, ROWLOCK_URL=url, ROWLOCK_LISTEN_URL=other)
+    check_brief(said)
+    assert "listen_url" in said
+    assert "not the database that the URL leads to" in said
 
 
 async def test_a_wrong_setting_in_the_environment(sqlite_fleet: Fleet) -> None:

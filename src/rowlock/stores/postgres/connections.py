@@ -13,9 +13,12 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 
 import asyncpg
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rowlock import errors
 from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.postgres.clock import Clock
+from rowlock.stores.postgres.keepalive import keep_alive
 
 MIN_SERVER = 13
 FAREWELL = 0.3  # seconds for the polite end of an idle connection: on a half-open line nobody answers, and a stop waits
@@ -47,7 +50,9 @@ class Target(Struct, frozen=True):
     pool_size: int
     connect_timeout: float
     command_timeout: float
+    tcp_timeout: float
     statement_cache_size: int
+    prepared_statements: bool
     listen: bool
     settings: frozenset[str]  # names of the server settings in the URL
 
@@ -104,7 +109,9 @@ def parse_target(url: str) -> Target:
     pool_size = int(_number(query, "pool_size", 10, 1, 1000))
     connect_timeout = _number(query, "connect_timeout", 10, 0.1, 3600)
     command_timeout = _number(query, "command_timeout", 60, 0.1, 86_400)
+    tcp_timeout = _number(query, "tcp_timeout", 10, 0, 3600)
     statement_cache_size = int(_number(query, "statement_cache_size", 100, 0, 10_000))
+    prepared_statements = _switch(query, "prepared_statements", default=False)
     listen = _switch(query, "listen", default=True)
     if named == [("", None)]:
         named = _hosts_in(query)
@@ -122,10 +129,25 @@ def parse_target(url: str) -> Target:
         pool_size,
         connect_timeout,
         command_timeout,
+        tcp_timeout,
         statement_cache_size,
+        prepared_statements,
         listen,
         frozenset(query),
     )
+
+
+def parse_listener(listen_url: str, target: Target) -> Target:
+    """Where to LISTEN, if not where the URL leads: a way around a pooler, to the same schema of the same database."""
+    if listen_url.split("://", 1)[0] not in ("postgresql", "postgres"):
+        raise errors.InvalidInput("listen_url", "bad_url", "must be postgresql://… like the URL")
+    if not target.listen:
+        raise errors.InvalidInput("listen_url", "not_listening", "is of no use with listen=off in the URL: remove one")
+    try:
+        listener = parse_target(listen_url)
+    except errors.InvalidInput as error:
+        raise errors.InvalidInput("listen_url", error.code, error.problem) from None
+    return replace(listener, schema=target.schema)
 
 
 def _host(text: str) -> tuple[str, int | None]:
@@ -164,15 +186,57 @@ def _switch(query: dict[str, str], name: str, *, default: bool) -> bool:
     return text == "on"
 
 
+class _Pooled(asyncpg.Connection):
+    """A connection without the driver's cache of statements, as behind a pooler that may give every call to another
+    server. There the driver asks what a statement's types are before every call, which is a round trip, and the server
+    reads the statement twice. The types of our own statements don't change: they are asked for once per connection.
+
+    `lasting`: statements that the server may keep, under a name, with their plans.
+    """
+
+    ours: frozenset[str] = frozenset()
+    lasting: frozenset[str] = frozenset()
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._known: dict[str, Any] = {}
+
+    async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
+        if query not in self.ours:
+            return await super().fetch(query, *args, **options)
+        return await (await self._prepared(query)).fetch(*args, **options)
+
+    async def fetchrow(self, query: str, *args: Any, **options: Any) -> Any:
+        if query not in self.ours:
+            return await super().fetchrow(query, *args, **options)
+        return await (await self._prepared(query)).fetchrow(*args, **options)
+
+    async def _prepared(self, query: str) -> Any:
+        known = self._known.get(query)
+        if known is None:
+            # The name is that of the text: whoever else uses it, in another process or release, means the same.
+            name = f"rowlock_{hashlib.sha256(query.encode()).hexdigest()[:40]}" if query in self.lasting else None
+            known = self._known[query] = await self.prepare(query, name=name)
+        return known
+
+
 class Connections:
     """A few connections, opened as they are needed, that translate what goes wrong into rowlock's errors.
 
     The driver has a pool, but a statement through it takes 15 % longer than on a bare connection: it guards against
     session state, which none of our statements leaves behind.
+
+    `ours`: the texts of statements that come again and again; `lasting`: those of them whose plan is the same however
+    many jobs there are.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(
+        self, target: Target, ours: frozenset[str] = frozenset(), lasting: frozenset[str] = frozenset()
+    ) -> None:
         self.target = target
+        self.clock = Clock(target.command_timeout)
+        self._ours = ours
+        self._lasting = lasting if target.prepared_statements else frozenset()
         self._opened = False
         self._pid = os.getpid()
         self._idle: list[Any] = []  # the one used last is taken first: its plans are there, and others may go cold
@@ -287,20 +351,34 @@ class Connections:
             return await self._join()
 
     async def _join(self) -> Any:
-        """One more for the verbs. Of types like uuid[] the driver asks the server on every connection. It switches JIT
-        off for that, and on again, for to compile the question takes a second and more; behind a pooler these are three
-        statements on three servers, unless a transaction holds them together."""
-        connection = await self._dial(self._session)
-        if self._session["statement_cache_size"] == 0:
-            try:
-                async with connection.transaction():
-                    await connection.fetch(_TYPES)
-            except BaseException:
-                connection.terminate()
-                raise
+        """One more for the verbs."""
+        pooled = self._session["statement_cache_size"] == 0
+        connection = await self._dial({**self._session, "connection_class": _Pooled} if pooled else self._session)
+        try:
+            if pooled:
+                connection.ours, connection.lasting = self._ours, self._lasting
+                await self._ask_for_types(connection)
+            self.clock.set(await connection.fetchval("SELECT clock_timestamp()"))
+        except BaseException:
+            connection.terminate()
+            raise
         return connection
 
+    async def _ask_for_types(self, connection: Any) -> None:
+        """Of types like uuid[] the driver asks the server on every connection. It switches JIT off for that, and on
+        again, for to compile the question takes a second and more; behind a pooler these are three statements on three
+        servers, unless a transaction holds them together."""
+        async with connection.transaction():
+            await connection.fetch(_TYPES)
+
     async def _dial(self, options: dict[str, Any]) -> Any:
+        connection = await self._reach(options)
+        # The driver offers neither the options nor the socket: this is its own name for the transport.
+        transport = getattr(connection, "_transport", None)
+        keep_alive(transport and transport.get_extra_info("socket"), self.target.tcp_timeout)
+        return connection
+
+    async def _reach(self, options: dict[str, Any]) -> Any:
         """To the one of several hosts that can be written to. The one that was it last is asked first; a host that is
         silent is not asked first again, also if whoever waited for it has given up before its time was over."""
         hosts = self.target.hosts
@@ -361,6 +439,11 @@ class Connections:
             raise errors.StoreBusy(f"{label}: {error}") from error
         except (asyncpg.PostgresSystemError, asyncpg.InternalServerError, asyncpg.InsufficientResourcesError) as error:
             raise errors.StoreUnavailable(f"{label} is in trouble: {error}") from error
+        except (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError) as error:
+            raise errors.StoreError(
+                f"{label}: {error}. Does it lead to a pooler? Its prepared statements need PgBouncer 1.21 with "
+                "max_prepared_statements above 0; else write statement_cache_size=0, without prepared_statements=on"
+            ) from error
         except TimeoutError as error:
             seconds = self.target.command_timeout
             raise errors.OutcomeUnknown(f"{label}: no answer within {seconds:g} s") from error

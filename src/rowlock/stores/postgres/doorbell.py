@@ -11,6 +11,9 @@ a moment later; and an insert that has taken longer than that rings after its co
 
 A connection may also be deaf without knowing: a socket whose other end is gone, or a pooler that has passed us on to
 another server connection. So a waiter asks now and then whether it still listens.
+
+Behind such a pooler the LISTEN connection goes another way, if there is a `listen_url`. Whenever it connects, it looks
+whether that leads to the same tables: elsewhere nobody would ring.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
+import asyncpg
 from msgspec import Struct
 
+from rowlock.errors import InvalidInput, StoreUnavailable
 from rowlock.stores.inherited import keep_for_ever
 from rowlock.stores.postgres.connections import Connections
 
@@ -45,9 +50,34 @@ class Rhythm(Struct, frozen=True):
 USUAL = Rhythm()
 
 
+class Direct:
+    """The way around a pooler. `statement` reads the identity of the tables, `identity` knows that of the store's."""
+
+    def __init__(self, connections: Connections, statement: str, identity: Callable[[], Awaitable[str]]) -> None:
+        self.connections = connections
+        self._statement = statement
+        self._identity = identity
+
+    async def check(self, connection: Any) -> None:
+        """Raise InvalidInput if the connection does not lead to the store's tables."""
+        try:
+            found = await connection.fetchval(self._statement, "identity")
+        except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+            found = None
+        if found != await self._identity():
+            target = self.connections.target
+            raise InvalidInput(
+                "listen_url",
+                "another_database",
+                f"{target.label}, schema {target.schema}, is not the database that the URL leads to: "
+                "nobody would be woken. Name the server that is behind the pooler, and the same database",
+            )
+
+
 class Doorbell:
-    def __init__(self, connections: Connections, rhythm: Rhythm = USUAL) -> None:
+    def __init__(self, connections: Connections, rhythm: Rhythm = USUAL, direct: Direct | None = None) -> None:
         self._connections = connections
+        self._direct = direct
         self.rhythm = rhythm
         self._rang = asyncio.Event()
         self._stir = asyncio.Event()  # the keeper has something to look at
@@ -75,6 +105,16 @@ class Doorbell:
         self._connections.check()  # closed while we waited
         return True
 
+    async def check(self) -> None:
+        """Raise InvalidInput if `listen_url` leads elsewhere. A server that is silent is not waited for long."""
+        if self._direct is None:
+            return
+        try:
+            async with asyncio.timeout(self.rhythm.patience), self._direct.connections.alone() as connection:
+                await self._direct.check(connection)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"{self._line.target.label} gave no answer") from error
+
     async def close(self) -> None:
         keeper, self._keeper = self._keeper, None
         if keeper is not None and self._connections.forked:
@@ -99,26 +139,35 @@ class Doorbell:
             deaf = 0 if lasted >= self.rhythm.rarely else deaf
             deaf += isinstance(trouble, _Deaf)
             self._tell(trouble, failures, deaf)
-            await asyncio.sleep(self.rhythm.rarely if deaf >= 2 else _pause(failures))
+            hopeless = deaf >= 2 or isinstance(trouble, InvalidInput)
+            await asyncio.sleep(self.rhythm.rarely if hopeless else _pause(failures))
 
     def _tell(self, trouble: Exception, failures: int, deaf: int) -> None:
         """Once, not at each try."""
-        label = self._connections.target.label
+        label = self._line.target.label
         if isinstance(trouble, _Deaf):
             if deaf == 2:
-                log.warning("%s: LISTEN doesn't work, polling only: is it a pooler in transaction mode?", label)
+                log.warning(
+                    "%s: LISTEN doesn't work, polling only: is it a pooler in transaction mode? Set listen_url", label
+                )
         elif failures == 1:
             what = str(trouble) or type(trouble).__name__
             log.warning("%s: no LISTEN connection, polling until there is one: %s", label, what)
+
+    @property
+    def _line(self) -> Connections:
+        return self._connections if self._direct is None else self._direct.connections
 
     async def _listen(self) -> Exception:
         """Until that fails. Answers why, whatever it is: if the keeper ended, nobody would ever listen again."""
         connection: Any = None
         try:
-            connection = await self._connections.connect()
+            connection = await self._line.connect()
             connection.add_termination_listener(lambda _connection: self._stir.set())
             session = _Session(connection, self._connections.target.channel, self._connections.target.waiting_key)
             async with asyncio.timeout(self.rhythm.patience):
+                if self._direct is not None:
+                    await self._direct.check(connection)
                 await session.listen(self._ring)
             await self._attend(session)
         except Exception as error:

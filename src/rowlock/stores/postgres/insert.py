@@ -12,16 +12,17 @@ import asyncpg
 from rowlock.core.job import NewJob, Status
 from rowlock.stores.base import Enqueued
 from rowlock.stores.postgres import rows
+from rowlock.stores.postgres.clock import JUMPED, Clock
 from rowlock.stores.postgres.connections import Conflict
 from rowlock.stores.postgres.statements import Statements
 
 
 async def insert_new(
-    connection: Any, sql: Statements, jobs: Sequence[NewJob], ring: tuple[bool, str, int, int]
+    connection: Any, sql: Statements, clock: Clock, jobs: Sequence[NewJob], ring: tuple[bool, str, int, int]
 ) -> tuple[list[Enqueued], bool | None]:
     """Jobs without keys that can't be there yet. One statement, which needs no BEGIN and COMMIT round trips. `ring`:
     whether, where, and the keys of the locks of those who wait and of who rings. Also answers whether it rang for
-    someone; None: another one did at that moment."""
+    someone; None: another one did at that moment. Raises Conflict to be run again."""
     same = rows.insert_alike(jobs)
     parameters: tuple[Any, ...]
     if same is None:
@@ -30,14 +31,17 @@ async def insert_new(
         columns = [job.id for job in jobs], [job.topic for job in jobs], [job.payload for job in jobs]
         topics = Counter(columns[1])
         statement, parameters = sql.insert_alike, (*columns, *same, *ring, list(topics), list(topics.values()))
+    not_after = clock.not_after()
     try:
-        row = await connection.fetchrow(statement, *parameters)
+        row = await connection.fetchrow(statement, *parameters, not_after)
     except asyncpg.UniqueViolationError as error:
         if not str(error.constraint_name).startswith("_jobs"):  # an index of the user's own
             raise
         row = None  # an id is there already, or twice in this batch: nothing was written
+    if row is not None and clock.was_late(row[0], not_after):
+        raise Conflict(JUMPED)
     if row is None or row[1] < len(jobs):
-        return await insert(connection, sql, jobs, keyed=False, repeat=False), False
+        return await insert(connection, sql, clock, jobs, keyed=False, repeat=False), False
     now = row[0]
     if same is None:
         return [Enqueued(job.id, False, Status.PENDING, _run_at(job, now), now) for job in jobs], False
@@ -46,10 +50,10 @@ async def insert_new(
 
 
 async def insert(
-    connection: Any, sql: Statements, jobs: Sequence[NewJob], *, keyed: bool, repeat: bool
+    connection: Any, sql: Statements, clock: Clock, jobs: Sequence[NewJob], *, keyed: bool, repeat: bool
 ) -> list[Enqueued]:
     """On a connection; in a transaction, if it may have to be undone. Raises Conflict to be run again."""
-    now, fresh = await _insert_absent(connection, sql, jobs, keyed, repeat)
+    now, fresh = await _insert_absent(connection, sql, clock, jobs, keyed, repeat)
     answers: dict[int, Enqueued] = {}
     taken: list[int] = []
     for n, job in enumerate(jobs):
@@ -68,11 +72,14 @@ async def insert(
 
 
 async def _insert_absent(
-    connection: Any, sql: Statements, jobs: Sequence[NewJob], keyed: bool, repeat: bool
+    connection: Any, sql: Statements, clock: Clock, jobs: Sequence[NewJob], keyed: bool, repeat: bool
 ) -> tuple[datetime, set[str]]:
     """The ids that are new."""
     statement = sql.insert_keyed if keyed else sql.insert
-    now, count, ids = await connection.fetchrow(statement, *rows.insert_arrays(jobs))
+    not_after = clock.not_after()
+    now, count, ids = await connection.fetchrow(statement, *rows.insert_arrays(jobs), not_after)
+    if clock.was_late(now, not_after):
+        raise Conflict(JUMPED)
     everything = ids is None and count == len(jobs)
     fresh = {job.id for job in jobs} if everything else {str(job_id) for job_id in ids or ()}
     if repeat and fresh:

@@ -125,6 +125,10 @@ class Statements:
         stats = _load("stats", schema)
         self.stats = stats.replace("{of_topic}", "")
         self.stats_of_topic = stats.replace("{of_topic}", "AND j.topic = $3::text")
+        self.all = frozenset(vars(self).values())
+        # They read no table, so that their plans are the same however many jobs there are. Those of a claim, made while
+        # there were none, are not to be kept without the settings of a session: see PLANNER in connections.py.
+        self.lasting = frozenset([self.insert, self.insert_new, self.insert_alike, self.insert_keyed, self.ring])
 
 
 def settling(schema: str, *, mixed: bool = False) -> str:

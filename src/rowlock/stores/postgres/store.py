@@ -49,8 +49,9 @@ from rowlock.stores.listing import Seen, Step, find, find_newest, make_page, pag
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.postgres import bulk as bulks
 from rowlock.stores.postgres import failures, listing, migrate, partitions, records, rollups, rows
-from rowlock.stores.postgres.connections import CONFLICTS, Connections, parse_target
-from rowlock.stores.postgres.doorbell import Doorbell
+from rowlock.stores.postgres.clock import JUMPED
+from rowlock.stores.postgres.connections import CONFLICTS, Conflict, Connections, parse_listener, parse_target
+from rowlock.stores.postgres.doorbell import Direct, Doorbell
 from rowlock.stores.postgres.hints import LaneHints
 from rowlock.stores.postgres.insert import insert, insert_new
 from rowlock.stores.postgres.listing import PostgresStep
@@ -101,11 +102,12 @@ class _Seen(NamedTuple):
 class PostgresStore:
     """Implements `rowlock.stores.base.Store`. Belongs to the event loop in which it was opened."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, listen_url: str | None = None) -> None:
         self._target = parse_target(url)
         self._sql = Statements(self._target.quoted_schema)
-        self._connections = Connections(self._target)
-        self._doorbell = Doorbell(self._connections)
+        self._connections = Connections(self._target, self._sql.all, self._sql.lasting)
+        self._clock = self._connections.clock
+        self._doorbell = Doorbell(self._connections, direct=self._direct(listen_url))
         self._transactions = Transactions(self._connections)
         self._hints = LaneHints()
         self._bell = self._target.channel, self._target.waiting_key, self._target.ringing_key
@@ -126,6 +128,12 @@ class PostgresStore:
     @property
     def watches_commits(self) -> bool:
         return False
+
+    def _direct(self, listen_url: str | None) -> Direct | None:
+        if listen_url is None:
+            return None
+        connections = Connections(parse_listener(listen_url, self._target))
+        return Direct(connections, self._sql.identity, self.identity)
 
     # ── Life of the store ──
 
@@ -179,10 +187,10 @@ class PostgresStore:
 
         async def run(connection: Any) -> list[Enqueued]:
             if len(jobs) == 1 and not repeat:
-                return await insert(connection, self._sql, jobs, keyed=keyed, repeat=repeat)
+                return await insert(connection, self._sql, self._clock, jobs, keyed=keyed, repeat=repeat)
             # It may have to be undone.
             async with connection.transaction(isolation="read_committed"):
-                return await insert(connection, self._sql, jobs, keyed=keyed, repeat=repeat)
+                return await insert(connection, self._sql, self._clock, jobs, keyed=keyed, repeat=repeat)
 
         return await self._with_connection(run)
 
@@ -192,7 +200,9 @@ class PostgresStore:
         ring = (target.listen and began - self._rang >= RINGS, *self._bell)
         if ring[0]:
             self._rang = began
-        answers, rang = await self._with_connection(lambda connection: insert_new(connection, self._sql, jobs, ring))
+        answers, rang = await self._with_connection(
+            lambda connection: insert_new(connection, self._sql, self._clock, jobs, ring)
+        )
         if rang is None:  # whoever another one has woken looks again, when these have been committed, if that was soon
             rang = time.monotonic() - began < self._doorbell.rhythm.echo / 2
         if not rang:
@@ -205,8 +215,19 @@ class PostgresStore:
         if claim.limit <= 0 or not claim.lanes:
             return NOTHING
         bounds, sent = self._hints.bounds(claim), time.monotonic()
-        found = await self._fetch(self._sql.claim, *_claim_parameters(claim, bounds))
-        return self._claimed(claim, bool(bounds), sent, found)
+
+        async def run(connection: Any) -> list[Any]:
+            not_after = self._clock.not_after()
+            found: list[Any] = await connection.fetch(self._sql.claim, *_claim_parameters(claim, bounds), not_after)
+            if self._is_late(found, not_after):
+                raise Conflict(JUMPED)
+            return found
+
+        return self._claimed(claim, bool(bounds), sent, await self._with_connection(run))
+
+    def _is_late(self, found: list[Any], not_after: datetime | None) -> bool:
+        """Did a claim come too late? Then it has claimed nothing."""
+        return self._clock.was_late(found[0]["now"], not_after) and len(found) == 1
 
     def _claimed(self, claim: Claim, bounded: bool, sent: float, found: list[Any]) -> Claimed:
         contended, next_due, now, until = found[0][:4]
@@ -228,9 +249,11 @@ class PostgresStore:
             applied = (await self._settle(batch))[0]["applied"]
             claimed = None if claim is None else NOTHING
         else:
-            bounds, sent = self._hints.bounds(claim), time.monotonic()
-            found = await self._settle(batch, *_claim_parameters(claim, bounds))
-            applied, claimed = found[0]["applied"], self._claimed(claim, bool(bounds), sent, found)
+            bounds, sent, not_after = self._hints.bounds(claim), time.monotonic(), self._clock.not_after()
+            found = await self._settle(batch, *_claim_parameters(claim, bounds), not_after)
+            late = self._is_late(found, not_after)
+            claimed = await self.claim(claim) if late else self._claimed(claim, bool(bounds), sent, found)
+            applied = found[0]["applied"]
         if applied is None and len(batch) == len(settlements):
             return Settled([APPLIED] * len(batch), claimed)
         done = set(places.values()) if applied is None else {places[str(job_id)] for job_id in applied}
@@ -620,6 +643,9 @@ class PostgresStore:
         self._owes_ring = False
         self._rang = time.monotonic()
         await self._fetch(self._sql.ring, *self._bell)
+
+    async def check_listener(self) -> None:
+        await self._doorbell.check()
 
     async def wait_for_work(self, timeout: float) -> bool:
         self._connections.check()

@@ -13,6 +13,7 @@ from rowlock import errors
 from rowlock.stores.base import Guard
 from rowlock.stores.postgres.connections import Target
 from rowlock.stores.postgres.ending import MARK, last_statements
+from rowlock.stores.postgres.keepalive import for_libpq
 from rowlock.stores.steps import drive
 
 _KIND = "psycopg Connection"
@@ -25,7 +26,8 @@ def sync_transaction(target: Target, guard: Guard) -> Iterator[Any]:
         transaction = connection.transaction()
         with _lost(connection, target, errors.StoreUnavailable, "at the BEGIN"):
             transaction.__enter__()
-            connection.execute(MARK)
+            if _mark(connection) != connection.info.backend_pid:  # a pooler: its servers keep the names of statements
+                connection.prepare_threshold = None
         try:
             yield connection
             with _lost(connection, target, errors.StoreUnavailable, "before the COMMIT, so nothing was written"):
@@ -36,6 +38,14 @@ def sync_transaction(target: Target, guard: Guard) -> Iterator[Any]:
             raise
         with _lost(connection, target, errors.OutcomeUnknown, "at the COMMIT, which may have been carried out or not"):
             transaction.__exit__(None, None, None)
+
+
+def _mark(connection: Any) -> int:
+    """Mark the transaction. Return the process at the server: a pooler gives its clients numbers of its own."""
+    cursor = connection.execute(f"{MARK}; SELECT pg_backend_pid()")
+    cursor.nextset()
+    pid: int = cursor.fetchone()[0]
+    return pid
 
 
 def _check(connection: Any, target: Target, guard: Guard) -> None:
@@ -52,14 +62,17 @@ def _connect(target: Target) -> Any:
             "a transaction in a sync handler needs psycopg: pip install 'psycopg[binary]'. Or use a connection of your "
             "own and ctx.sync.fence(conn)"
         ) from error
-    dsn, settings = _libpq(target.dsn, {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()})
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    dsn, settings = _libpq(target.dsn, known)
+    alive = {name: value for name, value in for_libpq(target.tcp_timeout).items() if name in known - target.settings}
     try:
         connection = psycopg.connect(
             dsn,
             options=settings or None,
             connect_timeout=math.ceil(target.connect_timeout),
             application_name="rowlock",
-            prepare_threshold=5 if target.statement_cache_size else None,  # a pooler may not know prepared statements
+            **alive,
+            prepare_threshold=5 if target.statement_cache_size else None,
         )
     except psycopg.Error as error:
         raise errors.StoreUnavailable(f"{target.label} can't be reached: {error}") from error

@@ -7,6 +7,7 @@ lane AS MATERIALIZED (
         AS l (topic, template_version, after_rank, after_run_at, after_id, n)
     LEFT JOIN {schema}._jobs_topics t ON t.topic = l.topic
     WHERE {after_settle} (t.paused_at IS NULL OR t.paused_until <= (SELECT clock_timestamp()))
+      AND (SELECT clock_timestamp()) <= coalesce($10::timestamptz, 'infinity')  -- its client still waits: see clock.py
 ),
 -- The first of all lanes together, read without locks.
 top AS MATERIALIZED (

@@ -1,7 +1,9 @@
 -- Insert many in one statement; conflicts (same id, or same live key) are left out and answered by `existing`.
--- Batches with keys are sorted by them, so that two of them can't wait for each other in a circle.
+-- Batches with keys are sorted by them, so that two of them can't wait for each other in a circle. After $16 nobody waits
+-- for the answer any more, so nothing is done: see clock.py.
 WITH clock AS MATERIALIZED (
-    SELECT now, {schema}._jobs_first_id(now - interval '1 hour') AS low,
+    SELECT now, now <= coalesce($16::timestamptz, 'infinity') AS in_time,
+           {schema}._jobs_first_id(now - interval '1 hour') AS low,
            {schema}._jobs_first_id(now + interval '1 hour') AS high
     FROM (SELECT clock_timestamp() AS now) c
 ),
@@ -21,7 +23,7 @@ ins AS (
            coalesce(s.run_at <= now, s.delay = 0),
            s.expires_at, s.key, s.scope, s.scope_id, s.template_version, s.max_retries, s.timeout, s.tags::jsonb,
            s.trace, now, now, s.id < low OR s.id >= high
-    FROM s, clock
+    FROM s, clock WHERE in_time
     {order}
     ON CONFLICT DO NOTHING
     RETURNING id, topic

@@ -1,0 +1,50 @@
+"""TCP keep-alive: the kernel finds out that the host at the other end is gone, while nobody has a timeout for it.
+
+A host that has lost its power closes no connection. Without this, a statement that waits for its reply waits for ever,
+and one that is on its way is sent again and again for a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from typing import Any
+
+
+def seconds_of(silence: float) -> tuple[int, int, int]:
+    """The first probe, the time between probes, and how many: the peer is dead after about `silence` seconds."""
+    idle = max(1, round(silence / 2))
+    interval = max(1, round(silence / 5))
+    return idle, interval, max(1, math.ceil((silence - idle) / interval))
+
+
+def keep_alive(sock: Any, silence: float) -> None:
+    """Set it on a connected socket, as far as the platform has it. 0: leave the system's own settings."""
+    if not silence or sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    idle, interval, count = seconds_of(silence)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for names, value in (
+        (("TCP_KEEPIDLE", "TCP_KEEPALIVE"), idle),  # the second is the name on macOS
+        (("TCP_KEEPINTVL",), interval),
+        (("TCP_KEEPCNT",), count),
+        # Keep-alive rests while data is under way that nobody has acknowledged. This is for that case.
+        (("TCP_USER_TIMEOUT",), math.ceil(silence * 1000)),
+    ):
+        option = next((getattr(socket, name) for name in names if hasattr(socket, name)), None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def for_libpq(silence: float) -> dict[str, Any]:
+    """The same as parameters of a connection through libpq, which ignores what the platform does not have."""
+    if not silence:
+        return {}
+    idle, interval, count = seconds_of(silence)
+    return {
+        "keepalives": 1,
+        "keepalives_idle": idle,
+        "keepalives_interval": interval,
+        "keepalives_count": count,
+        "tcp_user_timeout": math.ceil(silence * 1000),
+    }
