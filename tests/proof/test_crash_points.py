@@ -106,6 +106,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "resume",
             "write_records",
             "sweep_records",
+            "set_backoff",
         ),
         *("create_bulk", "start_bulk", "run_bulk", "stop_bulk", "prune_bulks"),
     }

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from functools import partial
@@ -245,6 +245,9 @@ class SqliteStore:
     def sync_transaction(self, guard: Guard, *, longest: float) -> AbstractContextManager[FencedConnection]:
         self._refuse_memory()
         return transactions.sync_transaction(self._open_fenced, guard, longest)
+
+    async def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
+        await self._write(lambda db: db.set_backoff(tables))
 
     # ── Maintenance ──
 
