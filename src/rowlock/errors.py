@@ -22,7 +22,8 @@
     └── StoreError            the database said no
         ├── StoreUnavailable  can't be reached, or hung up; safe to try again
         │   ├── OutcomeUnknown    … and the statement may or may not have been carried out
-        │   └── StoreReadOnly     a read-only file, or a standby server: it may be promoted, or another one be
+        │   ├── StoreReadOnly     a read-only file, or a standby server: it may be promoted, or another one be
+        │   └── NoSuchDatabase    the server has no database of this name, or the file's directory doesn't exist
         ├── StoreBusy         locked by others for longer than we are willing to wait
         ├── StoreFull         no disk space left
         ├── AccessDenied      wrong password, missing privilege
@@ -202,6 +203,10 @@ class OutcomeUnknown(StoreUnavailable):
 
 class StoreReadOnly(StoreUnavailable):
     """Nothing was written. A server that is a standby now was a primary before, or will be one."""
+
+
+class NoSuchDatabase(StoreUnavailable):
+    """Most likely a mistake in the URL. Or it is being restored."""
 
 
 class StoreBusy(StoreError):

@@ -336,10 +336,16 @@ class Connections:
         except TimeoutError as error:
             seconds = self.target.connect_timeout
             raise errors.StoreUnavailable(f"{label}: no connection within {seconds:g} s") from error
-        except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
+        except (
+            asyncpg.InvalidPasswordError,
+            asyncpg.InvalidAuthorizationSpecificationError,
+            asyncpg.InsufficientPrivilegeError,
+        ) as error:
             raise errors.AccessDenied(f"{label} refused the login: {error}") from error
         except asyncpg.InvalidCatalogNameError as error:
-            raise errors.StoreUnavailable(f"{label}: {error}; create the database first") from error
+            raise errors.NoSuchDatabase(f"{label}: {error}; create the database first") from error
+        except (asyncpg.ClientConfigurationError, asyncpg.SyntaxOrAccessError, asyncpg.DataError) as error:
+            raise errors.StoreError(f"{label}: {error}; check what follows the ? in the URL") from error
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             raise errors.StoreUnavailable(f"{label} can't be reached: {_what(error)}") from error
 
