@@ -29,6 +29,7 @@
         ├── AccessDenied      wrong password, missing privilege
         ├── UnsafeFilesystem  SQLite on a network file system
         ├── NotMigrated       rowlock's tables are missing or too old: run `rowlock migrate`
+        │   └── SchemaDamaged     … although the migrations are on record: a table or column is gone
         ├── SchemaTooNew      the tables were made by a newer rowlock than this one
         ├── MigrationChanged  an applied migration differs from the one in this code
         ├── StoreClosed       the store was closed, or never opened
@@ -227,6 +228,10 @@ class UnsafeFilesystem(StoreError):
 
 class NotMigrated(StoreError):
     pass
+
+
+class SchemaDamaged(NotMigrated):
+    """Migrations won't help: they have been applied. `rowlock migrate` names what is missing, and what to do."""
 
 
 class SchemaTooNew(StoreError):

@@ -76,6 +76,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "identity",
             "home",
             "pending_migrations",
+            "check_schema",
             "migration_sql",
             "any_loop",
             "is_private",

@@ -240,6 +240,9 @@ class Store(Protocol):
         """What `migrate` would apply. Checks the applied ones against this code."""
         ...
 
+    async def check_schema(self) -> None:
+        """SchemaDamaged if a table or a column is gone that the applied migrations have made. It names all of them."""
+
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         """The same as a script, for those who run migrations themselves."""
         ...

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from rowlock import errors
 from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.migrations import DAMAGED
 
 MIN_SERVER = 13
 FAREWELL = 0.3  # seconds for the polite end of an idle connection: on a half-open line nobody answers, and a stop waits
@@ -354,8 +355,12 @@ class Connections:
         label, schema = self.target.label, self.target.schema
         try:
             yield
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError) as error:
+        except asyncpg.InvalidSchemaNameError as error:
             raise errors.NotMigrated(f"{label}, schema {schema}: {error}: run `rowlock migrate`") from error
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.UndefinedColumnError) as error:
+            if "_job" not in str(error) and error.context is not None:  # said by a trigger of the user's own
+                raise errors.StoreError(f"{label}: {error}") from error
+            raise errors.SchemaDamaged(f"{label}, schema {schema}: {error}. {DAMAGED}") from error
         except asyncpg.InsufficientPrivilegeError as error:
             raise errors.AccessDenied(f"{label}, schema {schema}: {error}: grant it to this role") from error
         except asyncpg.ReadOnlySQLTransactionError as error:

@@ -151,6 +151,10 @@ class PostgresStore:
         async with self._connections.alone() as connection:
             return await migrate.pending(connection, self._target)
 
+    async def check_schema(self) -> None:
+        async with self._connections.alone() as connection:
+            await migrate.check_schema(connection, self._target)
+
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         return f"BEGIN;\n{migrate.script(migrations, self._target, create_schema=True)}COMMIT;\n"
 

@@ -138,6 +138,10 @@ class Database:
         with translated(self.where):
             return migrate.missing(self.conn, self.where)
 
+    def check_schema(self) -> None:
+        with translated(self.where):
+            migrate.check_schema(self.conn, self.where)
+
     def now(self) -> datetime:
         return rows.moment(self._clock())
 
