@@ -22,12 +22,14 @@
     └── StoreError            the database said no
         ├── StoreUnavailable  can't be reached, or hung up; safe to try again
         │   ├── OutcomeUnknown    … and the statement may or may not have been carried out
-        │   └── StoreReadOnly     a read-only file, or a standby server: it may be promoted, or another one be
+        │   ├── StoreReadOnly     a read-only file, or a standby server: it may be promoted, or another one be
+        │   └── NoSuchDatabase    the server has no database of this name, or the file's directory doesn't exist
         ├── StoreBusy         locked by others for longer than we are willing to wait
         ├── StoreFull         no disk space left
         ├── AccessDenied      wrong password, missing privilege
         ├── UnsafeFilesystem  SQLite on a network file system
         ├── NotMigrated       rowlock's tables are missing or too old: run `rowlock migrate`
+        │   └── SchemaDamaged     … although the migrations are on record: a table or column is gone
         ├── SchemaTooNew      the tables were made by a newer rowlock than this one
         ├── MigrationChanged  an applied migration differs from the one in this code
         ├── StoreClosed       the store was closed, or never opened
@@ -204,6 +206,10 @@ class StoreReadOnly(StoreUnavailable):
     """Nothing was written. A server that is a standby now was a primary before, or will be one."""
 
 
+class NoSuchDatabase(StoreUnavailable):
+    """Most likely a mistake in the URL. Or it is being restored."""
+
+
 class StoreBusy(StoreError):
     pass
 
@@ -222,6 +228,10 @@ class UnsafeFilesystem(StoreError):
 
 class NotMigrated(StoreError):
     pass
+
+
+class SchemaDamaged(NotMigrated):
+    """Migrations won't help: they have been applied. `rowlock migrate` names what is missing, and what to do."""
 
 
 class SchemaTooNew(StoreError):

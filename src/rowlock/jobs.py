@@ -171,6 +171,9 @@ class Jobs(Registry):
         `topics`: only these; else all that have a handler. `lease`: seconds after which others may take the jobs of a
         worker that went silent. `poll`: seconds between looks for work. `grace`: seconds that `stop` waits for running
         jobs. To run a worker as a program of its own, use `rowlock worker module:jobs`.
+
+        A database that is not there yet is an error here (StoreUnavailable, StoreFull, …): call it again when you like.
+        Later on, the worker waits for its database by itself.
         """
         self._forget_dead_worker()
         if self._worker is not None:

@@ -75,6 +75,9 @@ class SyncJobs:
         `topics`: only these; else all that have a handler. `lease`: seconds after which others may take the jobs of a
         worker that went silent. `poll`: seconds between looks for work. `grace`: seconds that `stop` waits for running
         jobs. To run a worker as a program of its own, use `rowlock worker module:jobs`.
+
+        A database that is not there yet is an error here (StoreUnavailable, StoreFull, …): call it again when you like.
+        Later on, the worker waits for its database by itself.
         """
         return self._run(
             lambda: self._jobs.start(

@@ -4,6 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from rowlock.stores.migrations import load
@@ -40,6 +41,25 @@ def test_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     assert applied.stdout == told("applied", "rowlock.stores.postgres")
     assert "applied: 0001 jobs\n" in applied.stdout
     assert rowlock("migrate", "--url", url, "--plan", cwd=tmp_path).stdout == "up to date: nothing to apply\n"
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_table_that_was_dropped(tmp_path: Path, store: str, request: pytest.FixtureRequest) -> None:
+    url = "sqlite:///jobs.db" if store == "sqlite" else request.getfixturevalue("postgres_url")
+    assert rowlock("migrate", "--url", url, cwd=tmp_path).returncode == 0
+    if store == "sqlite":
+        with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+            connection.execute("DROP TABLE _jobs_topics")
+    else:
+        with psycopg.connect(url) as server:
+            server.execute("DROP TABLE _jobs_topics")
+    for words in (["migrate"], ["migrate", "--plan"], ["migrate", "--sql"], ["topics", "pause", "mail"]):
+        ended = rowlock(*words, "--url", url, cwd=tmp_path)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert "_jobs_topics" in ended.stderr
+        assert "damaged" in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
+    assert rowlock("enqueue", "mail", "--url", url, cwd=tmp_path).returncode == 0  # what doesn't need it goes on
 
 
 @pytest.mark.parametrize(

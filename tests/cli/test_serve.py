@@ -18,7 +18,7 @@ import pytest
 
 from rowlock.stores import open_store
 from tests.cli.conftest import Shell, environment, rowlock
-from tests.servers import Databases
+from tests.servers import Databases, PostgresServer
 
 APP = """
 from rowlock import Jobs
@@ -67,6 +67,32 @@ def serving(
         if process.poll() is None:
             process.terminate()
         process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("command", ["serve", "dev"])
+def test_it_waits_for_a_server_that_is_started_later(tmp_path: Path, command: str) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with PostgresServer() as postgres:
+        assert rowlock("migrate", "--url", postgres.url(), cwd=tmp_path).returncode == 0
+        postgres.stop()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rowlock", command, "app:jobs", "--port", "0"],
+            cwd=tmp_path,
+            env=environment(ROWLOCK_URL=postgres.url(), PYTHONUNBUFFERED="1"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert "the database is not there yet" in process.stderr.readline()
+            postgres.start()
+            assert "rowlock answers at http" in process.stdout.readline()
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+        assert process.returncode in (0, -signal.SIGTERM)
 
 
 def token(shell: Shell, *scopes: str) -> str:

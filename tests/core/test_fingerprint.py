@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rowlock.core.fingerprint import GAP, HALF, WHOLE, Cause, cause, check_fingerprint, ends, fingerprint
 from rowlock.core.job import Status
-from rowlock.core.lifecycle import Completed, Failed, TimedOut, decide
+from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN, Completed, Failed, TimedOut, decide
 from rowlock.errors import InvalidInput
 from tests.core.test_lifecycle import NOW, a_job
 
@@ -266,6 +266,14 @@ def test_different_words_are_different() -> None:
     assert fingerprint("mail", None) == fingerprint("mail", "")
     died = "Task timed out (worker crashed?): worker w1, killed by {}"
     assert fingerprint("mail", died.format("SIGKILL")) != fingerprint("mail", died.format("SIGSEGV"))
+
+
+def test_what_nobody_knows_about_a_crash_is_no_part_of_it() -> None:
+    """The dead letters of earlier releases, which did not say it, stay in the same group."""
+    found = {fingerprint("mail", f"{CRASH_ERROR}: worker {one}") for one in ("w1", "w1.local", "host-7-ab12")}
+    found |= {fingerprint("mail", f"{CRASH_ERROR}: worker {one}{CRASH_UNSEEN}") for one in ("w2", "host-8-cd34")}
+    assert len(found) == 1
+    assert cause(f"{CRASH_ERROR}: worker w1{CRASH_UNSEEN}").type == f"{CRASH_ERROR}: worker"
 
 
 # ── Long ones ──

@@ -6,6 +6,8 @@ from math import inf, nan
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from rowlock.core.job import HELD, LIVE, MAX_DELAY, Job, Status, new_job
@@ -28,7 +30,17 @@ from rowlock.core.lifecycle import (
     ended_by,
     judge,
 )
-from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, backoff_table, retry_delay
+from rowlock.core.retry import (
+    DEFAULT_RETRY,
+    FINAL,
+    Delays,
+    Exponential,
+    Quadratic,
+    RetryPolicy,
+    backoff_table,
+    kept_table,
+    retry_delay,
+)
 from rowlock.errors import InvalidInput
 from tests.stores.harness import claim_by
 from tests.stores.reference import Reference
@@ -275,6 +287,32 @@ def test_backoff_table() -> None:
     assert backoff_table(Quadratic(), rows=3) == [60.0, 240.0, 540.0]
     assert backoff_table(Delays((1.0, 2.0)), rows=4) == [1.0, 2.0, 2.0, 2.0]
     assert backoff_table(Quadratic(unit=MAX_DELAY), rows=2) == [MAX_DELAY, MAX_DELAY]
+
+
+_numbers = st.floats(0.0, 2 * MAX_DELAY)
+_policies = (
+    st.builds(Quadratic, _numbers)
+    | st.builds(Delays, st.lists(st.integers(0, 9) | st.floats(0.0, MAX_DELAY), min_size=1, max_size=40).map(tuple))
+    | st.builds(Exponential, st.floats(0.0, 9.0), st.floats(1.0, 9.0), st.floats(0.0, 9999.0), st.floats(0.0, 1.0))
+)
+
+
+@given(_policies, st.integers(1, 32))
+def test_the_table_that_is_kept_with_a_topic_says_what_the_policy_says(policy: RetryPolicy, retries: int) -> None:
+    table = kept_table(policy)
+    if table is None:
+        assert policy == DEFAULT_RETRY
+    else:
+        assert table[min(retries, len(table)) - 1] == backoff_table(policy)[retries - 1]  # type: ignore[arg-type]
+        assert len(table) == 1 or table[-1] != table[-2]
+
+
+def test_what_can_not_be_kept_is_the_default() -> None:
+    assert kept_table(lambda job, error: 1.0) is None
+    assert kept_table(Quadratic()) is None
+    assert kept_table(Quadratic(nan)) is None
+    assert kept_table(Quadratic(-1.0)) is None
+    assert kept_table(Delays((1, 1, 1))) == [1.0]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 from msgspec import structs
 
-from rowlock.errors import MigrationChanged, NotMigrated, SchemaTooNew
-from rowlock.stores.migrations import Migration, load, pending, require_none
+from rowlock.errors import MigrationChanged, NotMigrated, SchemaDamaged, SchemaTooNew
+from rowlock.stores.migrations import Migration, load, made_by, pending, require_none, require_whole
 
 ONE = Migration(1, "first_tables", "CREATE TABLE a (b int);\nSELECT 1;\n")
 TWO = Migration(2, "more", "SELECT 2;")
@@ -38,6 +38,42 @@ def test_require_none() -> None:
     require_none([], "db")
     with pytest.raises(NotMigrated, match=r"jobs\.db.*0001 first tables, 0002 more.*rowlock migrate"):
         require_none([ONE, TWO], "jobs.db")
+
+
+THREE = Migration(
+    3,
+    "tables",
+    """-- CREATE TABLE no (
+CREATE TABLE {schema}._jobs (
+    id uuid,  -- an id; that is all
+    at timestamptz,
+    CONSTRAINT _jobs_at CHECK (at IS NOT NULL
+        AND id IS NOT NULL)
+);
+CREATE TABLE {schema}._jobs_rest PARTITION OF {schema}._jobs DEFAULT;
+CREATE VIEW {schema}._jobs_all AS SELECT 1;
+""",
+)
+FOUR = Migration(4, "more", "ALTER TABLE {schema}._jobs\n    ADD COLUMN a int,  -- x;\n    ADD COLUMN b int;\n")
+
+
+def test_what_migrations_make_is_read_from_their_text() -> None:
+    rest = {"_jobs_rest": set[str](), "_jobs_all": set[str]()}
+    assert made_by([THREE]) == {"_jobs": {"id", "at"}, **rest}
+    assert made_by([THREE, FOUR]) == {"_jobs": {"id", "at", "a", "b"}, **rest}
+
+
+def test_what_is_gone_is_named() -> None:
+    known, whole = (THREE, FOUR), made_by([THREE, FOUR])
+    both = {3: "x", 4: "y"}
+    require_whole(known, both, {**whole, "_jobs_of_the_future": {"a"}, "_jobs": {*whole["_jobs"], "more"}}, "db")
+    require_whole(known, {3: "x"}, made_by([THREE]), "db")
+    require_whole(known, {}, {}, "db")
+    less = {"_jobs": {"id", "at", "a"}, "_jobs_all": set[str]()}
+    with pytest.raises(SchemaDamaged, match=r"db is damaged.*gone: _jobs\.b, _jobs_rest\. Restore"):
+        require_whole(known, both, less, "db")
+    with pytest.raises(SchemaDamaged, match=r"gone: _jobs_migrations\."):
+        require_whole(known, {}, whole, "db")
 
 
 @pytest.mark.parametrize("package", ["rowlock.stores.sqlite", "rowlock.stores.postgres"])

@@ -68,6 +68,7 @@ class Misuses:
             *[self.wrong_types] * 6,
             *[self.wrong_state] * 4,
             *[self.cancelled_in_the_middle] * 4,
+            self.used_again,
             *(self.closed, self.closed_by_several, self.many_threads, self.another_loop, self.sync_in_a_loop),
             *(self.forked, self.never_awaited, self.started_twice, self.started_and_cancelled, self.kept_context),
             *(self.foreign_connection, self.bad_registration, self.nowhere, self.stopped_from_elsewhere),
@@ -131,6 +132,14 @@ class Misuses:
         else:
             with self._stage.record.operation(verb, [one]):
                 await getattr(self._jobs, verb)(one)
+
+    async def used_again(self) -> None:
+        """The id of a job that was completed and deleted: it makes another job, which is completed, too."""
+        one = await self._enqueue(self._jobs, "quick", {})
+        await self._jobs.wait(one, timeout=50)
+        with self._stage.record.operation("delete", [one]):
+            await self._jobs.delete(one)
+        await self._enqueue(self._jobs, "nap", {"seconds": 2}, job_id=one)
 
     # ── In the middle ──
 

@@ -17,6 +17,7 @@ import pytest
 from msgspec import Struct
 
 from rowlock.core.job import Job, Status
+from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN
 from rowlock.http import desk
 from rowlock.runtime.settings import WorkerSettings
 from tests.http.conftest import world_of
@@ -158,7 +159,7 @@ async def test_one_that_is_killed_or_frozen_loses_its_job_and_changes_nothing_an
             ended = [await stage.ended(run.id) for run in runs]
         for run, job in zip(runs, ended, strict=True):
             assert (job.status, job.version, job.retries) == ("completed", 2, 1)
-            assert job.last_error == f"Task timed out (worker crashed?): worker {run.locked_by}"
+            assert job.last_error == f"{CRASH_ERROR}: worker {run.locked_by}{CRASH_UNSEEN}"
         # It wakes up, and is told that it comes too late; then it goes on.
         os.killpg(frozen.pid, signal.SIGCONT)
         after = await stage.ended(await stage.enqueue(name="bob"))

@@ -12,6 +12,7 @@ import pytest
 
 from rowlock import Jobs
 from rowlock.core.job import Job
+from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN
 from rowlock.core.retry import FINAL
 from rowlock.http import desk, workers
 from rowlock.runtime.settings import WorkerSettings
@@ -776,7 +777,7 @@ async def test_what_a_dead_worker_held_runs_again_without_any_worker_of_ours(wor
     world.api.stop()  # or it takes that one back as well
     await everything(remote, run)
     error = (await now(world, run)).last_error
-    assert error == f"Task timed out (worker crashed?): worker {remote.id}"
+    assert error == f"{CRASH_ERROR}: worker {remote.id}{CRASH_UNSEEN}"
 
 
 async def test_it_does_so_though_nobody_comes_any_more_and_then_rests(world: World, remote: Remote) -> None:

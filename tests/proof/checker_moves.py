@@ -168,7 +168,7 @@ def _ended_without_a_word(row: Row) -> bool:
 
 def _settled_by_another(world: World, life: Life, step: Step) -> Found:
     """A run that has not ended can't have asked for this: an older one did."""
-    runs = world.executions.get((life.id, step.version), ())
+    runs = life.runs.get(step.version, ())
     ends = [None if run.ended is None else world.by_database(run.ended) for run in runs]
     if runs and world.by_database(0) is not None and all(end is None or end > step.at + world.apart for end in ends):
         yield life.id, f"{step} although run {step.version} had not ended"
@@ -182,9 +182,12 @@ def _new_lines(before: Row, after: Row) -> list[dict[str, Any]]:
 
 def s7_one_completion_and_ends_are_final(world: World) -> Found:
     for job_id, lives in world.by_id.items():
-        completions = [step for life in lives for step in life.steps if _archives(step)]
-        if len(completions) > 1:
-            yield job_id, f"was completed {len(completions)} times"
+        for life in lives:  # an id that was deleted may be used again, for a job that is completed by itself
+            completions = sum(_archives(step) for step in life.steps)
+            if completions > 1:
+                yield job_id, f"was completed {completions} times"
+            if completions and life.steps[0].before is not None:
+                yield job_id, f"was completed after it was removed, by {life.steps[0]}"
         for step in (step for life in lives for step in life.steps):
             was = step.before["status"] if step.before else None
             allowed = {"delete", "prune"} if was == "completed" else {"requeue", "delete", "prune"}
@@ -211,7 +214,7 @@ def s9_retries_are_bounded_and_charged_rightly(world: World) -> Found:
             if before is None:
                 continue
             yield from ((life.id, f"{step} {problem}") for problem in _wrong_charge(step, before, after))
-            runs = world.executions.get((life.id, before["version"]), [])
+            runs = life.runs.get(before["version"], ())
             given_back = step.move == "release" and str(step.said("reason")).startswith(
                 "not running"
             )  # by a supervisor

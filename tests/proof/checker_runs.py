@@ -23,10 +23,11 @@ def s8_the_result_is_that_runs_output(world: World) -> Found:
     for life, step in _completions(world):
         assert step.after is not None
         result = step.after["result"]
-        run = life.id, step.version
-        outputs = [one.result for one in world.executions.get(run, ()) if one.ended is not None and one.error is None]
-        declared = [(one.detail or {}).get("result") for one in world.completions.get(run, ()) if one.outcome != "fail"]
-        if (outputs or declared) and result not in (declared or outputs):
+        outputs = [one.result for one in life.runs.get(step.version, ()) if one.ended is not None and one.error is None]
+        owned = world.completions.get((life.id, step.version), ())
+        declared = [(one.detail or {}).get("result") for one in owned if one.outcome != "fail"]
+        known = declared + outputs if len(world.by_id[life.id]) > 1 else declared or outputs
+        if known and result not in known:  # an id that was used again: nothing tells which of the jobs declared it
             yield life.id, f"its result {_short(result)} is not what run {step.version} made: {_short(outputs)}"
         final = world.history.archive.get(life.id)
         if final is not None and not life.gone and final["result"] != result:
@@ -42,10 +43,9 @@ def x1_a_completion_follows_a_finished_run(world: World) -> Found:
     if not world.records_runs:
         return
     for life, step in _completions(world):
-        run = life.id, step.version
-        if any(one.outcome != "fail" for one in world.completions.get(run, ())):
+        if any(one.outcome != "fail" for one in world.completions.get((life.id, step.version), ())):
             continue
-        finished = [one for one in world.executions.get(run, ()) if one.ended is not None and one.error is None]
+        finished = [one for one in life.runs.get(step.version, ()) if one.ended is not None and one.error is None]
         if not finished:
             yield life.id, f"{step} although no run {step.version} has finished well"
         for one in finished:
@@ -55,33 +55,33 @@ def x1_a_completion_follows_a_finished_run(world: World) -> Found:
 
 
 def x2_one_execution_per_claim(world: World) -> Found:
-    for (job_id, version), runs in world.executions.items():
-        if len(runs) > 1:
-            yield job_id, f"version {version} was executed {len(runs)} times"
-        claims = [life.claims[version] for life in world.by_id.get(job_id, ()) if version in life.claims]
-        if not claims:
-            yield job_id, f"version {version} was executed by {runs[0].worker} and never claimed"
-        for claim in claims:
+    for life in world.lives:
+        for version, runs in life.runs.items():
+            if len(runs) > 1:
+                yield life.id, f"version {version} was executed {len(runs)} times"
+            claim = life.claims.get(version)
+            if claim is None:
+                yield life.id, f"version {version} was executed by {runs[0].worker} and never claimed"
+                continue
             assert claim.after is not None
             for run in runs:
                 if run.worker != claim.after["locked_by"]:
-                    yield job_id, f"{claim.after['locked_by']} claimed version {version}, {run.worker} executed it"
+                    yield life.id, f"{claim.after['locked_by']} claimed version {version}, {run.worker} executed it"
                 begun = world.by_database(run.begun)
                 if begun is not None and begun + world.apart < claim.after["claimed_at"]:
-                    yield job_id, f"version {version} began at {begun}, before its claim"
+                    yield life.id, f"version {version} began at {begun}, before its claim"
+    for run in world.unborn:
+        yield run.job_id, f"version {run.version} was executed by {run.worker}, and the job never existed"
 
 
 def x3_overlap_only_after_the_lease_was_lost(world: World) -> Found:
-    runs: dict[str, list[Execution]] = {}
-    for run in world.history.executions:
-        runs.setdefault(run.job_id, []).append(run)
-    for job_id, own in runs.items():
-        own.sort(key=lambda run: run.version)
+    for life in world.lives:
+        own = [run for version in sorted(life.runs) for run in life.runs[version]]
         for older, newer in ((a, b) for n, a in enumerate(own) for b in own[n + 1 :] if a.version != b.version):
             if older.begun > newer.begun and not _jumped(world, older.begun):
-                yield job_id, f"run {older.version} began after run {newer.version}"
+                yield life.id, f"run {older.version} began after run {newer.version}"
             if older.ended is not None and older.ended > newer.begun:
-                yield from _overlap(world, older, newer)
+                yield from _overlap(world, life, older, newer)
 
 
 def x4_who_is_charged_for_a_crash_has_begun(world: World) -> Found:
@@ -92,14 +92,9 @@ def x4_who_is_charged_for_a_crash_has_begun(world: World) -> Found:
     never_ran: dict[str, list[str]] = {}
     for life in world.lives:
         for step in life.steps:
-            row = step.before
-            charged = step.move == "rescue" and row is not None and row["started_at"] is not None
-            if (
-                not charged
-                or row is None
-                or row["status"] != "processing"
-                or (life.id, row["version"]) in world.executions
-            ):
+            row = step.before or {}
+            charged = step.move == "rescue" and row["started_at"] is not None and row["status"] == "processing"
+            if not charged or row["version"] in life.runs:
                 continue
             never_ran.setdefault(row["locked_by"], []).append(life.id)
             error = str(step.after and step.after["last_error"])
@@ -116,11 +111,11 @@ def _jumped(world: World, until: int) -> bool:
     return any(fault.kind == "jump" and fault.at < until for fault in world.history.faults)
 
 
-def _overlap(world: World, older: Execution, newer: Execution) -> Found:
-    ends = [life.ends[older.version] for life in world.by_id.get(older.job_id, ()) if older.version in life.ends]
-    if not any(_may_be_outlived(end) for end in ends):
-        how = " and ".join(str(end) for end in ends) or "nothing"
-        yield older.job_id, f"run {newer.version} began while run {older.version} was not over; it was ended by {how}"
+def _overlap(world: World, life: Life, older: Execution, newer: Execution) -> Found:
+    end = life.ends.get(older.version)
+    if end is None or not _may_be_outlived(end):
+        how = end or "nothing"
+        yield life.id, f"run {newer.version} began while run {older.version} was not over; it was ended by {how}"
     lease = world.history.settings.get("lease")
     slack = world.history.settings.get("slack")
     if lease is None or slack is None or older.told is not None or older.ended is None:

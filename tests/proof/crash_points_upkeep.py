@@ -32,6 +32,10 @@ async def _registered(stage: Stage) -> Facts:
 
 case("report", _nothing, simply(lambda store, _: store.report(_INFO)), changes(WORKERS, "insert"))
 case("retire", _registered, simply(lambda store, _: store.retire([ACTOR])), changes(WORKERS, "delete"))
+case(
+    "set_backoff", _nothing, simply(lambda store, _: store.set_backoff({TOPIC: [1.0], "other": [2.0]})),
+    lambda history, _: sum(one.table == TOPICS for one in history.changes) // 2,
+)  # fmt: skip
 
 
 # ── Maintenance ──

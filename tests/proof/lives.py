@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from functools import cached_property
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from tests.proof.history import Execution, Fault, History, Operation, RowChange
 from tests.proof.witness import ARCHIVE, AUDIT, JOBS
@@ -71,6 +71,8 @@ class Life(Struct, dict=True):
 
     id: str
     steps: list[Step]
+    runs: dict[int, list[Execution]] = field(default_factory=dict)
+    """By version: what handlers recorded of this job. A later job may have the same id, and count its own versions."""
 
     @property
     def last(self) -> Step:
@@ -103,9 +105,13 @@ class World:
         self.by_id: dict[str, list[Life]] = defaultdict(list)
         for life in self.lives:
             self.by_id[life.id].append(life)
-        self.executions: dict[tuple[str, int], list[Execution]] = defaultdict(list)
+        self.unborn: list[Execution] = []  # runs of jobs that never were
         for execution in history.executions:
-            self.executions[execution.job_id, execution.version].append(execution)
+            mine = self._life_of(execution)
+            if mine is None:
+                self.unborn.append(execution)
+            else:
+                mine.runs.setdefault(execution.version, []).append(execution)
         self.completions: dict[tuple[str, int], list[Operation]] = defaultdict(list)
         for operation in history.operations:
             if operation.verb == "complete":
@@ -116,6 +122,20 @@ class World:
             for change in history.changes
             if change.table == AUDIT and change.after is not None
         )
+
+    def _life_of(self, run: Execution) -> Life | None:
+        """Return the last of the jobs with this id that the worker had claimed when the run began."""
+        lives = self.by_id.get(run.job_id)
+        if not lives:
+            return None
+        begun = self.by_database(run.begun)
+        for life in reversed(lives):
+            claim = life.claims.get(run.version)
+            if claim is None or claim.after is None or claim.after["locked_by"] != run.worker:
+                continue
+            if begun is None or claim.after["claimed_at"] <= begun + self.apart:
+                return life
+        return lives[-1]
 
     @property
     def slack(self) -> int:

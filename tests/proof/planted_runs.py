@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.proof.history import Execution, Fault
-from tests.proof.lives import HELD, Step
+from tests.proof.lives import HELD, Life, Step
 from tests.proof.planting import HOUR, Garden, breaks
 
 
@@ -74,11 +74,14 @@ def _run_ended_by(garden: Garden, move: str) -> Execution:
         lambda one: (
             (one.job_id, one.version) in ended
             and (one.job_id, one.version + 1) in runs
-            and garden.world.by_id[one.job_id][0].ends[one.version].after["last_error"] == "boom"  # type: ignore[index]
-            if move == "fail"
-            else (one.job_id, one.version) in ended and (one.job_id, one.version + 1) in runs
+            and (move != "fail" or _said_boom(garden.world.by_id[one.job_id][0], one.version))
         )
     )
+
+
+def _said_boom(life: Life, version: int) -> bool:
+    end = life.ends.get(version)
+    return end is not None and end.after is not None and end.after["last_error"] == "boom"
 
 
 @breaks("X3")

@@ -41,7 +41,7 @@ _VERBS = (
     *("claim",) * 5,
     *("settle",) * 6,
     *("heartbeat", "progress", "transaction", "maintain", "maintain"),
-    *("cancel", "requeue", "requeue", "update", "delete", "pause", "resume", "wait", "wait", "kill", "again"),
+    *("cancel", "requeue", "requeue", "update", "delete", "pause", "resume", "wait", "wait", "kill", "again", "reuse"),
 )
 
 
@@ -133,6 +133,18 @@ class RandomLives:
                 [answer] = await self.harness.store.insert([again], repeat=True)
                 said = {"id": answer.id, "existing": answer.existing}
                 self._note("enqueue", [again.id], answer=said, detail=detail)
+
+    async def _reuse(self) -> None:
+        """An id that was deleted, or pruned, is enqueued again: another job."""
+        await self.harness.advance(0.1)  # or nothing would tell which of the two was running
+        ids = sorted({one.ids[0] for one in self.history.operations if one.verb == "enqueue"})
+        there = (await self.harness.store.get(ids)).keys() | {job.id for job, _ in self.running}
+        gone = [one for one in ids if one not in there]
+        if gone:
+            new = new_job(self.random.choice(gone), self.random.choice(TOPICS), {"again": True})
+            [answer] = await self.harness.store.insert([new], repeat=True)
+            said = {"id": answer.id, "existing": answer.existing}
+            self._note("enqueue", [new.id], answer=said, detail={"topic": new.topic, "key": None})
 
     # ── Workers ──
 

@@ -24,7 +24,7 @@ WRITES = frozenset(
     {
         "insert", "claim", "settle", "heartbeat", "progress", "report", "retire", "promote", "rescue", "expire",
         "cancel_timeout", "prune", "cancel", "requeue", "update", "delete", "pause", "resume",
-        "sweep_records", "group_failures", "run_bulk", "prune_bulks",
+        "set_backoff", "sweep_records", "group_failures", "run_bulk", "prune_bulks",
     }
 )  # fmt: skip
 # What may be carried out after its client was told that the line broke. Not an insert, which could make a job anew that

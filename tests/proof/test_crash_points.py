@@ -76,6 +76,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "identity",
             "home",
             "pending_migrations",
+            "check_schema",
             "migration_sql",
             "any_loop",
             "is_private",
@@ -106,6 +107,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "resume",
             "write_records",
             "sweep_records",
+            "set_backoff",
         ),
         *("create_bulk", "start_bulk", "run_bulk", "stop_bulk", "prune_bulks"),
     }

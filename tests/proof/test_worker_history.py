@@ -20,6 +20,7 @@ from tests.proof import history_app
 from tests.proof.checker import check, summary
 from tests.proof.history import History
 from tests.proof.history_app import BUSINESS, app, new_ids
+from tests.proof.lives import World
 from tests.proof.recorder import Recorder
 from tests.proof.witness import Tables, TablesAt, Witness
 from tests.runtime.system.fleet import Fleet, WorkerProcess, opened, until
@@ -159,6 +160,37 @@ async def test_three_workers_and_an_operator(url: str, record: Recorder) -> None
     history = await collected(url, record)
     assert len({one.version for one in history.executions}) > 1
     judged("three workers", history, began)
+
+
+@pytest.mark.timeout(TIMEOUT)
+async def test_an_id_that_is_used_again_after_a_delete(url: str, record: Recorder) -> None:
+    """Two jobs, one after the other: each has its own enqueue, its own runs, and its own completion."""
+    began = time.monotonic()
+    first, second, third = (app(record, url) for _ in range(3))
+    job_id = new_ids.one()
+
+    async def enqueue(topic: str, **payload: Any) -> None:
+        with record.operation("enqueue", [job_id], topic=topic, key=None) as told:
+            told(await first.enqueue(topic, payload, id=job_id))
+
+    async with first, second, third:
+        await first.start(concurrency=1, poll=POLL)
+        await enqueue("quick")
+        await first.wait(job_id, timeout=TIMEOUT)
+        await first.stop()
+        with record.operation("delete", [job_id]):
+            await first.delete(job_id, by="ann")
+        await enqueue("nap", seconds=0.5)
+        await second.start(concurrency=1, poll=POLL, grace=0.0)
+
+        await until(lambda: len(record.load(History("")).executions) == 2, what="the second job to begin")
+        await second.stop()  # before it has ended: its next run is another worker's
+        await third.start(concurrency=1, poll=POLL)
+        await first.wait(job_id, timeout=TIMEOUT)
+    history = await collected(url, record)
+    assert len(history.executions) == 3
+    assert {one.move for life in World(history).lives for one in life.steps} >= {"complete", "delete", "release"}
+    judged("an id that is used again", history, began)
 
 
 @pytest.mark.timeout(TIMEOUT)

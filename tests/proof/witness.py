@@ -195,9 +195,14 @@ def _stamp(change: RowChange) -> int | None:
             return int(after["updated"])
         if before.get("history") != after["history"]:
             return int(after["history"][-1]["at"])
-    elif change.table == TOPICS and after["paused_at"] is not None:
+    elif change.table == TOPICS and after["paused_at"] is not None and not is_backoff(change):
         return int(after["paused_at"])
     return None
+
+
+def is_backoff(change: RowChange) -> bool:
+    """Of TOPICS: did a worker write what rescues need to know? Pauses and resumes leave that alone."""
+    return (change.before or {}).get("backoff") != (change.after or {}).get("backoff")
 
 
 def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:

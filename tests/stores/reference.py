@@ -4,7 +4,7 @@ One dict of rows, live and archived together, changed by one function that asser
 Where a store may choose (which of many, in what order), the callers of this file don't look.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from rowlock.core.job import HELD, LIVE, Event, Job, Log, LogLine, NewJob, Statu
 from rowlock.core.lifecycle import (
     APPLIED,
     CRASH_ERROR,
+    CRASH_UNSEEN,
     EXPIRED_ERROR,
     MAX_HISTORY,
     MOVES,
@@ -64,6 +65,7 @@ class Reference:
         self.pauses: dict[str, Pause] = {}
         self.ended: dict[str, Ended] = {}
         self.register: dict[str, WorkerInfo] = {}
+        self.backoff: dict[str, Sequence[float] | None] = {}
 
     def _after(self, seconds: float) -> datetime:
         return self.now + timedelta(seconds=seconds)
@@ -322,7 +324,14 @@ class Reference:
             return job.locked_until < expired if workers is None else job.locked_by in workers
 
         how = f", {detail}" if detail else ""
-        return [self._rescue(job, by, backoff, how, named=workers is not None) for job in self._where(gone)]
+        how += CRASH_UNSEEN if workers is None else ""
+        return [
+            self._rescue(job, by, self.backoff.get(job.topic) or backoff, how, named=workers is not None)
+            for job in self._where(gone)
+        ]
+
+    def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
+        self.backoff |= tables
 
     def _rescue(self, job: Job, by: str, backoff: Sequence[float], how: str, *, named: bool) -> Rescued:
         error = f"{CRASH_ERROR}: worker {job.locked_by}{how}"

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from rowlock.core.job import Job, Status
-from rowlock.core.lifecycle import CRASH_ERROR, EXPIRED_ERROR, Completed, GaveUp
+from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN, EXPIRED_ERROR, Completed, GaveUp
 from rowlock.stores.base import DAY, Beat, Rescued, Retention
 from rowlock.stores.reports import MAX_DETAIL
 from tests.stores.conftest import shared_store
@@ -18,7 +18,8 @@ store = shared_store
 
 TICK = 0.000001
 OVERDUE = LEASE + TICK
-ERROR = f"{CRASH_ERROR}: worker w1"
+NAMED = f"{CRASH_ERROR}: worker w1"
+ERROR = f"{NAMED}{CRASH_UNSEEN}"  # of a lease that ran out
 
 
 # ── promote ──
@@ -129,6 +130,70 @@ async def test_crashes_from_the_second_on_wait(store: Harness) -> None:
     assert claims == ["enqueued", *["claimed", "rescued"] * 5]
 
 
+async def second_crash(store: Harness, topic: str) -> float:
+    """Seconds that a new job of this topic has to wait after it."""
+    [made] = await store.insert(job(topic=topic))
+    for _ in range(2):
+        assert len((await store.claim("w1", topic)).jobs) == 1
+        await store.advance(OVERDUE)
+        await store.store.rescue(by="m1", backoff=[70.0, 80.0])
+    after = await store.job(made.id)
+    assert (after.retries, after.status) == (2, Status.PENDING)
+    await store.store.delete([made.id], by="ann")
+    return (after.run_at - store.now).total_seconds()
+
+
+async def test_a_topic_may_have_a_backoff_of_its_own(store: Harness) -> None:
+    """Who says it last is right; None is the default again, and whoever is not named stays as it is."""
+    await store.store.set_backoff({"mail": [1.0, 2.5, 3.0], "bills": [1.5], "zoo": None})
+    assert [await second_crash(store, topic) for topic in ("mail", "bills", "zoo", "other")] == [2.5, 1.5, 80.0, 80.0]
+    await store.store.set_backoff({"mail": [1.0, 0.0], "bills": None})
+    assert [await second_crash(store, topic) for topic in ("mail", "bills")] == [0.0, 80.0]
+    await store.store.set_backoff({})
+    assert await second_crash(store, "mail") == 0.0
+
+
+async def test_a_backoff_is_no_pause_and_a_pause_is_no_backoff(store: Harness) -> None:
+    verbs = store.store
+    await verbs.set_backoff({"mail": [1.0]})
+    assert await verbs.paused() == []
+    assert not await verbs.resume("mail", by="ann")
+    await verbs.pause("mail", by="ann")
+    [pause] = await verbs.paused()
+    await verbs.set_backoff({"mail": [2.0], "bills": [3.0]})
+    assert await verbs.paused() == [pause]
+    await store.add()
+    assert (await store.claim()).jobs == []
+    assert await verbs.resume("mail", by="ann")
+    assert [entry.action for entry in await store.audit()] == ["pause", "resume"]
+    await verbs.delete(list(await store.rows()), by="ann")
+    assert [await second_crash(store, topic) for topic in ("mail", "bills")] == [2.0, 3.0]
+
+
+async def test_a_backoff_that_is_not_new_is_not_written(real_store: Harness) -> None:
+    tables = {"mail": [1.0, 2.0], "bills": None}
+    await real_store.store.set_backoff(tables)
+    await real_store.execute("CREATE TABLE written (topic text)")
+    await watch_topics(real_store)
+    await real_store.store.set_backoff(tables)
+    assert await real_store.fetch("SELECT topic FROM written") == []
+    await real_store.store.set_backoff({**tables, "mail": [1.0]})
+    assert await real_store.fetch("SELECT topic FROM written") == [("mail",)]
+
+
+async def watch_topics(store: Harness) -> None:
+    if store.kind == "sqlite":
+        for op in ("INSERT", "UPDATE"):
+            noting = "BEGIN INSERT INTO written VALUES (NEW.topic); END"
+            await store.execute(f"CREATE TRIGGER written_{op} AFTER {op} ON _jobs_topics {noting}")
+    else:
+        body = "BEGIN INSERT INTO written VALUES (NEW.topic); RETURN NULL; END"
+        await store.execute(f"CREATE FUNCTION note_topic() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+        await store.execute(
+            "CREATE TRIGGER written AFTER INSERT OR UPDATE ON _jobs_topics FOR EACH ROW EXECUTE FUNCTION note_topic()"
+        )
+
+
 async def test_a_crash_before_the_start_counts_as_the_first_but_is_free(store: Harness) -> None:
     await store.add()
     free = await crash(store, [70.0], start=False)
@@ -211,7 +276,7 @@ async def test_how_a_worker_died_stands_in_the_error(store: Harness, named: bool
     await store.advance(OVERDUE)
     only = ["w1"] if named else None
     await store.store.rescue(by="boss", backoff=[1.0], workers=only, detail="SIGKILL\0, peak memory 2 GiB")
-    error = f"{ERROR}, SIGKILL\N{REPLACEMENT CHARACTER}, peak memory 2 GiB"
+    error = f"{NAMED}, SIGKILL\N{REPLACEMENT CHARACTER}, peak memory 2 GiB{'' if named else CRASH_UNSEEN}"
     assert (await store.job(claimed.id)).last_error == error
     assert (await store.row(claimed.id)).history[-1]["error"] == error
     assert (await store.job(ahead.id)).last_error is None
@@ -222,9 +287,9 @@ async def test_a_long_story_of_a_death_is_cut(store: Harness) -> None:
     await store.store.rescue(by="boss", backoff=[1.0], workers=["w1"], detail=f"begin {'ä' * 100_000} end")
     error = (await store.job(claimed.id)).last_error
     assert error is not None
-    assert error.startswith(f"{ERROR}, begin ")
+    assert error.startswith(f"{NAMED}, begin ")
     assert error.endswith(" end")
-    assert len(error.encode()) <= len(ERROR) + 2 + MAX_DETAIL
+    assert len(error.encode()) <= len(NAMED) + 2 + MAX_DETAIL
 
 
 async def test_rescue_does_at_most_limit_and_the_oldest_first(store: Harness) -> None:

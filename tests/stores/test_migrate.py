@@ -1,6 +1,7 @@
 """Migrations: twice, at once from several stores, from an older schema, and the same schema in the end."""
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -11,8 +12,9 @@ import asyncpg
 import pytest
 
 from rowlock.core.lifecycle import Failed
+from rowlock.errors import SchemaDamaged
 from rowlock.stores.base import Store
-from rowlock.stores.migrations import Migration, load
+from rowlock.stores.migrations import Migration, load, made_by
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.stores.conftest import StoreDatabases
@@ -72,6 +74,52 @@ async def test_migrations_at_once_on_postgres(postgres_url: str, store_databases
     await migrate_at_once(lambda: PostgresStore(postgres_url))
     async with store_databases.fresh() as migrated_url:  # made by one store alone
         assert await schema_of_postgres(postgres_url) == await schema_of_postgres(migrated_url) != []
+
+
+async def test_what_the_migrations_make_is_known(real_store: Harness) -> None:
+    """From their text, for those who look whether it is all there. Else a new migration is written in a way that is
+    not understood."""
+    there: dict[str, set[str]] = {}
+    for name, column in await real_store.fetch(COLUMNS[real_store.kind]):
+        there.setdefault(name, set()).add(column)
+    made = made_by(load(f"rowlock.stores.{real_store.kind}"))
+    assert {name for name in there if not re.search(r"_migrations$|_archive_\d+$", name)} == made.keys()
+    for name, columns in made.items():
+        assert columns in (there[name], set()), name  # views and parts have none of their own
+    assert {"_jobs", "_jobs_topics"} <= {name for name, columns in made.items() if columns}
+
+
+COLUMNS = {
+    "sqlite": "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.name LIKE '_jobs%'",
+    "postgres": "SELECT table_name, column_name FROM information_schema.columns WHERE table_name LIKE '_jobs%'",
+}
+DAMAGE = {  # what is done to it, and what is missed
+    "a table": ("DROP TABLE _jobs_topics", "_jobs_topics"),
+    "a view": ("DROP VIEW _jobs_events", "_jobs_events"),
+    "a column": ("ALTER TABLE _jobs_topics DROP COLUMN backoff", "_jobs_topics.backoff"),
+    "the record": ("DROP TABLE _jobs_migrations", "_jobs_migrations"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+async def test_a_damaged_schema_is_told_by_all(real_store: Harness, what: str) -> None:
+    """By verbs that need what is gone, and by whoever wants to migrate; the other verbs go on."""
+    statement, missing = DAMAGE[what]
+    if what == "a column" and real_store.kind == "sqlite" and sqlite3.sqlite_version_info < (3, 35):
+        pytest.skip("this SQLite can't drop a column")
+    await real_store.store.check_schema()
+    await real_store.execute(statement)
+    with pytest.raises(SchemaDamaged, match=rf"gone: {missing}\. Restore it from a backup"):
+        await real_store.store.check_schema()
+    job_id = await real_store.add()
+    if what == "the record":
+        with pytest.raises(SchemaDamaged, match=missing):
+            await real_store.new_store().migrate()
+        return
+    assert await real_store.store.migrate() == []
+    verb = real_store.store.events(job_id) if what == "a view" else real_store.store.set_backoff({"mail": [1.0]})
+    with pytest.raises(SchemaDamaged, match=rf"{missing.rpartition('.')[2]}.*schema is damaged.*`rowlock migrate`"):
+        await verb
 
 
 # What a database had counted before runs were counted too.

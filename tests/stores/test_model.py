@@ -295,6 +295,10 @@ class Model(RuleBasedStateMachine):
         before = None if ago is None else self.reference.now - timedelta(seconds=ago)
         self.both("rescue", by=by, backoff=backoff, workers=only, detail=detail, before=before)
 
+    @rule(tables=st.dictionaries(topics, st.sampled_from([None, (3.0,), (0.0, 11.0)]), max_size=2))
+    def set_backoff(self, tables: dict[str, tuple[float, ...] | None]) -> None:
+        self.both("set_backoff", tables)
+
     @rule(by=people)
     def expire(self, by: str) -> None:
         self.both("expire", by=by)

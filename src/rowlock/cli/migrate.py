@@ -8,6 +8,7 @@ from rowlock import config
 from rowlock.cli.options import database
 from rowlock.cli.show import items, print_json
 from rowlock.stores import open_store
+from rowlock.stores.base import Store
 from rowlock.stores.migrations import Migration
 
 
@@ -24,7 +25,7 @@ def migrate(plan: bool, sql: bool, url: str | None, output: str) -> None:
         raise click.UsageError("give --plan or --sql, not both")
     store = open_store(config.load({"url": url}).url)
     changes_nothing = plan or sql
-    found = asyncio.run(store.pending_migrations() if changes_nothing else store.migrate())
+    found = asyncio.run(_find(store) if changes_nothing else _apply(store))
     if output == "json":
         documents = [{"number": one.number, "name": one.name} for one in found]
         script = {"sql": store.migration_sql(found) if found else ""} if sql else {}
@@ -33,6 +34,18 @@ def migrate(plan: bool, sql: bool, url: str | None, output: str) -> None:
         click.echo(store.migration_sql(found) if found else "-- up to date: nothing to apply")
     else:
         _list("to apply" if plan else "applied", found)
+
+
+async def _find(store: Store) -> list[Migration]:
+    pending = await store.pending_migrations()
+    await store.check_schema()
+    return pending
+
+
+async def _apply(store: Store) -> list[Migration]:
+    applied = await store.migrate()
+    await store.check_schema()  # also if there was nothing to apply
+    return applied
 
 
 def _list(what: str, migrations: list[Migration]) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import click
@@ -11,6 +12,7 @@ from rowlock import config, logs
 from rowlock.cli.app import load_jobs
 from rowlock.cli.options import Span, log_format, url
 from rowlock.cli.service import calm_collector, new_loop
+from rowlock.cli.startup import when_it_is_there
 from rowlock.jobs import Jobs
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,9 +94,11 @@ def _run(jobs: Jobs, settings: config.ServerSettings, verbose: bool, worker: dic
             click.echo(f"Nobody has an account yet. Make the first one within 30 minutes:\n\n    {link}\n")
 
     async def run() -> None:
-        async with jobs:
+        async with AsyncExitStack() as stack:
+            await when_it_is_there(jobs.open)
+            stack.push_async_callback(jobs.close)
             if worker is not None:
-                await jobs.start(**worker)
+                await when_it_is_there(lambda: jobs.start(**worker))
             else:
                 await jobs._check_listener()
             await server.serve(jobs, settings, bound, ready)

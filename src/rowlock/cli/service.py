@@ -20,10 +20,10 @@ from msgspec import Struct
 from rowlock import logs
 from rowlock.cli.app import load_jobs
 from rowlock.cli.groups import tell
-from rowlock.errors import RowlockError, StoreUnavailable
+from rowlock.cli.startup import when_it_is_there
+from rowlock.errors import RowlockError
 from rowlock.jobs import Jobs
 from rowlock.runtime.board import Board
-from rowlock.runtime.patience import Patience
 from rowlock.runtime.supervisor import LEFT_JOBS, MISUSED, REFUSED, REPLACE, Ready
 from rowlock.runtime.worker import Worker
 
@@ -102,16 +102,13 @@ class Service:
         return LEFT_JOBS if worker.has_left_jobs else self._exit_code
 
     async def _start(self, jobs: Jobs, worker: Worker) -> None:
-        patience = Patience("starting", 5.0)
-        while True:
-            try:
-                return await jobs._run(worker)
-            except StoreUnavailable as error:
-                # At first it is more likely a wrong URL than an outage: say so, and let a person decide.
-                if not self._options.restarted:
-                    raise
+        proven = self._options.restarted
+
+        def waits() -> None:
+            if proven:  # it is alive: an outage is no reason to end it. One that has never worked is not ready yet
                 self._board.tick(0, 0)
-                await asyncio.sleep(patience.failed(error))
+
+        await when_it_is_there(lambda: jobs._run(worker), proven=proven, on_failure=waits)
 
     # ── The end ──
 

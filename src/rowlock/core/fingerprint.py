@@ -22,6 +22,9 @@ HALF = 32 << 10  # characters of each end of an error that are looked at
 GAP = "\n… left out …\n"
 WHOLE = 2 * HALF + len(GAP)  # what is longer is cut; what was cut is not cut again
 
+# Said behind the worker's name if nobody knows what it was doing. No part of the fingerprint.
+UNSEEN_START = ". Its start was recorded; the handler may not have begun."
+
 _PREFIX = "Max retries exceeded: "
 _LONGEST = 200  # characters of a type, a frame or a title
 _MOST_WORDS = 12
@@ -212,7 +215,7 @@ def _of_words(line: str) -> Cause:
 def _words(line: str) -> str:
     """The first words of a line, without what may be different each time."""
     short = _SECRET.sub(r"\g<name> #", _SECRET_LINE.sub(r"\1 #", line[:_LINE]))
-    short = _QUOTED.sub("#", _WORKER.sub(": worker", short))
+    short = _QUOTED.sub("#", _WORKER.sub(": worker", short.replace(UNSEEN_START, "")))
     words = ["#" if _names_one_thing(word) else word for word in short.split()]
     return " ".join(words[:_MOST_WORDS])
 

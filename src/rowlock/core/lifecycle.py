@@ -14,7 +14,7 @@ from typing import Any, Literal, assert_never
 from msgspec import Struct
 
 from rowlock.core import codec
-from rowlock.core.fingerprint import fingerprint
+from rowlock.core.fingerprint import UNSEEN_START, fingerprint
 from rowlock.core.job import MAX_DELAY, Job, Status
 from rowlock.core.retry import DEFAULT_RETRY, FinalType, RetryPolicy, retry_delay
 from rowlock.errors import InvalidInput
@@ -26,7 +26,9 @@ FAILED, EXPIRED, CANCELLED = Status.FAILED, Status.EXPIRED, Status.CANCELLED
 MAX_HISTORY = 100  # entries kept on the row; what is dropped is counted
 MAX_HISTORY_ERROR = 4096  # bytes of an error that go into its history entry; last_error has it whole
 OUTAGE_DELAY = 2.0  # seconds until a job that was cut off from the database runs again
-CRASH_ERROR = "Task timed out (worker crashed?)"
+CRASH_ERROR = "Task timed out (worker crashed?)"  # then the worker's name, and how it died
+# Or this, if its lease ran out: the start mark is written a moment before the handler begins.
+CRASH_UNSEEN = UNSEEN_START
 EXPIRED_ERROR = "Expired: not started before expires_at"
 
 

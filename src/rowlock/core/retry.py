@@ -106,4 +106,17 @@ def retry_delay(policy: RetryPolicy, job: Job, error: BaseException | str, chanc
 
 def backoff_table(policy: Quadratic | Delays | Exponential, rows: int = 32) -> list[float]:
     """The policy as a list, for statements that charge many jobs at once (rescue): the last entry repeats."""
-    return [min(policy.delay(retries), MAX_DELAY) for retries in range(1, rows + 1)]
+    return [float(min(policy.delay(retries), MAX_DELAY)) for retries in range(1, rows + 1)]
+
+
+def kept_table(policy: RetryPolicy) -> list[float] | None:
+    """The policy's backoff table as it is kept with its topic, for rescues by others. None: the default's table stands
+    in, because the policy is the default, or a callable, which nobody but its application can call."""
+    if policy == DEFAULT_RETRY or not isinstance(policy, Quadratic | Delays | Exponential):
+        return None
+    table = backoff_table(policy)
+    if not all(seconds >= 0 for seconds in table):  # negative, or not a number
+        return None
+    while len(table) > 1 and table[-1] == table[-2]:
+        table.pop()
+    return table

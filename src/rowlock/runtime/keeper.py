@@ -20,7 +20,8 @@ from rowlock.client.connections import Stores
 from rowlock.client.portal import Portal
 from rowlock.context import Interruption
 from rowlock.core.lifecycle import Released, Settlement, TimedOut, Transition, decide
-from rowlock.errors import StoreError, StoreUnavailable
+from rowlock.core.retry import kept_table
+from rowlock.errors import AccessDenied, StoreError, StoreUnavailable
 from rowlock.runtime.give_back import give_back
 from rowlock.runtime.maintenance import Maintenance
 from rowlock.runtime.patience import Patience
@@ -85,6 +86,7 @@ class Keeper:
         self._register = asyncio.Lock()
         try:
             await self._report()
+            await self._publish()
         except BaseException:
             await self._stores.close_here()
             raise
@@ -161,6 +163,14 @@ class Keeper:
         self._reported = time.monotonic()
         self._trust.contact(asked, self._reported, clock)
         worker.clock_zero = clock - timedelta(seconds=self._reported)
+
+    async def _publish(self) -> None:
+        """Tell those who will rescue our jobs how long each has to wait: they may not have our tasks."""
+        tables = {topic: kept_table(task.policy.retry) for topic, task in self._worker.tasks.items()}
+        try:
+            await self._store.set_backoff(tables)
+        except AccessDenied as error:
+            log.warning("worker %s: after a crash, its jobs wait as by default: %s", self._worker.name, error)
 
     def _adopt(self, wanted: Mapping[str, float]) -> None:
         if changed := self._settings.adopt(wanted):

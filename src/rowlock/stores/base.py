@@ -7,7 +7,7 @@ changes nothing and says so. Time is the database's clock: the caller passes del
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from enum import StrEnum
@@ -245,6 +245,9 @@ class Store(Protocol):
         """What `migrate` would apply. Checks the applied ones against this code."""
         ...
 
+    async def check_schema(self) -> None:
+        """SchemaDamaged if a table or a column is gone that the applied migrations have made. It names all of them."""
+
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         """The same as a script, for those who run migrations themselves."""
         ...
@@ -322,6 +325,10 @@ class Store(Protocol):
         """The register, by name: those that live, and those that did not say goodbye."""
         ...
 
+    async def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
+        """Keep the backoff tables of topics, for rescues; None: a topic has none of its own (any more). Writes nothing
+        where nothing is new. Who says it last is right."""
+
     # ── Maintenance: each call does at most `limit`, any number of processes may call at once ──
     async def promote(self, limit: int = 1000) -> int:
         """Make jobs whose run_at has come ready for claiming; how many."""
@@ -340,7 +347,8 @@ class Store(Protocol):
         """Take back jobs whose lease has expired (`workers`: instead, whatever these dead workers hold). `before`: only
         leases that had expired by then; this call may wait for a lock while their owners do so as well.
         Charged if the handler had started: retries+1, pending after backoff[retries] (at once on the first crash), or
-        expired when no retry is left. Not started: pending, not charged. cancel_requested: cancelled.
+        expired when no retry is left. Not started: pending, not charged. cancel_requested: cancelled. `backoff` is for
+        topics that have no table of their own (`set_backoff`).
 
         `crashes` grows by one: the job is a suspect from now on. With `workers`, only if the handler had started: who
         names dead workers knows what they had started, and has marked it. `detail` says how they died, for the error.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rowlock.core.codec import clean_text, decode
 from rowlock.core.job import Log, LogLine
+from rowlock.core.lifecycle import CRASH_UNSEEN
 from rowlock.stores.base import Progress
 from rowlock.stores.times import moment
 
@@ -44,6 +45,7 @@ def read_log(text: str | None, dropped: int) -> Log:
     return Log(lines, dropped)
 
 
-def death(detail: str | None) -> str:
-    """What follows the worker's name in the error of a job that it was running."""
-    return f", {clean_text(detail, MAX_DETAIL)}" if detail else ""
+def death(detail: str | None, *, seen: bool) -> str:
+    """What follows the worker's name in the error of a job that it was running. `seen`: someone knows that it was."""
+    how = f", {clean_text(detail, MAX_DETAIL)}" if detail else ""
+    return how if seen else f"{how}{CRASH_UNSEEN}"

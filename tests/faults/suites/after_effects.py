@@ -53,6 +53,6 @@ def bounded(world: World, harmful: dict[str, int]) -> Iterator[Violation]:
     """No job runs more often than it may be charged. One more run is free: a job with retries left may start without a
     start mark, and if its supervisor dies, too, nobody knows of it."""
     for job_id, retries in harmful.items():
-        runs = sum(one == job_id for one, _ in world.executions)
+        runs = sum(run.job_id == job_id for run in world.history.executions)
         if runs > retries + 2:
             yield Violation("AFTER", job_id, f"ran {runs} times, with max_retries {retries}")

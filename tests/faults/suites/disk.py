@@ -1,5 +1,6 @@
 """The disk of the database runs full under load, stays so for longer than a lease, and is freed: whoever wants to write
-is told so, workers wait without heat, nothing that was acknowledged is lost, and all goes on by itself."""
+is told so, workers wait without heat, also those that are started meanwhile, nothing that was acknowledged is lost, and
+all goes on by itself."""
 
 import asyncio
 import os
@@ -62,7 +63,7 @@ async def run_on(cell: Cell, disk: Path) -> Result:
                 await fill(stage, jobs, disk, seen)
                 await asyncio.sleep(AFTER)
         await stage.drained()
-        assert processes(stage) == at_work, "a worker has ended"
+        assert processes(stage) >= at_work, "a worker has ended"
         await stage.stop_all()
         result = await stage.judged(cell.result(fills=cell.scale.fills))
         world = World(stage.histories[-1])
@@ -105,9 +106,11 @@ async def fill(stage: Stage, jobs: Jobs, disk: Path, seen: Seen) -> None:
         await until(lambda: refused(stage, jobs, seen), what="an enqueue to be refused", patience=PATIENCE)
         before = {pid: used(pid) for pid in processes(stage)}
         began = time.monotonic()
+        late = stage.launch()
         while time.monotonic() - began < FULL:
             await refused(stage, jobs, seen)
             await asyncio.sleep(0.2)
+        assert late.process.poll() is None, f"a worker that was started while it was full has ended: {late.output}"
         took = time.monotonic() - began
         seen.heat += [(used(pid) - was) / took for pid, was in before.items()]
     finally:
@@ -116,6 +119,7 @@ async def fill(stage: Stage, jobs: Jobs, disk: Path, seen: Seen) -> None:
         stage.record.fault("free", disk.name)
         seen.freed.append(now())
         ballast.unlink()
+    await stage.fleet.working(late)
 
 
 async def keep_full(ballast: Path, over: asyncio.Event) -> None:

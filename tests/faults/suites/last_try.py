@@ -37,5 +37,5 @@ async def holds_many(stage: Stage) -> bool:
 
 def dead_letters(world: World) -> dict[str, float]:
     dead = [job_id for job_id, row in world.history.jobs.items() if row["status"] == "expired"]
-    ran = {job_id for job_id, _ in world.executions}
+    ran = {run.job_id for run in world.history.executions}
     return {"dead letters": len(dead), "of which never ran": len(set(dead) - ran)}

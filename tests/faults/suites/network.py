@@ -155,8 +155,4 @@ class Cuts:
 
 def lost(world: World) -> int:
     """Runs that others took over: their workers could not be heard for a lease."""
-    return sum(
-        step.move == "rescue" and (life.id, step.version) in world.executions
-        for life in world.lives
-        for step in life.steps
-    )
+    return sum(step.move == "rescue" and step.version in life.runs for life in world.lives for step in life.steps)

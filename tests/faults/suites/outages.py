@@ -153,7 +153,7 @@ def robbed(world: World) -> Iterator[Violation]:
     """What was claimed and never began is no robbery: the reply to the claim was lost."""
     for life in world.lives:
         for step in life.steps:
-            if step.move == "rescue" and (life.id, step.version) in world.executions:
+            if step.move == "rescue" and step.version in life.runs:
                 text = f"{step} took it from {step.before and step.before['locked_by']}, which was alive"
                 yield Violation("ROBBED", life.id, text)
 

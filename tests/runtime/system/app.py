@@ -13,6 +13,7 @@ from typing import Any
 
 from rowlock import Job, Jobs
 from rowlock.context import Context
+from rowlock.core.retry import Delays
 from rowlock.errors import LeaseLost
 
 jobs = Jobs()
@@ -69,6 +70,13 @@ def watchful(job: Job, ctx: Context, seconds: float, again: float | None = None)
         note("lost", job)
         raise
     return {"run": job.version, "pid": os.getpid()}
+
+
+@jobs.task(retry=Delays((0.1,)))
+async def stubborn(job: Job) -> None:
+    note("began", job)
+    if job.version < 3:
+        await asyncio.sleep(600)
 
 
 @jobs.task(process=True)

@@ -33,6 +33,25 @@ async def test_the_jobs_of_a_machine_that_died_run_elsewhere(postgres_fleet: Fle
     assert (unharmed.status, unharmed.version) == (Status.COMPLETED, 1), survivor.output
 
 
+async def test_after_a_second_crash_a_job_waits_as_its_task_says(fleet: Fleet) -> None:
+    """Not for minutes, as by default. Whoever rescues it need not know the task."""
+    job_id = await fleet.enqueue("stubborn")
+    for version in (1, 2):
+        await fleet.start(*SHORT)
+        await fleet.begun(job_id, version=version)
+        fleet.kill_all()
+    await fleet.start(*SHORT, "--topics", "nap")
+    await fleet.until(lambda: second_rescue(fleet, job_id), what="a worker without the task to rescue it")
+    await fleet.start(*SHORT)
+    [job] = await fleet.ended(job_id)
+    assert (job.status, job.version, job.retries, job.crashes) == (Status.COMPLETED, 3, 2, 2)
+    assert "the handler may not have begun" in (job.last_error or "")
+
+
+async def second_rescue(fleet: Fleet, job_id: str) -> bool:
+    return (await fleet.events(job_id)).count("rescued") == 2
+
+
 async def test_a_dead_process_is_replaced_and_its_jobs_do_not_wait_for_their_lease(fleet: Fleet) -> None:
     worker = await fleet.start(*LONG_LEASE, "--concurrency", "3")
     [victim] = await fleet.working(worker)

@@ -77,6 +77,25 @@ async def test_a_server_that_is_killed_under_load_again_and_again(mortal: Postgr
     assert await worker.stopped() == 0
 
 
+async def test_a_worker_that_is_started_before_its_server_waits_for_it(
+    mortal: PostgresServer, mortal_fleet: Fleet
+) -> None:
+    fleet, port = mortal_fleet, _free_port()
+    job_id = await fleet.enqueue("quick")
+    await asyncio.to_thread(mortal.stop)
+    try:
+        worker = fleet.launch(*SHORT, "--processes", "2", "--health-port", str(port))
+        await fleet.until(lambda: "the database is not there yet" in worker.output, what="it to say that it waits")
+        assert await health(port) == 503
+        [waiting] = worker.children()
+    finally:
+        await asyncio.to_thread(mortal.start)
+    await fleet.ended(job_id)
+    await fleet.healthy(port)
+    assert waiting in await fleet.working(worker, 2)
+    assert await worker.stopped() == 0
+
+
 async def test_running_jobs_outlast_a_database_that_is_away_for_longer_than_their_lease(
     mortal: PostgresServer, mortal_fleet: Fleet
 ) -> None:

@@ -1,12 +1,13 @@
-"""A worker that can't start says why, in a line or two, and ends."""
+"""A worker that can't start says why, in a line or two, and ends; or waits, if that may pass."""
 
 import re
+import signal
 
 import pytest
 
 from rowlock.stores import open_store
-from tests.runtime.system.fleet import Fleet
-from tests.servers import Databases, _free_port
+from tests.runtime.system.fleet import Fleet, health
+from tests.servers import Databases, PostgresServer, _free_port
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -64,12 +65,39 @@ async def test_a_traceback_is_shown_to_who_asks_for_it(sqlite_fleet: Fleet) -> N
     assert "JSONDecodeError" in said
 
 
-async def test_a_server_that_is_not_there(sqlite_fleet: Fleet) -> None:
-    port = _free_port()
-    said = await refusal(sqlite_fleet, ROWLOCK_URL=f"postgresql://ada:secret@127.0.0.1:{port}/shop")
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://{user}:wrong@{host}:{port}/postgres", "refused the login"),
+        ("postgresql://{user}:right@{host}:{port}/nosuch", "create the database first"),
+        ("postgresql://{user}:right@{host}:{port}/postgres?sslmode=nonsense", "sslmode"),
+        ("postgresql://{user}:right@{host}:{port}/postgres?no_such_setting=1", "no_such_setting"),
+        ("postgresql://{user}:right@{host}:{port}/postgres?pool_size=-1", "pool_size"),
+        ("sqlite:////no/such/directory/jobs.db", "create it first"),
+    ],
+)
+async def test_what_is_certainly_a_mistake(sqlite_fleet: Fleet, postgres: PostgresServer, url: str, says: str) -> None:
+    await postgres.execute("DROP ROLE IF EXISTS knower", "CREATE ROLE knower LOGIN PASSWORD 'right'")
+    place = {"user": "knower", "host": postgres.host, "port": postgres.port}
+    said = await refusal(sqlite_fleet, ROWLOCK_URL=url.format(**place))
     check_brief(said)
-    assert f"127.0.0.1:{port}" in said
-    assert "secret" not in said
+    assert says in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_worker_that_waits_for_its_server_ends_at_once_when_it_is_told_to(
+    sqlite_fleet: Fleet, number: signal.Signals
+) -> None:
+    port, healthy = _free_port(), _free_port()
+    url = f"postgresql://ada:secret@127.0.0.1:{port}/shop"
+    worker = sqlite_fleet.launch("--grace", "10m", "--health-port", str(healthy), ROWLOCK_URL=url)
+    await sqlite_fleet.until(lambda: "the database is not there yet" in worker.output, what="it to say why it waits")
+    assert await health(healthy) == 503
+    worker.signal(number)
+    assert await worker.ended() == 0
+    assert f"127.0.0.1:{port}/shop can't be reached" in worker.output
+    assert "secret" not in worker.output
+    assert "Traceback" not in worker.output
 
 
 async def test_a_database_without_tables(sqlite_fleet: Fleet, postgres_url: str) -> None:

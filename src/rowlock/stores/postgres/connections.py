@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from rowlock import errors
 from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.migrations import DAMAGED
 from rowlock.stores.postgres.clock import Clock
 from rowlock.stores.postgres.keepalive import keep_alive
 
@@ -414,10 +415,16 @@ class Connections:
         except TimeoutError as error:
             seconds = self.target.connect_timeout
             raise errors.StoreUnavailable(f"{label}: no connection within {seconds:g} s") from error
-        except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
+        except (
+            asyncpg.InvalidPasswordError,
+            asyncpg.InvalidAuthorizationSpecificationError,
+            asyncpg.InsufficientPrivilegeError,
+        ) as error:
             raise errors.AccessDenied(f"{label} refused the login: {error}") from error
         except asyncpg.InvalidCatalogNameError as error:
-            raise errors.StoreUnavailable(f"{label}: {error}; create the database first") from error
+            raise errors.NoSuchDatabase(f"{label}: {error}; create the database first") from error
+        except (asyncpg.ClientConfigurationError, asyncpg.SyntaxOrAccessError, asyncpg.DataError) as error:
+            raise errors.StoreError(f"{label}: {error}; check what follows the ? in the URL") from error
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             raise errors.StoreUnavailable(f"{label} can't be reached: {_what(error)}") from error
 
@@ -426,8 +433,12 @@ class Connections:
         label, schema = self.target.label, self.target.schema
         try:
             yield
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError) as error:
+        except asyncpg.InvalidSchemaNameError as error:
             raise errors.NotMigrated(f"{label}, schema {schema}: {error}: run `rowlock migrate`") from error
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.UndefinedColumnError) as error:
+            if "_job" not in str(error) and error.context is not None:  # said by a trigger of the user's own
+                raise errors.StoreError(f"{label}: {error}") from error
+            raise errors.SchemaDamaged(f"{label}, schema {schema}: {error}. {DAMAGED}") from error
         except asyncpg.InsufficientPrivilegeError as error:
             raise errors.AccessDenied(f"{label}, schema {schema}: {error}: grant it to this role") from error
         except asyncpg.ReadOnlySQLTransactionError as error:

@@ -13,6 +13,14 @@ from rowlock.stores.migrations import Migration
 from rowlock.stores.postgres.connections import MIN_SERVER, Target
 
 _PACKAGE = "rowlock.stores.postgres"
+# Tables and views with their columns. Not from information_schema, which shows only what the role may use.
+_THERE = """
+SELECT c.relname::text, array_agg(a.attname::text) FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE n.nspname = $1::text AND c.relkind IN ('r', 'p', 'v') AND starts_with(c.relname, '_jobs')
+GROUP BY c.relname
+"""
 
 
 def known() -> tuple[Migration, ...]:
@@ -31,7 +39,18 @@ async def applied(connection: Any, target: Target) -> dict[int, str]:
 
 
 async def pending(connection: Any, target: Target) -> list[Migration]:
-    return migrations.pending(known(), await applied(connection, target), f"{target.label}, schema {target.schema},")
+    return migrations.pending(known(), await applied(connection, target), _where(target))
+
+
+async def check_schema(connection: Any, target: Target) -> None:
+    """Raise if something is gone that the applied migrations have made."""
+    done = await applied(connection, target)  # first: what another process migrates meanwhile is only more
+    there = {name: set(columns) for name, columns in await connection.fetch(_THERE, target.schema)}
+    migrations.require_whole(known(), done, there, _where(target))
+
+
+def _where(target: Target) -> str:
+    return f"{target.label}, schema {target.schema},"
 
 
 async def migrate(connection: Any, target: Target) -> list[Migration]:
@@ -43,6 +62,7 @@ async def migrate(connection: Any, target: Target) -> list[Migration]:
             )
             todo = await pending(connection, target)
             if todo:
+                await check_schema(connection, target)  # or a statement stumbles over what is missing
                 exists = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", target.schema)
                 await connection.execute(script(todo, target, create_schema=not exists))
     except asyncpg.InsufficientPrivilegeError as error:

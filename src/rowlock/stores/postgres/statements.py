@@ -65,6 +65,7 @@ class Statements:
         self.report = _load("report", schema)
         self.retire = _load("retire", schema)
         self.workers = _load("workers", schema)
+        self.set_backoff = _load("set_backoff", schema)
         self.promote = _load("promote", schema)
         rescue = _load("rescue", schema)
         expired = "j.locked_until < (SELECT least(clock_timestamp(), coalesce($6::timestamptz, 'infinity')))"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
@@ -158,6 +158,10 @@ class PostgresStore:
     async def pending_migrations(self) -> list[Migration]:
         async with self._connections.alone() as connection:
             return await migrate.pending(connection, self._target)
+
+    async def check_schema(self) -> None:
+        async with self._connections.alone() as connection:
+            await migrate.check_schema(connection, self._target)
 
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         return f"BEGIN;\n{migrate.script(migrations, self._target, create_schema=True)}COMMIT;\n"
@@ -386,6 +390,10 @@ class PostgresStore:
     def sync_transaction(self, guard: Guard, *, longest: float) -> AbstractContextManager[Any]:
         return sync_transaction(self._target, guard)
 
+    async def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
+        texts = [None if table is None else f"{{{','.join(map(repr, table))}}}" for table in tables.values()]
+        await self._fetch(self._sql.set_backoff, list(tables), texts)
+
     # ── Maintenance ──
 
     async def promote(self, limit: int = 1000) -> int:
@@ -402,7 +410,7 @@ class PostgresStore:
         detail: str | None = None,
         before: datetime | None = None,
     ) -> list[Rescued]:
-        parameters: list[Any] = [by, list(backoff), CRASH_ERROR, limit, death(detail)]
+        parameters: list[Any] = [by, list(backoff), CRASH_ERROR, limit, death(detail, seen=workers is not None)]
         if workers is None:
             found = await self._fetch(self._sql.rescue, *parameters, before)
         else:

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from rowlock.errors import AccessDenied, StoreBusy, StoreError, StoreReadOnly, StoreUnavailable, UnsafeFilesystem
+from rowlock.errors import (
+    AccessDenied,
+    NoSuchDatabase,
+    StoreBusy,
+    StoreError,
+    StoreReadOnly,
+    StoreUnavailable,
+    UnsafeFilesystem,
+)
 from rowlock.stores.sqlite import forks
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.filesystem import current_mounts, network_filesystem
@@ -121,7 +129,7 @@ def check_path(path: str, *, force_network_fs: bool) -> bool:
     except FileNotFoundError:
         found = None
     except NotADirectoryError:
-        raise StoreUnavailable(f"can't open {path}: a part of {directory} is not a directory") from None
+        raise NoSuchDatabase(f"can't open {path}: a part of {directory} is not a directory") from None
     except PermissionError as error:
         raise AccessDenied(f"can't open {path}: no permission to enter {directory}") from error
     except OSError as error:
@@ -131,7 +139,7 @@ def check_path(path: str, *, force_network_fs: bool) -> bool:
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise StoreError(f"can't open {path}: it is not a regular file")
     if not directory.is_dir():
-        raise StoreUnavailable(f"can't open {path}: the directory {directory} doesn't exist; create it first")
+        raise NoSuchDatabase(f"can't open {path}: the directory {directory} doesn't exist; create it first")
     kind = None if force_network_fs else network_filesystem(os.path.realpath(path), current_mounts())
     if kind is not None:
         raise UnsafeFilesystem(

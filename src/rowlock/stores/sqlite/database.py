@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 
@@ -138,6 +138,10 @@ class Database:
         with translated(self.where):
             return migrate.missing(self.conn, self.where)
 
+    def check_schema(self) -> None:
+        with translated(self.where):
+            migrate.check_schema(self.conn, self.where)
+
     def now(self) -> datetime:
         return rows.moment(self._clock())
 
@@ -202,6 +206,10 @@ class Database:
     def workers(self) -> list[base.WorkerInfo]:
         with translated(self.where):
             return register.workers(self.conn)
+
+    def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
+        with self.transaction():
+            upkeep.set_backoff(self.conn, tables)
 
     # ── Maintenance ──
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from rowlock.errors import (
     AccessDenied,
     OutcomeUnknown,
+    SchemaDamaged,
     StoreBusy,
     StoreClosed,
     StoreError,
@@ -17,7 +19,9 @@ from rowlock.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from rowlock.stores.migrations import DAMAGED
 
+_MISSING = re.compile(r"no such table: (main\.)?_jobs|no such column: |table _jobs\w* has no column named ")
 _LITTLE = 1 << 20  # bytes free below which an I/O error is put down to a full disk
 
 
@@ -54,6 +58,8 @@ def translate(error: sqlite3.Error, where: str, *, committing: bool = False) -> 
             return StoreError(f"{where} is damaged: restore a backup, or try `sqlite3 … .recover`; {said}")
         case sqlite3.SQLITE_IOERR:
             return _input_output(where, said, committing)
+        case sqlite3.SQLITE_ERROR if _MISSING.match(str(error)):
+            return SchemaDamaged(f"{where}: {said}. {DAMAGED}")
         case 0 if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
             return StoreClosed(f"{where} has been closed")
     return StoreError(f"{where}: {said}")

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 
 from rowlock.errors import StoreError
-from rowlock.stores.migrations import Migration, load, pending
+from rowlock.stores.migrations import Migration, load, pending, require_whole
 from rowlock.stores.sqlite.rows import sql
 
 
@@ -16,9 +16,21 @@ def known() -> tuple[Migration, ...]:
 
 def missing(conn: sqlite3.Connection, where: str) -> list[Migration]:
     """What is still to be applied; checks what has been."""
+    return pending(known(), _applied(conn), where)
+
+
+def _applied(conn: sqlite3.Connection) -> dict[int, str]:
     there = conn.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '_jobs_migrations'").fetchone()
-    applied = conn.execute("SELECT number, checksum FROM _jobs_migrations").fetchall() if there else []
-    return pending(known(), dict(applied), where)
+    return dict(conn.execute("SELECT number, checksum FROM _jobs_migrations").fetchall() if there else [])
+
+
+def check_schema(conn: sqlite3.Connection, where: str) -> None:
+    """Raise if something is gone that the applied migrations have made."""
+    applied = _applied(conn)  # first: what another process migrates meanwhile is only more
+    there: dict[str, set[str]] = {}
+    for name, column in conn.execute(sql("schema")):
+        there.setdefault(name, set()).add(column)
+    require_whole(known(), applied, there, where)
 
 
 def apply_next(conn: sqlite3.Connection, now: int, where: str) -> Migration | None:
@@ -26,6 +38,7 @@ def apply_next(conn: sqlite3.Connection, now: int, where: str) -> Migration | No
     todo = missing(conn, where)
     if not todo:
         return None
+    check_schema(conn, where)  # or a statement stumbles over what is missing
     migration = todo[0]
     conn.execute(sql("migrations_table"))
     for statement in statements(migration.sql):

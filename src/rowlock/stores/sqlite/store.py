@@ -6,7 +6,7 @@ import asyncio
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from functools import partial
@@ -178,6 +178,13 @@ class SqliteStore:
             return await self._memory_side().call(Database.pending_migrations)
         return await asyncio.to_thread(self._pending_in_file)
 
+    async def check_schema(self) -> None:
+        self._check_process()
+        if self._path is None:
+            await self._memory_side().call(Database.check_schema)
+        else:
+            await asyncio.to_thread(self._check_file)
+
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         return script(migrations)
 
@@ -245,6 +252,9 @@ class SqliteStore:
     def sync_transaction(self, guard: Guard, *, longest: float) -> AbstractContextManager[FencedConnection]:
         self._refuse_memory()
         return transactions.sync_transaction(self._open_fenced, guard, longest)
+
+    async def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
+        await self._write(lambda db: db.set_backoff(tables))
 
     # ── Maintenance ──
 
@@ -523,6 +533,15 @@ class SqliteStore:
             return database.pending_migrations()
         finally:
             connect.disconnect(database.conn)
+
+    def _check_file(self) -> None:
+        assert self._path is not None  # noqa: S101 - narrows the type
+        if connect.check_path(self._path, force_network_fs=self._force_network_fs):
+            database = self._open_reader()
+            try:
+                database.check_schema()
+            finally:
+                connect.disconnect(database.conn)
 
     def _memory_side(self) -> _Side:
         if self._memory is None:

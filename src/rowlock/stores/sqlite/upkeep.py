@@ -5,11 +5,12 @@ To SQLite a negative LIMIT is none at all, hence the max(limit, 0).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
+from rowlock.core.codec import decode
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import CRASH_ERROR, EXPIRED_ERROR, MOVES
 from rowlock.stores.base import Rescued, Retention
@@ -53,9 +54,12 @@ def rescue(
         found = conn.execute(sql("rescue_expired"), {"now": expired, "limit": max(limit, 0)})
     else:
         found = conn.execute(sql("rescue_workers"), {"workers": json_text(list(workers)), "limit": max(limit, 0)})
+    lost = [_Lost._make(row) for row in found.fetchall()]
+    own = _tables(conn) if lost else {}
+    how = death(detail, seen=workers is not None)
     rescued, changes, entries = [], [], []
-    for row in map(_Lost._make, found.fetchall()):
-        change, delay = _rescue(row, now, backoff, death(detail))
+    for row in lost:
+        change, delay = _rescue(row, now, own.get(row.topic, backoff), how)
         change["crashed"] = workers is None or row.started_at is not None
         status = change["status"]
         run = {"worker": row.locked_by, "claimed_at": row.claimed_at, "started_at": row.started_at}
@@ -73,6 +77,15 @@ def rescue(
         lost=[one.topic for one in rescued],
     )
     return rescued
+
+
+def set_backoff(conn: Connection, tables: Mapping[str, Sequence[float] | None]) -> None:
+    conn.execute(sql("set_backoff"), {"tables": json_text(dict(tables))})
+
+
+def _tables(conn: Connection) -> dict[str, Sequence[float]]:
+    """The backoff tables of the topics that have one of their own."""
+    return {topic: decode(table) for topic, table in conn.execute(sql("rescue_backoff"))}
 
 
 def _rescue(row: _Lost, now: int, backoff: Sequence[float], how: str) -> tuple[dict[str, Any], float]:

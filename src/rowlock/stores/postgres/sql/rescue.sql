@@ -1,11 +1,9 @@
 -- ONE statement: a rescue that first looks and then writes by id breaks even a fenced settle.
--- What a crash costs is decided by core: $2 is its backoff table, $3 its error text; $5 says how the worker died.
+-- What a crash costs is decided by core: $2 is its backoff table, unless the topic has one of its own, $3 its error text; $5 says
+-- how the worker died.
 WITH picked AS MATERIALIZED (
     SELECT j.id, j.ctid AS tid, j.status AS was, j.started_at IS NOT NULL AS started, j.locked_by AS worker,
-           j.retries < j.max_retries AS may_retry,
-           CASE WHEN j.crashes > 0  -- NULL on the first crash: at once, and in its old place
-                THEN ($2::float8[])[least(j.retries + 1, cardinality($2::float8[]))] END AS backoff,
-           clock_timestamp() AS now
+           j.retries < j.max_retries AS may_retry, j.topic, j.retries, j.crashes, clock_timestamp() AS now
     FROM {schema}._jobs j
     WHERE {whose}
     ORDER BY j.locked_until
@@ -13,12 +11,16 @@ WITH picked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 decided AS MATERIALIZED (
-    SELECT *,
+    SELECT picked.*,
+           CASE WHEN crashes > 0  -- NULL on the first crash: at once, and in its old place
+                THEN tables.backoff[least(retries + 1, cardinality(tables.backoff))] END AS backoff,
            CASE WHEN was = 'cancel_requested' THEN 'cancelled' WHEN started AND NOT may_retry THEN 'expired'
                 ELSE 'pending' END AS goal,
            was = 'processing' AND started AND may_retry AS charged,
            CASE WHEN was = 'processing' AND started THEN $3::text || ': worker ' || worker || $5::text END AS error
     FROM picked
+    CROSS JOIN LATERAL (SELECT coalesce(
+        (SELECT t.backoff FROM {schema}._jobs_topics t WHERE t.topic = picked.topic), $2::float8[]) AS backoff) tables
 ),
 rescued AS (
     UPDATE {schema}._jobs j SET
