@@ -224,8 +224,13 @@ class Keeper:
         late: the loop looks into it once it turns. If a handler is wedged, the loop may never turn: the leases run
         out."""
         before, self._unheard = self._unheard, await self._held_unheard()
+        renewed: dict[tuple[str, int], float] = {}
         if self._unheard and not self._wedged():
-            await self._store.heartbeat(self._unheard, self._settings.lease)
+            sent = time.monotonic()
+            holds = await self._store.heartbeat(self._unheard, self._settings.lease)
+            kept = [beat for beat, hold in zip(self._unheard, holds, strict=True) if hold is Hold.KEPT]
+            renewed = {(beat.id, beat.version): sent for beat in kept}
+        self._worker.renewed_unheard = renewed
         if {(beat.id, beat.version) for beat in before} & {(beat.id, beat.version) for beat in self._unheard}:
             self._in_worker(self._worker.rounds.look_for_lost_claims)
 

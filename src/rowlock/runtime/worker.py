@@ -86,6 +86,7 @@ class Worker:
         self.name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
         self.tasks = _chosen(tasks, settings.topics)
         self.runs: dict[tuple[str, int], Run] = {}  # all that we hold, also what has finished and is not settled yet
+        self.renewed_unheard: dict[tuple[str, int], float] = {}  # claims that we had not heard of; by the keeper, when
         self.board = board or Board.private()
         self.stopping = False
         self.replace = replace
@@ -249,7 +250,10 @@ class Worker:
         """They are ours from now on. `sent`: when the claim was; `marked`: the claim was the start mark as well."""
         held, tasks, said = self.runs, self.tasks, self._keeper.said
         runs = [Run(job, tasks[job.topic], lease=lease, claimed=sent, marked=marked, said=said) for job in jobs]
+        renewed = self.renewed_unheard
         for run in runs:
+            if renewed:
+                run.renewed = renewed.get(run.key, sent)
             older = held.get(run.key)
             held[run.key] = run
             if older is not None:
