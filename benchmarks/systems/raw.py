@@ -91,12 +91,15 @@ async def worker(wanted: Order) -> None:
 
 async def work(url: str, name: str, limit: int, stop: asyncio.Event) -> None:
     from rowlock.stores.postgres import rows
-    from rowlock.stores.postgres.statements import CLAIMED_JOB, Statements
+    from rowlock.stores.postgres.hints import Lanes
+    from rowlock.stores.postgres.rows import CLAIMED_JOB
+    from rowlock.stores.postgres.statements import Statements
 
     columns = list(rows.CLAIMED)
     at_id, at_payload, at_version = (CLAIMED_JOB + columns.index(name) for name in ("j.id", "j.payload", "j.version"))
     sql = Statements('"public"')
-    claim = (*rows.lane_arrays((Lane(rowlock.TOPIC),), {}), limit, name, LEASE, True, None)
+    plan = Lanes((Lane(rowlock.TOPIC),)).plan()
+    claim = (*plan.lanes, *plan.parts, None, limit, name, LEASE, True, None, None)
     connection = await connect(url)
     done: list[Settlement] = []
     pause = PAUSE

@@ -30,6 +30,7 @@ from rowlock.core.lifecycle import (
 )
 from rowlock.core.retry import Delays
 from rowlock.stores.base import MAX_LOG_LINES, Claim, Claimed, Enqueued, Store, WorkerInfo
+from rowlock.stores.postgres.rows import event
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.stores.rows import Audit, Row, micros, moment, timeline
@@ -61,8 +62,15 @@ def lanes(*topics: str | tuple[str, int | None]) -> tuple[Lane, ...]:
     return tuple(Lane(topic) if isinstance(topic, str) else Lane(*topic) for topic in topics)
 
 
-def claim_by(worker: str = "w1", *topics: str, limit: int = 10, lease: float = LEASE, start: bool = True) -> Claim:
-    return Claim(worker, lanes(*topics or ("mail",)), limit, lease, start)
+def claim_by(
+    worker: str = "w1",
+    *topics: str,
+    limit: int = 10,
+    lease: float = LEASE,
+    start: bool = True,
+    size: int | None = None,
+) -> Claim:
+    return Claim(worker, lanes(*topics or ("mail",)), limit, lease, start, size)
 
 
 def settlement(claimed: Job, outcome: Outcome, *, ran: float | None = None) -> Settlement:
@@ -372,6 +380,14 @@ class PostgresHarness(Harness):
     async def execute(self, statement: str) -> None:
         async with self._turn:
             await (await self.connection()).execute(statement)
+
+    async def events(self, job_id: str) -> list[Event]:
+        """Held against the view, too."""
+        events = await super().events(job_id)
+        columns = "job_id, seq, at, event, status, version, by, data"
+        view = await self.fetch(f"SELECT {columns} FROM _jobs_events WHERE job_id = '{job_id}' ORDER BY seq")
+        assert [event(row) for row in view] == events
+        return events
 
 
 def ids(jobs: Sequence[Job]) -> list[str]:

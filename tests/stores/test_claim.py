@@ -1,6 +1,7 @@
 """claim: who gets what, in which order, and what it does to the row."""
 
 import asyncio
+import random
 from datetime import timedelta
 
 import pytest
@@ -260,3 +261,20 @@ async def test_settle_nothing_and_claim(store: Harness) -> None:
     assert ids(both.claimed.jobs) == [job_id]
     neither = await store.store.settle([])
     assert (neither.verdicts, neither.claimed) == ([], None)
+
+
+async def test_a_claim_brings_no_more_than_so_many_bytes(store: Harness) -> None:
+    """About so many, in the same order, and at least one job. The rest is there for the next claim."""
+    text = random.Random(1).randbytes(5000).hex()  # nothing that a database can compress
+    made = [job("mail", {"text": text}, priority=n % 3) for n in range(100)]
+    await store.store.insert(made)
+    every = [one.id for one in sorted(made, key=lambda one: (-one.priority, one.id))]
+    first = await store.claim("w1", limit=100, size=300_000)
+    assert 10 <= len(first.jobs) <= 60
+    assert first.contended
+    assert first.size == pytest.approx(len(first.jobs) * len(made[0].payload), rel=0.01)
+    single = await store.claim("w1", limit=100, size=1)
+    rest = await store.claim("w1", limit=100, size=10_000_000)
+    assert len(single.jobs) >= 1
+    assert not rest.contended
+    assert [one.id for answer in (first, single, rest) for one in answer.jobs] == every

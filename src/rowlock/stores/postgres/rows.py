@@ -11,7 +11,7 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 
 from rowlock.core.codec import decode, encode
-from rowlock.core.job import Event, Job, Lane, NewJob, Status
+from rowlock.core.job import Event, Job, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
 from rowlock.stores.base import Edit, NewLine, WorkerInfo
@@ -60,6 +60,8 @@ CLAIMED = {
     "j.created": "timestamptz",
     "1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped": "int",
 }
+CLAIMED_JOB = 5  # where the job begins in an answer of claim
+CLAIMED_PAYLOAD = CLAIMED_JOB + list(CLAIMED).index("j.payload")
 CLAIMED_COLUMNS = ", ".join(CLAIMED)
 CLAIMED_NULLS = ", ".join(f"NULL::{kind}" for kind in CLAIMED.values())
 
@@ -193,22 +195,6 @@ def settle_arrays(settlements: list[Settlement], *, mixed: bool = False) -> tupl
         ],
         [settlement.worker for settlement in settlements] if mixed else settlements[0].worker,
         [move.fingerprint for move in moves],
-    )
-
-
-Bound = tuple[int, datetime, str]
-
-
-def lane_arrays(lanes: tuple[Lane, ...], bounds: dict[Lane, Bound]) -> tuple[list[Any], ...]:
-    lanes = tuple(dict.fromkeys(lanes))  # twice the same would count each of its jobs twice
-    none = (None, None, None)
-    after = [bounds.get(lane, none) for lane in lanes]
-    return (
-        [lane.topic for lane in lanes],
-        [lane.template_version or 0 for lane in lanes],
-        [rank for rank, _, _ in after],
-        [run_at for _, run_at, _ in after],
-        [job_id for _, _, job_id in after],
     )
 
 

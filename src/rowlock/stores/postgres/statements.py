@@ -14,7 +14,7 @@ from rowlock.stores.postgres.rows import CLAIMED_COLUMNS, CLAIMED_NULLS, COLUMNS
 
 # One row that says how it went, and one per claimed job, in no order: a sort costs less in Python.
 _CLAIMED = (
-    f"SELECT contended, next_due, now, until, applied, {CLAIMED_NULLS} FROM {{source}} "  # noqa: S608 - our own text
+    f"SELECT seen, next_due, now, until, applied, {CLAIMED_NULLS} FROM {{source}} "  # noqa: S608 - our own text
     "UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j"
 )
 _ALL_OF_ONE = "($11::text IS NULL OR locked_by = $11::text)"
@@ -24,7 +24,6 @@ _EACH_ITS_OWN = (
 )
 _CUT_ERROR = cut_error("left(j.last_error, {})", "right(j.last_error, {})")
 _BUCKET = f"ceil(ln(least(greatest(seconds, {SHORTEST}), {LONGEST})) / ln({GROWTH}::float8))::int"  # core/sketch.py
-CLAIMED_JOB = 5  # where the job begins
 
 
 class Statements:

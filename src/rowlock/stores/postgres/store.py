@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from rowlock import errors
 from rowlock.core.codec import decode
-from rowlock.core.job import HELD, Event, Job, Lane, Log, NewJob, Status
+from rowlock.core.job import HELD, Event, Job, Log, NewJob, Status
 from rowlock.core.lifecycle import (
     APPLIED,
     CRASH_ERROR,
@@ -52,7 +52,7 @@ from rowlock.stores.postgres import failures, listing, migrate, partitions, reco
 from rowlock.stores.postgres.clock import JUMPED
 from rowlock.stores.postgres.connections import CONFLICTS, Conflict, Connections, parse_listener, parse_target
 from rowlock.stores.postgres.doorbell import Direct, Doorbell
-from rowlock.stores.postgres.hints import LaneHints
+from rowlock.stores.postgres.hints import Floor, LaneHints, Lanes, Plan
 from rowlock.stores.postgres.insert import insert, insert_new
 from rowlock.stores.postgres.listing import PostgresStep
 from rowlock.stores.postgres.statements import Statements
@@ -99,6 +99,16 @@ class _Seen(NamedTuple):
     written: bool
 
 
+class _Asked(NamedTuple):
+    """A claim that is under way."""
+
+    lanes: Lanes
+    plan: Plan
+    due_after: datetime | None
+    sent: float
+    parameters: tuple[Any, ...]
+
+
 class PostgresStore:
     """Implements `rowlock.stores.base.Store`. Belongs to the event loop in which it was opened."""
 
@@ -110,6 +120,7 @@ class PostgresStore:
         self._doorbell = Doorbell(self._connections, direct=self._direct(listen_url))
         self._transactions = Transactions(self._connections)
         self._hints = LaneHints()
+        self._due = Floor()
         self._bell = self._target.channel, self._target.waiting_key, self._target.ringing_key
         self._owes_ring = False
         self._rang = 0.0  # when someone was last rung for, by time.monotonic()
@@ -183,7 +194,12 @@ class PostgresStore:
     async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
         if not jobs:
             return []
-        self._hints.forget()
+        answers = await self._insert(jobs, repeat)
+        if past := [job.run_at for job in jobs if job.run_at is not None]:
+            self._hints.reach(min(past))
+        return answers
+
+    async def _insert(self, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
         keyed = any(job.key is not None for job in jobs)
         if not keyed and not repeat:
             return await self._insert_new(jobs)
@@ -218,29 +234,36 @@ class PostgresStore:
     async def claim(self, claim: Claim) -> Claimed:
         if claim.limit <= 0 or not claim.lanes:
             return NOTHING
-        bounds, sent = self._hints.bounds(claim), time.monotonic()
+        asked = self._ask(claim)
 
         async def run(connection: Any) -> list[Any]:
             not_after = self._clock.not_after()
-            found: list[Any] = await connection.fetch(self._sql.claim, *_claim_parameters(claim, bounds), not_after)
+            found: list[Any] = await connection.fetch(self._sql.claim, *asked.parameters, not_after, claim.size)
             if self._is_late(found, not_after):
                 raise Conflict(JUMPED)
             return found
 
-        return self._claimed(claim, bool(bounds), sent, await self._with_connection(run))
+        return self._claimed(claim, asked, await self._with_connection(run))
 
     def _is_late(self, found: list[Any], not_after: datetime | None) -> bool:
         """Did a claim come too late? Then it has claimed nothing."""
         return self._clock.was_late(found[0]["now"], not_after) and len(found) == 1
 
-    def _claimed(self, claim: Claim, bounded: bool, sent: float, found: list[Any]) -> Claimed:
-        contended, next_due, now, until = found[0][:4]
+    def _ask(self, claim: Claim) -> _Asked:
+        lanes, after = self._hints.of(claim.lanes), self._due.after
+        plan = lanes.plan()
+        rest = (after, claim.limit, claim.worker, claim.lease, claim.start)
+        return _Asked(lanes, plan, after, time.monotonic(), (*plan.lanes, *plan.parts, *rest))
+
+    def _claimed(self, claim: Claim, asked: _Asked, found: list[Any]) -> Claimed:
+        (contended, entries, due_entries), next_due, now, until = found[0][:4]
         started = now if claim.start else None
         jobs = [rows.claimed_job(row, claim.worker, now, until, started) for row in found[1:]]
         jobs.sort(key=rows.turn)
-        self._hints.learn(claim, jobs, bounded=bounded, seconds=time.monotonic() - sent)
-        # A bounded claim that came back short has not seen what lies before the bound.
-        return Claimed(jobs, contended or (bounded and len(jobs) < claim.limit), next_due)
+        looked = now - timedelta(seconds=time.monotonic() - asked.sent)  # it may have waited for locks since
+        asked.lanes.learn(asked.plan, claim.limit, jobs, entries, looked)
+        self._due.learn(asked.due_after, due_entries, looked, done=next_due is None or next_due > 0)
+        return Claimed(jobs, bool(contended), next_due, sum([len(row[rows.CLAIMED_PAYLOAD]) for row in found[1:]]))
 
     async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
         if not settlements:
@@ -253,10 +276,10 @@ class PostgresStore:
             applied = (await self._settle(batch))[0]["applied"]
             claimed = None if claim is None else NOTHING
         else:
-            bounds, sent, not_after = self._hints.bounds(claim), time.monotonic(), self._clock.not_after()
-            found = await self._settle(batch, *_claim_parameters(claim, bounds), not_after)
+            asked, not_after = self._ask(claim), self._clock.not_after()
+            found = await self._settle(batch, *asked.parameters, not_after, claim.size)
             late = self._is_late(found, not_after)
-            claimed = await self.claim(claim) if late else self._claimed(claim, bool(bounds), sent, found)
+            claimed = await self.claim(claim) if late else self._claimed(claim, asked, found)
             applied = found[0]["applied"]
         if applied is None and len(batch) == len(settlements):
             return Settled([APPLIED] * len(batch), claimed)
@@ -397,8 +420,12 @@ class PostgresStore:
     # ── Maintenance ──
 
     async def promote(self, limit: int = 1000) -> int:
-        self._hints.forget()
-        return _count(await self._with_connection(lambda connection: connection.execute(self._sql.promote, limit)))
+        after = self._due.after_now_and_then
+        [(promoted, oldest, entries, at)] = await self._fetch(self._sql.promote, limit, after)
+        self._due.learn(after, entries - promoted, at, done=promoted < limit)
+        if oldest is not None:
+            self._hints.reach(oldest)
+        return int(promoted)
 
     async def rescue(
         self,
@@ -415,6 +442,8 @@ class PostgresStore:
             found = await self._fetch(self._sql.rescue, *parameters, before)
         else:
             found = await self._fetch(self._sql.rescue_workers, *parameters, list(workers))
+        if found:
+            self._hints.forget()  # a job that crashed for the first time is back in its old place
         return [
             Rescued(str(job_id), topic, version, rows.STATUS[status], charged)
             for job_id, topic, version, status, charged in found
@@ -716,10 +745,6 @@ class PostgresStore:
             return make_page(found, place, {str(row[0]): rows.job(row) for row in got})
 
         return await self._with_connection(run)
-
-
-def _claim_parameters(claim: Claim, bounds: dict[Lane, rows.Bound]) -> tuple[Any, ...]:
-    return (*rows.lane_arrays(claim.lanes, bounds), claim.limit, claim.worker, claim.lease, claim.start)
 
 
 def _may_settle(settlement: Settlement, row: _Row | None) -> bool:

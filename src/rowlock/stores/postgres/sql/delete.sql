@@ -9,8 +9,16 @@ gone AS (
     WHERE ctid = ANY (ARRAY(SELECT tid FROM held WHERE status IN ('pending', 'failed', 'cancelled', 'expired')))
     RETURNING id, topic, status
 ),
+-- By ranges: see get.sql. Then by ctid, which each part of the archive has for itself: IS TRUE keeps `IN` a mere filter.
+old AS MATERIALIZED (
+    SELECT a.* FROM s CROSS JOIN LATERAL (
+        SELECT id, ctid AS tid FROM {schema}._jobs_archive WHERE id >= s.id AND id <= s.id ORDER BY id LIMIT 1
+    ) a
+),
 gone_archived AS (
-    DELETE FROM {schema}._jobs_archive WHERE id = ANY ($1::uuid[]) RETURNING id, topic, 'completed' AS status
+    DELETE FROM {schema}._jobs_archive
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) AND (id IN (SELECT id FROM old)) IS TRUE
+    RETURNING id, topic, 'completed' AS status
 ),
 counted AS (
     INSERT INTO {schema}._jobs_counts (at, topic, deleted)

@@ -1,8 +1,17 @@
-WITH picked AS MATERIALIZED (
+-- $2: where to begin, see hints.py.
+WITH meter AS MATERIALIZED (
+    SELECT pg_stat_get_xact_tuples_returned('{schema}._jobs_due'::regclass) AS due, clock_timestamp() AS at
+),
+picked AS MATERIALIZED (
     SELECT ctid AS tid FROM {schema}._jobs
-    WHERE status = 'pending' AND NOT ready AND run_at <= (SELECT clock_timestamp())
+    WHERE status = 'pending' AND NOT ready AND run_at <= (SELECT at FROM meter)
+      AND run_at > coalesce($2::timestamptz, '-infinity')
     ORDER BY run_at
     LIMIT $1::int
     FOR UPDATE SKIP LOCKED
+),
+promoted AS (
+    UPDATE {schema}._jobs SET ready = true WHERE ctid = ANY (ARRAY(SELECT tid FROM picked)) RETURNING run_at
 )
-UPDATE {schema}._jobs SET ready = true WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
+SELECT promoted, oldest, pg_stat_get_xact_tuples_returned('{schema}._jobs_due'::regclass) - meter.due AS entries, meter.at
+FROM meter CROSS JOIN (SELECT count(*)::int AS promoted, min(run_at) AS oldest FROM promoted OFFSET 0) summary

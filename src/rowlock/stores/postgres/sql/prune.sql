@@ -36,14 +36,16 @@ old AS MATERIALIZED (
 ),
 gone AS (DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) RETURNING 1),
 old_archived AS MATERIALIZED (
-    SELECT h.id FROM (SELECT * FROM kept WHERE status = 'completed' AND since IS NOT NULL) k CROSS JOIN LATERAL (
-        SELECT a.id FROM {schema}._jobs_archive a WHERE a.topic = k.topic AND a.finished_at <= k.since
+    SELECT h.* FROM (SELECT * FROM kept WHERE status = 'completed' AND since IS NOT NULL) k CROSS JOIN LATERAL (
+        SELECT a.id, a.ctid AS tid FROM {schema}._jobs_archive a WHERE a.topic = k.topic AND a.finished_at <= k.since
         ORDER BY a.finished_at
         LIMIT $1::int
     ) h
     LIMIT $1::int - (SELECT count(*) FROM old)
 ),
-gone_archived AS (
-    DELETE FROM {schema}._jobs_archive WHERE id = ANY (ARRAY(SELECT id FROM old_archived)) RETURNING 1
+gone_archived AS (  -- see delete.sql
+    DELETE FROM {schema}._jobs_archive
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM old_archived)) AND (id IN (SELECT id FROM old_archived)) IS TRUE
+    RETURNING 1
 )
 SELECT (SELECT count(*) FROM gone)::int + (SELECT count(*) FROM gone_archived)::int
