@@ -97,6 +97,8 @@ class Service:
 
     async def _start(self, jobs: Jobs, worker: Worker) -> None:
         patience = Patience("starting", 5.0)
+        # Others have worked before it: if the database is missing now, it is lost, and must not be made anew.
+        jobs._stores.creates = not self._options.restarted
         while True:
             try:
                 return await jobs._run(worker)

@@ -15,7 +15,7 @@ from datetime import datetime
 from rowlock.core.job import Event, Job, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
-from rowlock.errors import StoreBusy, StoreError
+from rowlock.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
 from rowlock.stores import base
 from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk
 from rowlock.stores.failures import FailureQuery, Failures
@@ -38,9 +38,12 @@ from rowlock.stores.sqlite import (
     upkeep,
 )
 from rowlock.stores.sqlite.claim import claim as claim_
+from rowlock.stores.sqlite.connect import disconnect
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.fence import fence
+from rowlock.stores.sqlite.files import Files, gone, inode
 from rowlock.stores.sqlite.identity import identity as identity_
+from rowlock.stores.sqlite.identity import is_marked, mark, own_identity
 from rowlock.stores.sqlite.insert import insert_all as insert_all_
 from rowlock.stores.sqlite.operators import Order
 
@@ -58,7 +61,10 @@ class _Refused(Exception):
 
 
 class Database:
-    """`where` names the database in messages."""
+    """`where` names the database in messages. `reopen` makes another one, on the file that is at the path now."""
+
+    files: Files | None = None  # that the connection has open; None: in memory, or it doesn't matter
+    reopened = 0  # how often another file has taken the place of the one that was open
 
     def __init__(
         self,
@@ -67,12 +73,72 @@ class Database:
         *,
         clock: Callable[[], int] = microseconds,
         busy_timeout: float = 30.0,
+        reopen: Callable[[], Database] | None = None,
     ) -> None:
         self.conn = conn
         self.where = where
         self.hurry = False
         self._clock = clock
         self._busy_timeout = busy_timeout
+        self._reopen = reopen
+        self._in_doubt = False  # at the last look, not all files were there
+
+    def close(self) -> None:
+        disconnect(self.conn)
+
+    # ── Is it the file at the path? ──
+
+    def use(self) -> None:
+        """Call this before every use. If another file is at the path, go on with that one. Raise StoreUnavailable if
+        there is none, or none that can be used; then the old one stays open, because it may come back."""
+        if self.files is not None and (self._in_doubt or not self.files.is_current()):
+            self._follow(self.files)
+
+    def _follow(self, files: Files) -> None:
+        at_path = inode(files.path)
+        if at_path is None:
+            raise gone(files.path)
+        if at_path == files.main:
+            files.require_log()
+        elif self._reopen is not None:
+            self._move_to(self._reopen, files)
+        self._in_doubt = False
+
+    def _move_to(self, reopen: Callable[[], Database], files: Files) -> None:
+        files.abandon(complete=self._copy_log())
+        new = reopen()
+        self.close()
+        self.conn, self.files = new.conn, new.files
+        self.reopened += 1
+
+    def _copy_log(self) -> bool:
+        """True if all of the write-ahead log is in the file now."""
+        try:
+            _, frames, copied = self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error:
+            return False
+        return bool(frames == copied)
+
+    def _require_files(self) -> None:
+        """Nothing has been committed yet."""
+        if self.files is not None and not self.files.is_whole():
+            if inode(self.files.path) is None:
+                raise gone(self.files.path)
+            self.files.require_log()
+            raise StoreUnavailable(
+                f"{self.where} was replaced during this transaction, which is rolled back: try again"
+            )
+
+    def _acknowledge(self) -> None:
+        """After every COMMIT: what is in a file that others can't find is not there."""
+        if self.files is not None and not self.files.is_whole():
+            self._in_doubt = True
+            raise OutcomeUnknown(
+                f"{self.where} or its -wal file was deleted, moved or replaced at the moment of a commit. "
+                "What was committed is lost, unless the same file comes back. Try again"
+            )
+
+    # ── Transactions ──
 
     @contextmanager
     def transaction(self) -> Iterator[int]:
@@ -83,6 +149,7 @@ class Database:
                 yield self._clock()
             with translated(self.where, committing=True):
                 self.conn.execute("COMMIT")
+            self._acknowledge()
         except BaseException:
             self._rollback()
             raise
@@ -111,8 +178,10 @@ class Database:
         """End a transaction of the application's: fence and COMMIT, or LeaseLost."""
         with translated(self.where):
             fence(self.conn, self._clock(), guard)
+        self._require_files()
         with translated(self.where, committing=True):
             self.conn.execute("COMMIT")
+        self._acknowledge()
 
     def _rollback(self) -> None:
         while self.conn.in_transaction:
@@ -142,8 +211,19 @@ class Database:
         return rows.moment(self._clock())
 
     def identity(self) -> str:
+        cursor = self.conn.cursor()
         with translated(self.where):
-            return identity_(self.conn.cursor())
+            return identity_(cursor) if self.files is None else own_identity(cursor, self.files.main)
+
+    def mark_file(self) -> None:
+        """Let the tables know which file they are in; see identity.py."""
+        if self.files is not None and not self.is_marked():
+            with self.transaction():
+                mark(self.conn, self.files.main)
+
+    def is_marked(self) -> bool:
+        with translated(self.where):
+            return self.files is None or is_marked(self.conn, self.files.main)
 
     # ── Clients ──
 
@@ -323,7 +403,7 @@ class Database:
 
     def mark(self) -> str:
         """With our own writes, should this connection have any."""
-        return f"{self.data_version()} {self.conn.total_changes}"
+        return f"{self.reopened} {self.data_version()} {self.conn.total_changes}"
 
     def events(self, job_id: str) -> list[Event]:
         with translated(self.where):
