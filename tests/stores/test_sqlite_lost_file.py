@@ -180,6 +180,12 @@ async def run_of(store: SqliteStore) -> Job:
     return run
 
 
+async def notice(store: SqliteStore) -> None:
+    """A commit that comes right after another has an unknown outcome; from then on it is known that nothing is done."""
+    with pytest.raises(StoreUnavailable):
+        await store.insert([job()])
+
+
 async def a_waiter(store: SqliteStore) -> "asyncio.Task[bool]":
     """Somebody who waits for work, and has heard all that rang before."""
     while await store.wait_for_work(0.1):
@@ -234,6 +240,7 @@ def at_path(path: Path, query: str = "SELECT id FROM _jobs ORDER BY id") -> list
 async def test_nothing_is_acknowledged(store: SqliteStore, path: Path, lose: Callable[[Path], object]) -> None:
     run = await run_of(store)
     lose(path)
+    await notice(store)
     for verb in VERBS.values():
         with pytest.raises(StoreUnavailable, match=GONE) as refused:
             await verb(store, run)
@@ -261,7 +268,7 @@ async def test_a_file_that_comes_back_goes_on(
     [verdict] = (await store.settle([settlement(run, Completed())])).verdicts
     assert verdict.answer is Answer.APPLIED
     [new] = await store.insert([job()])
-    assert at_path(path) == [new.id]
+    assert new.id in at_path(path)
     assert store._use().writer.database.reopened == 0
 
 
@@ -296,6 +303,7 @@ async def test_a_deleted_log(store: SqliteStore, path: Path) -> None:
     """It holds the newest commits: they would be lost with the processes that have it open."""
     [first] = await store.insert([job()])
     delete(path, ("-wal",))
+    store._use().writer.database._log_seen = 0.0  # it is not looked at after every commit
     with pytest.raises(OutcomeUnknown):
         await store.insert([job()])
     for verb in (store.insert([job()]), store.claim(claim_by())):
@@ -371,6 +379,7 @@ async def test_a_file_that_is_not_there_yet(store: SqliteStore, path: Path, sqli
     run = await run_of(store)
     whole = await asyncio.to_thread(sqlite_template.read_bytes)
     delete(path)
+    await notice(store)
     states: list[tuple[bytes, type[StoreError], str]] = [
         (b"", NotMigrated, "run `rowlock migrate`"),
         (b"remember the milk\n" * 100, StoreUnavailable, "not an SQLite database"),

@@ -49,6 +49,9 @@ from rowlock.stores.sqlite.operators import Order
 
 _PAUSE = 0.002  # seconds between tries to get the write lock
 _HURRY = 1.0  # seconds to wait for it at most, once the store is being closed
+# A look at a file takes some microseconds. After every commit we look at the database; we don't look again before the
+# next transaction if that begins so many seconds later, and at the write-ahead log only so often.
+_JUST_SEEN, _LOG_LOOK = 0.01, 0.1
 
 
 def microseconds() -> int:
@@ -82,6 +85,7 @@ class Database:
         self._busy_timeout = busy_timeout
         self._reopen = reopen
         self._in_doubt = False  # at the last look, not all files were there
+        self._seen = self._log_seen = 0.0  # when they were
 
     def close(self) -> None:
         disconnect(self.conn)
@@ -91,8 +95,11 @@ class Database:
     def use(self) -> None:
         """Call this before every use. If another file is at the path, go on with that one. Raise StoreUnavailable if
         there is none, or none that can be used; then the old one stays open, because it may come back."""
-        if self.files is not None and (self._in_doubt or not self.files.is_current()):
-            self._follow(self.files)
+        files = self.files
+        if files is None or time.monotonic() - self._seen < _JUST_SEEN:
+            return
+        if self._in_doubt or not files.is_current():
+            self._follow(files)
 
     def _follow(self, files: Files) -> None:
         at_path = inode(files.path)
@@ -131,25 +138,36 @@ class Database:
 
     def _acknowledge(self) -> None:
         """After every COMMIT: what is in a file that others can't find is not there."""
-        if self.files is not None and not self.files.is_whole():
-            self._in_doubt = True
-            raise OutcomeUnknown(
-                f"{self.where} or its -wal file was deleted, moved or replaced at the moment of a commit. "
-                "What was committed is lost, unless the same file comes back. Try again"
-            )
+        if self.files is None:
+            return
+        now = time.monotonic()
+        log_is_due = now - self._log_seen >= _LOG_LOOK
+        if self.files.is_current() and (not log_is_due or self.files.has_log()):
+            self._seen = now
+            if log_is_due:
+                self._log_seen = now
+            return
+        self._seen, self._in_doubt = 0.0, True
+        raise OutcomeUnknown(
+            f"{self.where} or its -wal file was deleted, moved or replaced just before or during a commit. "
+            "What was committed is lost, unless the same file comes back. Try again"
+        )
 
     # ── Transactions ──
 
     @contextmanager
     def transaction(self) -> Iterator[int]:
         """All or nothing. Answers the time, read once the write lock is held: a wait for it ages nothing."""
+        committing = False
         try:
             self.begin()
-            with translated(self.where):
-                yield self._clock()
-            with translated(self.where, committing=True):
-                self.conn.execute("COMMIT")
+            yield self._clock()
+            committing = True
+            self.conn.execute("COMMIT")
             self._acknowledge()
+        except sqlite3.Error as error:  # not by `translated`, which would take longer than the look at the file
+            self._rollback()
+            raise translate(error, self.where, committing=committing) from error
         except BaseException:
             self._rollback()
             raise
