@@ -68,7 +68,7 @@ class SyncJobs:
         run = self._jobs._stores.portal.run
         if conn is None:
             return run(verb)
-        if self._jobs._own_home is None:
+        if not self._jobs._knows_home:
             run(self._jobs._home)  # known from here on: the verb need not wait for anything
         return drive(verb())
 '''

@@ -150,8 +150,11 @@ class Jobs(Registry):
 
         return Api(self, ApiSettings(**settings))
 
-    def context_host(self) -> ContextHost:
-        """What a Context of one of these jobs needs of us."""
+    def context_host(self, *, in_child: bool = False) -> ContextHost:
+        """What a Context of one of these jobs needs of us. `in_child`: in a process of a worker, which has made the
+        database: if it is missing now, it is lost, and must not be made anew."""
+        if in_child:
+            self._stores.creates = False
         return ContextHost(self, self._stores, self._home)
 
     # ── Work ──
@@ -330,7 +333,7 @@ class Jobs(Registry):
 
     async def _home(self) -> Home:
         """Which database is ours. Known after the first call, so that a sync caller need not wait for it."""
-        if self._own_home is None:
+        if not self._knows_home:
             patience = _PATIENCE_IN_TRANSACTION if self._stores.first.any_loop else None  # SQLite locks the file
             try:
                 async with asyncio.timeout(patience):
@@ -340,7 +343,12 @@ class Jobs(Registry):
                     "the first use of these Jobs came inside a transaction, which keeps them from opening the "
                     "database: call jobs.open() or jobs.sync.open() once, when the program starts"
                 ) from None
+        assert self._own_home is not None  # noqa: S101 - narrows the type
         return self._own_home
+
+    @property
+    def _knows_home(self) -> bool:
+        return self._own_home is not None and self._stores.first.is_home(self._own_home)
 
     def _ring(self) -> None:
         """After a caller's commit, from whatever thread made it."""

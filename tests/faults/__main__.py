@@ -21,7 +21,7 @@ import msgspec
 
 from tests.faults.results import Result, write_report
 from tests.faults.scale import QUICK
-from tests.faults.suites import BOTH, ONCE, POSTGRES, Cell, Suite
+from tests.faults.suites import BOTH, ONCE, POSTGRES, SQLITE, Cell, Suite
 
 SUITES = {
     "kills": Suite("kills"),
@@ -36,6 +36,7 @@ SUITES = {
     "pgbouncer": Suite("pgbouncer", POSTGRES),
     "clocks": Suite("clocks", POSTGRES, "its clock is the machine's"),
     "disk": Suite("disk"),
+    "lost_file": Suite("lost_file", SQLITE, "its files are the server's own"),
     "poison": Suite("poison"),
     "xmin": Suite("xmin", POSTGRES, "it has no snapshots that hold vacuum back"),
     "deploys": Suite("deploys"),

@@ -17,6 +17,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     clocks: int = 4
     deaf: int = 10  # listeners lost
     fills: int = 1  # of the disk
+    losses: int = 8  # of the SQLite file
     poison: int = 20  # jobs that kill
     around_poison: int = 600  # jobs that don't
     pinned: float = 30.0  # seconds that a snapshot is held open

@@ -18,6 +18,7 @@ from rowlock.jobs import Jobs
 from rowlock.runtime.keeper import Keeper
 from rowlock.stores.base import Hold, Progress, Store
 from rowlock.stores.sqlite.database import Database
+from rowlock.stores.sqlite.store import SqliteStore
 from tests.proof import test_simulation
 from tests.proof.crash_points import CASES
 from tests.proof.crash_stage import Stage
@@ -38,6 +39,7 @@ from tests.stores import (
     test_replay,
     test_same_version,
     test_settle,
+    test_sqlite_lost_file,
     test_sqlite_own,
     test_transactions,
     test_transactions_sqlite,
@@ -346,6 +348,39 @@ async def clock(store: Harness) -> None:
     other = store.path.with_name("clock")
     other.mkdir()
     await asyncio.to_thread(test_sqlite_own.test_the_clock_is_read_after_the_lock_was_taken, other)
+
+
+def _file(store: Harness) -> tuple[SqliteStore, Path]:
+    assert isinstance(store, SqliteHarness)
+    assert store.path is not None
+    assert isinstance(store.store, SqliteStore)
+    return store.store, store.path
+
+
+async def lost_file(store: Harness) -> None:
+    await test_sqlite_lost_file.test_nothing_is_acknowledged(*_file(store), test_sqlite_lost_file.delete)
+
+
+async def file_lost_in_a_commit(store: Harness) -> None:
+    await test_sqlite_lost_file.test_a_commit_into_a_file_that_is_just_lost_has_an_unknown_outcome(*_file(store))
+
+
+async def lost_log(store: Harness) -> None:
+    await test_sqlite_lost_file.test_a_deleted_log(*_file(store))
+
+
+async def replaced_file(store: Harness) -> None:
+    """Where the new file is taken for the old one's, or has become unreadable, that is red too."""
+    try:
+        await test_sqlite_lost_file.test_stores_go_on_with_another_file(*_file(store), test_sqlite_lost_file.replaced)
+    except StoreError as error:
+        raise AssertionError(error) from None
+
+
+async def connection_to_a_deleted_original(store: Harness) -> None:
+    _, path = _file(store)
+    copy = test_sqlite_lost_file.replaced_by_a_copy
+    await asyncio.to_thread(test_sqlite_lost_file.test_a_connection_to_a_deleted_file_is_refused, path, copy)
 
 
 # ── Workers, in the simulation ──

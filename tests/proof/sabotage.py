@@ -30,7 +30,9 @@ from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite import claim, settle, upkeep
+from rowlock.stores.sqlite.database import Database
 from rowlock.stores.sqlite.fenced import FencedConnection
+from rowlock.stores.sqlite.files import Files
 from tests.proof import detectors as red
 from tests.proof.crash_stage import new_ids
 from tests.proof.simulation_world import Machine
@@ -424,6 +426,29 @@ DEFENCES: tuple[Defence, ...] = (
         waits=True,
     ),
     Defence("clock read under the lock", "sqlite", red.clock_read_before_the_lock, red.clock, virtual=False),
+    Defence("file looked at", "sqlite", replaced(Files, "is_current", lambda _: True), red.lost_file, virtual=False),
+    Defence(
+        "file looked at after the commit",
+        "sqlite",
+        replaced(Database, "_acknowledge", lambda _: None),
+        red.file_lost_in_a_commit,
+        virtual=False,
+    ),
+    Defence("log looked at", "sqlite", replaced(Files, "has_log", lambda _: True), red.lost_log, virtual=False),
+    Defence(
+        "log of the old file removed",
+        "sqlite",
+        replaced(Files, "abandon", lambda _, *, complete: None),
+        red.replaced_file,
+        virtual=False,
+    ),
+    Defence(
+        "identity of a copy",
+        "sqlite",
+        replaced(rowlock.stores.sqlite.database, "mark", lambda *_: None),
+        red.connection_to_a_deleted_original,
+        virtual=False,
+    ),
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rowlock.errors import StoreClosed
 from rowlock.stores.sqlite import filewatch
-from rowlock.stores.sqlite.doorbell import Doorbell, Watcher
+from rowlock.stores.sqlite.doorbell import Doorbell, Look, Watcher
 from rowlock.stores.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="inotify or kqueue")
@@ -73,7 +73,7 @@ def test_the_watch_is_open_as_long_as_somebody_may_call_it(monkeypatch: pytest.M
     watch = Watch()
     monkeypatch.setattr(filewatch, "watch", lambda path: watch)
     doorbell = Doorbell()
-    watcher = Watcher(doorbell, lambda: 1, ended.set, "log")
+    watcher = Watcher(doorbell, lambda: Look(0, 1), ended.set, "log")
     doorbell.close(StoreClosed("closed"))
     watcher.stop()
     assert watch.closed

@@ -103,6 +103,8 @@ class Service:
 
     async def _start(self, jobs: Jobs, worker: Worker) -> None:
         proven = self._options.restarted
+        # Others have worked before it: if the database is missing now, it is lost, and must not be made anew.
+        jobs._stores.creates = not proven
 
         def waits() -> None:
             if proven:  # it is alive: an outage is no reason to end it. One that has never worked is not ready yet

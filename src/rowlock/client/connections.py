@@ -41,6 +41,7 @@ class Stores:
         self.first = first
         self._make = make
         self._migrate = migrate
+        self.creates = True  # an SQLite file that is missing; False: it must be there
         self._insert = insert
         self._shared_open: asyncio.Task[None] | None = None  # a task of the portal's loop
         self._handles: dict[asyncio.AbstractEventLoop, asyncio.Task[Handle]] = {}
@@ -90,7 +91,7 @@ class Stores:
 
     async def _open_store(self, store: Store) -> None:
         if self._migrate:
-            await store.migrate()
+            await store.migrate(create=self.creates)
         await store.open()
 
     def reopen(self) -> None:

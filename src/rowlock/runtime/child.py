@@ -230,7 +230,7 @@ class Child:
         if link.interruption is Interruption.LOST:  # while this process started: someone else runs it by now
             return Stopped(None)
         try:
-            context = Context(start.job, link, owner.context_host())
+            context = Context(start.job, link, owner.context_host(in_child=True))
             fresh = contextvars.copy_context()  # what one run sets, the next one doesn't see
             if task.is_async:
                 self._runner = self._runner or asyncio.Runner()

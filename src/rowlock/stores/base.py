@@ -236,9 +236,9 @@ class Store(Protocol):
     async def close(self) -> None:
         """Let go of all connections. Safe to call twice."""
 
-    async def migrate(self) -> list[Migration]:
+    async def migrate(self, *, create: bool = True) -> list[Migration]:
         """Bring the schema up to date and answer what was applied. Safe to run twice, and at once from several
-        processes. Needs no open()."""
+        processes. Needs no open(). `create`: make an SQLite file that is missing; else it is StoreUnavailable."""
         ...
 
     async def pending_migrations(self) -> list[Migration]:
@@ -263,6 +263,10 @@ class Store(Protocol):
 
     async def home(self) -> Home:
         """The identity, and how to get there."""
+        ...
+
+    def is_home(self, home: Home) -> bool:
+        """False if this answer of `home` is out of date: ask again. An SQLite file may have been replaced."""
         ...
 
     # ── Clients ──

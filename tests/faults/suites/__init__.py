@@ -9,6 +9,7 @@ from tests.faults.scale import Scale
 
 BOTH = ("sqlite", "postgres")
 POSTGRES = ("postgres",)
+SQLITE = ("sqlite",)
 ONCE = ("all",)
 """For suites that see to all databases by themselves, or to none."""
 

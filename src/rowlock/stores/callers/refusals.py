@@ -55,6 +55,15 @@ def read_only(kind: str) -> ConnectionRefused:
     )
 
 
+def deleted_file(kind: str, where: str) -> ConnectionRefused:
+    return ConnectionRefused(
+        kind,
+        "another_database",
+        f"{where} was deleted, moved or replaced after this connection was opened, so nobody would find what it "
+        "writes. Close it, and pass a new one",
+    )
+
+
 def another_database(kind: str, where: str) -> ConnectionRefused:
     return ConnectionRefused(
         kind,

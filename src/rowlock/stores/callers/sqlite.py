@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from rowlock.errors import ConnectionRefused
 from rowlock.stores.base import Home
-from rowlock.stores.callers.refusals import another_database, autocommit, causes, closed, read_only
+from rowlock.stores.callers.refusals import another_database, autocommit, causes, closed, deleted_file, read_only
 from rowlock.stores.callers.work import Work
 from rowlock.stores.sqlite.failures import primary_code
-from rowlock.stores.sqlite.identity import identity
+from rowlock.stores.sqlite.identity import GONE, identity
 from rowlock.stores.sqlite.rows import sql
 
 T = TypeVar("T")
@@ -41,8 +41,12 @@ def carry_on(conn: sqlite3.Connection, kind: str, home: Home, work: Work[T]) -> 
 
 
 def _check_home(cursor: sqlite3.Cursor, kind: str, home: Home) -> None:
-    if identity(cursor) != home.identity:
+    found = identity(cursor)
+    if found != home.identity:
         where = next(file for _, name, file in cursor.execute("PRAGMA database_list") if name == "main")
+        ours = f"@{home.identity.rpartition('@')[2]}"
+        if found.endswith((GONE, ours)):  # our file is at its path, but it has other tables open
+            raise deleted_file(kind, where)
         raise another_database(kind, where or "in memory")
 
 

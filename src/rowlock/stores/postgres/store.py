@@ -162,7 +162,7 @@ class PostgresStore:
         await self._doorbell.close()  # wakes who waits, and they must find the connections closed
         await self._connections.close()
 
-    async def migrate(self) -> list[Migration]:
+    async def migrate(self, *, create: bool = True) -> list[Migration]:
         async with self._connections.alone() as connection:
             return await migrate.migrate(connection, self._target)
 
@@ -188,6 +188,9 @@ class PostgresStore:
 
     async def home(self) -> Home:
         return Home("postgres", await self.identity(), self._target.schema)
+
+    def is_home(self, home: Home) -> bool:
+        return True
 
     # ── Clients ──
 

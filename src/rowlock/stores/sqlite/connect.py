@@ -49,10 +49,16 @@ def connect_memory() -> sqlite3.Connection:
 
 
 def connect_writer(
-    path: str, *, synchronous: Synchronous, busy_timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection
+    path: str,
+    *,
+    synchronous: Synchronous,
+    busy_timeout: float,
+    factory: type[sqlite3.Connection] = sqlite3.Connection,
+    create: bool = True,
 ) -> sqlite3.Connection:
-    """A connection that writes; makes the file if it is missing. WAL stays on in the file for everyone."""
-    conn = _connect(path, "rwc", _WRITER_PATIENCE, factory)
+    """A connection that writes; makes the file if it is missing and `create` says so. WAL stays on in the file for
+    everyone."""
+    conn = _connect(path, "rwc" if create else "rw", _WRITER_PATIENCE, factory)
     try:
         _switch_to_wal(conn, path, busy_timeout)
         with translated(path):

@@ -15,7 +15,7 @@ from datetime import datetime
 from rowlock.core.job import Event, Job, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
-from rowlock.errors import StoreBusy, StoreError
+from rowlock.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
 from rowlock.stores import base
 from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk
 from rowlock.stores.failures import FailureQuery, Failures
@@ -38,14 +38,20 @@ from rowlock.stores.sqlite import (
     upkeep,
 )
 from rowlock.stores.sqlite.claim import claim as claim_
+from rowlock.stores.sqlite.connect import disconnect
 from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.fence import fence
+from rowlock.stores.sqlite.files import Files, gone, inode
 from rowlock.stores.sqlite.identity import identity as identity_
+from rowlock.stores.sqlite.identity import is_marked, mark, own_identity
 from rowlock.stores.sqlite.insert import insert_all as insert_all_
 from rowlock.stores.sqlite.operators import Order
 
 _PAUSE = 0.002  # seconds between tries to get the write lock
 _HURRY = 1.0  # seconds to wait for it at most, once the store is being closed
+# A look at a file takes some microseconds. After every commit we look at the database; we don't look again before the
+# next transaction if that begins so many seconds later, and at the write-ahead log only so often.
+_JUST_SEEN, _LOG_LOOK = 0.01, 0.1
 
 
 def microseconds() -> int:
@@ -58,7 +64,10 @@ class _Refused(Exception):
 
 
 class Database:
-    """`where` names the database in messages."""
+    """`where` names the database in messages. `reopen` makes another one, on the file that is at the path now."""
+
+    files: Files | None = None  # that the connection has open; None: in memory, or it doesn't matter
+    reopened = 0  # how often another file has taken the place of the one that was open
 
     def __init__(
         self,
@@ -67,22 +76,98 @@ class Database:
         *,
         clock: Callable[[], int] = microseconds,
         busy_timeout: float = 30.0,
+        reopen: Callable[[], Database] | None = None,
     ) -> None:
         self.conn = conn
         self.where = where
         self.hurry = False
         self._clock = clock
         self._busy_timeout = busy_timeout
+        self._reopen = reopen
+        self._in_doubt = False  # at the last look, not all files were there
+        self._seen = self._log_seen = 0.0  # when they were
+
+    def close(self) -> None:
+        disconnect(self.conn)
+
+    # ── Is it the file at the path? ──
+
+    def use(self) -> None:
+        """Call this before every use. If another file is at the path, go on with that one. Raise StoreUnavailable if
+        there is none, or none that can be used; then the old one stays open, because it may come back."""
+        files = self.files
+        if files is None or time.monotonic() - self._seen < _JUST_SEEN:
+            return
+        if self._in_doubt or not files.is_current():
+            self._follow(files)
+
+    def _follow(self, files: Files) -> None:
+        at_path = inode(files.path)
+        if at_path is None:
+            raise gone(files.path)
+        if at_path == files.main:
+            files.require_log()
+        elif self._reopen is not None:
+            self._move_to(self._reopen, files)
+        self._in_doubt = False
+
+    def _move_to(self, reopen: Callable[[], Database], files: Files) -> None:
+        files.abandon(complete=self._copy_log())
+        new = reopen()
+        self.close()
+        self.conn, self.files = new.conn, new.files
+        self.reopened += 1
+
+    def _copy_log(self) -> bool:
+        """True if all of the write-ahead log is in the file now."""
+        try:
+            _, frames, copied = self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error:
+            return False
+        return bool(frames == copied)
+
+    def _require_files(self) -> None:
+        """Nothing has been committed yet."""
+        if self.files is not None and not self.files.is_whole():
+            if inode(self.files.path) is None:
+                raise gone(self.files.path)
+            self.files.require_log()
+            raise StoreUnavailable(
+                f"{self.where} was replaced during this transaction, which is rolled back: try again"
+            )
+
+    def _acknowledge(self) -> None:
+        """After every COMMIT: what is in a file that others can't find is not there."""
+        if self.files is None:
+            return
+        now = time.monotonic()
+        log_is_due = now - self._log_seen >= _LOG_LOOK
+        if self.files.is_current() and (not log_is_due or self.files.has_log()):
+            self._seen = now
+            if log_is_due:
+                self._log_seen = now
+            return
+        self._seen, self._in_doubt = 0.0, True
+        raise OutcomeUnknown(
+            f"{self.where} or its -wal file was deleted, moved or replaced just before or during a commit. "
+            "What was committed is lost, unless the same file comes back. Try again"
+        )
+
+    # ── Transactions ──
 
     @contextmanager
     def transaction(self) -> Iterator[int]:
         """All or nothing. Answers the time, read once the write lock is held: a wait for it ages nothing."""
+        committing = False
         try:
             self.begin()
-            with translated(self.where):
-                yield self._clock()
-            with translated(self.where, committing=True):
-                self.conn.execute("COMMIT")
+            yield self._clock()
+            committing = True
+            self.conn.execute("COMMIT")
+            self._acknowledge()
+        except sqlite3.Error as error:  # not by `translated`, which would take longer than the look at the file
+            self._rollback()
+            raise translate(error, self.where, committing=committing) from error
         except BaseException:
             self._rollback()
             raise
@@ -111,8 +196,10 @@ class Database:
         """End a transaction of the application's: fence and COMMIT, or LeaseLost."""
         with translated(self.where):
             fence(self.conn, self._clock(), guard)
+        self._require_files()
         with translated(self.where, committing=True):
             self.conn.execute("COMMIT")
+        self._acknowledge()
 
     def _rollback(self) -> None:
         while self.conn.in_transaction:
@@ -146,8 +233,19 @@ class Database:
         return rows.moment(self._clock())
 
     def identity(self) -> str:
+        cursor = self.conn.cursor()
         with translated(self.where):
-            return identity_(self.conn.cursor())
+            return identity_(cursor) if self.files is None else own_identity(cursor, self.files.main)
+
+    def mark_file(self) -> None:
+        """Let the tables know which file they are in; see identity.py."""
+        if self.files is not None and not self.is_marked():
+            with self.transaction():
+                mark(self.conn, self.files.main)
+
+    def is_marked(self) -> bool:
+        with translated(self.where):
+            return self.files is None or is_marked(self.conn, self.files.main)
 
     # ── Clients ──
 
@@ -331,7 +429,7 @@ class Database:
 
     def mark(self) -> str:
         """With our own writes, should this connection have any."""
-        return f"{self.data_version()} {self.conn.total_changes}"
+        return f"{self.reopened} {self.data_version()} {self.conn.total_changes}"
 
     def events(self, job_id: str) -> list[Event]:
         with translated(self.where):

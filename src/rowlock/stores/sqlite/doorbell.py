@@ -9,9 +9,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from typing import NamedTuple
 
-from rowlock.errors import StoreClosed, StoreError
+from rowlock.errors import StoreClosed, StoreError, StoreUnavailable
 from rowlock.stores.sqlite import filewatch
 from rowlock.stores.sqlite.threads import deliver
 
@@ -78,28 +78,39 @@ class Doorbell:
         return waiters
 
 
+class Look(NamedTuple):
+    """`reopened`: how often another file has taken the place of the one that was watched. `version`: changes with every
+    commit of others."""
+
+    reopened: int
+    version: int
+
+
 class Watcher:
     """A thread that looks for commits of other connections, as long as somebody waits for them."""
 
     def __init__(
-        self, doorbell: Doorbell, data_version: Callable[[], int], close: Callable[[], None], log: str | None
+        self, doorbell: Doorbell, look: Callable[[], Look], close: Callable[[], None], log: str | None
     ) -> None:
         """`log`: the path of the write-ahead log."""
         self._doorbell = doorbell
+        self._log = log
         self._written = None if log is None else filewatch.watch(log)
-        self._data_version = data_version
+        self._turn = threading.Lock()  # for changing `_written`
+        self._look = look
         self._close = close
         self._stopped = threading.Event()
-        self._seen = data_version()
+        self._seen = look()
         self._thread = threading.Thread(target=self._watch, name="rowlock-sqlite-watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """After the doorbell was closed. Waits for the thread, which takes no time: its connection must be closed
         before the last one is."""
-        self._stopped.set()
-        if self._written is not None:
-            self._written.wake()
+        with self._turn:
+            self._stopped.set()
+            if self._written is not None:
+                self._written.wake()
         self._thread.join()
         if self._written is not None:  # not by the thread: it may end before it is woken, and descriptors are reused
             self._written.close()
@@ -107,12 +118,10 @@ class Watcher:
     def _watch(self) -> None:
         changed = soon = time.monotonic()
         while self._doorbell.awaited.wait() and not self._stopped.is_set():
-            with suppress(StoreError):  # a hint, never the truth: whoever waits polls as well
-                version = self._data_version()
-                if version != self._seen:
-                    self._seen, changed = version, time.monotonic()
-                    self._doorbell.ring()
-                    continue
+            if self._has_changed():
+                changed = time.monotonic()
+                self._doorbell.ring()
+                continue
             if self._written is None:
                 calm = min((time.monotonic() - changed) / _CALM, 1.0)
                 self._stopped.wait(_OFTEN + (_SELDOM - _OFTEN) * calm)
@@ -121,3 +130,23 @@ class Watcher:
             elif self._written.wait(_RARELY):
                 soon = time.monotonic() + _MOMENT
         self._close()
+
+    def _has_changed(self) -> bool:
+        """A hint, never the truth: whoever waits polls as well."""
+        try:
+            seen = self._look()
+        except StoreError as error:
+            if isinstance(error, StoreUnavailable):  # the file may be gone: who waits is to look, and is told so
+                self._doorbell.ring()
+            return False
+        before, self._seen = self._seen, seen
+        if seen.reopened != before.reopened:
+            self._watch_anew()
+        return seen != before
+
+    def _watch_anew(self) -> None:
+        """Another file has another log."""
+        with self._turn:
+            if self._written is not None and self._log is not None and not self._stopped.is_set():
+                self._written.close()
+                self._written = filewatch.watch(self._log)

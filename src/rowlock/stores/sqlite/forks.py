@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import suppress
 
 from rowlock.errors import ForkedStore
 from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.sqlite.files import Inode, inode
 
-_open: dict[sqlite3.Connection, str | None] = {}  # → the file, None for a database in memory
-_files: set[tuple[int, int]] = set()  # device and inode
+_open: dict[sqlite3.Connection, Inode | None] = {}  # → the file, None for a database in memory
+_files: set[Inode] = set()  # that were open in the parent
 
 
 def keep(conn: sqlite3.Connection, path: str | None) -> None:
-    _open[conn] = path
+    """It has been opened. Which file that is must be known now: it may be moved, and another one be at the path."""
+    _open[conn] = None if path is None else inode(path)
 
 
 def forget(conn: sqlite3.Connection) -> None:
@@ -35,18 +36,12 @@ def refusal(where: str) -> ForkedStore:
 
 
 def refuse_inherited(path: str) -> None:
-    with suppress(OSError):
-        found = os.stat(path)  # noqa: PTH116 - on the way to every connection
-        if (found.st_dev, found.st_ino) in _files:
-            raise refusal(path)
+    if inode(path) in _files:
+        raise refusal(path)
 
 
 def _after_fork_in_child() -> None:
-    for path in _open.values():
-        with suppress(OSError):
-            if path is not None:
-                found = os.stat(path)  # noqa: PTH116 - a hook that must stay small
-                _files.add((found.st_dev, found.st_ino))
+    _files.update(file for file in _open.values() if file is not None)
     for conn in _open:
         keep_for_ever(conn)
     _open.clear()

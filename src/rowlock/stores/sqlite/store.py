@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 from collections import deque
@@ -18,7 +19,7 @@ from msgspec import Struct
 from rowlock.core.job import Event, Job, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
-from rowlock.errors import ConnectionRefused, StoreClosed, StoreError
+from rowlock.errors import ConnectionRefused, StoreClosed, StoreError, StoreUnavailable
 from rowlock.stores.base import (
     Beat,
     Changed,
@@ -45,14 +46,19 @@ from rowlock.stores.records import Audited, Entry, Record, Write
 from rowlock.stores.series import Series, Window
 from rowlock.stores.sqlite import connect, forks, transactions
 from rowlock.stores.sqlite.database import Database, microseconds
-from rowlock.stores.sqlite.doorbell import Doorbell, Watcher
+from rowlock.stores.sqlite.doorbell import Doorbell, Look, Watcher
 from rowlock.stores.sqlite.fenced import FencedConnection
+from rowlock.stores.sqlite.files import Files, gone, inode, new_file
+from rowlock.stores.sqlite.identity import tag
 from rowlock.stores.sqlite.migrate import known, script
 from rowlock.stores.sqlite.threads import Answer, Worker, deliver
 
 T = TypeVar("T")
 
+log = logging.getLogger("rowlock")
+
 _READERS = 2
+_TRIES = 3  # to open a file that is being replaced
 _LARGEST_GROUP = 10_000  # jobs of waiting inserts that share a transaction; nobody should wait for more than that
 
 
@@ -63,14 +69,18 @@ class _Side(Struct):
     database: Database
 
     async def call(self, verb: Callable[[Database], T]) -> T:
-        return await self.worker.call(partial(verb, self.database))
+        return await self.worker.call(partial(self._use, verb))
+
+    def _use(self, verb: Callable[[Database], T]) -> T:
+        self.database.use()
+        return verb(self.database)
 
     def shut(self, *, checkpoint: bool) -> None:
         """After what is queued: empty the WAL into the file, let go of it, end the thread."""
         self.database.hurry = True
         if checkpoint:
             self.worker.submit(self.database.checkpoint)
-        self.worker.submit(partial(connect.disconnect, self.database.conn))
+        self.worker.submit(self.database.close)
         self.worker.stop()
 
 
@@ -166,11 +176,11 @@ class SqliteStore:
         elif memory is not None:
             await asyncio.to_thread(memory.shut, checkpoint=False)
 
-    async def migrate(self) -> list[Migration]:
+    async def migrate(self, *, create: bool = True) -> list[Migration]:
         self._check_process()
         if self._path is None:
             return await self._memory_side().call(Database.migrate)
-        return await asyncio.to_thread(self._migrate_file)
+        return await asyncio.to_thread(self._migrate_file, create)
 
     async def pending_migrations(self) -> list[Migration]:
         self._check_process()
@@ -192,10 +202,16 @@ class SqliteStore:
         return self._use().reader.database.now()
 
     async def identity(self) -> str:
-        return await self._use().reader.call(Database.identity)
+        if not await self._read(Database.is_marked):
+            await self._write(Database.mark_file)  # it is done when the writer opens the file, maybe only now
+        return await self._read(Database.identity)
 
     async def home(self) -> Home:
         return Home("sqlite", await self.identity(), None)
+
+    def is_home(self, home: Home) -> bool:
+        found = None if self._path is None else inode(self._path)
+        return self._path is None or (found is not None and home.identity.endswith(tag(found)))
 
     # ── Clients ──
 
@@ -224,13 +240,13 @@ class SqliteStore:
         return await self._write(lambda db: db.progress(reports))
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
-        return await self._use().reader.call(lambda db: db.look(runs))
+        return await self._read(lambda db: db.look(runs))
 
     async def held_by(self, worker: str) -> list[Beat]:
-        return await self._use().reader.call(lambda db: db.held_by(worker))
+        return await self._read(lambda db: db.held_by(worker))
 
     async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
-        return await self._use().reader.call(lambda db: db.held_by_any(workers, limit))
+        return await self._read(lambda db: db.held_by_any(workers, limit))
 
     # ── Workers' register ──
 
@@ -241,7 +257,7 @@ class SqliteStore:
         return await self._write(lambda db: db.retire(names))
 
     async def workers(self) -> list[WorkerInfo]:
-        return await self._use().reader.call(Database.workers)
+        return await self._read(Database.workers)
 
     # ── Transactions of the application's own ──
 
@@ -286,7 +302,7 @@ class SqliteStore:
 
     async def fold_counts(self, limit: int = 10_000) -> int:
         # A look first: a write would wake all who watch the file. The totals have been added to at once.
-        if not await self._use().reader.call(Database.has_notes):
+        if not await self._read(Database.has_notes):
             return 0
         return await self._write(lambda db: db.fold_counts(limit))
 
@@ -328,36 +344,36 @@ class SqliteStore:
         return await self._write(lambda db: db.resume(topic, by=by, reason=reason))
 
     async def paused(self) -> list[Pause]:
-        return await self._use().reader.call(Database.paused)
+        return await self._read(Database.paused)
 
     # ── Reading ──
 
     async def get(self, ids: Sequence[str]) -> dict[str, Job]:
-        return await self._use().reader.call(lambda db: db.get(ids))
+        return await self._read(lambda db: db.get(ids))
 
     async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
-        return await self._use().reader.call(lambda db: db.statuses(ids))
+        return await self._read(lambda db: db.statuses(ids))
 
     async def states(self, ids: Sequence[str]) -> dict[str, State]:
-        return await self._use().reader.call(lambda db: db.states(ids))
+        return await self._read(lambda db: db.states(ids))
 
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
-        return await self._use().reader.call(lambda db: db.newest(filters, limit))
+        return await self._read(lambda db: db.newest(filters, limit))
 
     async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
-        return await self._use().reader.call(lambda db: db.newest_of_scopes(scope_ids, limit))
+        return await self._read(lambda db: db.newest_of_scopes(scope_ids, limit))
 
     async def mark(self) -> str:
         return await self._use().readers[-1].call(Database.mark)  # each connection has its own
 
     async def events(self, job_id: str) -> list[Event]:
-        return await self._use().reader.call(lambda db: db.events(job_id))
+        return await self._read(lambda db: db.events(job_id))
 
     async def logs(self, job_id: str) -> Log:
-        return await self._use().reader.call(lambda db: db.logs(job_id))
+        return await self._read(lambda db: db.logs(job_id))
 
     async def records(self, kind: str, ids: Sequence[str] | None = None) -> list[Record]:
-        return await self._use().reader.call(lambda db: db.records(kind, ids))
+        return await self._read(lambda db: db.records(kind, ids))
 
     async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
         return await self._write(lambda db: db.write_records(writes, entry))
@@ -366,16 +382,16 @@ class SqliteStore:
         return await self._write(lambda db: db.sweep_records(limit))
 
     async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
-        return await self._use().reader.call(lambda db: db.audit(before, limit, bulk))
+        return await self._read(lambda db: db.audit(before, limit, bulk))
 
     async def failures(self, query: FailureQuery) -> Failures:
-        return await self._use().reader.call(lambda db: db.failures(query))
+        return await self._read(lambda db: db.failures(query))
 
     async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
-        return await self._use().reader.call(lambda db: db.kept(archived=archived, before=before, limit=limit))
+        return await self._read(lambda db: db.kept(archived=archived, before=before, limit=limit))
 
     async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
-        return await self._use().reader.call(lambda db: db.kept_counts(limit))
+        return await self._read(lambda db: db.kept_counts(limit))
 
     # ── Bulk actions ──
 
@@ -394,12 +410,12 @@ class SqliteStore:
     async def bulks(
         self, ids: Sequence[str] | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[Bulk]:
-        return await self._use().reader.call(lambda db: db.bulks(ids, before, limit))
+        return await self._read(lambda db: db.bulks(ids, before, limit))
 
     async def bulk_items(
         self, bulk_id: str, *, outcome: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[BulkItem]:
-        return await self._use().reader.call(lambda db: db.bulk_items(bulk_id, outcome, after, limit))
+        return await self._read(lambda db: db.bulk_items(bulk_id, outcome, after, limit))
 
     async def prune_bulks(self, limit: int = 10_000) -> int:
         return await self._write(lambda db: db.prune_bulks(limit))
@@ -413,10 +429,21 @@ class SqliteStore:
             await self._write(Database.ring)
 
     async def wait_for_work(self, timeout: float) -> bool:
-        self._use()
-        return await self._doorbell.wait(timeout)
+        await self._require_file()
+        rang = await self._doorbell.wait(timeout)
+        await self._require_file()
+        return rang
 
     # ── Inside ──
+
+    async def _require_file(self) -> None:
+        side = self._use().readers[-1]
+        files = side.database.files
+        if files is not None and not files.is_current():
+            await side.call(lambda _: None)  # says what is wrong, or goes on with another file
+
+    async def _read(self, verb: Callable[[Database], T]) -> T:
+        return await self._use().reader.call(verb)
 
     async def _write(self, verb: Callable[[Database], T]) -> T:
         return await self._use().writer.call(verb)
@@ -442,6 +469,7 @@ class SqliteStore:
         answers: list[Answer] = []
         try:
             if calls:
+                database.use()
                 inserted = database.insert_all([(jobs, repeat) for jobs, repeat, _ in calls])
                 answers = [(call[2], one, None) for call, one in zip(calls, inserted, strict=True)]
         except BaseException as error:
@@ -462,16 +490,11 @@ class SqliteStore:
             watching = await self._open_side("watch", self._open_reader)
             watching.worker.submit_stop()  # the watcher has a thread of its own
             database = watching.database
-            watcher = Watcher(
-                self._doorbell,
-                database.data_version,
-                partial(connect.disconnect, database.conn),
-                f"{self._path}-wal",
-            )
+            watcher = Watcher(self._doorbell, partial(_look, database), database.close, f"{self._path}-wal")
             return _Opened(sides[0], sides[1:], watcher)
         except BaseException:
             for side in reversed(sides):
-                side.worker.submit(partial(connect.disconnect, side.database.conn))
+                side.worker.submit(side.database.close)
                 side.worker.submit_stop()
             raise
 
@@ -483,56 +506,118 @@ class SqliteStore:
             worker.submit_stop()
             raise
 
-    def _open_writer(self, factory: type[sqlite3.Connection] = sqlite3.Connection) -> Database:
-        assert self._path is not None  # noqa: S101 - narrows the type
-        if not connect.check_path(self._path, force_network_fs=self._force_network_fs):
-            require_none(list(known()), self._where)  # no file is made for nothing
-        database = self._writing(factory)
+    def _open_writer(self) -> Database:
+        database = self._migrated(self._writing)
         try:
-            require_none(database.pending_migrations(), self._where)
+            database.mark_file()
         except BaseException:
-            connect.disconnect(database.conn)
+            database.close()
             raise
         return database
 
     def _open_reader(self) -> Database:
-        assert self._path is not None  # noqa: S101 - narrows the type
-        conn = connect.connect_reader(self._path, busy_timeout=self._busy_timeout)
-        return Database(conn, self._where, clock=self._clock)
+        return self._migrated(self._reading)
 
     def _open_fenced(self) -> Database:
+        """A new connection for each transaction. If it leads to the file that the store has open, its tables have been
+        checked."""
         self._check_process()
-        return self._open_writer(FencedConnection) if self._opened is None else self._writing(FencedConnection)
+        assert self._path is not None  # noqa: S101 - narrows the type
+        checked = None if self._opened is None else self._opened.writer.database.files
+        if checked is None or not checked.is_current():
+            return self._migrated(partial(self._writing, FencedConnection))
+        return self._at_path(partial(self._writing, FencedConnection))
+
+    def _migrated(self, connect_: Callable[[], Database]) -> Database:
+        """A database on the file at the path, if that has our tables."""
+        assert self._path is not None  # noqa: S101 - narrows the type
+        if self._opened is None:
+            return self._checked(connect_)
+        if inode(self._path) is None:
+            raise gone(self._path)
+        try:
+            return self._checked(connect_)
+        except StoreError as error:
+            if type(error) is not StoreError:
+                raise
+            # No database, or a damaged one. It doesn't refuse this or that write: our database is not there.
+            raise StoreUnavailable(str(error)) from error
+
+    def _checked(self, connect_: Callable[[], Database]) -> Database:
+        assert self._path is not None  # noqa: S101 - narrows the type
+        if not connect.check_path(self._path, force_network_fs=self._force_network_fs):
+            require_none(list(known()), self._where)  # no file is made for nothing
+        database = self._at_path(connect_)
+        try:
+            require_none(database.pending_migrations(), self._where)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _at_path(self, connect_: Callable[[], Database]) -> Database:
+        """A database that knows which files it has open: those that were at the path before and after."""
+        assert self._path is not None  # noqa: S101 - narrows the type
+        for _ in range(_TRIES):
+            before = inode(self._path)
+            database = connect_()
+            try:
+                database.data_version()  # SQLite opens the log when it first reads
+                database.files = Files.opened(self._path)
+            except BaseException:
+                database.close()
+                raise
+            if database.files is not None and database.files.main == before:
+                return database
+            database.close()
+        raise StoreUnavailable(f"{self._path} was replaced while it was being opened: try again")
+
+    def _reading(self) -> Database:
+        assert self._path is not None  # noqa: S101 - narrows the type
+        conn = connect.connect_reader(self._path, busy_timeout=self._busy_timeout)
+        return Database(conn, self._where, clock=self._clock, reopen=self._open_reader)
 
     def _refuse_memory(self) -> None:
         if self._path is None:
             raise ConnectionRefused("sqlite3 Connection", "in_memory", IN_MEMORY)
 
-    def _writing(self, factory: type[sqlite3.Connection] = sqlite3.Connection) -> Database:
+    def _writing(self, factory: type[sqlite3.Connection] = sqlite3.Connection, *, create: bool = False) -> Database:
         assert self._path is not None  # noqa: S101 - narrows the type
         conn = connect.connect_writer(
-            self._path, synchronous=self._synchronous, busy_timeout=self._busy_timeout, factory=factory
+            self._path, synchronous=self._synchronous, busy_timeout=self._busy_timeout, factory=factory, create=create
         )
-        return Database(conn, self._where, clock=self._clock, busy_timeout=self._busy_timeout)
+        return Database(
+            conn, self._where, clock=self._clock, busy_timeout=self._busy_timeout, reopen=self._reopen_writer
+        )
 
-    def _migrate_file(self) -> list[Migration]:
+    def _reopen_writer(self) -> Database:
+        database = self._open_writer()
+        log.warning("%s was replaced by another file: going on with that one", self._where)
+        return database
+
+    def _migrate_file(self, create: bool) -> list[Migration]:
         assert self._path is not None  # noqa: S101 - narrows the type
-        connect.check_path(self._path, force_network_fs=self._force_network_fs)
-        database = self._writing()
+        if connect.check_path(self._path, force_network_fs=self._force_network_fs):
+            database = self._writing()
+        elif not create:
+            raise gone(self._path)
+        else:
+            with new_file(self._path):
+                database = self._writing(create=True)
         try:
             return database.migrate()
         finally:
-            connect.disconnect(database.conn)
+            database.close()
 
     def _pending_in_file(self) -> list[Migration]:
         assert self._path is not None  # noqa: S101 - narrows the type
         if not connect.check_path(self._path, force_network_fs=self._force_network_fs):
             return list(known())
-        database = self._open_reader()
+        database = self._reading()
         try:
             return database.pending_migrations()
         finally:
-            connect.disconnect(database.conn)
+            database.close()
 
     def _check_file(self) -> None:
         assert self._path is not None  # noqa: S101 - narrows the type
@@ -553,14 +638,19 @@ class SqliteStore:
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
 
     async def stats(self, topic: str | None = None) -> Stats:
-        return await self._use().reader.call(lambda db: db.stats(topic))
+        return await self._read(lambda db: db.stats(topic))
 
     async def series(self, topic: str | None, window: Window) -> Series:
-        return await self._use().reader.call(lambda db: db.series(topic, window))
+        return await self._read(lambda db: db.series(topic, window))
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
         place = check_place(limit, offset, cursor)
-        return await self._use().reader.call(lambda db: db.list(filter, place))
+        return await self._read(lambda db: db.list(filter, place))
+
+
+def _look(database: Database) -> Look:
+    database.use()
+    return Look(database.reopened, database.data_version())
 
 
 def _insert_alone(

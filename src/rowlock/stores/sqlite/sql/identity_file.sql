@@ -1,0 +1,1 @@
+SELECT value FROM _jobs_meta WHERE name = 'file'

@@ -1,0 +1,2 @@
+INSERT INTO _jobs_meta (name, value) VALUES ('file', ?)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value

@@ -1,0 +1,1 @@
+UPDATE _jobs_meta SET value = lower(hex(randomblob(16))) WHERE name = 'identity'
