@@ -504,7 +504,7 @@ async def test_a_worker_waits_for_its_file_and_makes_none(path: Path, tmp_path: 
 
         back = move(path)
         os.kill(pid, signal.SIGKILL)
-        await fleet.until(lambda: "starting: " in worker.output, what="another process to wait for the file")
+        await fleet.until(lambda: "not there yet" in worker.output, what="another process to wait for the file")
         assert list(path.parent.iterdir()) == []
         back()
         [new] = await fleet.ended(await fleet.enqueue("nap", {"seconds": 0}))
