@@ -21,6 +21,7 @@ class Scale:
     pickup_rounds: int
     idle_seconds: float
     pinned_seconds: float
+    offered_seconds: float
     archived: tuple[int, ...]
     producing_seconds: float
 
@@ -31,11 +32,12 @@ class Scale:
 
 QUICK = Scale(
     name="quick", rounds=2, drain_seconds=1.0, enqueue_seconds=0.5, fetch_seconds=1.0, sizes=False, pickups=100,
-    pickup_rounds=1, idle_seconds=5, pinned_seconds=10, archived=(0, 100_000), producing_seconds=4,
+    pickup_rounds=1, idle_seconds=5, pinned_seconds=10, offered_seconds=20, archived=(0, 100_000), producing_seconds=4,
 )  # fmt: skip
 FULL = Scale(
     name="full", rounds=5, drain_seconds=3.5, enqueue_seconds=2.0, fetch_seconds=3.0, sizes=True, pickups=200,
-    pickup_rounds=5, idle_seconds=20, pinned_seconds=60, archived=(0, 1_000_000, 5_000_000), producing_seconds=10,
+    pickup_rounds=5, idle_seconds=20, pinned_seconds=60, offered_seconds=80,
+    archived=(0, 1_000_000, 5_000_000), producing_seconds=10,
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks import archive, drain, enqueue, idle, latency, pinned, pooled, producers
+from benchmarks import archive, drain, enqueue, idle, latency, offered, pinned, pooled, producers
 from benchmarks.bench import Bench
 
 FULL_SYNC = {"synchronous": "FULL"}
@@ -98,6 +98,10 @@ ALL = (
     Measure(
         "xmin_pinned", "Drain beside a long transaction", pinned.measure, unit="share lost",
         note="A transaction that is older than the jobs holds its snapshot: what is dead can't be vacuumed.",
+    ),
+    Measure(
+        "xmin_offered", "Pickup beside a long transaction", offered.measure, unit="ms by 10 s",
+        note="600 jobs a second are offered to one worker process, without such a transaction and beside it.",
     ),
     Measure(
         "producers_32", "32 producers and a worker", producers.measure, unit="jobs/s by kind",

@@ -25,6 +25,7 @@ def of(measure: Measure, results: Results, volatile: set[str]) -> str:
         "pooled_enqueue": _shares,
         "pooled_pickup": _pickup,
         "xmin_pinned": _pinned,
+        "xmin_offered": _offered,
     }.get(measure.name, _rates)
     return rows(cells, named)
 
@@ -109,6 +110,19 @@ def _pinned(cells: Mapping[str, Cell], named: Mapping[str, str]) -> str:
         )  # fmt: skip
     heads = ["", "in", "jobs without", "jobs beside it", "loss", "jobs/s at first", "at last"]
     return _table(heads, rows)
+
+
+def _offered(cells: Mapping[str, Cell], named: Mapping[str, str]) -> str:
+    rows, most = [], 0
+    for name, cell in cells.items():
+        if cell.median is None:
+            rows.append(_failed(named[name], 2))
+            continue
+        for kind, title in (("free", "without"), ("pinned", "beside it")):
+            for share, values in cell.facts[kind].items():
+                most = max(most, len(values))
+                rows.append([f"{named[name]}, {title}, {share}", *(f"{value:.1f}" for value in values)])
+    return _table(["ms in each 10 s", *(str(n + 1) for n in range(most))], rows)
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import report
 from benchmarks.bench import QUICK
+from benchmarks.offered import windows
 from benchmarks.report import Run
 from benchmarks.rounds import Cell, Results, interleave
 from benchmarks.systems import raw, rowlock
@@ -50,6 +51,14 @@ def test_what_a_run_leaves_behind(run: Run, tmp_path: Path) -> None:
     assert "| other (not durable) | 100 | 100–100 | 2.00 × |" in text
     assert "| other (not durable) | failed |" in text
     assert "This run was cut short" in text
+
+
+def test_pickups_of_a_steady_load_stand_side_by_side(run: Run, tmp_path: Path) -> None:
+    cell = run.results.cell("xmin_offered", "rowlock")
+    cell.values.append(1.5)
+    cell.facts = {kind: windows([float(n) for n in range(1, 12_001)]) for kind in ("free", "pinned")}
+    report.write(run, tmp_path)
+    assert "| **rowlock**, beside it, p99 | 5940.0 | 11940.0 |" in (tmp_path / "results.md").read_text()
 
 
 def test_what_is_not_the_same_work_is_not_compared(run: Run, tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 Claimed jobs leave dead entries at the head of their lane until vacuum takes them. While a transaction holds an old
 snapshot vacuum can't, and every claim walks over all of them: 80 seconds at 600 jobs/s took a claim from 5 to 45 ms.
 
-Each claim tells how many index entries it has read. Once two in a row have read many more than they brought (if nothing
-holds them, the first one makes PostgreSQL mark dead entries, and later ones pass over them), claims begin behind what
-has been read: for each priority that was claimed there is a position, a little before the time of the last claim, and
-what lies before it is left out. Other priorities are read whole, so a job of a higher priority is found at once.
+Each claim tells how many dead entries it has read. Once two in a row have read many (if nothing holds them, the first
+one makes PostgreSQL mark them, and later ones pass over them), claims begin behind what has been read: for each
+priority that was claimed there is a position, a little before the time of the last claim, and what lies before it is
+left out. Other priorities are read whole, so a job of a higher priority is found at once.
 
 What may hide before a position is a job that came there late: it was released or rescued into its old place, its topic
 was resumed, or its transaction took long to commit. So claims also read a piece of what is left out, each the next
@@ -137,11 +137,11 @@ class Lanes:
                     parts.append((rank, piece.begin, None, rank, end))
         return parts
 
-    def learn(self, plan: Plan, limit: int, jobs: list[Job], entries: int, at: datetime) -> None:
-        """From what a claim brought, in its order, how many index entries it read, and a moment before it did."""
-        dead = entries - 2 * len(jobs)  # where there are several lanes, what is claimed is read twice
+    def learn(self, plan: Plan, limit: int, jobs: list[Job], dead: int, at: datetime) -> None:
+        """From what a claim brought, in its order, how many dead entries it read, and a moment before it did."""
         if plan.is_whole:
-            self._walked = self._walked + 1 if dead >= MANY else 0
+            # At full speed, claims of hundreds come before what the last ones left could be marked.
+            self._walked = self._walked + 1 if dead >= MANY + 5 * limit else 0
             if self._walked < 2:
                 return
         if plan.generation != self._generation:
@@ -199,12 +199,12 @@ class Tour:
         self._end = end - width
         return Piece(self._end, end, begins)
 
-    def learn(self, piece: Piece | None, entries: int) -> bool:
+    def learn(self, piece: Piece | None, dead: int) -> bool:
         """True: a whole tour has met nothing."""
         if piece is None:
-            self._usual = entries
+            self._usual = dead
             return False
-        self._met_last = met = max(0, entries - self._usual)
+        self._met_last = met = max(0, dead - self._usual)
         self._met += met
         if piece.begin is None:
             over, self._met = self._met < _FEW, 0
@@ -238,12 +238,12 @@ class Floor:
         """The same, but None also when it is time to look at everything."""
         return None if time.monotonic() >= self._next_whole else self._after
 
-    def learn(self, after: datetime | None, entries: int, at: datetime, *, done: bool) -> None:
+    def learn(self, after: datetime | None, dead: int, at: datetime, *, done: bool) -> None:
         """From a pass that began there, the dead entries that it met, and a moment before it. `done`: nothing that was
         due is left."""
         if after is None:
-            self._next_whole = time.monotonic() + entries / _WHOLE_RATE
-            if entries < MANY:
+            self._next_whole = time.monotonic() + dead / _WHOLE_RATE
+            if dead < MANY:
                 self._after = None
                 return
         if done:

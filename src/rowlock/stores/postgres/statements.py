@@ -28,7 +28,7 @@ _BUCKET = f"ceil(ln(least(greatest(seconds, {SHORTEST}), {LONGEST})) / ln({GROWT
 
 class Statements:
     def __init__(self, schema: str) -> None:
-        claim = _load("claim", schema).replace("{columns}", CLAIMED_COLUMNS)
+        claim = _metered(_load("claim", schema), schema).replace("{columns}", CLAIMED_COLUMNS)
         settle, settle_mixed = settling(schema), settling(schema, mixed=True)
         complete = _load("complete", schema).replace("{archived}", _load("archived", schema).replace("{conflict}", ""))
         # The claim waits until the settled rows are locked. It never waits for a lock itself, so no circle can close.
@@ -65,7 +65,7 @@ class Statements:
         self.retire = _load("retire", schema)
         self.workers = _load("workers", schema)
         self.set_backoff = _load("set_backoff", schema)
-        self.promote = _load("promote", schema)
+        self.promote = _metered(_load("promote", schema), schema)
         rescue = _load("rescue", schema)
         expired = "j.locked_until < (SELECT least(clock_timestamp(), coalesce($6::timestamptz, 'infinity')))"
         self.rescue = rescue.replace("{whose}", expired).replace("{crashes}", "1")
@@ -143,6 +143,15 @@ def settling(schema: str, *, mixed: bool = False) -> str:
 @cache
 def _load(name: str, schema: str) -> str:
     return sql.load("rowlock.stores.postgres", name).replace("{schema}", schema)
+
+
+def _metered(text: str, schema: str) -> str:
+    """With counts of dead entries read: those that an index scan returned, less those that led to a row."""
+    for name in ("claim", "due"):
+        index = f"('{schema}._jobs_{name}'::regclass)"
+        dead = f"(pg_stat_get_xact_tuples_returned{index} - pg_stat_get_xact_tuples_fetched{index})"
+        text = text.replace(f"{{dead_{name}}}", dead)
+    return text
 
 
 def _shift(text: str, by: int) -> str:

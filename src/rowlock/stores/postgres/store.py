@@ -259,13 +259,13 @@ class PostgresStore:
         return _Asked(lanes, plan, after, time.monotonic(), (*plan.lanes, *plan.parts, *rest))
 
     def _claimed(self, claim: Claim, asked: _Asked, found: list[Any]) -> Claimed:
-        (contended, entries, due_entries), next_due, now, until = found[0][:4]
+        (contended, dead, dead_due), next_due, now, until = found[0][:4]
         started = now if claim.start else None
         jobs = [rows.claimed_job(row, claim.worker, now, until, started) for row in found[1:]]
         jobs.sort(key=rows.turn)
         looked = now - timedelta(seconds=time.monotonic() - asked.sent)  # it may have waited for locks since
-        asked.lanes.learn(asked.plan, claim.limit, jobs, entries, looked)
-        self._due.learn(asked.due_after, due_entries, looked, done=next_due is None or next_due > 0)
+        asked.lanes.learn(asked.plan, claim.limit, jobs, dead, looked)
+        self._due.learn(asked.due_after, dead_due, looked, done=next_due is None or next_due > 0)
         return Claimed(jobs, bool(contended), next_due, sum([len(row[rows.CLAIMED_PAYLOAD]) for row in found[1:]]))
 
     async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
@@ -424,8 +424,8 @@ class PostgresStore:
 
     async def promote(self, limit: int = 1000) -> int:
         after = self._due.after_now_and_then
-        [(promoted, oldest, entries, at)] = await self._fetch(self._sql.promote, limit, after)
-        self._due.learn(after, entries - promoted, at, done=promoted < limit)
+        [(promoted, oldest, dead, at)] = await self._fetch(self._sql.promote, limit, after)
+        self._due.learn(after, dead, at, done=promoted < limit)
         if oldest is not None:
             self._hints.reach(oldest)
         return int(promoted)

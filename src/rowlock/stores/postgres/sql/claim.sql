@@ -1,8 +1,6 @@
--- How many entries of these indexes this session has read so far: what a claim reads is the difference (see hints.py).
-meter AS MATERIALIZED (
-    SELECT pg_stat_get_xact_tuples_returned('{schema}._jobs_claim'::regclass) AS claim,
-           pg_stat_get_xact_tuples_returned('{schema}._jobs_due'::regclass) AS due
-),
+-- Index entries read so far by this session, less the rows found by them: the difference is what a claim reads of dead
+-- entries (see hints.py).
+meter AS MATERIALIZED (SELECT {dead_claim} AS claim, {dead_due} AS due),
 -- Lanes that may be claimed now. They come as two texts, because 500 of them as arrays take a millisecond to send.
 lane AS MATERIALIZED (
     SELECT l.n, l.topic, coalesce(l.template_version, 0) AS template_version
@@ -82,9 +80,7 @@ claimed AS (
 ),
 claim_summary AS (
     -- In one array, because every column of this row is one of each claimed job, too. OFFSET 0: the meter is read last.
-    SELECT ARRAY[contended::int, pg_stat_get_xact_tuples_returned('{schema}._jobs_claim'::regclass) - meter.claim,
-                 pg_stat_get_xact_tuples_returned('{schema}._jobs_due'::regclass) - meter.due] AS seen,
-           next_due, now, until
+    SELECT ARRAY[contended::int, {dead_claim} - meter.claim, {dead_due} - meter.due] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $9::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,

@@ -1,6 +1,6 @@
 -- $2: where to begin, see hints.py.
 WITH meter AS MATERIALIZED (
-    SELECT pg_stat_get_xact_tuples_returned('{schema}._jobs_due'::regclass) AS due, clock_timestamp() AS at
+    SELECT {dead_due} AS due, clock_timestamp() AS at
 ),
 picked AS MATERIALIZED (
     SELECT ctid AS tid FROM {schema}._jobs
@@ -13,5 +13,5 @@ picked AS MATERIALIZED (
 promoted AS (
     UPDATE {schema}._jobs SET ready = true WHERE ctid = ANY (ARRAY(SELECT tid FROM picked)) RETURNING run_at
 )
-SELECT promoted, oldest, pg_stat_get_xact_tuples_returned('{schema}._jobs_due'::regclass) - meter.due AS entries, meter.at
+SELECT promoted, oldest, {dead_due} - meter.due AS dead, meter.at
 FROM meter CROSS JOIN (SELECT count(*)::int AS promoted, min(run_at) AS oldest FROM promoted OFFSET 0) summary
