@@ -448,6 +448,22 @@ def test_a_connection_to_a_deleted_file_is_refused(path: Path, replace: Replace 
             jobs.sync.close()
 
 
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_first_use_inside_a_transaction_need_not_write(path: Path, marked: bool) -> None:
+    """Its lock belongs to the application."""
+    with closing(sqlite3.connect(path)) as conn:
+        if marked:
+            asyncio.run(another(path, 0))
+        conn.execute("UPDATE _jobs_meta SET value = value")
+        jobs = Jobs(f"sqlite:///{path}")
+        try:
+            new = jobs.sync.enqueue("mail", conn=conn)
+            conn.commit()
+        finally:
+            jobs.sync.close()
+    assert at_path(path) == [new.id]
+
+
 async def test_a_child_of_a_worker_makes_no_file(path: Path) -> None:
     delete_alone(path)
     jobs = Jobs(f"sqlite:///{path}")

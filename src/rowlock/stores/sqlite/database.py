@@ -43,7 +43,7 @@ from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.fence import fence
 from rowlock.stores.sqlite.files import Files, gone, inode
 from rowlock.stores.sqlite.identity import identity as identity_
-from rowlock.stores.sqlite.identity import is_marked, mark, own_identity
+from rowlock.stores.sqlite.identity import mark, mark_of, own_identity, tag
 from rowlock.stores.sqlite.insert import insert_all as insert_all_
 from rowlock.stores.sqlite.operators import Order
 
@@ -112,6 +112,7 @@ class Database:
         self._in_doubt = False
 
     def _move_to(self, reopen: Callable[[], Database], files: Files) -> None:
+        self._rollback()  # one may have failed
         files.abandon(complete=self._copy_log())
         new = reopen()
         self.close()
@@ -121,10 +122,10 @@ class Database:
     def _copy_log(self) -> bool:
         """True if all of the write-ahead log is in the file now."""
         try:
-            _, frames, copied = self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            busy, frames, copied = self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error:
             return False
-        return bool(frames == copied)
+        return not busy and bool(frames == copied)
 
     def _require_files(self) -> None:
         """Nothing has been committed yet."""
@@ -239,13 +240,26 @@ class Database:
 
     def mark_file(self) -> None:
         """Let the tables know which file they are in; see identity.py."""
-        if self.files is not None and not self.is_marked():
+        if self.files is None or (known := self._mark()) == tag(self.files.main):
+            return
+        hurry, self.hurry = self.hurry, self.hurry or known is None
+        try:
             with self.transaction():
                 mark(self.conn, self.files.main)
+        except StoreBusy:
+            if known is not None:  # a copy must not go by the original's identity
+                raise
+            # Else it is marked another time. The lock may belong to the transaction in which this store is opened.
+        finally:
+            self.hurry = hurry
 
-    def is_marked(self) -> bool:
+    def is_copy(self) -> bool:
+        """True if the tables were in another file before."""
+        return self.files is not None and self._mark() not in (None, tag(self.files.main))
+
+    def _mark(self) -> str | None:
         with translated(self.where):
-            return self.files is None or is_marked(self.conn, self.files.main)
+            return mark_of(self.conn)
 
     # ── Clients ──
 

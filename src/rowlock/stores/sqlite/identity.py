@@ -31,26 +31,22 @@ def tag(file: Inode) -> str:
     return f"@{device}.{number}"
 
 
-def is_marked(conn: Connection, file: Inode) -> bool:
-    """True if the tables know that they are in this file."""
-    return _marked(conn) == tag(file)
+def mark_of(conn: Connection) -> str | None:
+    """Return the tag of the file that the tables were in when somebody last wrote it down."""
+    found = conn.execute(sql("identity_file")).fetchone()
+    return None if found is None else found[0]
 
 
 def mark(conn: Connection, file: Inode) -> None:
     """Write down which file the tables are in. If that was another one, this file is a copy of it: a restored backup,
     for example. It gets a text of its own, or a connection to the deleted original would be taken for one to the copy.
     """
-    known = _marked(conn)
+    known = mark_of(conn)
     if known == tag(file):
         return
     if known is not None:
         conn.execute(sql("identity_renew"))
     conn.execute(sql("identity_mark"), (tag(file),))
-
-
-def _marked(conn: Connection) -> str | None:
-    found = conn.execute(sql("identity_file")).fetchone()
-    return None if found is None else found[0]
 
 
 def _text(cursor: Cursor) -> str:

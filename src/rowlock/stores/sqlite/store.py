@@ -202,7 +202,7 @@ class SqliteStore:
         return self._use().reader.database.now()
 
     async def identity(self) -> str:
-        if not await self._read(Database.is_marked):
+        if await self._read(Database.is_copy):
             await self._write(Database.mark_file)  # it is done when the writer opens the file, maybe only now
         return await self._read(Database.identity)
 
