@@ -264,7 +264,8 @@ class PostgresStore:
         jobs = [rows.claimed_job(row, claim.worker, now, until, started) for row in found[1:]]
         jobs.sort(key=rows.turn)
         looked = now - timedelta(seconds=time.monotonic() - asked.sent)  # it may have waited for locks since
-        asked.lanes.learn(asked.plan, claim.limit, jobs, dead, looked)
+        if jobs or not contended:  # of those that are locked, or too large, only what comes before is dealt with
+            asked.lanes.learn(asked.plan, len(jobs) if contended else claim.limit, jobs, dead, looked)
         self._due.learn(asked.due_after, dead_due, looked, done=next_due is None or next_due > 0)
         return Claimed(jobs, bool(contended), next_due, sum([len(row[rows.CLAIMED_PAYLOAD]) for row in found[1:]]))
 
