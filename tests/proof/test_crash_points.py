@@ -75,6 +75,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "now",
             "identity",
             "home",
+            "is_home",
             "pending_migrations",
             "check_schema",
             "migration_sql",

@@ -66,7 +66,12 @@ def _prefix(millisecond: int) -> str:
 
 def first_id(at: datetime, shift: timedelta = timedelta(0)) -> str:
     """The smallest id of that millisecond."""
-    clock = f"{min(max((at - _EPOCH + shift) // _MILLISECOND, 0), (1 << 48) - 1):012x}"
+    return first_id_of((at - _EPOCH + shift) // _MILLISECOND)
+
+
+def first_id_of(millisecond: int) -> str:
+    """The same, of a millisecond since 1970."""
+    clock = f"{min(max(millisecond, 0), (1 << 48) - 1):012x}"
     return f"{clock[:8]}-{clock[8:]}-0000-0000-000000000000"
 
 

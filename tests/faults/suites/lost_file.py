@@ -25,6 +25,7 @@ from tests.faults.stage import LEASE, PATIENCE, SLACK, Stage, prepared
 from tests.faults.suites import Cell
 from tests.faults.suites.disk import HOT, processes, used
 from tests.proof.history import History, Operation, Violation
+from tests.proof.history_app import new_ids
 from tests.proof.recorder import now
 from tests.runtime.system.fleet import until
 
@@ -92,7 +93,7 @@ async def come_back(cell: Cell, seen: Seen) -> Result:
                 stage.record.fault("move", path.name)
                 back = (move_all, move_alone, move_folder)[n % 3](path)
                 try:
-                    await refused(jobs, path, seen)
+                    await refused(stage, jobs, path, seen)
                     await asyncio.sleep(2 * LEASE if n == 0 else stage.chance.uniform(0.0, LEASE))
                     nobody_made_one(path, seen)
                 finally:
@@ -141,10 +142,12 @@ def nobody_made_one(path: Path, seen: Seen) -> None:
         seen.violations.append(Violation("FILE", None, "somebody made a file in place of the lost one"))
 
 
-async def refused(jobs: Jobs, path: Path, seen: Seen) -> None:
-    """A client is told, and which file is lost."""
+async def refused(stage: Stage, jobs: Jobs, path: Path, seen: Seen) -> None:
+    """A client is told, and which file is lost. If the file went just before its commit, the outcome is unknown."""
+    job_id = new_ids.one()
     try:
-        await jobs.enqueue("quick")
+        with stage.record.operation("enqueue", [job_id], topic="quick", key=None) as told:
+            told(await jobs.enqueue("quick", id=job_id))
     except StoreUnavailable as error:
         seen.refused += 1
         if str(path) not in str(error):
@@ -182,7 +185,7 @@ async def deleted(stage: Stage, jobs: Jobs, path: Path, seen: Seen) -> None:
     keep(path, seen)
     delete(path, ALL)
     seen.eras[-1].until = now()
-    await refused(jobs, path, seen)
+    await refused(stage, jobs, path, seen)
     await wait_without_heat(stage, seen)
     nobody_made_one(path, seen)
     seen.eras.append(Era(path, now()))

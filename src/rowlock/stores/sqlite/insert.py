@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from functools import cache
 from sqlite3 import Connection, Cursor
 from typing import Any
 
-from rowlock.core.ids import STRAY, first_id
+from rowlock.core.ids import STRAY, first_id_of
 from rowlock.core.job import NewJob, Status
 from rowlock.stores.base import Enqueued
 from rowlock.stores.sqlite.rollups import note_enqueued
-from rowlock.stores.sqlite.rows import STATUS, Times, json_text, micros, moment, span, sql
+from rowlock.stores.sqlite.rows import STATUS, Times, json_text, micros, span, sql
 
-_HOUR = timedelta(seconds=STRAY)
+_HOUR = int(STRAY * 1000)  # milliseconds
 _SIZES = (64, 8, 1)  # rows per statement; few sizes, so that the prepared statements stay in Python's cache
 
 
@@ -59,7 +58,7 @@ def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None
     """The ids that were inserted; None if all of them."""
     (before,) = cursor.execute(sql("insert_before")).fetchone()
     inserted = 0
-    low, high = first_id(moment(now), -_HOUR), first_id(moment(now), _HOUR)
+    low, high = first_id_of(now // 1000 - _HOUR), first_id_of(now // 1000 + _HOUR)
     for part in _parts(jobs):
         values: list[Any] = []
         plain = all(low <= job.id < high and _is_plain(job) for job in part)
