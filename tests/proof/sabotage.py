@@ -202,7 +202,7 @@ _RUNNING = "AND (status = 'processing' OR status = 'cancel_requested')"
 _HELD = "AND status IN ('processing', 'cancel_requested')"
 _EXPIRED = "least(clock_timestamp(), coalesce($6::timestamptz, 'infinity'))"
 _NO_BEFORE = "coalesce(nullif($6::timestamptz, $6::timestamptz), clock_timestamp())"
-_NOT_PAUSED = "(t.paused_at IS NULL OR t.paused_until <= (SELECT clock_timestamp()))"
+_PAUSED = "paused_at IS NOT NULL AND"
 
 DEFENCES: tuple[Defence, ...] = (
     # ── The fence ──
@@ -294,7 +294,7 @@ DEFENCES: tuple[Defence, ...] = (
         red.claim,
     ),
     Defence("pause", "sqlite", sqlite(claim, "claim_paused", "WHERE", "WHERE 0 AND"), red.pause),
-    Defence("pause", "postgres", postgres("claim", _NOT_PAUSED, "true"), red.pause),
+    Defence("pause", "postgres", postgres("claim", _PAUSED, "false AND"), red.pause),
     Defence("expiry in claim", "sqlite", sqlite(claim, "claim_lane", "expires_at > ?", "? > 0"), red.expiry),
     Defence(
         "expiry in claim",

@@ -130,7 +130,7 @@ CALM: dict[str, Any] = {"faults": ()}
 # What is broken, the climate in which that shows soonest, and a seed that showed it: where to begin to look.
 SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
     (settle_whatever_the_version, FREEZES, 5),
-    (renew_and_report_whatever_the_version, FREEZES, 92),
+    (renew_and_report_whatever_the_version, {**FREEZES, "jobs": 30, "seconds": 14.0}, 165),
     (commit_without_a_fence, {**FREEZES, "only": "commit", "weather": Weather(latency=0.3)}, 31),
     (rescue_at_once_after_an_outage, OUTAGES, 24),
     (never_renew, CALM, 10),

@@ -117,6 +117,8 @@ async def test_a_damaged_schema_is_told_by_all(real_store: Harness, what: str) -
             await real_store.new_store().migrate()
         return
     assert await real_store.store.migrate() == []
+    if what == "a view" and real_store.kind == "postgres":
+        return  # no verb reads it there: a plan for a view may be a bad one
     verb = real_store.store.events(job_id) if what == "a view" else real_store.store.set_backoff({"mail": [1.0]})
     with pytest.raises(SchemaDamaged, match=rf"{missing.rpartition('.')[2]}.*schema is damaged.*`rowlock migrate`"):
         await verb

@@ -66,6 +66,7 @@ class Rounds:
         self._signal = asyncio.Event()
         self._bell: asyncio.Task[None] | None = None
         self._due: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
         self._again: asyncio.TimerHandle | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._gathered = 0.0  # when the last round began
@@ -380,13 +381,20 @@ class Rounds:
     # ── Promotion: a job whose time has come must be made ready by someone ──
 
     def _promote_in(self, seconds: float | None) -> None:
+        if seconds is None or seconds >= 3600:
+            return
+        # If others have locked what is due, it stays due.
+        wait = max(seconds, self._pause(self._promoted_in_vain) if self._promoted_in_vain else 0.0)
+        at = time.monotonic() + wait
+        if self._due is not None and self._due_at <= at:
+            return  # the earlier one stays: claims must not put it off for ever
         if self._due is not None:
             self._due.cancel()
-            self._due = None
-        if seconds is not None and seconds < 3600:
-            # If others have locked what is due, it stays due.
-            wait = max(seconds, self._pause(self._promoted_in_vain) if self._promoted_in_vain else 0.0)
-            self._due = self._worker.loop.call_later(wait, lambda: self._spawn(self._promote()))
+        self._due, self._due_at = self._worker.loop.call_later(wait, self._promote_now), at
+
+    def _promote_now(self) -> None:
+        self._due = None
+        self._spawn(self._promote())
 
     def _pause(self, times: int) -> float:
         """After so many tries in vain."""

@@ -622,11 +622,11 @@ class SqliteStore:
     def _check_file(self) -> None:
         assert self._path is not None  # noqa: S101 - narrows the type
         if connect.check_path(self._path, force_network_fs=self._force_network_fs):
-            database = self._open_reader()
+            database = self._reading()
             try:
                 database.check_schema()
             finally:
-                connect.disconnect(database.conn)
+                database.close()
 
     def _memory_side(self) -> _Side:
         if self._memory is None:
