@@ -21,7 +21,8 @@ class Ahead:
     def __init__(self) -> None:
         self.startable: deque[Run] = deque()
         self.unmarked: deque[Run] = deque()  # their start mark has not been asked for
-        self._marking: list[Run] = []  # their start mark has been asked for
+        self._marking: list[Run] = []  # their start marks are being written
+        self.wants_marks = False  # the last jobs that were claimed ahead can't start without
 
     def __len__(self) -> int:
         return len(self.startable) + len(self.unmarked) + len(self._marking)
@@ -36,12 +37,15 @@ class Ahead:
 
     def add(self, runs: list[Run]) -> None:
         if unmarked := [run for run in runs if run.needs_mark]:
+            self.wants_marks = True
             _merge(self.unmarked, unmarked)
             runs = [run for run in runs if not run.needs_mark]
+        elif runs and not runs[0].marked:
+            self.wants_marks = False
         _merge(self.startable, runs)
 
     def drop(self, runs: Iterable[Run]) -> None:
-        """They will not start. One whose mark is being written is left out by `marked`: it has been concluded."""
+        """They will not start. A run whose mark is being written is left out by `marked`: it has been concluded."""
         gone = {id(run) for run in runs}
         for waiting in (self.startable, self.unmarked):
             kept = [run for run in waiting if id(run) not in gone]
@@ -49,8 +53,9 @@ class Ahead:
             waiting.extend(kept)
 
     def to_mark(self, slots: int) -> list[Run]:
-        """The runs whose start mark is to be written now; call `marked` after that. Empty while other marks are being
-        written, or enough runs may start: the next marks are written while the last half of them runs."""
+        """The runs whose start marks are to be written now; call `marked` after that. Empty while other marks are being
+        written, or while more than half of the slots have a run that may start. To write one half while the other half
+        runs was tried: with ten slots it is a quarter slower, because there are twice as many statements."""
         ready = len(self.startable)
         if self._marking or 2 * ready > slots:
             return []
@@ -58,7 +63,7 @@ class Ahead:
         return list(self._marking)
 
     def marked(self) -> None:
-        """The runs of the last `to_mark` have their mark, or have been concluded without it."""
+        """What `to_mark` has given has its marks, or has been concluded without them."""
         runs, self._marking = self._marking, []
         _merge(self.startable, [run for run in runs if not run.concluded])
 

@@ -57,6 +57,7 @@ class Rounds:
         self._alone: deque[Settling] = deque()  # the database refused a batch in which they were
         self._asked = 0  # jobs that claims under way may bring
         self.starting = 0  # … by claims that are the start mark as well
+        self.marking = 0.002  # seconds that start marks take
         self._hungry = True  # there may be work
         self._plenty = False  # the last claim brought all it asked for: there is more, so two may be under way
         self._rings = 0  # how often we were told that there may be work
@@ -334,6 +335,7 @@ class Rounds:
         self._spawn(self._mark(runs))
 
     async def _mark(self, runs: list[Run]) -> None:
+        sent = time.monotonic()
         try:
             beats = [Beat(run.job.id, run.job.version, True, run.job.locked_by) for run in runs]
             holds = await self._store.heartbeat(beats, 0.0)  # the lease stays as it is, so no index changes
@@ -350,6 +352,7 @@ class Rounds:
                 self._worker.forget(run)
             else:
                 self._worker.conclude(run, Released("no start mark"))
+        self.marking = 0.9 * self.marking + 0.1 * (time.monotonic() - sent)
         self._worker.marked()
 
     def look_for_lost_claims(self) -> None:

@@ -237,7 +237,8 @@ class Worker:
             return 0
         if self._running >= self._slots() and time.monotonic() - self._last_end > self.settings.ahead:
             return 0  # what was measured is over: long jobs have come
-        by_time = self.settings.ahead * self.settings.concurrency / max(self._mean, 1e-6)
+        seconds = max(self._mean, self.rounds.marking if self._ahead.wants_marks else 1e-6)
+        by_time = self.settings.ahead * self.settings.concurrency / seconds
         return min(_MOST_AHEAD, int(by_time), int(AHEAD_BYTES / max(self._size, 1.0)))
 
     def weigh(self, claimed: Claimed) -> None:
@@ -351,7 +352,7 @@ class Worker:
         if self._cut_off or isinstance(outcome, CutOff):
             outcome = self._bounded(run, outcome)
         run.outcome = outcome
-        if isinstance(outcome, Released):
+        if self.stopping and isinstance(outcome, Released):
             self.clear(run)  # a stop costs nothing, even if this process dies before it is settled
         to = self._decide(run, outcome)
         self.rounds.settle(run, to)

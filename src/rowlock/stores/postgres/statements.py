@@ -57,6 +57,7 @@ class Statements:
         self.newest_of_scopes = _load("newest_of_scopes", schema)
         self.mark = _load("mark", schema)
         self.heartbeat = _load("heartbeat", schema)
+        self.start_marks = _load("start_marks", schema)
         self.progress = _load("progress", schema)
         self.look = _load("look", schema)
         self.held_by = _load("held_by", schema)

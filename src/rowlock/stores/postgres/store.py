@@ -354,9 +354,21 @@ class PostgresStore:
     async def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:
         if not beats:
             return []
-        asked = [(beat.id, beat.version, beat.worker) for beat in beats]
-        started = [beat.started for beat in beats]
-        return await self._hold(asked, self._sql.heartbeat, started, lease)
+        marked = set() if lease else await self._mark(beats)
+        if len(marked) == len(beats):
+            return [Hold.KEPT] * len(beats)
+        rest = [beat for beat in beats if beat.id not in marked]
+        asked = [(beat.id, beat.version, beat.worker) for beat in rest]
+        holds = iter(await self._hold(asked, self._sql.heartbeat, [beat.started for beat in rest], lease))
+        return [Hold.KEPT if beat.id in marked else next(holds) for beat in beats]
+
+    async def _mark(self, beats: Sequence[Beat]) -> set[str]:
+        """Write start marks with a statement of their own. The ids of those that have them now."""
+        version, worker = beats[0].version, beats[0].worker
+        if worker is None or not all(one.started and (one.version, one.worker) == (version, worker) for one in beats):
+            return set()
+        ids = [beat.id for beat in beats]
+        return {str(job_id) for (job_id,) in await self._fetch(self._sql.start_marks, ids, version, worker)}
 
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
         if not reports:
