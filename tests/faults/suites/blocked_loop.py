@@ -8,7 +8,7 @@ from rowlock.jobs import Jobs
 from tests.faults.load import Load
 from tests.faults.places import staged
 from tests.faults.results import Result
-from tests.faults.stage import LEASE
+from tests.faults.stage import LEASE, SLACK
 from tests.faults.suites import Cell
 from tests.proof.history import Violation
 from tests.proof.history_app import new_ids
@@ -21,6 +21,7 @@ GOOD = {"quick": {}, "nap": {"seconds": 0.01}}
 async def run(cell: Cell) -> Result:
     async with staged(cell, app="tests.faults.blocking_app:jobs") as stage, Jobs(stage.url) as jobs:
         load = Load(stage, jobs, GOOD)
+        stage.settings["stop_slack"] = SLACK
         await stage.start_workers(WORKERS)
         async with load.going_on(rate=3 * cell.scale.rate, least=cell.scale.jobs // 2, meddle=False):
             for _ in range(cell.scale.blocks):

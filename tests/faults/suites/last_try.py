@@ -6,7 +6,7 @@ from rowlock.jobs import Jobs
 from tests.faults.load import Load
 from tests.faults.places import staged
 from tests.faults.results import Result
-from tests.faults.stage import PATIENCE, Stage
+from tests.faults.stage import PATIENCE, SLACK, Stage
 from tests.faults.suites import Cell
 from tests.proof.lives import World
 from tests.runtime.system.fleet import until
@@ -17,6 +17,7 @@ AHEAD = 50  # jobs that the worker must hold when it is killed: far more than it
 async def run(cell: Cell) -> Result:
     async with staged(cell) as stage, Jobs(stage.url) as jobs:
         load = Load(stage, jobs, {"quick": {}})
+        stage.settings["stop_slack"] = SLACK
         for _ in range(cell.scale.last_tries):
             await load.pile("quick", cell.scale.on_last_try, max_retries=0)
             worker = stage.launch()
