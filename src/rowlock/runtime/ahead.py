@@ -52,14 +52,14 @@ class Ahead:
             waiting.clear()
             waiting.extend(kept)
 
-    def to_mark(self, slots: int) -> list[Run]:
-        """The runs whose start marks are to be written now; call `marked` after that. Empty while other marks are being
-        written, or while more than half of the slots have a run that may start. To write one half while the other half
-        runs was tried: with ten slots it is a quarter slower, because there are twice as many statements."""
-        ready = len(self.startable)
-        if self._marking or 2 * ready > slots:
+    def to_mark(self, free: int) -> list[Run]:
+        """The runs whose start marks are to be written now, for so many free slots; call `marked` after that. Empty
+        while other marks are being written. To write one half while the other half runs was tried: with ten slots it is
+        a quarter slower, because there are twice as many statements."""
+        room = free - len(self.startable)
+        if self._marking or room <= 0:
             return []
-        self._marking = [self.unmarked.popleft() for _ in range(min(slots - ready, len(self.unmarked)))]
+        self._marking = [self.unmarked.popleft() for _ in range(min(room, len(self.unmarked)))]
         return list(self._marking)
 
     def marked(self) -> None:

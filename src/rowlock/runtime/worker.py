@@ -297,7 +297,8 @@ class Worker:
 
     def _ask_for_marks_now(self) -> None:
         self._asks = False
-        if runs := self._ahead.to_mark(max(1, self._slots() - self.rounds.starting)):
+        # A run that has its slot may not have begun either: a child process takes a while to start.
+        if runs := self._ahead.to_mark(self._slots() - self._running - self.rounds.starting):
             self.rounds.mark(runs)
 
     def _following(self) -> Run | None:
