@@ -97,6 +97,8 @@ async def run_all(cells: list[tuple[str, str]], seed: int, at_once: int, keep: P
             async with places:
                 result = await in_process(name, store, seed, keep)
         print(result.line(), flush=True)
+        if result.bad:  # at once: the rest of a whole run takes minutes
+            print(result.details(), flush=True)
         return result
 
     return await asyncio.gather(*(one(name, store) for name, store in cells))

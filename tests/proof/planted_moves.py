@@ -195,6 +195,13 @@ def a_handler_that_had_ended_and_was_given_back_unsettled(garden: Garden) -> Non
     garden.history.executions.append(Execution(step.before["locked_by"], life.id, step.version, step.at, step.at))
 
 
+@breaks("S9")
+def a_job_that_kills_its_worker_from_a_child_process_for_ever(garden: Garden) -> None:
+    _, step = garden.step("release")
+    garden.entry(step, reason="in a child process when its worker died: killed by SIGKILL")
+    garden.alter(step, before={"version": 11}, after={"version": 11})
+
+
 @breaks("S10")
 def a_rescue_before_the_lease_ended(garden: Garden) -> None:
     _, step = garden.step("rescue", lambda _, step: step.said("by") == "m1")

@@ -27,7 +27,7 @@ from rowlock.core.retry import Quadratic
 from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.runtime import board, executor, keeper, maintenance, patience, rescue, rounds, run, worker
 from rowlock.runtime.settings import WorkerSettings
-from rowlock.runtime.supervisor import Rescue
+from rowlock.runtime.supervisor import Rescue, accuse
 from rowlock.runtime.worker import Worker
 from rowlock.stores.base import Enqueued, Guard, Store
 from tests.proof.history import Execution, Fault, Operation
@@ -229,7 +229,7 @@ class World:
     async def take_back(self, machine: Machine, *, blameless: bool = False) -> None:
         """As the supervisor does after a death."""
         assert machine.worker is not None
-        order = Rescue("", machine.name, machine.worker.board.running(), "was killed", blameless, 60.0)
+        order = Rescue("", machine.name, *accuse(machine.worker.board), "was killed", blameless, 60.0)
         for _ in range(10):
             try:
                 await rescue.rescue(order)

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 from rowlock import Completed, Failed
+from rowlock.core.job import Lane
 from rowlock.core.lifecycle import Settlement
 from rowlock.jobs import Jobs
 from rowlock.runtime import process
 from rowlock.runtime.board import Board
+from rowlock.runtime.rescue import rescue
+from rowlock.runtime.supervisor import Rescue, accuse
 from rowlock.stores.base import Claim, Settled
 from tests.guard import processes, running
 from tests.runtime.apps import deeds
@@ -338,6 +341,34 @@ def test_interpreter_options_are_those_of_the_worker(tmp_path: Path) -> None:
 
 
 # ── Should the worker die as well ──
+
+
+def test_a_run_in_a_child_process_is_not_accused_beside_others() -> None:
+    """A suspect is alone in its child: it must not pay again and again for what other jobs do to the worker."""
+    board = Board(bytearray(1024))
+    board.put("a" * 36, 1, apart=True)
+    assert accuse(board) == ([("a" * 36, 1)], [])  # there is no other: it may have killed its parent
+    inside = board.put("b" * 36, 1)
+    assert accuse(board) == ([("b" * 36, 1)], [("a" * 36, 1)])
+    often = board.put("c" * 36, 11, apart=True)
+    assert accuse(board) == ([("b" * 36, 1), ("c" * 36, 11)], [("a" * 36, 1)])  # so that it comes to an end
+    board.clear(often)
+    board.clear(inside)
+    died = board.put("d" * 36, 1, apart=True)
+    board.rejoin(died)  # its child has died, which is not settled yet
+    assert accuse(board) == ([("d" * 36, 1)], [("a" * 36, 1)])
+
+
+async def test_a_suspect_in_its_child_is_given_back_when_its_worker_dies(jobs: Jobs, url: str) -> None:
+    store = await jobs._store()
+    made = [await jobs.enqueue("any", {}) for _ in range(2)]
+    await store.claim(Claim("dead", (Lane("any"),), 2, 60.0, True))
+    accused, suspect = [(one.id, 1) for one in made]
+    assert await rescue(Rescue(url, "dead", [accused], [suspect], "exit code 3", False, 60.0)) == (2, 1)
+    assert (await jobs.get(accused[0])).retries == 1
+    spared = await jobs.get(suspect[0])
+    assert (spared.status, spared.retries, spared.crashes) == ("pending", 0, 0)
+    assert "in a child process" in str((await jobs.events(suspect[0]))[-1].data["reason"])
 
 
 @pytest.mark.parametrize(("topic", "timeout"), [("exit_at_once", 600.0), ("work_on", 0.2)])

@@ -12,6 +12,7 @@ import os
 import struct
 import tempfile
 import time
+from collections.abc import Iterator
 
 MOST_SLOTS = 10_000  # jobs that a worker may run at once
 MOST_ENTRIES = 2 * MOST_SLOTS  # … and those that have ended and are being settled
@@ -19,9 +20,10 @@ MOST_ENTRIES = 2 * MOST_SLOTS  # … and those that have ended and are being set
 _NOWHERE = -1  # the board is full, or private
 _HEADER = struct.Struct("=dII")  # when the claim loop last turned; running handlers; leaked ones
 _START = 64
-# The id as text, because turning it into 16 bytes would take longer than all the rest, and the version, aligned. It is
-# written last: without it an entry doesn't count.
-_ENTRY = struct.Struct("=36s4xq")
+# The id as text, because turning it into 16 bytes would take longer than all the rest; whether the handler is in a
+# child process; and the version, aligned. The version is written last: without it an entry doesn't count.
+_ENTRY = struct.Struct("=36s?3xq")
+_AT_APART = 36
 _VERSION = struct.Struct("=q")
 _AT_VERSION = _ENTRY.size - _VERSION.size
 
@@ -56,8 +58,8 @@ class Board:
 
     # ── The worker writes ──
 
-    def put(self, job_id: str, version: int) -> int:
-        """A handler starts."""
+    def put(self, job_id: str, version: int, *, apart: bool = False) -> int:
+        """A handler starts. `apart`: in a child process of the worker."""
         if self._free:
             slot = self._free.pop()
         elif self._used < self._slots:
@@ -65,8 +67,13 @@ class Board:
             self._used += 1
         else:
             return _NOWHERE
-        _ENTRY.pack_into(self._memory, _START + slot * _ENTRY.size, job_id.encode(), version)
+        _ENTRY.pack_into(self._memory, _START + slot * _ENTRY.size, job_id.encode(), apart, version)
         return slot
+
+    def rejoin(self, slot: int) -> None:
+        """The handler in the child process has ended: what it did there may be why the worker dies."""
+        if slot != _NOWHERE:
+            self._memory[_START + slot * _ENTRY.size + _AT_APART] = 0
 
     def clear(self, slot: int) -> None:
         """The run is settled, or somebody else's."""
@@ -93,9 +100,14 @@ class Board:
 
     def running(self) -> list[tuple[str, int]]:
         """(id, version) of the runs that had begun and were not settled."""
-        found = []
+        return [(job_id, version) for job_id, _, version in self._entries()]
+
+    def apart(self) -> list[tuple[str, int]]:
+        """Those of them whose handlers are running in a child process."""
+        return [(job_id, version) for job_id, apart, version in self._entries() if apart]
+
+    def _entries(self) -> Iterator[tuple[str, bool, int]]:
         for at in range(_START, len(self._memory) - _ENTRY.size + 1, _ENTRY.size):
-            job_id, version = _ENTRY.unpack_from(self._memory, at)
+            job_id, apart, version = _ENTRY.unpack_from(self._memory, at)
             if version:
-                found.append((job_id.decode(), version))
-        return found
+                yield job_id.decode(), apart, version

@@ -26,6 +26,7 @@ log = logging.getLogger("rowlock")
 
 _MANNERS = 1.0  # seconds in which a cancelled async handler may show that it looks at ctx by itself
 _TURN = 0.002  # seconds that a chain may take before others have their turn
+_TOO_LATE = Released("its lease ran out before it started")
 _UNWIND = 0.25  # seconds for cleaning up when the worker has no more time
 
 
@@ -150,8 +151,8 @@ class Executor:
         outcome: Outcome | None = None
         try:
             run.began = time.monotonic()  # again: another handler may have blocked the loop since
-            if run.began - run.renewed >= run.lease:  # … or this process was frozen: others may have it by now
-                self._conclude(run, Released("its lease ran out before it started"))
+            if run.lease_is_over:  # … or this process was frozen: others may have it by now
+                self._conclude(run, _TOO_LATE)
                 return
             self._begins(run)
             if run.kind != "async":
@@ -164,7 +165,7 @@ class Executor:
                         self._waiting.discard(run.job.topic)
                 case "thread":
                     context = Context(run.job, run, self._host)
-                    outcome = await self._threads.run(lambda: call_sync(run.task, context, self._middleware))
+                    outcome = await self._threads.run(lambda: self._call_in_thread(run, context))
                 case "process":
                     outcome = await self._processes.run(run.job, run.task, run, alone=run if run.is_suspect else None)
         except asyncio.CancelledError:
@@ -176,6 +177,10 @@ class Executor:
             log.exception("running %r failed", run)
             outcome = Failed(f"rowlock could not run the handler: {error!r}")
         self._conclude(run, outcome)
+
+    def _call_in_thread(self, run: Run, context: Context) -> Outcome:
+        """Look at the lease again: this process may have been frozen before the thread had its turn."""
+        return _TOO_LATE if run.lease_is_over else call_sync(run.task, context, self._middleware)
 
     # ── The end ──
 

@@ -225,11 +225,14 @@ class Keeper:
         out."""
         before, self._unheard = self._unheard, await self._held_unheard()
         renewed: dict[tuple[str, int], float] = {}
+        cancelled: frozenset[tuple[str, int]] = frozenset()
         if self._unheard and not self._wedged():
             sent = time.monotonic()
             holds = await self._store.heartbeat(self._unheard, self._settings.lease)
-            kept = [beat for beat, hold in zip(self._unheard, holds, strict=True) if hold is Hold.KEPT]
-            renewed = {(beat.id, beat.version): sent for beat in kept}
+            kept = [(beat.id, beat.version, hold) for beat, hold in zip(self._unheard, holds, strict=True)]
+            renewed = {(job_id, version): sent for job_id, version, hold in kept if hold in (Hold.KEPT, Hold.CANCEL)}
+            cancelled = frozenset((job_id, version) for job_id, version, hold in kept if hold is Hold.CANCEL)
+        self._worker.cancelled_unheard = cancelled
         self._worker.renewed_unheard = renewed
         if {(beat.id, beat.version) for beat in before} & {(beat.id, beat.version) for beat in self._unheard}:
             self._in_worker(self._worker.rounds.look_for_lost_claims)

@@ -1,8 +1,8 @@
 """Take back the jobs of a worker process that is known to be dead. Started by the supervisor, ends when it is done.
 
-The jobs whose handlers were running may be why it died: they get their start mark, if they have none yet, and are
-rescued in one go, charged, and suspect from now on. What it had only claimed, or finished and not settled, is given
-back. If it ended because it had to, all of it is.
+The jobs whose handlers were running in it may be why it died: they get their start mark, if they have none yet, and are
+rescued in one go, charged, and suspect from now on. Jobs that it had only claimed, and jobs that ran in child processes
+of their own, are given back. If it ended because it had to, all of them are.
 """
 
 from __future__ import annotations
@@ -46,20 +46,26 @@ async def rescue(order: Rescue) -> tuple[int, int]:
 
 
 async def _give_back(store: Store, order: Rescue) -> int:
-    """What was not running, whatever its start mark says: a claim may mark what it only means to start."""
-    why = "shutdown" if order.blameless else "not running"
-    to = Transition(event="released", status=Status.PENDING, delay=None, reason=f"{why}: {order.detail}")
-    started = set() if order.blameless else set(order.started)
-    held = [beat for beat in await store.held_by(order.worker) if (beat.id, beat.version) not in started]
-    for at in range(0, len(held), _BATCH):
-        await store.settle([Settlement(beat.id, beat.version, to, beat.worker) for beat in held[at : at + _BATCH]])
+    """Give back the jobs that are not accused, whatever their start marks say: a claim may mark what it only means to
+    start. Return how many."""
+    accused, apart = (set(), set()) if order.blameless else (set(order.accused), set(order.apart))
+    held = [beat for beat in await store.held_by(order.worker) if (beat.id, beat.version) not in accused]
+    settlements = []
+    for beat in held:
+        why = "shutdown" if order.blameless else "not running"
+        if (beat.id, beat.version) in apart:
+            why = "in a child process when its worker died"
+        to = Transition(event="released", status=Status.PENDING, delay=None, reason=f"{why}: {order.detail}")
+        settlements.append(Settlement(beat.id, beat.version, to, beat.worker))
+    for at in range(0, len(settlements), _BATCH):
+        await store.settle(settlements[at : at + _BATCH])
     return len(held)
 
 
 async def _rescue(store: Store, order: Rescue) -> list[Rescued]:
     """All that is left. Of what was given back, that is what someone wanted cancelled."""
     if not order.blameless:
-        await store.heartbeat([Beat(job_id, version, True, order.worker) for job_id, version in order.started], 0.0)
+        await store.heartbeat([Beat(job_id, version, True, order.worker) for job_id, version in order.accused], 0.0)
     rescued: list[Rescued] = []
     while True:
         batch = await store.rescue(

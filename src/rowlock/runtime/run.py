@@ -89,6 +89,11 @@ class Run:
             return -1.0
         return time.monotonic() - self.began - self.job.timeout
 
+    @property
+    def lease_is_over(self) -> bool:
+        """Others may have the job by now."""
+        return time.monotonic() - self.renewed >= self.lease
+
     # ── Interruption ──
 
     def interrupt(self, why: Interruption) -> bool:

@@ -38,6 +38,7 @@ _GONE = 1.0  # … and we ourselves
 _ECHO = 0.2  # seconds in which the same signal is no second one: it was sent to the process, and to its group
 _NO_ROOM = 5.0  # seconds between tries to start a process that the system has no room for
 _RESCUE = 3.0  # seconds that rescues get when everything ends, if there is so much time; they go on without us
+_SPARED_VERSIONS = 10  # of a job that runs in a child process when its worker dies
 _PATIENCE = 60.0  # seconds after which a rescue gives up: then the leases run out …
 _LAST_PATIENCE = 5.0  # … and when nobody waits for it: it must not be left behind for long
 
@@ -51,12 +52,14 @@ class Ready(Struct, frozen=True):
 
 
 class Rescue(Struct, frozen=True):
-    """For rescue.py, on its stdin. `blameless`: it ended because it had to, so no job is charged. `seconds`: then it
-    gives up."""
+    """For rescue.py, on its stdin. `accused`: runs that may be why the worker died, and are charged. `apart`: runs in
+    child processes of their own, which are not. `blameless`: it ended because it had to, so no job is charged.
+    `seconds`: then it gives up."""
 
     url: str
     worker: str
-    started: list[tuple[str, int]]
+    accused: list[tuple[str, int]]
+    apart: list[tuple[str, int]]
     detail: str
     blameless: bool
     seconds: float
@@ -266,7 +269,7 @@ class Supervisor:
 
     def _rescue(self, child: Child, dead: Ready, how: str, *, blameless: bool) -> None:
         seconds = _PATIENCE if self._end is None else _LAST_PATIENCE
-        order = msgspec.json.encode(Rescue(dead.url, dead.name, child.board.running(), how, blameless, seconds))
+        order = msgspec.json.encode(Rescue(dead.url, dead.name, *accuse(child.board), how, blameless, seconds))
         try:
             rescue = subprocess.Popen([sys.executable, "-m", "rowlock.runtime.rescue"], stdin=subprocess.PIPE)
         except OSError as error:
@@ -291,6 +294,16 @@ class Supervisor:
         for rescue in self._rescues:
             with suppress(subprocess.TimeoutExpired):
                 rescue.wait(max(0.0, end - time.monotonic()))
+
+
+def accuse(board: Board) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """The runs that may be why a worker process died, and the runs that can't be: those in child processes of their
+    own, where suspects run. Without any other run, they are accused, too, because a child may kill its parent. So is a
+    run with a high version: a job that always kills its parent beside others must come to an end."""
+    running, apart = board.running(), set(board.apart())
+    inside = [run for run in running if run not in apart]
+    spared = {(job_id, version) for job_id, version in apart if inside and version <= _SPARED_VERSIONS}
+    return [run for run in running if run not in spared], sorted(spared)
 
 
 def _in(delay: float) -> str:

@@ -86,7 +86,9 @@ class Worker:
         self.name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
         self.tasks = _chosen(tasks, settings.topics)
         self.runs: dict[tuple[str, int], Run] = {}  # all that we hold, also what has finished and is not settled yet
-        self.renewed_unheard: dict[tuple[str, int], float] = {}  # claims that we had not heard of; by the keeper, when
+        # Runs of claims that this loop had not heard of. The keeper has renewed them, and knows which were cancelled.
+        self.renewed_unheard: dict[tuple[str, int], float] = {}
+        self.cancelled_unheard: frozenset[tuple[str, int]] = frozenset()
         self.board = board or Board.private()
         self.stopping = False
         self.replace = replace
@@ -270,6 +272,10 @@ class Worker:
     def admit(self, runs: list[Run]) -> None:
         """They may start, in their turn."""
         self._ahead.add(runs)
+        if cancelled := self.cancelled_unheard:
+            for run in runs:
+                if run.key in cancelled and run.interrupt(Interruption.CANCELLED):
+                    self.interrupted(run)
         if self.stopping:  # we asked for them before we knew
             self._give_back(runs, "shutdown")
         self._fill()
@@ -308,7 +314,7 @@ class Worker:
             run = self._startable.popleft()
             if run.concluded or run.interruption is not None:
                 continue
-            if time.monotonic() - run.renewed >= run.lease:  # we were held up: others may have it by now
+            if run.lease_is_over:  # this process was held up
                 self.conclude(run, Released("its lease ran out before it started"))
                 continue
             self._running += 1
@@ -319,11 +325,13 @@ class Worker:
         """It is on the board from here until its settle is acknowledged: what a handler leaves behind may kill this
         process after it has returned. Not from when it got its slot: if a neighbour kills this process before its turn
         comes, it has done nothing."""
-        run.slot = self.board.put(run.job.id, run.job.version)
+        run.slot = self.board.put(run.job.id, run.job.version, apart=run.kind == "process")
 
     def _done(self, run: Run, outcome: Outcome | None) -> None:
         """A handler has ended, or was left behind."""
         self._running -= 1
+        if run.kind == "process" and run.slot is not None:
+            self.board.rejoin(run.slot)
         assert run.ran is not None  # noqa: S101 - narrows the type
         self._last_end = run.began + run.ran
         self._mean = run.ran if self._mean is None else 0.9 * self._mean + 0.1 * run.ran
