@@ -52,6 +52,7 @@ def identity(token: Token) -> Identity:
         scopes=with_implied(frozenset(token.scopes)),
         topics=token.topics,
         job=token.job,
+        maker="" if token.job is None else token.created_by,
         expires_at=token.expires_at,
     )
 

@@ -41,6 +41,7 @@ from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
 from rowlock.http.live import Live
+from rowlock.http.places import Places
 from rowlock.http.problems import Problem, from_error, internal
 from rowlock.http.reading import read_body, read_query
 from rowlock.http.request import Gone, Receive, Request, Send
@@ -141,6 +142,10 @@ class Api:
         return self._room.live
 
     @property
+    def places(self) -> Places:
+        return self._room.places
+
+    @property
     def desk(self) -> Desk:
         return self._room.desk
 
@@ -212,10 +217,14 @@ class Api:
         stream = None if scope["method"] == "HEAD" else response.stream
         if response.status not in (204, 304) and response.stream is None:
             headers.append((b"content-length", str(len(response.body)).encode()))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        if stream is not None:
-            await _flow(stream(), send, request_id)
-        await send({"type": "http.response.body", "body": body})
+        try:
+            await send({"type": "http.response.start", "status": response.status, "headers": headers})
+            if stream is not None:
+                await _flow(stream(), send, request_id)
+            await send({"type": "http.response.body", "body": body})
+        finally:
+            if response.ended is not None:
+                response.ended()
         if log.isEnabledFor(logging.INFO):
             who = passage.identity.by if passage.identity else "-"
             took = (time.perf_counter() - began) * 1000

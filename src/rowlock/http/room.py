@@ -13,6 +13,7 @@ from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import Doorkeeper
 from rowlock.http.ends import Ends
 from rowlock.http.live import Live
+from rowlock.http.places import Places
 from rowlock.http.service import Readiness
 from rowlock.http.settings import ApiSettings
 from rowlock.http.upkeep import Upkeep
@@ -32,6 +33,7 @@ class Room:
         self.ends = Ends(store)
         self.counting = Counting(store)
         self.live = Live(store)
+        self.places = Places()
         self.desk = Desk(store)
         self.upkeep = Upkeep(store)
         self.bulk = BulkRunner(store)
