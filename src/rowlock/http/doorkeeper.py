@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from rowlock.access import secrets, sessions, superusers, tokens
 from rowlock.access.identity import ANONYMOUS, Identity, user
+from rowlock.access.jwt import BadClaim
 from rowlock.access.lookup import Lookup
 from rowlock.http.problems import Problem
 from rowlock.http.request import Request
@@ -122,10 +123,16 @@ class Doorkeeper:
         if text.startswith(f"{secrets.KINDS['token']}_"):
             found = await self._token(secrets.read("token", text))
         else:
-            found = None if self._verifier is None else await self._verifier.identify(text)
+            found = await self._user(text)
         if found is None:
             raise _unauthenticated("this token is unknown, expired or revoked")
         return found
+
+    async def _user(self, text: str) -> Identity | None:
+        try:
+            return None if self._verifier is None else await self._verifier.identify(text)
+        except BadClaim as error:
+            raise _unauthenticated(str(error), error.code, error.claim) from None
 
     async def _token(self, shown: secrets.Shown | None) -> Identity | None:
         record = None if shown is None else await self._tokens.get(shown.id)
@@ -182,5 +189,5 @@ def _foreign() -> Problem:
     return Problem(403, "cross_origin", "pages of other origins may not call this", field="origin")
 
 
-def _unauthenticated(detail: str) -> Problem:
-    return Problem(401, "not_authenticated", detail, headers={"www-authenticate": 'Bearer error="invalid_token"'})
+def _unauthenticated(detail: str, code: str = "not_authenticated", field: str | None = None) -> Problem:
+    return Problem(401, code, detail, field=field, headers={"www-authenticate": 'Bearer error="invalid_token"'})
