@@ -34,6 +34,7 @@ from rowlock.http import (
     ui,
     workers,
 )
+from rowlock.http.attempts import Attempts, Hashing
 from rowlock.http.bulk_runner import BulkRunner
 from rowlock.http.call import Call, denied
 from rowlock.http.counting import Counting
@@ -83,7 +84,7 @@ class Api:
         self.jobs = jobs
         self.settings = settings or ApiSettings()
         self.table = Table(ROUTES)
-        self.attempts = sessions.Attempts()
+        self.attempts = Attempts()
         self._rooms: dict[asyncio.AbstractEventLoop, Room] = {}
         self._latest = Room(self.settings, jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -122,7 +123,7 @@ class Api:
             return self._latest
 
     @property
-    def hashing(self) -> asyncio.Semaphore:
+    def hashing(self) -> Hashing:
         return self._room.hashing
 
     @property
@@ -244,6 +245,7 @@ class Api:
         if route.access.kind == "probe":
             return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters, route))
         self._doorkeeper.check_host(request)
+        self._doorkeeper.note_proxy(request)
         await self._enabled()
         passage.origin = self._doorkeeper.check_origin(request)
         call = await self.admit(route, request, parameters, passage)

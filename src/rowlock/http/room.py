@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from rowlock.access import settings as access_settings
 from rowlock.access.lookup import Lookup
+from rowlock.http.attempts import Hashing
 from rowlock.http.bulk_runner import BulkRunner
 from rowlock.http.counting import Counting
 from rowlock.http.desk import Desk
@@ -28,7 +28,7 @@ class Room:
         self.records = Lookup(store, access_settings.KIND)
         self.current: access_settings.Current | None = None
         self.read_at = 0.0
-        self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
+        self.hashing = Hashing()
         self.readiness = Readiness()
         self.ends = Ends(store)
         self.counting = Counting(store)
