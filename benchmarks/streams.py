@@ -4,9 +4,10 @@
     python -m benchmarks.streams --clients 500 --changes 2000 --seconds 10 --watch own
 
 Jobs are enqueued, claimed and completed at a given pace by a process of its own; each is three changes. Clients watch
-one topic (`topic`), the jobs of a user each (`own`), or a few jobs by id each (`ids`). In the middle all of them hang
-up and come back. Told: how long after its commit a job's end was told, of all jobs that a client has to know of, and
-how many ends were never told (of a topic only the newest jobs and those once told are followed).
+one topic (`topic`), the jobs of a user each (`own`), those of one topic (`own-topic`), or a few jobs by id each
+(`ids`). In the middle all of them hang up and come back. Told: how long after its commit a job's end was told, of all
+jobs that a client has to know of, and how many ends were never told (of a topic only the newest jobs and those once
+told are followed). `--history`: so many jobs of another topic that each user has already.
 """
 
 import argparse
@@ -32,7 +33,9 @@ from rowlock.stores.base import Claim
 from tests.servers import PostgresServer
 
 TOPIC = "busy"
+KINDS = ["topic", "own", "own-topic", "ids"]
 new_id = IdMaker(time.time_ns, os.urandom).one
+EACH = 100  # streams by one token
 BATCH = 0.05  # seconds of changes that are made together
 STATE = re.compile(rb'"id":"([0-9a-f-]{36})","topic":"[^"]*","status":"completed"')
 
@@ -106,17 +109,22 @@ async def watch(name: str, url: str, options: argparse.Namespace, kind: str) -> 
     await store.migrate()
     await store.open()
     await settings.change(store, {"view_rule": "scope_id = @request.auth.id"}, by="bench")
-    _, token = await tokens.create(store, "bench", ["read"], by="bench")
-    await store.close()
+    # Several: the streams of one token have a bound.
+    made = [await tokens.create(store, "bench", ["read"], by="bench") for _ in range(0, options.clients, EACH)]
     users = [f"u{n}" for n in range(options.clients)]
+    for _ in range(options.history):
+        await store.insert([new_job(new_id(), "before", {}, scope_id=user) for user in users])
+    await store.close()
     soon = int(time.time()) + 3600
     ids = [[new_id() for _ in range(10)] for _ in users] if kind == "ids" else []
     asked = []
     for n, user in enumerate(users):
+        token = made[n // EACH][1]
         who = jwt.encode({"sub": user, "exp": soon}, SECRET, algorithm="HS256") if kind != "topic" else token
         path = {
             "topic": f"/api/events?topic={TOPIC}&limit=200",
             "own": "/api/events?limit=20&stats=false",
+            "own-topic": f"/api/events?topic={TOPIC}&limit=20&stats=false",
             "ids": "/api/events?stats=false&" + "&".join(f"id={one}" for one in ids[n]) if ids else "",
         }[kind]
         asked.append(request("GET", path, who))
@@ -193,7 +201,8 @@ async def main() -> None:
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--changes", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--watch", choices=["topic", "own", "ids"])
+    parser.add_argument("--history", type=int, default=0)
+    parser.add_argument("--watch", choices=KINDS)
     parser.add_argument("--store", choices=["sqlite", "postgres"])
     parser.add_argument("--load", help=argparse.SUPPRESS)
     parser.add_argument("--ids", help=argparse.SUPPRESS)
@@ -202,7 +211,7 @@ async def main() -> None:
         with Path(options.ids).open() as chosen:  # noqa: ASYNC230 - a benchmark
             await make_changes(options.load, options, json.load(chosen))
         return
-    for kind in [options.watch] if options.watch else ["topic", "own", "ids"]:
+    for kind in [options.watch] if options.watch else KINDS:
         with tempfile.TemporaryDirectory() as folder:
             if options.store != "postgres":
                 print(

@@ -162,6 +162,8 @@ def test_what_an_index_may_know() -> None:
     assert required(condition) == {"scope_id": "u1", "status": "failed"}
     assert isinstance(condition, Every)
     assert required(parse("scope_id = @request.auth.id || true").bind(ANN)) == {}
+    either = "(scope_id = @request.auth.id && topic = 'a') || (scope_id = @request.auth.id && topic = 'b')"
+    assert required(parse(either).bind(ANN)) == {"scope_id": "u1"}
     assert parse("scope_id = @request.auth.id && @request.auth.role = 'ops'").bind(ANN) == Compared(
         "scope_id", "=", "u1"
     )

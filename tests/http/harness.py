@@ -136,16 +136,18 @@ class World:
         api: Any = None,
         headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
         base: str = "http://localhost",
+        client: str = "127.0.0.1",
         **more: Any,
     ) -> httpx.Response:
-        """As a server would call the application. `headers` come on top of what says who it is."""
+        """As a server would call the application. `headers` are added to what says who it is. `client`: its address."""
         somebody = self.who[who] if isinstance(who, str) else who
         given = [*somebody.headers.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
         if json is not None:
             more["content"] = jsons.dumps(json)
             given.append(("content-type", "application/json"))
         request = httpx.Request(method, httpx.URL(base).join(path), headers=given, **more)
-        answer = await httpx.ASGITransport(self.api if api is None else api).handle_async_request(request)
+        transport = httpx.ASGITransport(self.api if api is None else api, client=(client, 123))
+        answer = await transport.handle_async_request(request)
         await answer.aread()
         answer.request = request
         return answer

@@ -24,9 +24,19 @@ class Reader:
         self.gate.set()
         self.ended: dict[str, str] = {}  # how jobs have ended, as far as it was told
         self.is_over = False
+        self.is_stuck = False  # something is being written that it doesn't read
         self._rest = ""
+        self._gone = asyncio.Event()
+
+    def hang_up(self) -> None:
+        self._gone.set()
+
+    async def receive(self) -> JSON:
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
+        self.is_stuck = not self.gate.is_set()
         await self.gate.wait()
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -67,26 +77,23 @@ class Reader:
 
 
 @asynccontextmanager
-async def reading(world: World, who: Who | str, query: str = "", *, api: Any = None) -> AsyncIterator[Reader]:
+async def reading(
+    world: World, who: Who | str, query: str = "", *, api: Any = None, client: str = "127.0.0.1"
+) -> AsyncIterator[Reader]:
     """As a server would call the application, for as long as the block takes."""
     somebody = world.who[who] if isinstance(who, str) else who
-    reader, gone = Reader(), asyncio.Event()
+    reader = Reader()
     headers = {"host": "localhost", **somebody.headers}
     scope = {
         "type": "http", "method": "GET", "path": "/api/events", "query_string": query.encode(), "scheme": "http",
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        "client": ("127.0.0.1", 1),
+        "client": (client, 1),
     }  # fmt: skip
-
-    async def receive() -> JSON:
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    serving = asyncio.create_task((world.api if api is None else api)(scope, receive, reader.send))
+    serving = asyncio.create_task((world.api if api is None else api)(scope, reader.receive, reader.send))
     try:
         await until_true(lambda: bool(reader.status))
         yield reader
     finally:
-        gone.set()
+        reader.hang_up()
         reader.gate.set()
         await asyncio.wait_for(serving, 30)

@@ -16,6 +16,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+import rowlock.access.job_tokens
 import rowlock.access.redaction
 import rowlock.client.bulk
 import rowlock.http.app
@@ -24,6 +25,7 @@ import rowlock.http.jobs
 import rowlock.http.redacting
 import rowlock.http.routes
 import rowlock.http.sessions
+import rowlock.http.streams
 import rowlock.http.workers
 from rowlock.access import jwt, passwords, rules, secrets, sessions, superusers
 from rowlock.access import settings as access_settings
@@ -31,12 +33,12 @@ from rowlock.access.identity import Identity, user
 from rowlock.access.lookup import Lookup
 from rowlock.access.redaction import Redaction
 from rowlock.core import codec
-from rowlock.http import request
+from rowlock.http import attempts, places, request
 from rowlock.http.app import Api
+from rowlock.http.attempts import Attempts, Bound
 from rowlock.http.doorkeeper import Doorkeeper
 from rowlock.http.problems import Problem
 from rowlock.http.routes import Route
-from rowlock.http.sessions import Attempts
 from rowlock.http.settings import ApiSettings
 from rowlock.stores import reading
 from rowlock.stores.records import Write
@@ -45,15 +47,18 @@ from tests.http import test_bad_input as bad_input
 from tests.http import test_bulk as bulk
 from tests.http import test_edits as edits
 from tests.http import test_injection as injection
+from tests.http import test_job_tokens as job_tokens
 from tests.http import test_jwt as of_users
 from tests.http import test_login as login
 from tests.http import test_matrix as matrix
 from tests.http import test_origin as origin
 from tests.http import test_redaction as redaction
 from tests.http import test_rules_over_http as settings
+from tests.http import test_streams as streams
 from tests.http import test_worker_protocol as protocol
 from tests.http.harness import SECRET, A, World, is_problem
 from tests.http.oracle import OWN
+from tests.http.reader import reading as opened
 
 Switch = Callable[[pytest.MonkeyPatch], None]
 Probe = Callable[[Any], Awaitable[None]]
@@ -223,7 +228,35 @@ async def _unverified(self: jwt.Verifier, text: str) -> Identity | None:
         return None
 
 
+def _whatever_audience(decode: Any) -> Any:
+    def sabotaged(*arguments: Any, options: dict[str, Any], **more: Any) -> Any:
+        return decode(*arguments, options={**options, "verify_aud": False}, **more)
+
+    return sabotaged
+
+
+def _without_an_end(response: Any) -> Any:
+    return lambda **given: response(**{**given, "ended": None})
+
+
 # ── Probes that are no tests of their own ──
+
+
+def with_patch(test: Any) -> Probe:
+    async def probe(world: World) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            await test(world, patch)
+
+    return probe
+
+
+async def _places_for_superusers(world: World) -> None:
+    """One place is left for everybody else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(places, "MOST", 101)
+        async with opened(world, "read token"):
+            is_problem(await world.get("manage token", "/api/events?seconds=0"), 429, "streams_taken")
+            assert (await world.get("superuser", "/api/events?seconds=0")).status_code == 200
 
 
 async def _everyone(world: World) -> None:
@@ -232,11 +265,6 @@ async def _everyone(world: World) -> None:
 
 async def _undeclared_route(world: World) -> None:
     matrix.test_a_route_that_does_not_say_who_may_call_it_is_an_error_at_start_up(None)
-
-
-async def _work_for_nobody(world: World) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        await login.test_an_unknown_account_costs_as_much_work_as_a_wrong_password(world, patch)
 
 
 async def _kept_password(world: World) -> None:
@@ -337,13 +365,60 @@ DEFENCES = [
         replaced(jwt.Verifier, "identify", _unverified),
         with_case(of_users.test_a_bad_one_is_refused, "no signature, none"),
     ),
+    Defence(
+        "A2",
+        "times of JWTs are times",
+        replaced(jwt, "is_valid_at", _yes),
+        with_case(of_users.test_a_time_that_is_none_is_refused_and_named, "exp", 1e15),
+    ),
+    Defence(
+        "A2",
+        "a JWT is for us",
+        wrapped(library, "decode", _whatever_audience),
+        of_users.test_a_token_for_another_audience_is_refused_though_none_is_set,
+    ),
     Defence("A3", "passwords are hashed", replaced(passwords, "_hasher", _PlainText), _kept_password),
-    Defence("A3", "nobody costs the same", wrapped(passwords, "is_right", _without_a_dummy), _work_for_nobody),
+    Defence(
+        "A3",
+        "nobody costs the same",
+        wrapped(passwords, "is_right", _without_a_dummy),
+        with_patch(login.test_an_unknown_account_costs_as_much_work_as_a_wrong_password),
+    ),
     Defence(
         "A3",
         "guesses are counted",
-        replaced(Attempts, "check", _nothing),
+        replaced(Attempts, "begin", _nothing),
         login.test_whoever_guesses_must_wait_for_longer_and_longer,
+    ),
+    Defence(
+        "A3",
+        "an address has a bound",
+        replaced(attempts, "ADDRESS", Bound(1_000_000, 10.0)),
+        login.test_an_address_that_tries_many_accounts_must_wait_too,
+    ),
+    Defence(
+        "A3",
+        "an account has a bound",
+        replaced(attempts, "ACCOUNT", Bound(1_000_000, 60.0)),
+        login.test_an_account_at_which_many_addresses_guess_must_wait_too,
+    ),
+    Defence(
+        "A3",
+        "guesses lock nobody else out",
+        replaced(attempts, "ADDRESS", Bound(50, 300.0)),
+        login.test_who_guesses_locks_nobody_else_out,
+    ),
+    Defence(
+        "A3",
+        "a bound is not begun anew by one's own login",
+        replaced(attempts.Failures, "take_back", attempts.Failures.forget),
+        login.test_an_account_of_ones_own_is_no_way_to_guess_without_end,
+    ),
+    Defence(
+        "A3",
+        "few wait for the check of a password",
+        replaced(attempts.Hashing, "check", _nothing),
+        with_patch(login.test_one_address_does_not_have_all_places_of_those_who_wait),
     ),
     Defence(
         "A4",
@@ -440,6 +515,25 @@ DEFENCES = [
         "a job token's life has a bound",
         replaced(rowlock.http.jobs, "LONGEST_TOKEN", 1e9),
         with_case(bad_input.test_a_job_token_does_not_live_for_ever, 86_401),
+    ),
+    Defence(
+        "A7",
+        "a maker's job tokens have a bound",
+        replaced(rowlock.access.job_tokens, "BY_RULE", rowlock.access.job_tokens.Bound(10_000, 10_000)),
+        job_tokens.test_a_user_makes_a_hundred_and_twenty_of_them_for_one_job,
+    ),
+    Defence(
+        "A7",
+        "one token's streams have a bound",
+        replaced(places, "MOST_OF_ONE", 1000),
+        with_patch(streams.test_one_token_does_not_take_all_streams),
+    ),
+    Defence("A7", "superusers have streams", replaced(places, "RESERVED", 0), _places_for_superusers),
+    Defence(
+        "A7",
+        "a stream that is over has no place",
+        wrapped(rowlock.http.streams, "Response", _without_an_end),
+        streams.test_a_connection_that_breaks_before_the_stream_begins_leaves_no_place,
     ),
     Defence(
         "A7",

@@ -17,6 +17,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from rowlock.access import jwt as verifying
@@ -46,8 +48,11 @@ async def status(world: World, text: str, **more: Any) -> int:
 
 def raw(header: dict[str, Any], body: dict[str, Any], key: bytes | None = None) -> str:
     """Signed by hand, as libraries refuse to."""
-    parts = [base64.urlsafe_b64encode(json.dumps(part, default=str).encode()).rstrip(b"=") for part in (header, body)]
-    text = b".".join(parts)
+    return raw_text(json.dumps(header, default=str), json.dumps(body, default=str), key)
+
+
+def raw_text(header: str, body: str, key: bytes | None = SECRET.encode()) -> str:
+    text = b".".join([base64.urlsafe_b64encode(part.encode()).rstrip(b"=") for part in (header, body)])
     mac = b"" if key is None else hmac.new(key, text, hashlib.sha256).digest()
     return (text + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
 
@@ -90,9 +95,9 @@ BAD: dict[str, Any] = {
     "many dots": lambda: "." * 5000,
     "an array": lambda: raw([], plain_claims(), SECRET.encode()),  # type: ignore[arg-type]
     "claims that are an array": lambda: raw({"alg": "HS256"}, [], SECRET.encode()),  # type: ignore[arg-type]
-    "an expiry that is text": lambda: raw({"alg": "HS256"}, {"sub": A, "exp": "soon"}, SECRET.encode()),
-    "an expiry without end": lambda: raw({"alg": "HS256"}, {"sub": A, "exp": float("inf")}, SECRET.encode()),
-    "an expiry beyond time": lambda: raw({"alg": "HS256"}, {"sub": A, "exp": 1e300, "nbf": 1e300}, SECRET.encode()),
+    "deep claims": lambda: raw_text('{"alg": "HS256"}', f'{{"sub": "a", "exp": {"[" * 2500}{"]" * 2500}}}'),
+    "a deep header": lambda: raw_text("[" * 2500 + "]" * 2500, "{}"),
+    "an expiry of 5,000 digits": lambda: raw_text('{"alg": "HS256"}', f'{{"sub": "a", "exp": {"9" * 5000}}}'),
     "a key id that is a list": lambda: raw({"alg": "HS256", "kid": []}, plain_claims(), SECRET.encode()),
 }
 
@@ -108,6 +113,80 @@ async def test_a_changed_one_is_refused(sqlite_world: World) -> None:
     for at in range(0, len(text) - 2, 7):  # the last character may hold bits that mean nothing
         changed = text[:at] + ("A" if text[at] != "A" else "B") + text[at + 1 :]
         assert await status(sqlite_world, changed) == 401, at
+
+
+NO_TIMES = [
+    1e15, 1e12, 253_402_300_800, 10**30, 10**4000, 1e300, -1, -1e9, -1e300, float("nan"), float("inf"), float("-inf"),
+    True, False, None, "", "soon", "1e15", "99999999999", "1.5", [], [99_999_999_999], {}, {"a": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
+@pytest.mark.parametrize("value", NO_TIMES, ids=lambda value: repr(value)[:20])
+async def test_a_time_that_is_none_is_refused_and_named(sqlite_world: World, name: str, value: Any) -> None:
+    text = raw({"alg": "HS256"}, {**plain_claims(), name: value}, SECRET.encode())
+    answer = await sqlite_world.get(Who("x", bearer(text)), ME)
+    problem = is_problem(answer, 401, None if (name, value) == ("exp", None) else "bad_claim")
+    assert problem.get("field", "exp") == name
+
+
+LAST = 253_402_214_400  # the last day of the year 9999
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ({"exp": LAST}, 200), ({"exp": LAST - 0.5}, 200), ({"nbf": 0, "iat": 0}, 200), ({"exp": 0}, 401),
+        ({"exp": 0.0}, 401), ({"nbf": LAST}, 401), ({"iat": LAST}, 401), ({"nbf": 0, "iat": LAST}, 401),
+    ],
+)  # fmt: skip
+async def test_times_that_are_far_away_are_times(sqlite_world: World, times: dict[str, Any], wanted: int) -> None:
+    assert await status(sqlite_world, raw({"alg": "HS256"}, plain_claims() | times, SECRET.encode())) == wanted
+
+
+def strange_claims() -> list[dict[str, Any]]:
+    """Sets of claims, each of which somebody could have signed."""
+    times = st.one_of(st.sampled_from(NO_TIMES), st.integers(), st.floats(), st.just(plain_claims()["exp"]))
+    leaves = st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.sampled_from(["\ud800", "\0"])
+    )
+    anything = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+    known = {"exp": times, "nbf": times, "iat": times, "sub": st.just(A) | anything}
+    more = dict.fromkeys(("id", "aud", "iss", "jti", "role", "team", "superuser", "kid"), anything)
+    made: list[dict[str, Any]] = []
+
+    @settings(max_examples=400, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.fixed_dictionaries({}, optional={**known, **more}), st.booleans())
+    def collect(claims: dict[str, Any], is_valid: bool) -> None:
+        made.append(claims | plain_claims() if is_valid else claims)
+
+    collect()
+    return made
+
+
+async def test_no_claims_that_were_signed_break_anything(sqlite_world: World) -> None:
+    """Whoever has the secret makes mistakes: then they are told so. It is never our error."""
+    rule = "scope = @request.auth.team || priority > @request.auth.exp || scope_id = @request.auth.id"
+    await sqlite_world.change_settings(manage_rule=rule)
+    job_id = await sqlite_world.enqueue(A)
+    statuses = set()
+    for one in strange_claims():
+        who = Who("x", bearer(raw({"alg": "HS256"}, one, SECRET.encode())))
+        for method, path in (("GET", "/api/jobs"), ("POST", f"/api/jobs/{job_id}/token")):
+            answer = await sqlite_world.call(who, method, path)
+            assert answer.status_code < 500, (one, answer.text)
+            statuses.add(answer.status_code)
+    assert {200, 401} <= statuses
+
+
+async def test_a_token_for_another_audience_is_refused_though_none_is_set(sqlite_world: World) -> None:
+    """Else one that the same secret has signed for another service would be good here."""
+    for audience in ("web", ["web"], ["web", "jobs"], "jobs"):
+        answer = await sqlite_world.get(Who("x", bearer(signed(aud=audience))), ME)
+        problem = is_problem(answer, 401, "wrong_audience")
+        assert "jwt_audience" in problem["detail"]
+    assert await status(sqlite_world, signed()) == 200
+    assert await status(sqlite_world, signed(aud=[])) == 200  # it names none
 
 
 async def test_it_is_refused_if_no_secret_is_set(sqlite_world: World) -> None:

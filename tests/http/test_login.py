@@ -2,17 +2,22 @@
 
 import asyncio
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from rowlock import Jobs
 from rowlock.access import passwords, secrets, sessions, superusers, tokens
-from rowlock.http.sessions import Attempts
+from rowlock.http import attempts
+from rowlock.http.attempts import ACCOUNT, ADDRESS, PAIR, Attempts, Bound
+from rowlock.http.problems import Problem
 from rowlock.stores.records import Write
 from tests.http.harness import ANYONE, BOSS, PASSWORD, REAL_HASHER, Place, Who, World, is_problem
+from tests.runtime.waiting import until_true
 
 LOGIN, SETUP, ME = "/api/auth/login", "/api/auth/setup", "/api/auth/me"
 COOKIE = re.compile(r"rowlock_session=(rls_([0-9A-Za-z]{12})_[0-9A-Za-z]{49});")
@@ -128,13 +133,19 @@ async def test_a_login_without_its_fields_is_refused(sqlite_world: World, body: 
 # ── How often ──
 
 
-async def guess(world: World, email: str = BOSS) -> httpx.Response:
-    return await log_in(world, email, "not the password")
+async def guess(world: World, email: str = BOSS, **more: Any) -> httpx.Response:
+    return await log_in(world, email, "not the password", **more)
+
+
+def stop_the_clock(world: World) -> None:
+    """However slow this machine is, nothing is forgotten and no wait ends."""
+    world.api.attempts = Attempts(lambda: 0.0)
 
 
 async def test_whoever_guesses_must_wait_for_longer_and_longer(world: World) -> None:
-    statuses = [(await guess(world)).status_code for _ in range(Attempts.FREE + 1)]
-    assert statuses == [401] * Attempts.FREE + [429]
+    stop_the_clock(world)
+    statuses = [(await guess(world)).status_code for _ in range(PAIR.free + 1)]
+    assert statuses == [401] * PAIR.free + [429]
     refused = await log_in(world)  # also with the right password
     assert is_problem(refused, 429, "too_many_logins")
     assert int(refused.headers["retry-after"]) >= 1
@@ -142,31 +153,192 @@ async def test_whoever_guesses_must_wait_for_longer_and_longer(world: World) -> 
 
 async def test_guesses_at_the_same_moment_count_as_well(world: World) -> None:
     answers = await asyncio.gather(*(guess(world) for _ in range(20)))
-    assert sum(answer.status_code == 401 for answer in answers) <= Attempts.FREE
+    assert sum(answer.status_code == 401 for answer in answers) <= PAIR.free
 
 
 async def test_the_name_of_an_account_is_the_same_in_capitals(sqlite_world: World) -> None:
-    for n in range(Attempts.FREE):
+    stop_the_clock(sqlite_world)
+    for n in range(PAIR.free):
         await guess(sqlite_world, BOSS.upper() if n % 2 else BOSS)
     is_problem(await guess(sqlite_world, BOSS.title()), 429)
 
 
 async def test_an_address_that_tries_many_accounts_must_wait_too(sqlite_world: World) -> None:
-    statuses = {(await guess(sqlite_world, f"user{n}@example.com")).status_code for n in range(Attempts.FREE * 10 + 1)}
-    assert statuses == {401, 429}
+    stop_the_clock(sqlite_world)
+    statuses = [(await guess(sqlite_world, f"user{n}@example.com")).status_code for n in range(ADDRESS.free + 1)]
+    assert statuses == [401] * ADDRESS.free + [429]
+    assert (await guess(sqlite_world, client="192.0.2.7")).status_code == 401
 
 
-async def test_who_is_refused_may_not_stand_in_the_way_of_others(sqlite_world: World) -> None:
-    for _ in range(Attempts.FREE + 1):
-        await guess(sqlite_world, "other@example.com")
-    assert (await log_in(sqlite_world)).status_code == 200
+async def test_an_account_at_which_many_addresses_guess_must_wait_too(sqlite_world: World) -> None:
+    stop_the_clock(sqlite_world)
+    statuses = [(await guess(sqlite_world, client=f"192.0.2.{n}")).status_code for n in range(ACCOUNT.free + 1)]
+    assert statuses == [401] * ACCOUNT.free + [429]
+    assert (await guess(sqlite_world, "other@example.com", client="192.0.2.7")).status_code == 401
 
 
-async def test_what_is_remembered_of_guesses_has_a_bound(sqlite_world: World) -> None:
-    attempts = Attempts()
-    for n in range(Attempts._KEPT + 100):
-        attempts.failed([(f"user{n}@example.com", "10.0.0.1")])
-    assert len(attempts._failed) == Attempts._KEPT
+async def test_addresses_of_one_subscriber_are_one(sqlite_world: World) -> None:
+    stop_the_clock(sqlite_world)
+    statuses = [(await guess(sqlite_world, client=f"2001:db8::{n}")).status_code for n in range(PAIR.free + 1)]
+    assert statuses == [401] * PAIR.free + [429]
+
+
+async def test_who_guesses_locks_nobody_else_out(sqlite_world: World) -> None:
+    """Not others behind the same proxy, and not the owner of the account elsewhere."""
+    stop_the_clock(sqlite_world)
+    for n in range(60):
+        await guess(sqlite_world, f"user{n}@example.com", client="192.0.2.1")
+        await guess(sqlite_world, client="192.0.2.1")
+    is_problem(await log_in(sqlite_world, client="192.0.2.1"), 429)
+    assert (await log_in(sqlite_world, client="192.0.2.2")).status_code == 200
+    await sqlite_world.superuser("second@example.com")
+    assert (await log_in(sqlite_world, "second@example.com", client="192.0.2.1")).status_code == 200
+
+
+async def test_who_has_logged_in_from_there_before_is_not_locked_out_by_many(sqlite_world: World) -> None:
+    """Neither by guesses from many addresses, nor by many guesses behind the same proxy."""
+    stop_the_clock(sqlite_world)
+    assert (await log_in(sqlite_world, client="192.0.2.1")).status_code == 200
+    for n in range(ACCOUNT.free):
+        await guess(sqlite_world, client=f"192.0.3.{n}")
+    for n in range(ADDRESS.free):
+        await guess(sqlite_world, f"user{n}@example.com", client="192.0.2.1")
+    is_problem(await log_in(sqlite_world, client="192.0.4.1"), 429)
+    is_problem(await guess(sqlite_world, "new@example.com", client="192.0.2.1"), 429)
+    for _ in range(3):
+        assert (await log_in(sqlite_world, client="192.0.2.1")).status_code == 200
+
+
+async def test_an_account_of_ones_own_is_no_way_to_guess_without_end(sqlite_world: World) -> None:
+    stop_the_clock(sqlite_world)
+    refused = 0
+    for n in range(ADDRESS.free + 20):
+        if n % 4 == 0:
+            assert (await log_in(sqlite_world)).status_code == 200
+        refused += (await guess(sqlite_world, f"user{n}@example.com")).status_code == 429
+    assert refused == 20
+
+
+DAY = 86_400
+GUESSERS: dict[str, tuple[Callable[[int], tuple[str, str]], Bound]] = {
+    "one account from one address": (lambda n: (BOSS, "192.0.2.1"), PAIR),
+    "one account from wherever": (lambda n: (BOSS, str(n)), ACCOUNT),
+    "many accounts from one address": (lambda n: (str(n), "192.0.2.1"), ADDRESS),
+    "one after the other from one address": (lambda n: (str(n % 3000), "192.0.2.1"), ADDRESS),
+}
+
+
+@pytest.mark.parametrize("kind", GUESSERS)
+def test_a_day_of_guessing_is_bounded(kind: str) -> None:
+    """Whoever tries again as soon as it is allowed gets so many guesses, and no more."""
+    target, bound = GUESSERS[kind]
+    clock, guesses = [0.0], 0
+    counted = Attempts(lambda: clock[0])
+    while clock[0] < DAY:
+        email, address = target(guesses)
+        try:
+            counted.begin(address, email)
+            guesses += 1
+        except Problem as problem:
+            clock[0] += float(problem.headers["retry-after"])
+    assert DAY / bound.seconds <= guesses <= bound.free + DAY / bound.seconds + 20
+
+
+def test_typing_wrong_now_and_then_is_forgotten() -> None:
+    clock = [0.0]
+    counted = Attempts(lambda: clock[0])
+    for _ in range(1000):  # behind a proxy that nobody has named, for months
+        clock[0] += ADDRESS.seconds
+        for email in (BOSS, "other@example.com"):
+            counted.begin("192.0.2.1", email)
+            counted.succeeded("192.0.2.1", email)
+        counted.begin("192.0.2.1", f"{clock[0]}@example.com")
+    for _ in range(50):  # an account
+        clock[0] += PAIR.seconds
+        counted.begin("192.0.2.2", BOSS)
+
+
+async def test_what_is_remembered_of_guesses_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "_KEPT", 10)
+    counted = Attempts()
+    for n in range(100):
+        counted.begin(f"192.0.2.{n}", f"user{n}@example.com")
+        counted.succeeded(f"192.0.3.{n}", f"user{n}@example.com")
+    assert [len(one) for one in (counted._pairs, counted._accounts, counted._addresses, counted._known)] == [10] * 4
+
+
+async def test_only_so_many_wait_for_the_check_of_a_password(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a core for a while: two at a time, and nobody's flood makes others wait for minutes."""
+    go, checking = asyncio.Event(), list[int]()
+    is_right = passwords.is_right
+
+    async def slow(password: str, stored: str | None) -> bool:
+        checking.append(1)
+        await go.wait()
+        return await is_right(password, stored)
+
+    monkeypatch.setattr(passwords, "is_right", slow)
+    tries = [
+        asyncio.create_task(guess(sqlite_world, f"user{n}@example.com", client=f"192.0.2.{n % 7}")) for n in range(100)
+    ]
+    await until_true(lambda: sum(task.done() for task in tries) == 50)
+    assert {task.result().status_code for task in tries if task.done()} == {429}
+    assert len(checking) == 2
+    go.set()
+    statuses = [answer.status_code for answer in await asyncio.gather(*tries)]
+    assert (statuses.count(401), statuses.count(429)) == (50, 50)
+
+
+async def test_one_address_does_not_have_all_places_of_those_who_wait(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "MOST_OF_ONE", 3)
+    answers = await asyncio.gather(
+        *(guess(sqlite_world, f"user{n}@example.com", client="192.0.2.1") for n in range(30)),
+        log_in(sqlite_world, client="192.0.2.2"),
+    )
+    assert [answer.status_code for answer in answers].count(429) == 27
+    assert answers[-1].status_code == 200
+
+
+# ── Behind a proxy ──
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "trusted_proxies" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("x-forwarded-for", "203.0.113.9, 10.0.0.9"), ("forwarded", "for=203.0.113.9;proto=https")]
+)
+async def test_a_proxy_that_is_not_trusted_is_said_once(
+    sqlite_world: World, caplog: pytest.LogCaptureFixture, name: str, value: str
+) -> None:
+    for client in ("192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.1"):
+        await sqlite_world.get("anonymous", ME, headers={name: value}, client=client)
+    await sqlite_world.get("anonymous", ME, client="192.0.2.3")
+    told = warnings(caplog)
+    assert [line.split()[0] for line in told] == ["192.0.2.1", "192.0.2.2"]
+    assert f"the header {name}" in told[0]
+    assert "--trusted-proxy 192.0.2.1" in told[0]
+    for n in range(100):  # anyone can send such a header
+        await sqlite_world.get("anonymous", ME, headers={name: value}, client=f"198.51.100.{n}")
+    assert len(warnings(caplog)) == 20
+
+
+async def test_behind_a_trusted_proxy_each_client_counts_by_itself(
+    sqlite_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop_the_clock(sqlite_world)
+    api: Any = sqlite_world.api
+    behind: Any = {"api": ProxyHeadersMiddleware(api, trusted_hosts=["10.0.0.1"]), "client": "10.0.0.1"}
+    one, other = {"x-forwarded-for": "203.0.113.9"}, {"x-forwarded-for": "203.0.113.10"}
+    statuses = [(await guess(sqlite_world, headers=one, **behind)).status_code for _ in range(PAIR.free + 1)]
+    assert statuses == [401] * PAIR.free + [429]
+    assert (await log_in(sqlite_world, headers=other, **behind)).status_code == 200
+    assert warnings(caplog) == []
 
 
 # ── Sessions ──

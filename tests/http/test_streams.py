@@ -2,20 +2,29 @@
 
 import asyncio
 import random
+import socket
+import sys
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
 import pytest
 
 from rowlock.access import tokens
+from rowlock.config import ServerSettings
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.errors import StoreUnavailable
-from rowlock.http import live, streams
+from rowlock.http import live, places, streams
+from rowlock.http.server import bind
 from rowlock.stores.base import Progress
-from tests.http.harness import A, B, Server, World, is_problem
+from rowlock.stores.postgres import store as postgres_store
+from rowlock.stores.sqlite import reading as sqlite_reading
+from tests.http.harness import A, B, Server, Who, World, bearer, is_problem, user_token
 from tests.http.reader import Reader, reading
 from tests.runtime.waiting import until, until_true
 from tests.stores.harness import claim_by, settlement
+
+ONCE = "/api/events?seconds=0"
 
 
 @pytest.fixture(autouse=True)
@@ -197,8 +206,79 @@ async def test_one_reader_for_all_who_look_at_the_same(world: World, monkeypatch
         assert len(asked) <= quiet + 1
     for one in readers:
         await one.__aexit__(None, None, None)
-    assert len(world.api.live) == 0
+    assert len(world.api.places) == 0
     assert world.api.live._views == {}
+
+
+RULES = [
+    "scope_id = @request.auth.id",
+    "scope = 'team' && scope_id = @request.auth.id",
+    "scope_id = @request.auth.id || (scope_id = @request.auth.id && topic = 'mail')",
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("query", ["topic=mail", "topic=mail&topic=bills&status=pending&status=cancelled", ""])
+async def test_those_whom_a_rule_shows_their_own_jobs_are_read_together(
+    world: World, monkeypatch: pytest.MonkeyPatch, rule: str, query: str
+) -> None:
+    """Looked up one by one, hundreds of them would hear of a change after many seconds."""
+    await world.change_settings(manage_rule=rule)
+    store = type(await world.store())
+    newest_of_scopes, together = store.newest_of_scopes, list[int]()
+
+    async def counted(self: Any, filters: Any, limit: int) -> Any:
+        together.append(len(filters))
+        return await newest_of_scopes(self, filters, limit)
+
+    async def one_by_one(self: Any, filters: Any, limit: int) -> Any:
+        raise AssertionError("each is looked up by itself")
+
+    monkeypatch.setattr(store, "newest_of_scopes", counted)
+    monkeypatch.setattr(store, "newest", one_by_one)
+    users = [f"user-{n}" for n in range(10)]
+    async with AsyncExitStack() as stack:
+        readers = {}
+        for user in users:
+            who = Who(user, bearer(user_token(user)), "user", id=user)
+            readers[user] = await stack.enter_async_context(reading(world, who, f"{query}&limit=5&stats=false"))
+        ids = {}
+        for user in users:
+            ids[user] = [await world.enqueue(user, scope="team") for _ in range(3)]
+            await world.enqueue(user, scope="team", topic="other")
+        await world.jobs.cancel(ids["user-3"][0])
+        shown = {user: dict.fromkeys(own, "pending") for user, own in ids.items()}
+        shown["user-3"][ids["user-3"][0]] = "cancelled"
+        await until_true(lambda: all(shown[user].items() <= readers[user].statuses.items() for user in users))
+        assert max(together) == len(users)
+        if query:
+            assert all(readers[user].statuses == shown[user] for user in users)
+        assert all(other[0] not in readers["user-0"].text for user, other in ids.items() if user != "user-0")
+
+
+async def test_a_rule_that_hides_some_of_ones_own_shows_older_ones_instead(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read together is not enough then. Nor is it if there are very many jobs of other topics."""
+    monkeypatch.setattr(sqlite_reading, "OWN_WINDOW", 2)
+    monkeypatch.setattr(postgres_store, "OWN_WINDOW", 2)
+    await world.change_settings(manage_rule="scope = 'team' && scope_id = @request.auth.id")
+    old = [await world.enqueue(A, scope="team") for _ in range(3)]
+    for topic in ("mail", "other"):
+        for _ in range(3):
+            await world.enqueue(A, scope="own", topic=topic)
+    async with (
+        reading(world, "user A", "topic=mail&limit=2&stats=false") as of_topic,
+        reading(world, "user A", "limit=2&stats=false") as own,
+    ):
+        await until_true(lambda: of_topic.jobs.keys() == own.jobs.keys() == {*old[1:]})
+        store = await world.store()
+        await store.claim(claim_by("w1", "mail", limit=20))
+        held = (await store.get([old[2]]))[old[2]]
+        await store.settle([settlement(held, Completed({}))])
+        await until_true(lambda: of_topic.statuses[old[2]] == own.statuses[old[2]] == "completed")
+        await store.delete([old[2]], by="test")
+        await until_true(lambda: of_topic.jobs.keys() == own.jobs.keys() == {*old[:2]})
 
 
 # ── Who may ──
@@ -262,16 +342,131 @@ async def test_what_is_redacted_is_not_streamed_either(world: World) -> None:
         assert (await world.get("admin token", f"/api/events?seconds=0&{query}")).status_code == 200
 
 
+def is_refused(answer: httpx.Response, code: str) -> None:
+    assert is_problem(answer, 429, code)
+    assert answer.headers["retry-after"] == "5"
+
+
 async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has all the streams, and superusers find a place when all others are taken."""
     world = sqlite_world
     await world.change_settings(manage_rule="scope_id = @request.auth.id")
-    monkeypatch.setattr(live, "MOST_BY_RULE", 1)
-    async with reading(world, "user A"), reading(world, "user B"), reading(world, "read token"):
-        answer = await world.get("user A", "/api/events?seconds=0")
-        assert is_problem(answer, 429)
-        assert answer.headers["retry-after"] == "5"
-        monkeypatch.setattr(live, "MOST", 3)
-        assert is_problem(await world.get("read token", "/api/events?seconds=0"), 429)
+    for name, value in {"MOST_BY_RULE": 1, "MOST_OF_ONE": 2, "MOST": 6, "RESERVED": 2}.items():
+        monkeypatch.setattr(places, name, value)
+    async with reading(world, "user A"), reading(world, "user B"):
+        is_refused(await world.get("user A", ONCE), "too_many_streams")
+        async with reading(world, "read token"), reading(world, "read token"):
+            is_refused(await world.get("read token", ONCE), "too_many_streams")
+            for who in ("manage token", "admin token"):
+                is_refused(await world.get(who, ONCE), "streams_taken")
+            async with reading(world, "superuser"), reading(world, "read-only superuser"):
+                is_refused(await world.get("superuser", ONCE), "streams_taken")
+        assert (await world.get("read token", ONCE)).status_code == 200
+    assert len(world.api.places) == 0
+
+
+async def test_one_token_does_not_take_all_streams(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not if all come at the same moment. With the real bounds."""
+    world = sqlite_world
+    give = asyncio.Event()
+    admit = type(world.api).admit
+
+    async def at_once(*arguments: Any) -> Any:
+        call = await admit(*arguments)
+        await give.wait()
+        return call
+
+    monkeypatch.setattr(type(world.api), "admit", at_once)
+    async with AsyncExitStack() as stack:
+        tries = [stack.enter_async_context(reading(world, "read token", "stats=false")) for _ in range(300)]
+        opening = asyncio.gather(*tries)
+        give.set()
+        opened = [reader for reader in await opening if reader.status == 200]
+        assert len(opened) == len(world.api.places) == 200
+
+
+async def test_a_users_job_tokens_have_the_users_places(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = sqlite_world
+    await world.change_settings(manage_rule="scope_id = @request.auth.id")
+    monkeypatch.setattr(places, "MOST_BY_RULE", 2)
+    job_id = await world.enqueue(A)
+    made = {}
+    for maker in ("user A", "read token"):
+        text = (await world.post(maker, f"/api/jobs/{job_id}/token")).json()["token"]
+        made[maker] = Who(f"for one job, by {maker}", bearer(text))
+    async with reading(world, "user A"), reading(world, made["user A"]):
+        for who in ("user A", made["user A"]):
+            is_refused(await world.get(who, ONCE), "too_many_streams")
+        async with reading(world, made["read token"]), reading(world, made["read token"]):
+            is_refused(await world.get(made["read token"], ONCE), "too_many_streams")
+        assert (await world.get("read token", ONCE)).status_code == 200
+
+
+async def test_of_those_who_say_nothing_each_address_has_its_places(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a subscriber's IPv6 addresses are one."""
+    world = sqlite_world
+    await world.change_settings(manage_rule="true")
+    monkeypatch.setattr(places, "MOST_BY_RULE", 1)
+    for one, same, other in (
+        ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+        ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"),
+        ("::ffff:192.0.2.1", "192.0.2.1", "::ffff:192.0.2.3"),
+    ):
+        async with reading(world, "anonymous", client=one):
+            async with reading(world, "anonymous", "seconds=0", client=same) as refused:
+                assert refused.status == 429
+            async with reading(world, "anonymous", "seconds=0", client=other) as reader:
+                assert reader.status == 200
+
+
+async def test_who_hangs_up_has_no_place_any_more(sqlite_world: World) -> None:
+    """Also while something is being written to them that they don't read; and who only asks for the head has none."""
+    world = sqlite_world
+    await world.enqueue(A)
+    async with reading(world, "read token") as reader:
+        await until_true(lambda: bool(reader.events))
+        reader.gate.clear()
+        await world.enqueue(A)
+        await until_true(lambda: reader.is_stuck)
+        assert len(world.api.places) == 1
+        reader.hang_up()
+        await until_true(lambda: len(world.api.places) == 0)
+    assert (await world.call("read token", "HEAD", "/api/events")).status_code == 200
+    assert len(world.api.places) == 0
+
+
+async def test_a_connection_that_breaks_before_the_stream_begins_leaves_no_place(sqlite_world: World) -> None:
+    async def broken(message: Any) -> None:
+        raise OSError("the connection is gone")
+
+    scope = {"type": "http", "method": "GET", "path": "/api/events", "query_string": b"", "scheme": "http"}
+    headers = {"host": "localhost", **sqlite_world.who["read token"].headers}
+    listed = [(name.encode(), value.encode()) for name, value in headers.items()]
+    with pytest.raises(OSError, match="is gone"):
+        await sqlite_world.api({**scope, "headers": listed, "client": ("127.0.0.1", 1)}, asyncio.Future, broken)
+    assert len(sqlite_world.api.places) == 0
+
+
+async def test_a_real_client_that_vanishes_leaves_its_place(sqlite_world: World) -> None:
+    with Server.running(sqlite_world.place.url) as server:
+        headers = dict(sqlite_world.who["read token"].headers)
+        async with (
+            httpx.AsyncClient(headers=headers, timeout=30) as client,
+            client.stream("GET", f"{server.url}/api/events") as answer,
+        ):
+            await anext(answer.aiter_lines())
+            assert len(server.app.places) == 1
+        await until_true(lambda: len(server.app.places) == 0)
+
+
+def test_connections_whose_client_is_silent_are_closed() -> None:
+    """One that lost its power closes nothing: the system has to find out. Connections have what their listener has."""
+    with bind(ServerSettings(port=0)) as bound, socket.create_connection(bound.getsockname()), bound.accept()[0] as own:
+        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if sys.platform == "linux":
+            assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
 @pytest.mark.parametrize(

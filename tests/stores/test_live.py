@@ -4,9 +4,13 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.stores.base import Beat, Progress
+from rowlock.stores.postgres import store as postgres_store
 from rowlock.stores.reading import Filter, State
+from rowlock.stores.sqlite import reading as sqlite_reading
 from tests.stores.harness import Harness, claim_by, settlement
 
 NOBODY = "0190e3d0-0000-7000-8000-000000000000"
@@ -50,15 +54,40 @@ async def test_newest_is_the_beginning_of_the_list(store: Harness) -> None:
     assert await store.store.newest([], 5) == []
 
 
+OWN = [
+    Filter(scope_id=scope_id, topics=topics, statuses=statuses)
+    for scope_id, topics, statuses in itertools.product(
+        ("b", "nobody", "a"),
+        ([], ["mail"], ["bills", "none"], ["none"]),
+        ([], ["pending"], ["completed"], ["failed", "completed", "processing"]),
+    )
+]
+
+
 async def test_everyones_own_newest(store: Harness) -> None:
     await fill(store)
     for limit in (1, 4, 200):
-        wanted = [
-            [job.id for job in (await store.store.list(Filter(scope_id=one), limit=limit)).items]
-            for one in ("b", "nobody", "a")
-        ]
-        assert await store.store.newest_of_scopes(["b", "nobody", "a"], limit) == wanted
+        wanted = [[job.id for job in (await store.store.list(one, limit=limit)).items] for one in OWN]
+        assert await store.store.newest_of_scopes(OWN, limit) == wanted
     assert await store.store.newest_of_scopes([], 3) == []
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 5])
+async def test_of_a_scope_with_many_other_jobs_it_is_said_if_not_enough_was_looked_at(
+    store: Harness, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """What is told is right, and what can't be known is not told."""
+    await fill(store)
+    for module in (sqlite_reading, postgres_store):
+        monkeypatch.setattr(module, "OWN_WINDOW", window)
+    told = []
+    for limit in (1, 4):
+        wanted = [[job.id for job in (await store.store.list(one, limit=limit)).items] for one in OWN]
+        for one, ids, all_ids in zip(OWN, await store.store.newest_of_scopes(OWN, limit), wanted, strict=True):
+            assert ids is None or ids == all_ids, one
+            told.append(ids is not None)
+    assert not all(told)
+    assert any(told)
 
 
 async def test_a_mark_changes_with_every_write_and_with_nothing_else(store: Harness) -> None:

@@ -23,8 +23,8 @@ _IMPLIED = {"manage": ("read", "cancel"), "admin": SCOPES}
 
 class Identity(Struct, frozen=True, kw_only=True):
     """`claims` is what rules see as @request.auth. `scopes` go beyond the rules: who has them needs none. `topics`: of
-    a token that is for some only; None: for all. `job`: of a token that is for one job. `expires_at`: of the
-    credential. `read_only` changes nothing, whatever the rules say."""
+    a token that is for some only; None: for all. `job`: of a token that is for one job, and `maker` who made it, as
+    the audit has it. `expires_at`: of the credential. `read_only` changes nothing, whatever the rules say."""
 
     kind: Literal["anonymous", "superuser", "token", "user"]
     id: str = ""
@@ -33,6 +33,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     scopes: frozenset[str] = frozenset()
     topics: tuple[str, ...] | None = None
     job: str | None = None
+    maker: str = ""
     expires_at: datetime | None = None
     read_only: bool = False
 

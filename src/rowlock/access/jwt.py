@@ -26,9 +26,20 @@ log = logging.getLogger("rowlock")
 SHORTEST_SECRET = 32
 LONGEST_TOKEN = 8192
 _LEEWAY = 30  # seconds that clocks may be apart
+_LAST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 _FRESH = 600.0  # seconds for which a key set is taken as it is …
 _AGAIN = 10.0  # … and after which it may be read again because of a key that is not in it
 _LARGEST_SET = 1 << 20
+
+
+class BadClaim(Exception):
+    """The signature is right, but a claim can't be taken. For the caller, who has signed it or had it signed."""
+
+    def __init__(self, claim: str, code: str, problem: str) -> None:
+        self.claim = claim
+        self.code = code
+        self.problem = problem
+        super().__init__(f"{claim}: {problem}")
 
 
 class Verifier:
@@ -55,7 +66,7 @@ class Verifier:
         self._audience = audience
 
     async def identify(self, text: str) -> Identity | None:
-        """None: it is not valid."""
+        """None: it is not valid. BadClaim: the application's tokens are not as they have to be."""
         if len(text) > LONGEST_TOKEN:
             return None
         try:
@@ -68,15 +79,28 @@ class Verifier:
                 algorithms=["HS256"] if self._set is None else ["RS256", "ES256"],
                 issuer=self._issuer,
                 audience=self._audience,
-                leeway=_LEEWAY,
-                options={"require": ["exp", "sub"], "verify_aud": self._audience is not None},
+                options={"require": ["exp", "sub"], "verify_exp": False, "verify_nbf": False, "verify_iat": False},
             )
-        except (self._jwt.PyJWTError, ValueError, TypeError):
+        except self._jwt.InvalidAudienceError:
+            what = "is not what jwt_audience says" if self._audience else "is given, but jwt_audience is not set here"
+            raise BadClaim("aud", "wrong_audience", f"{what}: the token is for another service") from None
+        except (self._jwt.PyJWTError, ValueError, TypeError, RecursionError):
             return None
         name = claims["sub"]
-        if not isinstance(name, str) or not is_name(name):
+        if not is_valid_at(time.time(), claims) or not isinstance(name, str) or not is_name(name):
             return None
-        return user({**claims, "id": name}, expires_at=datetime.fromtimestamp(float(claims["exp"]), UTC))
+        return user({**claims, "id": name}, expires_at=datetime.fromtimestamp(claims["exp"], UTC))
+
+
+def is_valid_at(now: float, claims: Mapping[str, Any]) -> bool:
+    """False if it has expired, or is not valid yet. The library takes texts for times, and fails at some numbers."""
+    for name in ("exp", "nbf", "iat"):
+        moment = claims.get(name, now)
+        is_number = isinstance(moment, int | float) and not isinstance(moment, bool)
+        if not is_number or not 0 <= moment <= _LAST:  # NaN is not either
+            raise BadClaim(name, "bad_claim", "must be a number: seconds since 1970, before the year 10000")
+    is_over = claims["exp"] <= now - _LEEWAY
+    return not is_over and max(claims.get("nbf", 0), claims.get("iat", 0)) <= now + _LEEWAY
 
 
 class KeySet:

@@ -20,6 +20,10 @@ MOST_TOPICS = 100
 _TOUCH = timedelta(minutes=1)  # how exact `last_used` is: not every request writes
 
 
+class Changed(Exception):
+    """Another revision was there of what is written with a token."""
+
+
 class Token(Struct, frozen=True):
     """What is known of it; its text is not."""
 
@@ -52,6 +56,7 @@ def identity(token: Token) -> Identity:
         scopes=with_implied(frozenset(token.scopes)),
         topics=token.topics,
         job=token.job,
+        maker="" if token.job is None else token.created_by,
         expires_at=token.expires_at,
     )
 
@@ -66,8 +71,9 @@ async def create(
     topics: Sequence[str] | None = None,
     job: str | None = None,
     expires_at: datetime | None = None,
+    beside: Sequence[Write] = (),
 ) -> tuple[Token, str]:
-    """The token, and its text, which nobody can tell again."""
+    """The token, and its text, which nobody can tell again. `beside`: is written with it, or neither is: Changed."""
     given = tuple(dict.fromkeys(scopes))
     if not given:
         raise InvalidInput("scopes", "empty", f"name at least one of {', '.join(SCOPES)}")
@@ -87,10 +93,9 @@ async def create(
         "topics": None if only is None else list(only), "job": job, "by": by, "used": None,
     }  # fmt: skip
     told = {"token": issued.id, **{key: data[key] for key in ("name", "scopes", "topics", "job")}}
-    await store.write_records(
-        [Write(KIND, issued.id, data, revision=0, expires_at=until)],
-        Entry(by, "token.create", reason=reason, data=told),
-    )
+    writes = [Write(KIND, issued.id, data, revision=0, expires_at=until), *beside]
+    if not await store.write_records(writes, Entry(by, "token.create", reason=reason, data=told)):
+        raise Changed
     [record] = await store.records(KIND, [issued.id])
     return from_record(record), issued.text
 

@@ -99,5 +99,8 @@ def required(condition: Condition) -> dict[str, str]:
             for part in condition.parts:
                 found |= required(part)
             return found
+        case Some():  # what all of them require
+            each = [set(required(part).items()) for part in condition.parts]
+            return dict(set.intersection(*each)) if each else {}
         case _:
             return {}

@@ -34,6 +34,7 @@ from rowlock.http import (
     ui,
     workers,
 )
+from rowlock.http.attempts import Attempts, Hashing
 from rowlock.http.bulk_runner import BulkRunner
 from rowlock.http.call import Call, denied, needs
 from rowlock.http.counting import Counting
@@ -41,6 +42,7 @@ from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
 from rowlock.http.live import Live
+from rowlock.http.places import Places
 from rowlock.http.problems import Problem, from_error, internal
 from rowlock.http.reading import read_body, read_query
 from rowlock.http.request import Gone, Receive, Request, Send
@@ -82,7 +84,7 @@ class Api:
         self.jobs = jobs
         self.settings = settings or ApiSettings()
         self.table = Table(ROUTES)
-        self.attempts = sessions.Attempts()
+        self.attempts = Attempts()
         self._rooms: dict[asyncio.AbstractEventLoop, Room] = {}
         self._latest = Room(self.settings, jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -121,7 +123,7 @@ class Api:
             return self._latest
 
     @property
-    def hashing(self) -> asyncio.Semaphore:
+    def hashing(self) -> Hashing:
         return self._room.hashing
 
     @property
@@ -139,6 +141,10 @@ class Api:
     @property
     def live(self) -> Live:
         return self._room.live
+
+    @property
+    def places(self) -> Places:
+        return self._room.places
 
     @property
     def desk(self) -> Desk:
@@ -212,10 +218,14 @@ class Api:
         stream = None if scope["method"] == "HEAD" else response.stream
         if response.status not in (204, 304) and response.stream is None:
             headers.append((b"content-length", str(len(response.body)).encode()))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        if stream is not None:
-            await _flow(stream(), send, request_id)
-        await send({"type": "http.response.body", "body": body})
+        try:
+            await send({"type": "http.response.start", "status": response.status, "headers": headers})
+            if stream is not None:
+                await _flow(stream(), send, request_id)
+            await send({"type": "http.response.body", "body": body})
+        finally:
+            if response.ended is not None:
+                response.ended()
         if log.isEnabledFor(logging.INFO):
             who = passage.identity.by if passage.identity else "-"
             took = (time.perf_counter() - began) * 1000
@@ -235,6 +245,7 @@ class Api:
         if route.access.kind == "probe":
             return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters, route))
         self._doorkeeper.check_host(request)
+        self._doorkeeper.note_proxy(request)
         await self._enabled()
         passage.origin = self._doorkeeper.check_origin(request)
         call = await self.admit(route, request, parameters, passage)

@@ -50,8 +50,11 @@ class Call:
 
     @property
     def place(self) -> str:
-        """Whose place among those who wait."""
-        return self.by if self.identity.id else f"anonymous {self.request.client}"
+        """Whose place among those who wait. A user's job tokens have none beside the user's own."""
+        identity = self.identity
+        if identity.kind == "token":
+            return identity.maker if identity.maker.startswith("user ") else f"token {identity.id}"
+        return self.by if identity.id else f"anonymous {self.request.network}"
 
     async def again(self) -> Call:
         """As it would be now: settings, sessions and tokens change while a stream goes on."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from rowlock.access import secrets, sessions, superusers, tokens
 from rowlock.access.identity import ANONYMOUS, Identity, user
+from rowlock.access.jwt import BadClaim
 from rowlock.access.lookup import Lookup
 from rowlock.http.problems import Problem
 from rowlock.http.request import Request
@@ -23,6 +24,7 @@ log = logging.getLogger("rowlock.http")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CSRF_HEADER = "x-rowlock-csrf"
 _KEPT = 1000  # identities of tokens
+_PROXIES = 20  # of which is said that they are not trusted: anyone can send such a header
 _TOUCH = 60.0  # seconds between notes that a token or a session is in use
 
 
@@ -39,6 +41,7 @@ class Doorkeeper:
         self._known: dict[tuple[str, int], Identity] = {}  # by the token's id and revision: what it says is read once
         self._touched: dict[str, float] = {}  # when it is worth a write again
         self._hosts: set[str] = set()  # that were found good
+        self._proxies: set[str] = set()  # that are not trusted, and of which this was said
 
     # ── From where ──
 
@@ -51,6 +54,20 @@ class Doorkeeper:
             raise Problem(421, "wrong_host", "this server doesn't answer to that name", field="host")
         if len(self._hosts) < _KEPT:
             self._hosts.add(host)
+
+    def note_proxy(self, request: Request) -> None:
+        """Say once of each proxy that it is not trusted: everyone behind it has its address here, also for the bounds
+        of failed logins and of streams. Where the proxy is trusted, the server has put the client's in its place."""
+        for name in ("x-forwarded-for", "forwarded"):
+            told, address = request.headers.get(name), request.client
+            if told is None or address in told or address in self._proxies or len(self._proxies) >= _PROXIES:
+                continue
+            self._proxies.add(address)
+            log.warning(
+                "%s sends the header %s, but is not trusted: everyone behind it counts as one address. If it is your "
+                "proxy, name it in trusted_proxies (rowlock serve --trusted-proxy %s), and let it send X-Forwarded-For",
+                address, name, address,
+            )  # fmt: skip
 
     def check_origin(self, request: Request) -> str | None:
         """The foreign origin that may call, if it is one. A page of another origin that may not is refused, whatever
@@ -122,10 +139,16 @@ class Doorkeeper:
         if text.startswith(f"{secrets.KINDS['token']}_"):
             found = await self._token(secrets.read("token", text))
         else:
-            found = None if self._verifier is None else await self._verifier.identify(text)
+            found = await self._user(text)
         if found is None:
             raise _unauthenticated("this token is unknown, expired or revoked")
         return found
+
+    async def _user(self, text: str) -> Identity | None:
+        try:
+            return None if self._verifier is None else await self._verifier.identify(text)
+        except BadClaim as error:
+            raise _unauthenticated(str(error), error.code, error.claim) from None
 
     async def _token(self, shown: secrets.Shown | None) -> Identity | None:
         record = None if shown is None else await self._tokens.get(shown.id)
@@ -182,5 +205,5 @@ def _foreign() -> Problem:
     return Problem(403, "cross_origin", "pages of other origins may not call this", field="origin")
 
 
-def _unauthenticated(detail: str) -> Problem:
-    return Problem(401, "not_authenticated", detail, headers={"www-authenticate": 'Bearer error="invalid_token"'})
+def _unauthenticated(detail: str, code: str = "not_authenticated", field: str | None = None) -> Problem:
+    return Problem(401, code, detail, field=field, headers={"www-authenticate": 'Bearer error="invalid_token"'})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from rowlock.access import tokens
+from rowlock.access import job_tokens, tokens
 from rowlock.core.conditions import Condition, holds, required
 from rowlock.core.ids import check_id
 from rowlock.core.job import (
@@ -418,14 +418,16 @@ async def make_job_token(call: Call) -> Response:
         raise denied(call.identity, "you may not cancel this job, nor may a token that you make", field="cancel")
     store = await call.store()
     ends = await store.now() + timedelta(seconds=asked.seconds)
-    token, text = await tokens.create(
-        store,
-        f"job {job.id}",
-        ["manage"] if asked.manage else ["read", "cancel"] if asked.cancel else ["read"],
-        by=call.by,
-        job=job.id,
-        expires_at=ends if call.identity.expires_at is None else min(ends, call.identity.expires_at),
-    )
+    if call.identity.expires_at is not None:
+        ends = min(ends, call.identity.expires_at)
+    try:
+        scopes = ["manage"] if asked.manage else ["read", "cancel"] if asked.cancel else ["read"]
+        token, text = await job_tokens.create(store, job.id, scopes, maker=call.identity, expires_at=ends)
+    except job_tokens.TooMany as error:
+        of = "" if error.job is None else " for this job"
+        detail = f"{error.most} tokens that you made{of} are still good: use one of them, or wait {error.seconds} s"
+        again = {"retry-after": str(error.seconds)}
+        raise Problem(429, "too_many_tokens", detail, headers=again) from None
     return answer(token_body(token, text), 201)
 
 
@@ -481,7 +483,7 @@ ROUTES = [
     Route(
         method="POST", path="/api/jobs/{id}/token", access=SEE_JOBS, handler=make_job_token,
         summary="A short-lived token for this job alone", body=shapes.JobTokenBody, body_optional=True,
-        answers=(shapes.TokenBody,), status=201, errors=(404,),
+        answers=(shapes.TokenBody,), status=201, errors=(404, 429),
     ),
     Route(
         method="GET", path="/api/jobs/{id}/events", access=SEE_JOBS, handler=get_events, summary="A job's history",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -42,7 +41,6 @@ _LEARNED, _KNOWN = 20, 5000  # jobs that are read whole in one go, and that are 
 _SETTLED = 1.5  # seconds between two looks at jobs that have completed
 _FOLLOWED = 2000  # jobs of a view that are followed to their end when newer ones have taken their place
 _REMEMBERED = 5000  # jobs of a view whose end is kept for those who read slowly
-MOST, MOST_BY_RULE = 1000, 50  # streams at once: in this process, and of one who is let in by a rule alone
 
 _encode = msgspec.json.Encoder().encode
 Rows = Mapping[str, LiveJob]
@@ -151,12 +149,13 @@ class JobsView(View):
         self.filter = filter
         self.limit = limit
         asked = {name for name in filter.__struct_fields__ if given(filter, name)} - {"where"}
-        # With nothing but ids asked for it is known which jobs these are, and with nothing but one's own asked for they
-        # are quickly found: all such views are read together.
+        # With nothing but ids asked for it is known which jobs these are, and those of one scope_id are quickly found:
+        # all such views are read together.
         self.is_by_id = {"ids"} <= asked <= {"ids", "scope_id"}
-        own = condition is True or condition == Compared("scope_id", "=", filter.scope_id)
-        self.is_by_scope = asked == {"scope_id"} and own
-        self._condition = condition
+        self.is_by_scope = {"scope_id"} <= asked <= {"scope_id", "topics", "statuses"}
+        # Judged job by job, unless the filter has said so already.
+        is_known = condition == Compared("scope_id", "=", filter.scope_id)
+        self._condition = True if is_known else condition
         self._settled_at = 0.0  # when jobs that don't change any more were looked at last
         self.has_left_out = False  # some of them, in the last look
         self._ended: dict[str, LiveJob] = {}  # how jobs that are not shown any more have ended
@@ -176,6 +175,12 @@ class JobsView(View):
         read = {job_id for job_id in wanted if (job := shown.get(job_id)) is None or job.status != "completed"}
         self.has_left_out = len(read) < len(wanted)
         return read
+
+    def is_enough(self, newest: Sequence[str], read: Container[str], states: Mapping[str, State]) -> bool:
+        """False if some of these may not be seen, so that older jobs would take their places."""
+        if self._condition is True or len(newest) < self.limit:
+            return True
+        return all(self._may_see(states[job_id]) for job_id in newest if job_id in read and job_id in states)
 
     def take(self, newest: Iterable[str], read: Container[str], states: Mapping[str, State]) -> None:
         """The next answer. `states` are of those of the newest and of those shown that were `read`."""
@@ -203,13 +208,16 @@ class JobsView(View):
             self._answer(rows)
 
     def _seen(self, state: State | None) -> LiveJob | None:
-        if state is None or self.filter.scope_id not in (None, state.scope_id):
-            return None
-        if self._condition is not True and not holds(self._condition, _columns(state)):
+        if state is None or not self._may_see(state):
             return None
         shown = {name: getattr(state, name) for name in LiveJob.__struct_fields__}
         shown["stage"], shown["message"] = self._voices.said(self.redaction, state)
         return LiveJob(**shown)
+
+    def _may_see(self, state: State) -> bool:
+        if self.filter.scope_id not in (None, state.scope_id):
+            return False
+        return self._condition is True or holds(self._condition, _columns(state))
 
     def _render(self, told: Told | None) -> bytes:
         new = self.shown
@@ -258,7 +266,6 @@ class Live:
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store
         self._views: dict[str, View] = {}
-        self._of: Counter[str] = Counter()
         self._reader: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self.voices = Voices()
@@ -266,21 +273,6 @@ class Live:
         self.stopping = False
 
     # ── Who looks ──
-
-    def is_full(self, who: str, *, by_rule: bool) -> bool:
-        """Are all places taken, or all that one may have?"""
-        return self._of.total() >= MOST or (by_rule and self._of[who] >= MOST_BY_RULE)
-
-    def enter(self, who: str) -> None:
-        self._of[who] += 1
-
-    def leave(self, who: str) -> None:
-        self._of[who] -= 1
-        if not self._of[who]:
-            del self._of[who]
-
-    def __len__(self) -> int:
-        return self._of.total()
 
     def watch(self, key: str, make: Callable[[], View], wake: Wake) -> View:
         """The view of this name, which is made if nobody looks at it yet."""
@@ -343,11 +335,11 @@ class Live:
         jobs = [view for view in views if isinstance(view, JobsView)]
         by_id = [view for view in jobs if view.is_by_id]
         is_all = await self._take(store, by_id, [view.filter.ids for view in by_id])
+        lists = [view for view in jobs if not view.is_by_id and not view.is_by_scope]
         by_scope = [view for view in jobs if view.is_by_scope]
         for n in range(0, len(by_scope), _AT_ONCE):
-            is_all &= await self._look_up_own(store, by_scope[n : n + _AT_ONCE])
-        others = (view for view in jobs if not view.is_by_id and not view.is_by_scope)
-        lists = sorted(others, key=lambda view: view.read_at)
+            is_all &= await self._look_up_own(store, by_scope[n : n + _AT_ONCE], lists)
+        lists.sort(key=lambda view: view.read_at)
         for n in range(0, len(lists), _TOGETHER):
             if n and time.monotonic() - began > _BUDGET:
                 is_all = False  # the rest comes next
@@ -375,16 +367,26 @@ class Live:
             is_all &= await self._take(store, some, await store.newest([view.filter for view in some], limit))
         return is_all
 
-    async def _look_up_own(self, store: Store, views: Sequence[JobsView]) -> bool:
+    async def _look_up_own(self, store: Store, views: Sequence[JobsView], rest: list[JobsView]) -> bool:
+        """`rest` gets those that have to be looked up by themselves."""
         is_all = True
         for limit in {view.limit for view in views}:
             some = [view for view in views if view.limit == limit]
-            newest = await store.newest_of_scopes([view.filter.scope_id or "" for view in some], limit)
-            is_all &= await self._take(store, some, newest)
+            newest = await store.newest_of_scopes([view.filter for view in some], limit)
+            found = [(view, ids) for view, ids in zip(some, newest, strict=True) if ids is not None]
+            rest += [view for view, ids in zip(some, newest, strict=True) if ids is None]
+            is_all &= await self._take(store, [view for view, _ in found], [ids for _, ids in found], rest)
         return is_all
 
-    async def _take(self, store: Store, views: Sequence[JobsView], newest: Sequence[Sequence[str]]) -> bool:
-        """False: not everything is known yet that there is to show."""
+    async def _take(
+        self,
+        store: Store,
+        views: Sequence[JobsView],
+        newest: Sequence[Sequence[str]],
+        rest: list[JobsView] | None = None,
+    ) -> bool:
+        """False: not everything is known yet that there is to show. `rest`: gets those for which these are not enough;
+        without it they always are."""
         now = time.monotonic()
         read = [view.to_read(ids, now) for view, ids in zip(views, newest, strict=True)]
         ids = list(set[str]().union(*read))
@@ -395,5 +397,8 @@ class Live:
         heard = ((view.redaction, states[job_id]) for view, these in pairs for job_id in these & states.keys())
         is_all = await self.voices.learn(store, heard)
         for view, found, these in zip(views, newest, read, strict=True):
-            view.take(found, these, states)
+            if rest is not None and not view.is_enough(found, these, states):
+                rest.append(view)
+            else:
+                view.take(found, these, states)
         return is_all

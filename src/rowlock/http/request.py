@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Network, ip_address
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -58,6 +59,11 @@ class Request:
         """The address from which it came."""
         address = self.scope.get("client")
         return str(address[0]) if address else "unknown"
+
+    @property
+    def network(self) -> str:
+        """The address, for counting; of IPv6 the first 64 bits, because each subscriber has all that begin so."""
+        return _network(self.client)
 
     @property
     def is_secure(self) -> bool:
@@ -139,6 +145,17 @@ class Request:
 
 _ONCE = ("authorization", "content-length", "content-type", "host", "origin", "transfer-encoding")
 _CHARSETS = ("", "charset=utf-8", 'charset="utf-8"')
+
+
+@lru_cache(1000)
+def _network(address: str) -> str:
+    try:
+        known = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(known, IPv4Address):
+        return address
+    return str(known.ipv4_mapped or IPv6Network((known.packed[:8] + bytes(8), 64)))
 
 
 def _after(first: Message, rest: Receive) -> Receive:

@@ -12,13 +12,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Response(Struct):
-    """`stream`: what follows the body, for as long as it likes."""
+    """`stream`: what follows the body, for as long as it likes. `ended` is called in the end, whatever happened."""
 
     body: bytes = b""
     status: int = 200
     media: str = "application/json"
     headers: list[tuple[str, str]] = []
     stream: Callable[[], AsyncGenerator[bytes, None]] | None = None
+    ended: Callable[[], None] | None = None
 
 
 def answer(value: Any, status: int = 200) -> Response:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from rowlock.access import settings as access_settings
 from rowlock.access.lookup import Lookup
+from rowlock.http.attempts import Hashing
 from rowlock.http.bulk_runner import BulkRunner
 from rowlock.http.counting import Counting
 from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import Doorkeeper
 from rowlock.http.ends import Ends
 from rowlock.http.live import Live
+from rowlock.http.places import Places
 from rowlock.http.service import Readiness
 from rowlock.http.settings import ApiSettings
 from rowlock.http.upkeep import Upkeep
@@ -27,11 +28,12 @@ class Room:
         self.records = Lookup(store, access_settings.KIND)
         self.current: access_settings.Current | None = None
         self.read_at = 0.0
-        self.hashing = asyncio.Semaphore(2)  # a password's check takes a core for a while: not all at once
+        self.hashing = Hashing()
         self.readiness = Readiness()
         self.ends = Ends(store)
         self.counting = Counting(store)
         self.live = Live(store)
+        self.places = Places()
         self.desk = Desk(store)
         self.upkeep = Upkeep(store)
         self.bulk = BulkRunner(store)

@@ -15,6 +15,7 @@ from rowlock.errors import InvalidInput, MissingExtra
 from rowlock.http.app import Api
 from rowlock.http.doorkeeper import LOOPBACK
 from rowlock.http.settings import ApiSettings
+from rowlock.stores.postgres.keepalive import keep_alive
 
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs
@@ -23,6 +24,7 @@ log = logging.getLogger("rowlock.http")
 
 _GRACE = 10  # seconds for requests that are under way when it is told to stop
 _MOST_CONNECTIONS = 2000
+_SILENCE = 30.0  # seconds after which a client that acknowledges nothing is gone
 
 
 def api_settings(settings: ServerSettings) -> ApiSettings:
@@ -64,10 +66,13 @@ def bind(settings: ServerSettings) -> socket.socket:
     """Before anything else, so that a port that is taken is said at once."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        bound = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         where = f"{settings.host}:{settings.port}"
         raise InvalidInput("port", "not_free", f"{where} can't be used: {error}; --port names another one") from None
+    # Connections inherit it: one whose client has vanished without a word is closed, and its stream ends.
+    keep_alive(bound, _SILENCE)
+    return bound
 
 
 async def serve(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections import OrderedDict
 
 import msgspec
 
@@ -40,54 +38,20 @@ def _set_cookie(request: Request, text: str) -> tuple[str, str]:
     return "set-cookie", f"{cookie_name(request)}={text}; Path=/; HttpOnly; SameSite=Strict{secure}{age}"
 
 
-class Attempts:
-    """Failed logins by account and address: after a few, each makes the next one wait for longer."""
-
-    FREE = 5
-    LONGEST = 300.0
-    _KEPT = 10_000
-
-    def __init__(self) -> None:
-        self._failed: OrderedDict[tuple[str, str], tuple[int, float]] = (
-            OrderedDict()
-        )  # how often, and when it may again
-
-    def check(self, keys: list[tuple[str, str]]) -> None:
-        wait = max(self._failed.get(key, (0, 0.0))[1] - time.monotonic() for key in keys)
-        if wait > 0:
-            seconds = int(wait) + 1
-            text = f"too many failed logins: try again in {seconds} s"
-            raise Problem(429, "too_many_logins", text, headers={"retry-after": str(seconds)})
-
-    def failed(self, keys: list[tuple[str, str]]) -> None:
-        for key in keys:
-            count = self._failed.pop(key, (0, 0.0))[0] + 1
-            many = count - self.FREE * (1 if key[0] else 10)  # many may log in from one address
-            pause = min(self.LONGEST, 2.0 ** min(many, 20)) if many >= 0 else 0.0
-            self._failed[key] = (count, time.monotonic() + pause)
-        while len(self._failed) > self._KEPT:
-            self._failed.popitem(last=False)
-
-    def succeeded(self, keys: list[tuple[str, str]]) -> None:
-        for key in keys:
-            self._failed.pop(key, None)
-
-
 async def log_in(call: Call) -> Response:
     asked: shapes.LoginBody = call.body
     request = call.request
     _check_transport(call)
-    keys = [(asked.email.lower()[:250], request.client), ("", request.client)]
-    call.api.attempts.check(keys)
-    call.api.attempts.failed(keys)  # until it is known to be right: those that come at the same moment count as well
     store = await call.store()
-    async with call.api.hashing:
+    call.api.hashing.check(request.network)
+    call.api.attempts.begin(request.network, asked.email)
+    async with call.api.hashing.turn(request.network):
         found = await superusers.authenticate(store, asked.email, asked.password)
     if found is None:
         # Not the name: people type their password there.
         log.warning("%s: a login from %s failed", request.id, request.client, extra={"request_id": request.id})
         raise Problem(401, "wrong_login", "no superuser has this e-mail address and password")
-    call.api.attempts.succeeded(keys)
+    call.api.attempts.succeeded(request.network, asked.email)
     return await _begin(call, found)
 
 
@@ -114,16 +78,17 @@ async def set_up(call: Call) -> Response:
     store = await call.store()
     if await superusers.is_set_up(store):
         raise Problem(404, "no_such_path", "there is nothing at this path")
-    keys = [("", call.request.client)]
-    call.api.attempts.check(keys)
+    address = call.request.network
+    call.api.hashing.check(address)
+    call.api.attempts.begin(address)
     shown = secrets.read("link", asked.token)
-    async with call.api.hashing:
+    async with call.api.hashing.turn(address):
         made = shown is not None and await superusers.create(
             store, asked.email, asked.password, by="one-time link", link=shown
         )
     if not made:
-        call.api.attempts.failed(keys)
         raise Problem(403, "bad_link", "this link is used up or too old: the console has a new one after a restart")
+    call.api.attempts.succeeded(address)
     [found] = [one for one in await superusers.every(store) if one.email == asked.email.lower()]
     return await _begin(call, found)
 

@@ -36,10 +36,9 @@ async def stream_events(call: Call) -> Response:
     if not asked.limit and not asked.stats:
         raise Problem(400, "nothing_asked", "limit: 0 without stats leaves nothing to tell", field="limit")
     stream = Stream(call, asked)
-    live = call.api.live
-    if live.is_full(stream.who, by_rule=not call.identity.has("read")):
-        raise Problem(429, "too_many_streams", "too many streams are open", headers={"retry-after": "5"})
-    return Response(media=MEDIA, headers=[("x-accel-buffering", "no")], stream=stream.run)
+    # Taken here, before anything is awaited: of many that come at once, none gets in beside the bound.
+    stream.leave = call.api.places.take(call)
+    return Response(media=MEDIA, headers=[("x-accel-buffering", "no")], stream=stream.run, ended=stream.leave)
 
 
 class Stream:
@@ -56,12 +55,11 @@ class Stream:
         self._behind: set[str] = set()
         self._condition = visible(call)
         self._filter = self._asked_filter()  # what is wrong with it is said before it begins
-        self.who = call.place
+        self.leave: Callable[[], None] = lambda: None
 
     async def run(self) -> AsyncGenerator[bytes, None]:
         gone = asyncio.ensure_future(self._call.request.hung_up())
-        gone.add_done_callback(lambda _: self._wakes())
-        self._live.enter(self.who)
+        gone.add_done_callback(lambda _: self._hung_up())
         try:
             self._look(self._condition)
             async with aclosing(self._tell(gone)) as parts:
@@ -70,7 +68,11 @@ class Stream:
         finally:
             gone.cancel()
             self._look_away()
-            self._live.leave(self.who)
+            self.leave()
+
+    def _hung_up(self) -> None:
+        self.leave()  # also if a write of ours is still stuck
+        self._wakes()
 
     async def _tell(self, gone: asyncio.Future[None]) -> AsyncGenerator[bytes, None]:
         began = checked = time.monotonic()

@@ -33,11 +33,21 @@ async def sweep_rollups(store: Store) -> bool:
     return await store.sweep_rollups(10_000) >= 10_000
 
 
+async def sweep_records(store: Store) -> bool:
+    """Tokens, sessions and links that have expired."""
+    return await store.sweep_records(1000) >= 1000
+
+
 async def group_failures(store: Store) -> bool:
     return await store.group_failures(200) >= 200
 
 
-DUTIES = (Duty(fold_counts, 5.0), Duty(group_failures, 10.0), Duty(sweep_rollups, 600.0))
+DUTIES = (
+    Duty(fold_counts, 5.0),
+    Duty(group_failures, 10.0),
+    Duty(sweep_records, 60.0),
+    Duty(sweep_rollups, 600.0),
+)
 
 
 class Upkeep:

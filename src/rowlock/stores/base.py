@@ -443,8 +443,9 @@ class Store(Protocol):
         """For each filter the ids of the newest jobs that meet it, newest first: as `list`, but nothing is counted."""
         ...
 
-    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
-        """The same for many who see nothing but what is theirs: for each scope_id, in one go."""
+    async def newest_of_scopes(self, filters: Sequence[Filter], limit: int) -> list[list[str] | None]:
+        """The same in one go, for filters that ask for a scope_id and nothing else but topics and statuses. None: the
+        scope has so many other jobs that not enough was found among the newest `OWN_WINDOW`."""
         ...
 
     async def mark(self) -> str:

@@ -27,6 +27,7 @@ MAX_OFFSET = MAX_TOTAL  # pages further back are reached by the cursor
 MAX_IDS = 1000
 MAX_VALUES = 100  # topics or keys in one filter
 MAX_PATHS = 8
+OWN_WINDOW = 1000  # of a scope's jobs in each table, when those of many scopes are looked for in one go
 MAX_LIVE = 100_000  # of each status, in stats
 MAX_TOPICS = 1000  # in stats
 

@@ -61,6 +61,7 @@ from rowlock.stores.postgres.transactions import Transactions
 from rowlock.stores.reading import (
     BOUND,
     MAX_TOPICS,
+    OWN_WINDOW,
     Filter,
     Page,
     PartitionReport,
@@ -585,11 +586,18 @@ class PostgresStore:
 
         return await self._with_connection(run) if filters else []
 
-    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
-        newest: list[list[str]] = [[] for _ in scope_ids]
-        for n, job_id in await self._fetch(self._sql.newest_of_scopes, list(scope_ids), limit):
+    async def newest_of_scopes(self, filters: Sequence[Filter], limit: int) -> list[list[str] | None]:
+        newest: list[list[str]] = [[] for _ in filters]
+        beyond: set[int] = set()
+        scope_ids = [one.scope_id for one in filters]
+        topics = [" ".join(one.topics) or None for one in filters]
+        statuses = [" ".join(one.statuses) or None for one in filters]
+        asked = (scope_ids, topics, statuses, limit, OWN_WINDOW)
+        for n, job_id, is_beyond in await self._fetch(self._sql.newest_of_scopes, *asked):
             newest[n - 1].append(job_id)
-        return newest
+            if is_beyond:
+                beyond.add(n - 1)
+        return [None if n in beyond else list(dict.fromkeys(ids)) for n, ids in enumerate(newest)]
 
     async def mark(self) -> str:
         [row] = await self._fetch(self._sql.mark)

@@ -435,11 +435,9 @@ class Database:
         with translated(self.where):
             return [reading.newest(self.conn, filter, limit) for filter in filters]
 
-    def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
-        statement = rows.sql("newest_of_scope")
+    def newest_of_scopes(self, filters: Sequence[Filter], limit: int) -> list[list[str] | None]:
         with translated(self.where):
-            found = [self.conn.execute(statement, {"scope_id": one, "limit": limit}) for one in scope_ids]
-            return [[job_id for (job_id,) in cursor.fetchall()] for cursor in found]
+            return [reading.newest_of_scope(self.conn, filter, limit) for filter in filters]
 
     def mark(self) -> str:
         """With our own writes, should this connection have any."""

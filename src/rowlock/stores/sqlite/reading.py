@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 from sqlite3 import Connection
 from typing import TypeVar
 
@@ -10,7 +11,7 @@ from rowlock.core.codec import decode
 from rowlock.core.job import Status
 from rowlock.core.verify import Kept
 from rowlock.stores.listing import Seen, Step, find, find_newest, make_page, page_ids
-from rowlock.stores.reading import BOUND, MAX_TOPICS, Filter, Page, Place, Stats, Tally, make_stats
+from rowlock.stores.reading import BOUND, MAX_TOPICS, OWN_WINDOW, Filter, Page, Place, Stats, Tally, make_stats
 from rowlock.stores.sqlite.listing import look
 from rowlock.stores.sqlite.rows import STATUS, Times, job, json_text, moment, sql
 
@@ -27,6 +28,27 @@ def list_jobs(conn: Connection, filter: Filter, place: Place) -> Page:
 
 def newest(conn: Connection, filter: Filter, limit: int) -> list[str]:
     return _follow(conn, filter, find_newest(filter, limit))
+
+
+def newest_of_scope(conn: Connection, filter: Filter, limit: int) -> list[str] | None:
+    """None: as many as that were not found among the newest of the scope."""
+    found: set[str] = set()
+    horizon = ""  # below it nothing is known
+    for name in ("newest_of_scope", "newest_of_scope_archived"):
+        hits = 0
+        # Closed as soon as enough is found: a statement that is not done holds its snapshot.
+        with closing(conn.execute(sql(name), {"scope_id": filter.scope_id, "count": OWN_WINDOW + 1})) as rows:
+            for looked, (job_id, topic, status) in enumerate(rows):
+                if hits == limit:
+                    break
+                if looked == OWN_WINDOW:
+                    horizon = max(horizon, job_id)
+                elif topic in (filter.topics or (topic,)) and status in (filter.statuses or (status,)):
+                    found.add(job_id)
+                    hits += 1
+    newest = sorted(found, reverse=True)[:limit]
+    is_known = not horizon or (len(newest) == limit and newest[-1] > horizon)
+    return newest if is_known else None
 
 
 def _follow(conn: Connection, filter: Filter, search: Generator[Step, Seen, T]) -> T:

@@ -360,8 +360,8 @@ class SqliteStore:
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         return await self._read(lambda db: db.newest(filters, limit))
 
-    async def newest_of_scopes(self, scope_ids: Sequence[str], limit: int) -> list[list[str]]:
-        return await self._read(lambda db: db.newest_of_scopes(scope_ids, limit))
+    async def newest_of_scopes(self, filters: Sequence[Filter], limit: int) -> list[list[str] | None]:
+        return await self._read(lambda db: db.newest_of_scopes(filters, limit))
 
     async def mark(self) -> str:
         return await self._use().readers[-1].call(Database.mark)  # each connection has its own
