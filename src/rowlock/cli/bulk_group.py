@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from rowlock.cli.bulk import work_off
 from rowlock.cli.connect import run
 from rowlock.cli.filters import filters
+from rowlock.cli.groups import Group
 from rowlock.cli.jobs import print_jobs
 from rowlock.cli.options import Moment, Priority, Span, actor, database
 from rowlock.cli.show import exact, how_many, moment, note, number, print_fields, print_heading, print_json, print_table
@@ -21,7 +22,7 @@ from rowlock.stores.bulk import SKIPS, VERBS, Bulk
 from rowlock.stores.reading import DEFAULT_LIMIT, MAX_LIMIT, Filter
 
 
-@click.group()
+@click.group(cls=Group)
 def bulk() -> None:
     """Many jobs at once: look first, then do it.
 

@@ -152,7 +152,7 @@ class PostgresStore:
         await self._connections.open()
         try:
             async with self._connections.acquire() as connection:
-                require_none(await migrate.pending(connection, self._target), self._target.label)
+                require_none(await migrate.pending(connection, self._target), migrate.where(self._target))
         except BaseException:
             await self._connections.close()
             raise
