@@ -59,7 +59,8 @@ from rowlock.stores.bulk import Bulk
 from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.inherited import keep_for_ever
-from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.reading import Filter, Page, Stats, check_place
+from rowlock.stores.records import Audited, AuditFilter
 from rowlock.stores.series import Series, window
 from rowlock.sync import SyncJobs
 from rowlock.tasks import EnqueueOptions
@@ -422,6 +423,29 @@ class Jobs(Registry):
         """What the job's handlers have said by `ctx.log`, oldest first."""
         job = await self.get(job_id)
         return await (await self._store()).logs(job.id)
+
+    async def audit(
+        self,
+        *,
+        job_id: str | None = None,
+        by: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        bulk: str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Sequence[Audited]:
+        """What operators did, newest first: those lines that meet all that is given. `before`: older than the line with
+        this id. What a bulk action did to each of its jobs is told for that `bulk`, or that `job_id`, only."""
+        wanted = AuditFilter(
+            job_id=None if job_id is None else check_id(job_id),
+            by=None if by is None else codec.check_text(by, "by", max_chars=MAX_TEXT),
+            action=None if action is None else codec.check_text(action, "action", max_chars=MAX_TEXT),
+            since=None if since is None else check_time(since, "since"),
+            bulk=None if bulk is None else check_id(bulk),
+        )
+        store = await self._store()
+        return await store.audit(wanted, before=before, limit=check_place(limit, 0, None).limit)
 
     async def workers(self) -> Sequence[WorkerInfo]:
         """The workers that have reported to this database, by name; also those that went without a word (`seen`)."""

@@ -22,6 +22,7 @@ from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures
 from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.records import Audited
 from rowlock.stores.series import Series
 from rowlock.tasks import EnqueueOptions
 
@@ -159,6 +160,25 @@ class SyncJobs:
     def logs(self, job_id: str) -> Log:
         """What the job's handlers have said by `ctx.log`, oldest first."""
         return self._run(lambda: self._jobs.logs(job_id))
+
+    def audit(
+        self,
+        *,
+        job_id: str | None = None,
+        by: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        bulk: str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Sequence[Audited]:
+        """What operators did, newest first: those lines that meet all that is given. `before`: older than the line with
+        this id. What a bulk action did to each of its jobs is told for that `bulk`, or that `job_id`, only."""
+        return self._run(
+            lambda: self._jobs.audit(
+                job_id=job_id, by=by, action=action, since=since, bulk=bulk, limit=limit, before=before
+            )
+        )
 
     def workers(self) -> Sequence[WorkerInfo]:
         """The workers that have reported to this database, by name; also those that went without a word (`seen`)."""

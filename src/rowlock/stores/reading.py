@@ -96,7 +96,8 @@ class Filter(Struct, frozen=True, kw_only=True):
 
 class Page(Struct, frozen=True, kw_only=True):
     """Jobs, newest first. `total` is exact unless `total_capped` (there are more) or `partial` (older jobs were not
-    looked at). `next` continues where this page ends; None: this is all."""
+    looked at). `next` continues where this page ends; None: this is all. `reached`: the search has ended at its bound,
+    and has not looked at jobs that were created before."""
 
     items: list[Job]
     total: int
@@ -105,6 +106,7 @@ class Page(Struct, frozen=True, kw_only=True):
     next: str | None
     limit: int
     offset: int
+    reached: datetime | None = None
 
 
 class State(Struct, frozen=True, gc=False):

@@ -95,8 +95,10 @@ class Statements:
         self.record_sweep = _load("record_sweep", schema)
         self.audit_entry = _load("audit_entry", schema)
         audited = _load("audited", schema)
-        self.audited = audited.replace("{of_bulk}", "bulk IS NULL")
-        self.audited_of_bulk = audited.replace("{of_bulk}", "bulk = $3::uuid")
+        # Said once more, without a NULL: each has an index of its own.
+        self.audited = audited.replace("{whose}", "bulk IS NULL")
+        self.audited_of_bulk = audited.replace("{whose}", "bulk = $3::uuid")
+        self.audited_of_job = audited.replace("{whose}", "job_id = $4::uuid")
         columns = ", ".join(f"b.{name}" for name in Bulk.__struct_fields__)
         self.bulk_create = _load("bulk_create", schema).replace("{columns}", columns.replace("b.", ""))
         self.bulk_start = _load("bulk_start", schema)
