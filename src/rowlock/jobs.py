@@ -633,6 +633,18 @@ class Jobs(Registry):
         """What is done stays done; no further job is changed once this has returned."""
         return await bulks.stop(await self._store(), bulk_id, by=self._actor(by), reason=_reason(reason))
 
+    async def undo_bulk(
+        self, bulk_id: str, *, dry_run: bool = True, reason: str | None = None, by: str | None = None
+    ) -> Bulk:
+        """Put back the jobs that a bulk cancel has cancelled while they were pending, with the time, retries and expiry
+        that they had. Answers another bulk action: a preview to be started with `start_bulk`, as `bulk` does. What has
+        happened to a job since is not undone: such a job is skipped."""
+        store = await self._store()
+        done = await bulks.get(store, bulk_id)
+        new = bulks.new_undo(self._ids.one(), done, by=self._actor(by), reason=_reason(reason))
+        prepared = await store.create_bulk(new, Filter())
+        return prepared if dry_run else await bulks.start(store, prepared.id, by=new.by)
+
     async def get_bulk(self, bulk_id: str) -> Bulk:
         """How it stands; BulkNotFound if it never was, or is gone."""
         return await bulks.get(await self._store(), bulk_id)

@@ -310,6 +310,14 @@ class SyncJobs:
         """What is done stays done; no further job is changed once this has returned."""
         return self._run(lambda: self._jobs.stop_bulk(bulk_id, reason=reason, by=by))
 
+    def undo_bulk(
+        self, bulk_id: str, *, dry_run: bool = True, reason: str | None = None, by: str | None = None
+    ) -> Bulk:
+        """Put back the jobs that a bulk cancel has cancelled while they were pending, with the time, retries and expiry
+        that they had. Answers another bulk action: a preview to be started with `start_bulk`, as `bulk` does. What has
+        happened to a job since is not undone: such a job is skipped."""
+        return self._run(lambda: self._jobs.undo_bulk(bulk_id, dry_run=dry_run, reason=reason, by=by))
+
     def get_bulk(self, bulk_id: str) -> Bulk:
         """How it stands; BulkNotFound if it never was, or is gone."""
         return self._run(lambda: self._jobs.get_bulk(bulk_id))

@@ -165,7 +165,7 @@ async def _by_ids(jobs: Jobs, work: Work, ids: Sequence[str]) -> None:
 async def _by_filter(jobs: Jobs, verb: str, wanted: Filter, reason: str | None, yes: bool, output: str) -> None:
     bulk = await jobs.bulk(verb, wanted, reason=reason)
     if bulk.total and not yes:
-        _ask(f"This would {verb} {how_many(bulk.total)}.")
+        ask(f"This would {verb} {how_many(bulk.total)}.")
     await work_off(jobs, bulk.id, output)
 
 
@@ -249,7 +249,7 @@ def _is_asked_in_person() -> bool:
     return sys.stdin.isatty()
 
 
-def _ask(question: str) -> None:
+def ask(question: str) -> None:
     if not _is_asked_in_person():
         raise click.UsageError(f"{question} Add --yes to do it.")
     if not click.confirm(f"{question} Go on?", err=True):

@@ -8,7 +8,7 @@ import click
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from rowlock.cli.bulk import work_off
+from rowlock.cli.bulk import ask, work_off
 from rowlock.cli.connect import run
 from rowlock.cli.filters import filters
 from rowlock.cli.groups import Group
@@ -109,6 +109,27 @@ def stop(bulk_id: str, reason: str | None, by: str | None, url: str | None, outp
         print_json(_document(stopped))
     else:
         click.echo(f"{stopped.action}: {stopped.status}, {stopped.done:,} done, {stopped.left:,} left")
+
+
+@bulk.command()
+@click.argument("bulk_id", metavar="ID")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@actor
+@database
+def undo(bulk_id: str, yes: bool, reason: str | None, by: str | None, url: str | None, output: str) -> None:
+    """Put back the jobs that a bulk cancel has cancelled before they ran, as they were.
+
+    Jobs that were running, and jobs to which something has happened since, stay as they are.
+    """
+
+    async def put_back(jobs: Jobs) -> None:
+        made = await jobs.undo_bulk(bulk_id, reason=reason)
+        if made.total and not yes:
+            cancelled = (await jobs.get_bulk(bulk_id)).done
+            ask(f"This would requeue {how_many(made.total)}, of {cancelled:,} that it has cancelled.")
+        await work_off(jobs, made.id, output)
+
+    run(url, put_back, by=by)
 
 
 @bulk.command()

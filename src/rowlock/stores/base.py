@@ -498,7 +498,8 @@ class Store(Protocol):
     # ── Bulk actions (stores/bulk.py) ──
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
         """A preview: the jobs that meet `filter` (see `bulk.fitting`) as they stand, by one snapshot. InvalidInput if
-        they are too many, or take too long to find."""
+        they are too many, or take too long to find. If it undoes another one: instead, the pending jobs that this one
+        has cancelled, as it has left them."""
         ...
 
     async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:

@@ -101,6 +101,7 @@ class Statements:
         self.audited_of_job = audited.replace("{whose}", "job_id = $4::uuid")
         columns = ", ".join(f"b.{name}" for name in Bulk.__struct_fields__)
         self.bulk_create = _load("bulk_create", schema).replace("{columns}", columns.replace("b.", ""))
+        self.bulk_undo = _load("bulk_undo", schema)
         self.bulk_start = _load("bulk_start", schema)
         self.bulk_stop = _load("bulk_stop", schema)
         self.bulk_take = _load("bulk_take", schema).replace("{columns}", columns)

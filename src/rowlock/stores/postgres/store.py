@@ -515,7 +515,7 @@ class PostgresStore:
         reason: str | None = None,
     ) -> list[Changed]:
         self._hints.forget()
-        statement, rest = self._sql.requeue, (version, *rows.edit(edit))
+        statement, rest = self._sql.requeue, (version, *rows.edit(edit), False)
         answers = await self._change("requeue", statement, ids, by, reason, len(ids) == 1, *rest)
         keyed = sorted({answer.id for answer in answers if answer.holder == answer.id})
         alone = {
