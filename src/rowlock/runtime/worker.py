@@ -136,6 +136,7 @@ class Worker:
         await self._keeper.start()
         self.rounds.start()
         self.started = True
+        self._executor.warm_up(self.tasks.values())
 
     async def stop(self, grace: float | None = None) -> None:
         """Claim nothing more, let what runs finish within the grace, give back the rest. Costs no job a retry."""
