@@ -1,8 +1,10 @@
-# Everything runs in .venv, made on first use and made again when pyproject.toml changes.
+# Everything runs in .venv, made on first use and made again when pyproject.toml changes. It is made in two stages: rowlock, which
+# is enough for the demo, and then the tools of `make test` and `make check`, which take much longer.
 #   make test ARGS="-k retry -x"      WORKERS=4 make test      PYTHON=python3.12 make test
 
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 WORKERS ?= 4
 ARGS ?=
@@ -17,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
-demo: $(READY) ## see it work, in this terminal and on a page (ARGS="--for 30" ends it by itself)
+demo: $(INSTALLED) ## see it work, in this terminal and on a page (ARGS="--for 30" ends it by itself)
 	@$(BIN)/rowlock demo $(ARGS)
 
 test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in parallel)
@@ -72,8 +74,12 @@ clean: ## remove .venv and everything else that was made
 	rm -rf $(VENV) .bench benchmarks/node/node_modules ui/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml tools/venv
+$(INSTALLED): pyproject.toml tools/venv
 	tools/venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	touch $@
+
+$(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # the first that knows --group
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
 	touch $@

@@ -34,6 +34,7 @@ from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures
 from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.records import Audited
 from rowlock.stores.series import Series
 from rowlock.tasks import EnqueueOptions
 

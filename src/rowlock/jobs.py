@@ -59,7 +59,8 @@ from rowlock.stores.bulk import Bulk
 from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.inherited import keep_for_ever
-from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.reading import Filter, Page, Stats, check_place
+from rowlock.stores.records import Audited, AuditFilter
 from rowlock.stores.series import Series, window
 from rowlock.sync import SyncJobs
 from rowlock.tasks import EnqueueOptions
@@ -423,6 +424,29 @@ class Jobs(Registry):
         job = await self.get(job_id)
         return await (await self._store()).logs(job.id)
 
+    async def audit(
+        self,
+        *,
+        job_id: str | None = None,
+        by: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        bulk: str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Sequence[Audited]:
+        """What operators did, newest first: those lines that meet all that is given. `before`: older than the line with
+        this id. What a bulk action did to each of its jobs is told for that `bulk`, or that `job_id`, only."""
+        wanted = AuditFilter(
+            job_id=None if job_id is None else check_id(job_id),
+            by=None if by is None else codec.check_text(by, "by", max_chars=MAX_TEXT),
+            action=None if action is None else codec.check_text(action, "action", max_chars=MAX_TEXT),
+            since=None if since is None else check_time(since, "since"),
+            bulk=None if bulk is None else check_id(bulk),
+        )
+        store = await self._store()
+        return await store.audit(wanted, before=before, limit=check_place(limit, 0, None).limit)
+
     async def workers(self) -> Sequence[WorkerInfo]:
         """The workers that have reported to this database, by name; also those that went without a word (`seen`)."""
         return await (await self._store()).workers()
@@ -608,6 +632,18 @@ class Jobs(Registry):
     async def stop_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
         """What is done stays done; no further job is changed once this has returned."""
         return await bulks.stop(await self._store(), bulk_id, by=self._actor(by), reason=_reason(reason))
+
+    async def undo_bulk(
+        self, bulk_id: str, *, dry_run: bool = True, reason: str | None = None, by: str | None = None
+    ) -> Bulk:
+        """Put back the jobs that a bulk cancel has cancelled while they were pending, with the time, retries and expiry
+        that they had. Answers another bulk action: a preview to be started with `start_bulk`, as `bulk` does. What has
+        happened to a job since is not undone: such a job is skipped."""
+        store = await self._store()
+        done = await bulks.get(store, bulk_id)
+        new = bulks.new_undo(self._ids.one(), done, by=self._actor(by), reason=_reason(reason))
+        prepared = await store.create_bulk(new, Filter())
+        return prepared if dry_run else await bulks.start(store, prepared.id, by=new.by)
 
     async def get_bulk(self, bulk_id: str) -> Bulk:
         """How it stands; BulkNotFound if it never was, or is gone."""

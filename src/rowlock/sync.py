@@ -22,6 +22,7 @@ from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures
 from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.records import Audited
 from rowlock.stores.series import Series
 from rowlock.tasks import EnqueueOptions
 
@@ -160,6 +161,25 @@ class SyncJobs:
         """What the job's handlers have said by `ctx.log`, oldest first."""
         return self._run(lambda: self._jobs.logs(job_id))
 
+    def audit(
+        self,
+        *,
+        job_id: str | None = None,
+        by: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        bulk: str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Sequence[Audited]:
+        """What operators did, newest first: those lines that meet all that is given. `before`: older than the line with
+        this id. What a bulk action did to each of its jobs is told for that `bulk`, or that `job_id`, only."""
+        return self._run(
+            lambda: self._jobs.audit(
+                job_id=job_id, by=by, action=action, since=since, bulk=bulk, limit=limit, before=before
+            )
+        )
+
     def workers(self) -> Sequence[WorkerInfo]:
         """The workers that have reported to this database, by name; also those that went without a word (`seen`)."""
         return self._run(lambda: self._jobs.workers())
@@ -289,6 +309,14 @@ class SyncJobs:
     def stop_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
         """What is done stays done; no further job is changed once this has returned."""
         return self._run(lambda: self._jobs.stop_bulk(bulk_id, reason=reason, by=by))
+
+    def undo_bulk(
+        self, bulk_id: str, *, dry_run: bool = True, reason: str | None = None, by: str | None = None
+    ) -> Bulk:
+        """Put back the jobs that a bulk cancel has cancelled while they were pending, with the time, retries and expiry
+        that they had. Answers another bulk action: a preview to be started with `start_bulk`, as `bulk` does. What has
+        happened to a job since is not undone: such a job is skipped."""
+        return self._run(lambda: self._jobs.undo_bulk(bulk_id, dry_run=dry_run, reason=reason, by=by))
 
     def get_bulk(self, bulk_id: str) -> Bulk:
         """How it stands; BulkNotFound if it never was, or is gone."""

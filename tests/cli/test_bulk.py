@@ -33,6 +33,24 @@ def test_a_preview_is_looked_at_and_started(shell: Shell) -> None:
     assert shell("bulk", "start", bulk_id).stdout == "cancel: 3 jobs done\n"  # as it was
 
 
+def test_a_cancel_is_undone(shell: Shell) -> None:
+    ids = [shell.add(), shell.add("mail", "{}", "--delay=1h")]
+    shell.add("other")
+    running = shell.start("other")
+    made = shell.json("jobs", "cancel", "--all", "--yes")
+    due = shell.json("jobs", "show", ids[1])["run_at"]
+    asked = shell("bulk", "undo", made["bulk"], code=2)
+    assert "This would requeue 2 jobs, of 3 that it has cancelled. Add --yes" in asked.stderr
+    assert [shell.status(job_id) for job_id in ids] == ["cancelled", "cancelled"]
+    assert shell("bulk", "undo", made["bulk"], "--yes", "--by=ann").stdout == "requeue: 2 jobs done\n"
+    assert [shell.status(job_id) for job_id in (*ids, running)] == ["pending", "pending", "cancel_requested"]
+    assert shell.json("jobs", "show", ids[1])["run_at"] == due
+    [undo, _, *_] = shell.json("bulk", "list")["items"]
+    assert (undo["arguments"], undo["started_by"]) == ({"undo": made["bulk"]}, "ann")
+    assert f"undo={made['bulk']}" in shell("bulk", "show", undo["id"]).stdout
+    assert "only a cancel can be undone" in shell("bulk", "undo", undo["id"], "--yes", code=1).stderr
+
+
 @ON_SQLITE
 def test_priorities_and_times(shell: Shell) -> None:
     job_id = shell.add()

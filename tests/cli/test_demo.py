@@ -29,6 +29,16 @@ def test_it_tells_what_happens_and_sums_up() -> None:
     assert SUMMARY.match(output.splitlines()[-1])
 
 
+def test_without_the_server_it_says_how_to_get_the_page() -> None:
+    bare = "import sys; sys.modules['uvicorn'] = None; from rowlock.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", bare, "demo", "--for", "0.1"], capture_output=True, text=True, timeout=100
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "a page" in ended.stdout.splitlines()[0]
+    assert "pip install 'rowlock[server]'" in ended.stdout.splitlines()[0]
+
+
 def test_ctrl_c_ends_it_politely(tmp_path: Path) -> None:
     running = subprocess.Popen(
         DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}

@@ -1,16 +1,23 @@
 """`rowlock jobs …`: looking at jobs, and steering them one by one or by the hundred."""
 
+import json
+import re
 import signal
+import subprocess
+import sys
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from rowlock.cli import bulk
-from rowlock.core.lifecycle import Completed, Failed
+from rowlock.core.job import Status
+from rowlock.core.lifecycle import Completed, Failed, Settlement, Transition
 from rowlock.errors import StoreUnavailable
 from rowlock.jobs import Jobs
-from rowlock.stores.base import NewLine, Progress
-from tests.cli.conftest import Shell
+from rowlock.stores import listing
+from rowlock.stores.base import MAX_LOG_LINES, NewLine, Progress
+from tests.cli.conftest import Shell, environment
 
 NOBODY = "0193fb1e-0000-7000-8000-000000000000"
 
@@ -80,6 +87,78 @@ def test_filters(shell: Shell, options: list[str], matches: bool) -> None:
 )
 def test_filters_that_make_no_sense(shell: Shell, options: list[str], code: int, says: str) -> None:
     assert says in shell("jobs", "list", *options, code=code).stderr
+
+
+def test_a_search_says_how_far_it_looked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = shell.add("mail", '{"n": -1}')
+
+    async def add(jobs: Jobs) -> None:
+        await jobs.enqueue_many([("mail", {"n": n}) for n in range(2500)])
+
+    shell.do(add)
+    monkeypatch.setattr(listing, "WINDOW", 1000)
+    looked = shell("jobs", "list", "--payload", "n=-1")
+    said = re.search(
+        r"0 jobs found\. Jobs created before (\S+Z) were not searched: .*--cursor (\S+), .*--all", looked.stderr
+    )
+    assert said is not None, looked.stderr
+    created = shell.json("jobs", "show", old)["created"]
+    assert datetime.fromisoformat(created) <= datetime.fromisoformat(said[1])
+    assert "found" in shell("jobs", "list", "--payload", "n=-1", "--cursor", said[2]).stderr
+    every = shell.json("jobs", "list", "--payload", "n=-1", "--all")
+    assert [job["id"] for job in every["items"]] == [old]
+    assert (every["total"], every["partial"], every["next"]) == (1, False, None)
+    found = shell("jobs", "list", "--payload", "n=-1", "--all")
+    assert (old in found.stdout, found.stderr) == (True, "")
+    assert len(shell.json("jobs", "list", "--all")["items"]) == 2501
+
+
+# ── logs ──
+
+
+async def say(jobs: Jobs, job_id: str, *texts: str) -> None:
+    lines = tuple(NewLine(0.0, "info", text) for text in texts)
+    await (await jobs._store()).progress([Progress(job_id, 1, None, None, None, lines)])
+
+
+def test_the_log_alone(shell: Shell) -> None:
+    job_id = shell.add()
+    assert shell("jobs", "logs", job_id).stdout == ""
+    shell.start()
+    shell.do(lambda jobs: say(jobs, job_id, "one", "two\x1b[2J"))
+    text = shell("jobs", "logs", job_id).stdout.splitlines()
+    assert [line.rpartition("  ")[2] for line in text] == ["one", "two\\x1b[2J"]
+    assert [line["text"] for line in shell.json("jobs", "logs", job_id)["lines"]] == ["one", "two\x1b[2J"]
+    shell.do(lambda jobs: say(jobs, job_id, *(str(n) for n in range(MAX_LOG_LINES))))
+    assert "2 older lines were dropped" in shell("jobs", "logs", job_id).stderr
+    assert "no job" in shell("jobs", "logs", NOBODY, "--follow", code=1).stderr
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_log_is_followed_until_the_job_ends(shell: Shell, output: str) -> None:
+    job_id = shell.add()
+    shell.start()
+    shell.do(lambda jobs: say(jobs, job_id, "one"))
+    following = subprocess.Popen(
+        [sys.executable, "-m", "rowlock", "jobs", "logs", job_id, "--follow", "-o", output],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(ROWLOCK_URL=shell.url),
+    )
+    assert following.stdout is not None
+    said = [following.stdout.readline()]
+
+    async def end(jobs: Jobs) -> None:
+        await say(jobs, job_id, "two", "three")
+        await (await jobs._store()).settle(
+            [Settlement(job_id, 1, Transition(event="completed", status=Status.COMPLETED))]
+        )
+
+    shell.do(end)
+    rest, _ = following.communicate(timeout=60)
+    said += rest.splitlines()
+    texts = [json.loads(line)["text"] if output == "json" else line.split()[-1] for line in said]
+    assert (texts, following.returncode) == (["one", "two", "three"], 0)
 
 
 # ── show ──
@@ -152,6 +231,47 @@ def test_the_verbs_by_id(shell: Shell) -> None:
     assert shell.status(ids[0]) == "pending"
     assert shell("jobs", "delete", *ids).stdout == "delete: 2 jobs done\n"
     assert shell.json("jobs", "list")["total"] == 0
+
+
+def test_requeue_with_changes(shell: Shell) -> None:
+    ids = [shell.add("mail", '{"n": 1}') for _ in range(2)]
+    (shell.folder / "payload.json").write_text('{"n": 3}')
+    shell("jobs", "cancel", *ids)
+    edits = ["--priority=7", "--run-at=2031-01-01T00:00:00Z", "--tags=x, y", "--payload", '{"n": 2}']
+    assert shell("jobs", "requeue", *ids, *edits, "--reason=fixed").stdout == "requeue: 2 jobs done\n"
+    for job_id in ids:
+        job = shell.json("jobs", "show", job_id)
+        changed = (job["priority"], job["run_at"], job["tags"], job["payload"])
+        assert changed == (7, "2031-01-01T00:00:00Z", ["x", "y"], {"n": 2})
+    shell("jobs", "cancel", *ids)
+    shell("jobs", "requeue", ids[0], "--delay=1h", "--payload=@payload.json", "--tags=")
+    job = shell.json("jobs", "show", ids[0])
+    assert (job["payload"], job["tags"], job["run_at"] > job["updated"]) == ({"n": 3}, [], True)
+    for wrong in (["--all", "--priority=7"], ["--topic=mail", "--payload", "{}"]):
+        assert "need the ids of the jobs" in shell("jobs", "requeue", *wrong, code=2).stderr
+    assert "give one new --payload" in shell("jobs", "requeue", ids[1], "--payload={}", "--payload={}", code=2).stderr
+    assert "not both" in shell("jobs", "requeue", ids[1], "--delay=1", "--run-at=1h", code=1).stderr
+    assert shell("jobs", "requeue", "--payload", "n=2", "--yes").stdout == "requeue: 1 job done\n"  # as a filter
+
+
+def test_the_audit_has_who_what_and_why(shell: Shell) -> None:
+    kept, gone = shell.add(), shell.add("bills")
+    shell("jobs", "cancel", kept, "--by=ann", "--reason=a mistake")
+    shell("jobs", "delete", gone, "--by=bob", "--reason=not needed")
+    shell("topics", "pause", "mail", "--by=ann")
+    told = shell.json("audit")
+    assert [(one["by"], one["action"], one["topic"], one["reason"]) for one in told["items"]] == [
+        ("ann", "pause", "mail", None), ("bob", "delete", "bills", "not needed"), ("ann", "cancel", "mail", "a mistake")
+    ]  # fmt: skip
+    assert told["next"] is None
+    for options, count in (
+        (["--by=ann"], 2), (["--action=delete"], 1), (["--job", kept], 1), (["--by=bob", "--action=cancel"], 0),
+        (["--since=1h"], 3), (["--since=2031-01-01T00:00:00Z"], 0),
+    ):  # fmt: skip
+        assert len(shell.json("audit", *options)["items"]) == count, options
+    first = shell("audit", "--limit=2")
+    assert "not needed" in first.stdout
+    assert "a mistake" in shell("audit", "--before", first.stderr.split()[-1]).stdout
 
 
 def test_who_did_it_is_known(shell: Shell) -> None:

@@ -34,6 +34,7 @@ DATABASE = [
     ["topics", "pause", "mail"],
     ["topics", "resume", "mail"],
     ["stats"],
+    ["audit"],
     ["top", "--once"],
     ["workers"],
     ["migrate", "--plan"],
@@ -41,6 +42,7 @@ DATABASE = [
 # … and those that need a job.
 ONE_JOB = [
     ["jobs", "show"],
+    ["jobs", "logs"],
     ["jobs", "wait"],
     ["jobs", "cancel"],
     ["jobs", "requeue"],

@@ -31,3 +31,22 @@ def test_the_snippets_of_a_page_run(page: Path, tmp_path: Path, postgres_url: st
 
 def test_the_readme_has_snippets() -> None:
     assert len(snippets(ROOT / "README.md")) >= 3
+
+
+def test_the_readme_lists_every_page() -> None:
+    listed = re.findall(r"^- \[(docs/[\w-]+\.md)\]", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(f"docs/{page.name}" for page in PAGES[1:])
+
+
+def test_tasks_in_several_modules(tmp_path: Path) -> None:
+    """As the page on the command line lays them out: the module for the worker knows them all."""
+    text = (ROOT / "docs/cli.md").read_text("utf-8")
+    files = re.findall(r"^```py\n# (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for name, content in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    program = "from shop.worker import jobs; print(sorted(jobs.tasks))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout == "['billing.invoice', 'send_mail']\n"

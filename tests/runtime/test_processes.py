@@ -13,7 +13,7 @@ import pytest
 from rowlock import Completed, Failed, GaveUp, Jobs, Snoozed, decide
 from rowlock.context import Interruption
 from rowlock.runtime.processes import refusal
-from tests.guard import running
+from tests.guard import processes, running
 from tests.runtime.apps import deeds
 from tests.runtime.children import Runner, Wire, children, eventually, gone, pid_in
 from tests.stores.harness import START
@@ -280,6 +280,95 @@ async def test_an_idle_child_that_was_killed_is_reaped_without_a_next_job(runner
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
     await eventually(lambda: not Path(f"/proc/{pid}").exists() if sys.platform == "linux" else not running({pid}))
+
+
+# ── Warm ──
+
+
+def own_children() -> set[int]:
+    return {pid for pid, parent, _ in processes() if parent == os.getpid()}
+
+
+DEEDS = "tests.runtime.apps.deeds"
+
+
+async def test_the_first_job_runs_in_the_child_that_was_started_for_it(runner: Runner) -> None:
+    before = own_children()
+    runner.pool.warm_up(DEEDS)
+    await eventually(lambda: own_children() - before)
+    [warm] = own_children() - before
+    assert completed(await runner.run("add", a=1, b=1))["pid"] == warm
+    assert own_children() - before == {warm}
+
+
+async def test_a_job_that_comes_at_once_starts_no_second_child(runner: Runner) -> None:
+    before = own_children()
+    runner.pool.warm_up(DEEDS)
+    pid = completed(await runner.run("add", a=1, b=1))["pid"]
+    assert own_children() - before == {pid}
+
+
+async def test_a_warm_child_has_loaded_the_application_before_a_job_comes(runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "warm_app.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w').close()\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        runner.pool.warm_up("warm_app")
+        await eventually((tmp_path / "loaded").exists)
+
+
+async def test_closing_ends_a_warm_child_that_has_nothing_to_do_and_one_that_still_loads(tmp_path: Path) -> None:
+    """`children` sees to it that nothing is left."""
+    (tmp_path / "slow_app.py").write_text(
+        f"import time\nopen({str(tmp_path / 'loads')!r}, 'w').close()\ntime.sleep(600)\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        async with children(deeds.jobs) as runner:
+            runner.pool.warm_up("slow_app")
+            await eventually((tmp_path / "loads").exists)
+    async with children(deeds.jobs) as runner:
+        runner.pool.warm_up(DEEDS)
+        await eventually(lambda: runner.pool._idle)
+    async with children(deeds.jobs) as runner:
+        runner.pool.warm_up(DEEDS)  # closed before it was started
+
+
+async def test_one_warm_child_stays_and_the_others_go(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rowlock.runtime.processes._IDLE", 0.01)
+    before = own_children()
+    runner.pool.warm_up(DEEDS)
+    results = await asyncio.gather(*(runner.run("add", a=n, b=n) for n in range(3)))
+    pids = {result["pid"] for result in map(completed, results)}
+    await eventually(lambda: len(own_children() - before) == 1)
+    assert completed(await runner.run("add", a=1, b=1))["pid"] in pids
+    assert len(own_children() - before) == 1
+
+
+async def test_an_application_that_cant_be_loaded_costs_the_warm_child_only(runner: Runner) -> None:
+    before = own_children()
+    runner.pool.warm_up("there_is_no_such_module")
+    await eventually(lambda: own_children() - before)
+    await eventually(lambda: not own_children() - before)
+    assert completed(await runner.run("add", a=1, b=1))["sum"] == 2
+
+
+@pytest.mark.parametrize("topics", [["add"], ["plain"]])
+async def test_a_worker_warms_a_child_up_if_a_task_needs_one(tmp_path: Path, topics: list[str]) -> None:
+    jobs = Jobs(f"sqlite:///{tmp_path}/jobs.db")
+    for topic in topics:
+        task = deeds.jobs.tasks[topic]
+        jobs.register(topic, task.function, process=task.kind == "process")
+    before = own_children()
+    async with jobs:
+        await jobs.start(grace=5)
+        if topics == ["plain"]:
+            made = await jobs.enqueue("plain")
+            assert (await jobs.wait(made.id, timeout=60)).result == os.getpid()
+            assert own_children() == before
+        else:
+            await eventually(lambda: own_children() - before)
+        await jobs.stop()
+        assert own_children() == before
 
 
 # ── Which tasks can ──

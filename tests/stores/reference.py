@@ -105,6 +105,8 @@ class Reference:
             if status in LIVE:
                 continue
             setattr(ended, status, getattr(ended, status) + (-1 if move == "requeue" else 1))
+            if move == "requeue":
+                setattr(ended, f"requeued_{status}", getattr(ended, f"requeued_{status}") + 1)
             if status is Status.COMPLETED and after.started_at is not None:
                 ended.executions += 1
                 ended.execution_us += (self.now - after.started_at) // timedelta(microseconds=1)

@@ -14,7 +14,7 @@ from rowlock.client import bulk as client
 from rowlock.core.conditions import Compared, Some
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed, Failed, Outcome
-from rowlock.errors import InvalidInput
+from rowlock.errors import BulkRefused, InvalidInput
 from rowlock.stores import bulk as shared
 from rowlock.stores.base import Edit, Store
 from rowlock.stores.bulk import KEPT, PREVIEW_LIFE, SKIPS, VERBS, Bulk, NewBulk, Unfit, sources
@@ -388,6 +388,74 @@ async def test_pages_of_items_and_of_bulks(store: Harness) -> None:
     newest = sorted((bulk.id for bulk in bulks), reverse=True)
     assert [bulk.id for bulk in await store.store.bulks(limit=2)] == newest[:2]
     assert [bulk.id for bulk in await store.store.bulks(before=newest[1])] == newest[2:]
+
+
+# ── Undo ──
+
+
+async def undone(store: Harness, bulk: Bulk) -> Bulk:
+    new = client.new_undo(bulk_ids.one(), await client.get(store.store, bulk.id), by="ann", reason=None)
+    made = await store.store.create_bulk(new, Filter())
+    await client.start(store.store, made.id, by="bob")
+    return await client.run_all(store.store, made.id)
+
+
+async def test_an_undo_puts_back_pending_jobs_as_they_were(store: Harness) -> None:
+    retried = await store.settled(Failed("boom"))
+    due = await store.add()
+    later = await store.add(delay=3600.0, expires_at=START + timedelta(hours=2), priority=7, tags=("t",), key="k")
+    ran = await store.in_status(Status.PROCESSING, "other")
+    early = await store.in_status(Status.CANCELLED, "bills")  # by somebody else
+    before = await store.rows()
+    cancel = await started(store, "cancel", Filter())
+    await client.run_all(store.store, cancel.id)
+    await store.advance(60)
+    undo = await undone(store, cancel)
+    assert (undo.action, undo.undoes, undo.total, undo.done) == ("requeue", cancel.id, 3, 3)
+    after = await store.rows()
+    for job_id in (retried.id, due, later):
+        was, now = before[job_id].job, after[job_id].job
+        moved = {"updated": now.updated, "events_count": was.events_count + 2}
+        assert now == structs.replace(was, **moved)
+        assert after[job_id].ready == (was.run_at <= store.now)
+        assert [entry["event"] for entry in after[job_id].history[-2:]] == ["cancelled", "requeued"]
+        assert after[job_id].history[-1]["reason"] == f"undo of bulk {cancel.id} (bulk {undo.id})"
+    assert after[ran.id].job.status is Status.CANCEL_REQUESTED
+    assert after[early.id] == before[early.id]
+    assert (await store.store.stats()).cancelled == 1
+    again = await undone(store, cancel)
+    assert (again.total, again.changed) == (3, 3)
+
+
+async def test_an_undo_leaves_what_has_happened_since(store: Harness) -> None:
+    again, gone, taken, fine = [await store.add(key=key) for key in (None, None, "k", None)]
+    unrun = await store.add()
+    cancel = await started(store, "cancel")
+    await store.store.run_bulk(cancel.id, limit=4)
+    await client.stop(store.store, cancel.id, by="ann", reason=None)
+    await store.store.requeue([again], by="eve")
+    await store.store.cancel([again], by="eve")
+    await store.store.delete([gone], by="eve")
+    holder = await store.add(key="k")
+    undo = await undone(store, cancel)
+    told = await outcomes(store, undo)
+    assert told == {again: "changed", gone: "gone", taken: "key_taken", fine: "done"}
+    states = {job_id: row.job.status for job_id, row in (await store.rows()).items()}
+    assert (states[again], states[taken]) == (Status.CANCELLED, Status.CANCELLED)
+    assert {states[job_id] for job_id in (fine, unrun, holder)} == {Status.PENDING}
+
+
+async def test_what_can_not_be_undone_is_refused(store: Harness) -> None:
+    await dead(store, 1)
+    requeue = await started(store, "requeue")
+    await client.run_all(store.store, requeue.id)
+    with pytest.raises(BulkRefused, match="it is a requeue, and only a cancel can be undone"):
+        await undone(store, requeue)
+    with pytest.raises(BulkRefused, match="nothing is done"):
+        await undone(store, await preview(store, "cancel"))
+    running = await started(store, "cancel")
+    with pytest.raises(BulkRefused, match="stop it first"):
+        await undone(store, running)
 
 
 # ── Many at once ──

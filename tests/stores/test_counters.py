@@ -6,13 +6,16 @@ import pytest
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Snoozed, TimedOut
+from rowlock.http import metrics
 from rowlock.stores import reading
 from rowlock.stores.base import DAY, Edit, Retention
 from rowlock.stores.postgres import store as postgres
-from rowlock.stores.reading import Counts
+from rowlock.stores.reading import Counts, Filter, make_stats
 from rowlock.stores.sqlite import reading as sqlite
 from tests.stores.conftest import shared_store
+from tests.stores.exposition import counters_of
 from tests.stores.harness import LEASE, Harness, ids, job, settlement
+from tests.stores.test_bulk import started
 
 store = shared_store
 
@@ -168,6 +171,58 @@ async def test_counters_of_runs_are_never_taken_back(store: Harness) -> None:
     await same()
     await store.store.fold_counts()
     await same()
+
+
+# ── For alerts ──
+
+
+async def counters(store: Harness, topic: str = "mail") -> dict[str, float]:
+    """Of a topic, as another process tells Prometheus."""
+    other = await store.another()
+    found = counters_of(await metrics.render(other, await other.stats()))
+    return {name: value for name, value in found.items() if value and f'topic="{topic}"' in name}
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.EXPIRED, Status.CANCELLED])
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_requeue_is_counted_and_takes_no_end_back(store: Harness, status: Status, many: bool) -> None:
+    dead = await store.in_status(status)
+    ended, requeued = (f'rowlock_{name}_jobs_total{{topic="mail",status="{status}"}}' for name in ("ended", "requeued"))
+    if many:
+        await started(store, "requeue", Filter(ids=[dead.id]))
+        await store.store.run_bulk()
+    else:
+        await store.store.requeue([dead.id], by="ann")
+    for _ in range(2):
+        assert await counters(store) == {ended: 1, requeued: 1}
+        await store.store.fold_counts()
+    await store.store.cancel([dead.id], by="ann")
+    await store.store.delete([dead.id], by="ann")
+    found = await counters(store)
+    assert (found[ended], found[requeued]) == (2 if status is Status.CANCELLED else 1, 1)
+
+
+async def test_a_clock_that_is_set_back_takes_no_time_back(store: Harness) -> None:
+    claimed = await store.claimed()
+    await store.advance(4)
+    await store.store.settle([settlement(claimed, Completed(), ran=4.0)])
+    other = await store.claimed()
+    await store.advance(-60)
+    await store.store.settle([settlement(other, Completed(), ran=1.0)])
+    for _ in range(2):
+        stats = await store.store.stats()
+        assert (stats.executions, stats.execution_time) == (2, 4000.0)
+        await store.store.fold_counts()
+
+
+async def test_the_sum_of_seconds_does_not_fall_by_rounding(store: Harness) -> None:
+    """Runs of no microsecond add nothing to the sum. The average times their number is sometimes less than it was."""
+    last = 0.0
+    for runs in range(1, 60):
+        stats = make_stats(None, [], [("mail", (runs, 0, 0, 0, runs, 7, 0, 0, 0, 0, 0))])
+        found = counters_of(await metrics.render(store.store, stats))
+        last, before = found['rowlock_execution_seconds_sum{topic="mail"}'], last
+        assert last >= before
 
 
 # ── The oldest wait ──

@@ -1,11 +1,15 @@
 """Records and the audit: nobody undoes what another has written, and every change says who made it."""
 
 import asyncio
+import itertools
 from datetime import timedelta
+from typing import Any
 
-from rowlock.stores.records import Entry, Write
+from rowlock.stores.reading import Filter
+from rowlock.stores.records import AuditFilter, Entry, Write
 from tests.stores.conftest import shared_store
-from tests.stores.harness import START, Harness
+from tests.stores.harness import NOBODY, START, Harness
+from tests.stores.test_bulk import started
 
 store = shared_store
 
@@ -73,3 +77,37 @@ async def test_the_audit_tells_who_and_why_the_newest_first(store: Harness) -> N
     assert (old.by, old.action, old.topic, old.reason) == ("bob", "pause", "mail", "full")
     assert await store.store.audit(before=new.id, limit=5) == [old]
     assert await store.store.audit(limit=1) == [new]
+
+
+async def test_the_audit_is_filtered(store: Harness) -> None:
+    """By all that is given; what bulk actions did to a job is told with the job."""
+    mail, bills = await store.add("mail"), await store.add("bills")
+    await store.store.cancel([mail], by="ann")
+    await store.advance(60)
+    later = store.now
+    bulk = await started(store, "cancel", Filter(ids=[bills]))
+    await store.store.run_bulk()
+    await store.store.requeue([mail], by="bob")
+    every = [*await store.store.audit(), *await store.store.audit(bulk=bulk.id)]
+    assert sorted(one.action for one in every) == ["bulk_start", "cancel", "cancel", "requeue"]
+    choices: dict[str, list[Any]] = {
+        "job_id": [None, mail, bills, NOBODY],
+        "by": [None, "ann", "bob", "eve"],
+        "action": [None, "cancel", "requeue"],
+        "since": [None, later],
+        "bulk": [None, bulk.id],
+    }
+    for values in itertools.product(*choices.values()):
+        asked = AuditFilter(**dict(zip(choices, values, strict=True)))
+        expected = [
+            one
+            for one in every
+            if (asked.job_id is not None or one.bulk == asked.bulk)
+            and (asked.bulk is None or one.bulk == asked.bulk)
+            and (asked.job_id is None or one.job_id == asked.job_id)
+            and (asked.by is None or one.by == asked.by)
+            and (asked.action is None or one.action == asked.action)
+            and (asked.since is None or one.at >= asked.since)
+        ]
+        assert await store.store.audit(asked) == sorted(expected, key=lambda one: one.id, reverse=True)
+        assert await store.store.audit(asked, limit=1) == sorted(expected, key=lambda one: one.id, reverse=True)[:1]

@@ -28,6 +28,7 @@ from rowlock.cli.groups import Lazy, Root, traceback_option
         "topics": Lazy("rowlock.cli.topics:topics", "List, pause and resume topics."),
         "stats": Lazy("rowlock.cli.stats:stats", "How many jobs stand where, and how they ended."),
         "failures": Lazy("rowlock.cli.failures:failures", "Dead letters in groups that failed alike."),
+        "audit": Lazy("rowlock.cli.audit:audit", "What operators did, and why."),
         "top": Lazy("rowlock.cli.top:top", "Watch the queue live."),
         "why": Lazy("rowlock.cli.why:why", "Why is this job not running?"),
         "verify": Lazy("rowlock.cli.verify:verify", "Look for what must not be in a database in use."),

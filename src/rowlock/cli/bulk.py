@@ -6,12 +6,14 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rowlock.cli import options
 from rowlock.cli.connect import run
 from rowlock.cli.exits import Exit
 from rowlock.cli.filters import filters
@@ -29,6 +31,7 @@ _TOLD = 20  # refusals told one by one
 _LONG = 50  # jobs that take long enough for a progress bar
 
 Verb = Callable[[Jobs, str, str | None], Awaitable[Job | None]]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Change(Struct, frozen=True):
@@ -78,12 +81,18 @@ class Work(Struct):
 # ── The commands ──
 
 
-def _command(verb: str, act: Verb, text: str) -> click.Command:
+def _as_it_is(command: F) -> F:
+    return command
+
+
+def _command(verb: str, act: Verb, text: str, *, edits: bool = False) -> click.Command:
+    """`edits`: jobs that are named by id can be changed with it."""
     states = sorted(MOVES[verb].sources)
 
     @click.command(verb, help=f"{text}\n\nGive ids, or options that choose jobs; then it says how many and asks first.")
     @click.argument("ids", metavar="[ID]...", nargs=-1)
-    @filters
+    @partial(filters, or_payload=edits)
+    @(options.edits if edits else _as_it_is)
     @click.option("--all", "every", is_flag=True, help=f"All jobs that are {', '.join(states)}.")
     @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
     @actor
@@ -97,7 +106,11 @@ def _command(verb: str, act: Verb, text: str) -> click.Command:
         by: str | None,
         url: str | None,
         output: str,
+        **changes: Any,
     ) -> None:
+        given = {name: value for name, value in changes.items() if value is not None}
+        if given and not ids:
+            raise click.UsageError("--priority, --run-at, --delay, --tags and a new --payload need the ids of the jobs")
         chosen = wanted != Filter()
         if bool(ids) + (chosen or every) != 1:
             raise click.UsageError("give ids, or options that choose jobs (--topic, --status, …), or --all")
@@ -107,7 +120,7 @@ def _command(verb: str, act: Verb, text: str) -> click.Command:
             fit = wanted if wanted.statuses else replace(wanted, statuses=states)
             run(url, lambda jobs: _by_filter(jobs, verb, fit, reason, yes, output), by=by)
             return
-        work = Work(verb, act, reason, [])
+        work = Work(verb, partial(act, **given), reason, [])
         try:
             run(url, lambda jobs: _by_ids(jobs, work, ids), by=by)
         except BaseException:
@@ -125,8 +138,8 @@ async def _cancel(jobs: Jobs, job_id: str, reason: str | None) -> Job:
     return await jobs.cancel(job_id, reason=reason)
 
 
-async def _requeue(jobs: Jobs, job_id: str, reason: str | None) -> Job:
-    return await jobs.requeue(job_id, reason=reason)
+async def _requeue(jobs: Jobs, job_id: str, reason: str | None, **edits: Any) -> Job:
+    return await jobs.requeue(job_id, reason=reason, **edits)
 
 
 async def _delete(jobs: Jobs, job_id: str, reason: str | None) -> None:
@@ -134,7 +147,7 @@ async def _delete(jobs: Jobs, job_id: str, reason: str | None) -> None:
 
 
 cancel = _command("cancel", _cancel, "Stop jobs: at once if they are not running, else they are asked to.")
-requeue = _command("requeue", _requeue, "Run jobs again that have failed, expired or were cancelled.")
+requeue = _command("requeue", _requeue, "Run jobs again that have failed, expired or were cancelled.", edits=True)
 delete = _command("delete", _delete, "Remove jobs that are not running. The audit entry stays.")
 
 
@@ -152,7 +165,7 @@ async def _by_ids(jobs: Jobs, work: Work, ids: Sequence[str]) -> None:
 async def _by_filter(jobs: Jobs, verb: str, wanted: Filter, reason: str | None, yes: bool, output: str) -> None:
     bulk = await jobs.bulk(verb, wanted, reason=reason)
     if bulk.total and not yes:
-        _ask(f"This would {verb} {how_many(bulk.total)}.")
+        ask(f"This would {verb} {how_many(bulk.total)}.")
     await work_off(jobs, bulk.id, output)
 
 
@@ -236,7 +249,7 @@ def _is_asked_in_person() -> bool:
     return sys.stdin.isatty()
 
 
-def _ask(question: str) -> None:
+def ask(question: str) -> None:
     if not _is_asked_in_person():
         raise click.UsageError(f"{question} Add --yes to do it.")
     if not click.confirm(f"{question} Go on?", err=True):

@@ -8,9 +8,10 @@ import click
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from rowlock.cli.bulk import work_off
+from rowlock.cli.bulk import ask, work_off
 from rowlock.cli.connect import run
 from rowlock.cli.filters import filters
+from rowlock.cli.groups import Group
 from rowlock.cli.jobs import print_jobs
 from rowlock.cli.options import Moment, Priority, Span, actor, database
 from rowlock.cli.show import exact, how_many, moment, note, number, print_fields, print_heading, print_json, print_table
@@ -21,7 +22,7 @@ from rowlock.stores.bulk import SKIPS, VERBS, Bulk
 from rowlock.stores.reading import DEFAULT_LIMIT, MAX_LIMIT, Filter
 
 
-@click.group()
+@click.group(cls=Group)
 def bulk() -> None:
     """Many jobs at once: look first, then do it.
 
@@ -108,6 +109,27 @@ def stop(bulk_id: str, reason: str | None, by: str | None, url: str | None, outp
         print_json(_document(stopped))
     else:
         click.echo(f"{stopped.action}: {stopped.status}, {stopped.done:,} done, {stopped.left:,} left")
+
+
+@bulk.command()
+@click.argument("bulk_id", metavar="ID")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@actor
+@database
+def undo(bulk_id: str, yes: bool, reason: str | None, by: str | None, url: str | None, output: str) -> None:
+    """Put back the jobs that a bulk cancel has cancelled before they ran, as they were.
+
+    Jobs that were running, and jobs to which something has happened since, stay as they are.
+    """
+
+    async def put_back(jobs: Jobs) -> None:
+        made = await jobs.undo_bulk(bulk_id, reason=reason)
+        if made.total and not yes:
+            cancelled = (await jobs.get_bulk(bulk_id)).done
+            ask(f"This would requeue {how_many(made.total)}, of {cancelled:,} that it has cancelled.")
+        await work_off(jobs, made.id, output)
+
+    run(url, put_back, by=by)
 
 
 @bulk.command()

@@ -82,7 +82,9 @@ async def _run(url: str, seconds: float | None, own: Path | None = None) -> None
                 click.echo(f"Open the page: {link}")
                 if own is not None:
                     click.echo("What its charts show of the time before now is made up.")
-                click.echo()
+            else:
+                click.echo("There is also a page, which needs the HTTP server: pip install 'rowlock[server]'")
+            click.echo()
             shopping = asyncio.create_task(customers.shop())
             shopping.add_done_callback(lambda _: enough.set())
             began = time.monotonic()

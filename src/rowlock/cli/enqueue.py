@@ -9,6 +9,7 @@ from rowlock.cli.completion import complete_topic
 from rowlock.cli.connect import run
 from rowlock.cli.options import Json, Moment, Priority, Span, database
 from rowlock.cli.show import note, print_json
+from rowlock.cli.spelling import guess_topic
 from rowlock.cli.waiting import report_end, wait_for
 from rowlock.core.job import Job
 from rowlock.jobs import Jobs
@@ -64,7 +65,10 @@ def enqueue(topic: str, payload: Any, wait: float | None, url: str | None, outpu
     given = cast(EnqueueOptions, {name: value for name, value in options.items() if value not in (None, ())})
 
     async def add(jobs: Jobs) -> tuple[Enqueued, Job | None]:
+        guess = await guess_topic(jobs, topic)
         enqueued = await jobs.enqueue(topic, payload, **given)
+        if guess:
+            note(f"rowlock: no other job and no worker has the topic {topic!r}.{guess}")
         if wait is None:
             return enqueued, None
         note(enqueued.id)

@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from rowlock.cli.exits import Exit
+from rowlock.cli.spelling import did_you_mean
 from rowlock.errors import RowlockError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,7 +28,19 @@ class Lazy(NamedTuple):
     help: str
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """Guesses which command was meant by one that it doesn't have."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}.{did_you_mean(name, known)}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
     """Knows its commands by name and imports one when it is called; listing them imports none."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import click
+import msgspec
 
 from rowlock.cli.connect import run
 from rowlock.cli.options import database
 from rowlock.cli.show import (
     clean,
     exact,
+    how_many,
     is_fancy,
     job_document,
+    note,
     one_line,
     pretty,
     print_fields,
@@ -19,8 +23,10 @@ from rowlock.cli.show import (
     print_table,
 )
 from rowlock.client.why import spell_seconds
-from rowlock.core.job import Event, Job, Log
+from rowlock.core.job import Event, Job, Log, LogLine
 from rowlock.jobs import Jobs
+
+_LOOK = 0.5  # seconds between looks at a log that is followed
 
 
 @click.command()
@@ -104,6 +110,56 @@ def _print_log(log: Log) -> None:
         return
     print_heading("log")
     if log.dropped:
-        click.echo(f"({log.dropped:,} older lines were dropped)")
+        click.echo(f"({_dropped(log.dropped)})")
     for line in log.lines:
-        click.echo(f"{exact(line.at)}  run {line.version}  {line.level:<7}  {clean(line.text)}")
+        click.echo(_line(line))
+
+
+def _dropped(count: int) -> str:
+    return f"{how_many(count, 'older line')} {'was' if count == 1 else 'were'} dropped"
+
+
+def _line(line: LogLine) -> str:
+    return f"{exact(line.at)}  run {line.version}  {line.level:<7}  {clean(line.text)}"
+
+
+# ── The log alone ──
+
+
+@click.command()
+@click.argument("job_id", metavar="ID")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@database
+def logs(job_id: str, follow: bool, url: str | None, output: str) -> None:
+    """What a job's handler has logged with ctx.log. With --follow, -o json is one object per line."""
+
+    async def look(jobs: Jobs) -> None:
+        if follow:
+            await _follow(jobs, job_id, output)
+            return
+        log = await jobs.logs(job_id)
+        if output == "json":
+            print_json(log)
+            return
+        _tell(log, 0, output)
+
+    run(url, look)
+
+
+async def _follow(jobs: Jobs, job_id: str, output: str) -> None:
+    seen = 0
+    while True:
+        is_live = (await jobs.get(job_id)).is_live  # asked first: an ended job logs nothing more
+        seen = _tell(await jobs.logs(job_id), seen, output)
+        if not is_live:
+            return
+        await asyncio.sleep(_LOOK)
+
+
+def _tell(log: Log, seen: int, output: str) -> int:
+    """Print the lines behind the first `seen`, and return how many there are by now. Some may have been dropped."""
+    if log.dropped > seen:
+        note(_dropped(log.dropped - seen))
+    for line in log.lines[max(seen - log.dropped, 0) :]:
+        click.echo(msgspec.json.encode(line) if output == "json" else _line(line))
+    return log.dropped + len(log.lines)

@@ -4,13 +4,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from msgspec import UNSET
+from msgspec import structs
 
 from rowlock.cli.connect import run
 from rowlock.cli.filters import filters
 from rowlock.cli.groups import Lazy, LazyGroup
-from rowlock.cli.options import Json, Moment, Priority, Span, actor, database
-from rowlock.cli.show import how_many, is_fancy, job_document, moment, note, print_json, print_table, remark
+from rowlock.cli.options import Json, Span, actor, database, edits
+from rowlock.cli.show import exact, how_many, is_fancy, job_document, moment, note, print_json, print_table, remark
 from rowlock.cli.waiting import report_end, wait_for
 from rowlock.core.job import Job, Status
 from rowlock.jobs import Jobs
@@ -22,6 +22,7 @@ from rowlock.stores.reading import DEFAULT_LIMIT, MAX_LIMIT, Filter, Page
     lazy={
         "list": Lazy("rowlock.cli.jobs:list_jobs", "Jobs, newest first."),
         "show": Lazy("rowlock.cli.job:show", "Everything about a job."),
+        "logs": Lazy("rowlock.cli.job:logs", "What a job's handler has logged; --follow shows it live."),
         "wait": Lazy("rowlock.cli.jobs:wait", "Wait for a job's end, and print its result."),
         "cancel": Lazy("rowlock.cli.bulk:cancel", "Stop jobs."),
         "requeue": Lazy("rowlock.cli.bulk:requeue", "Run jobs again that have failed, expired or were cancelled."),
@@ -37,11 +38,17 @@ def jobs() -> None:
 @filters
 @click.option("--limit", type=click.IntRange(1, MAX_LIMIT), default=DEFAULT_LIMIT, show_default=True, metavar="N")
 @click.option("--cursor", metavar="TEXT", help="Where an earlier page ended (its `next`).")
+@click.option("--all", "every", is_flag=True, help="All of them, however many there are and however long it takes.")
 @database
-def list_jobs(wanted: Filter, limit: int, cursor: str | None, url: str | None, output: str) -> None:
-    """Jobs, newest first: those that meet all options."""
+def list_jobs(wanted: Filter, limit: int, cursor: str | None, every: bool, url: str | None, output: str) -> None:
+    """Jobs, newest first: those that meet all options.
+
+    A search for --payload, --tag or --error looks at some 10,000 jobs at a time, and says so.
+    """
 
     async def look(jobs: Jobs) -> Page:
+        if every:
+            return await _all_pages(jobs, wanted, cursor)
         return await jobs.list(wanted, limit=limit, cursor=cursor)
 
     page = run(url, look)
@@ -57,9 +64,25 @@ def list_jobs(wanted: Filter, limit: int, cursor: str | None, url: str | None, o
         )
         return
     print_jobs(page.items)
-    if page.next is not None:
+    if page.reached is not None:
+        # The total is of the whole search from the newest job on, not of this page: it would only confuse.
+        note(
+            f"{how_many(len(page.items))} found. Jobs created before {exact(page.reached)} were not searched: "
+            f"go on with --cursor {page.next}, or search all jobs with --all"
+        )
+    elif page.next is not None:
         total = f"{page.total:,}{' or more' if page.total_capped or page.partial else ''}"
-        note(f"{how_many(len(page.items))} of {total}; go on with --cursor {page.next}")
+        note(f"{how_many(len(page.items))} of {total}; go on with --cursor {page.next}, or --all")
+
+
+async def _all_pages(jobs: Jobs, wanted: Filter, cursor: str | None) -> Page:
+    found: list[Job] = []
+    while True:
+        page = await jobs.list(wanted, limit=MAX_LIMIT, cursor=cursor)
+        found += page.items
+        cursor = page.next
+        if cursor is None:
+            return structs.replace(page, items=found, total=len(found), total_capped=False, partial=False)
 
 
 def print_jobs(jobs: list[Job]) -> None:
@@ -107,40 +130,19 @@ def wait(job_id: str, timeout: float | None, url: str | None, output: str) -> No
 
 @click.command()
 @click.argument("job_id", metavar="ID")
-@click.option("--priority", type=Priority(), metavar="N", help="Higher first; also explicit, discovered, backfill.")
-@click.option("--run-at", type=Moment(+1), metavar="TIME", help="Not before: 2026-05-01T14:30:00Z.")
-@click.option("--delay", type=Span(), metavar="SPAN", help="Not before so long from now: 30, 15m, 2h.")
+@edits
 @click.option("--payload", type=Json(), metavar="JSON", help="A JSON object, @file, or - for stdin.")
-@click.option("--tags", metavar="A,B", help="All tags that it shall have; '' for none.")
 @actor
 @database
-def update(
-    job_id: str,
-    priority: int | str | None,
-    run_at: datetime | None,
-    delay: float | None,
-    payload: Any,
-    tags: str | None,
-    reason: str | None,
-    by: str | None,
-    url: str | None,
-    output: str,
-) -> None:
+def update(job_id: str, reason: str | None, by: str | None, url: str | None, output: str, **changes: Any) -> None:
     """Change a pending job: what is given, and nothing else."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    if not given:
+        raise click.UsageError("give --priority, --run-at, --delay, --payload or --tags")
 
     async def change(jobs: Jobs) -> Job:
-        return await jobs.update(
-            job_id,
-            priority=UNSET if priority is None else priority,
-            run_at=UNSET if run_at is None else run_at,
-            delay=UNSET if delay is None else delay,
-            payload=UNSET if payload is None else payload,
-            tags=UNSET if tags is None else [tag.strip() for tag in tags.split(",") if tag.strip()],
-            reason=reason,
-        )
+        return await jobs.update(job_id, reason=reason, **given)
 
-    if all(value is None for value in (priority, run_at, delay, payload, tags)):
-        raise click.UsageError("give --priority, --run-at, --delay, --payload or --tags")
     job = run(url, change, by=by)
     if output == "json":
         print_json(job_document(job))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from rowlock import logs
 from rowlock.cli.groups import traceback_option
@@ -99,6 +100,23 @@ class PathValue(_Kind):
         return path, read_json(text, lambda problem: self.fail(f"{problem}; text needs quotes", param, ctx))
 
 
+class Whole(Struct, frozen=True):
+    """A payload from end to end."""
+
+    payload: Any
+
+
+class PathOrPayload(PathValue):
+    """For a verb that chooses jobs by what their payload holds (path=JSON), or gives jobs a new one (see Json)."""
+
+    name = "path=json or json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and (value == "-" or value.lstrip().startswith(("{", "@"))):
+            return Whole(Json().convert(value, param, ctx))
+        return value if isinstance(value, Whole) else super().convert(value, param, ctx)
+
+
 class Priority(_Kind):
     """A number, or a name that core knows."""
 
@@ -109,6 +127,17 @@ class Priority(_Kind):
             return int(value)
         except ValueError:
             return str(value)
+
+
+class Tags(_Kind):
+    """Tags with commas between."""
+
+    name = "tags"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        if not isinstance(value, str):
+            return list(value)
+        return [tag.strip() for tag in value.split(",") if tag.strip()]
 
 
 def read_span(text: str) -> float | None:
@@ -165,6 +194,21 @@ def _remember_format(ctx: click.Context, param: click.Parameter, value: str | No
 def database(command: F) -> F:
     """What every command has that talks to the database."""
     return url(output(traceback_option(command)))
+
+
+_EDITS = (
+    click.option("--priority", type=Priority(), metavar="N", help="Higher first; also explicit, discovered, backfill."),
+    click.option("--run-at", type=Moment(+1), metavar="TIME", help="Not before: 2026-05-01T14:30:00Z."),
+    click.option("--delay", type=Span(), metavar="SPAN", help="Not before so long from now: 30, 15m, 2h."),
+    click.option("--tags", type=Tags(), metavar="A,B", help="All tags that it shall have; '' for none."),
+)
+
+
+def edits(command: F) -> F:
+    """What may be changed of a job, beside its payload."""
+    for option in reversed(_EDITS):
+        command = option(command)
+    return command
 
 
 def actor(command: F) -> F:

@@ -8,12 +8,13 @@ import msgspec
 
 from rowlock.access import settings as access
 from rowlock.cli.connect import run
+from rowlock.cli.groups import Group
 from rowlock.cli.options import actor, database
 from rowlock.cli.show import print_json, print_table
 from rowlock.jobs import Jobs
 
 
-@click.group()
+@click.group(cls=Group)
 def settings() -> None:
     """Who may do what over HTTP, and how workers work: kept in the database."""
 
@@ -43,7 +44,12 @@ def change(changes: tuple[str, ...], reason: str | None, by: str | None, url: st
     async def write(jobs: Jobs) -> access.Current:
         return await access.change(await jobs._store(), wanted, by=jobs.settings.by, reason=reason)
 
-    _show(run(url, write, by=by), output)
+    current = run(url, write, by=by)
+    if output == "json":
+        _show(current, output)
+        return
+    values = msgspec.structs.asdict(current.settings)
+    click.echo(", ".join(f"{name} = {_text(values[name])}" for name in wanted))
 
 
 def _read(text: str) -> tuple[str, Any]:
@@ -60,13 +66,14 @@ def _read(text: str) -> tuple[str, Any]:
         raise click.UsageError(f"{name}: {value!r} is not JSON: write true, 10, or '[\"mail\"]'") from None
 
 
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _show(current: access.Current, output: str) -> None:
     values = msgspec.structs.asdict(current.settings)
     if output == "json":
         print_json({**values, "given": sorted(current.given)})
         return
-    rows = [
-        (name, json.dumps(value, ensure_ascii=False), "set" if name in current.given else "default")
-        for name, value in values.items()
-    ]
+    rows = [(name, _text(value), "set" if name in current.given else "default") for name, value in values.items()]
     print_table(("name", "value", "note"), rows)

@@ -7,6 +7,7 @@ import msgspec
 
 from rowlock.access import superusers
 from rowlock.cli.connect import run
+from rowlock.cli.groups import Group
 from rowlock.cli.options import actor, database
 from rowlock.cli.show import items, moment, print_json, print_table
 from rowlock.jobs import Jobs
@@ -14,7 +15,7 @@ from rowlock.jobs import Jobs
 _stdin = click.option("--password-stdin", is_flag=True, help="Read the password from stdin, not from the terminal.")
 
 
-@click.group()
+@click.group(cls=Group)
 def superuser() -> None:
     """The accounts of operators."""
 

@@ -8,12 +8,13 @@ import msgspec
 from rowlock.access import tokens
 from rowlock.access.identity import SCOPES
 from rowlock.cli.connect import run
+from rowlock.cli.groups import Group
 from rowlock.cli.options import Moment, actor, database
 from rowlock.cli.show import items, moment, note, print_json, print_table
 from rowlock.jobs import Jobs
 
 
-@click.group()
+@click.group(cls=Group)
 def token() -> None:
     """API tokens: for programs."""
 

@@ -7,14 +7,16 @@ import click
 
 from rowlock.cli.completion import complete_topic
 from rowlock.cli.connect import run
+from rowlock.cli.groups import Group
 from rowlock.cli.options import Moment, actor, database
 from rowlock.cli.show import items, moment, note, number, percent, print_json, print_table
+from rowlock.cli.spelling import did_you_mean, guess_topic
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Pause
 from rowlock.stores.reading import Stats, TopicStats
 
 
-@click.group()
+@click.group(cls=Group)
 def topics() -> None:
     """List, pause and resume topics."""
 
@@ -67,7 +69,10 @@ def pause(topic: str, until: datetime | None, reason: str | None, by: str | None
     """Start no more jobs of a topic. Running ones go on."""
 
     async def stop(jobs: Jobs) -> Pause | None:
+        guess = await guess_topic(jobs, topic)
         await jobs.pause(topic, reason=reason, until=until)
+        if guess is not None:
+            note(f"rowlock: no job and no worker has the topic {topic!r}. It is paused all the same.{guess}")
         return next((pause for pause in await jobs.paused() if pause.topic == topic), None)
 
     paused = run(url, stop, by=by)
@@ -84,11 +89,11 @@ def pause(topic: str, until: datetime | None, reason: str | None, by: str | None
 def resume(topic: str, reason: str | None, by: str | None, url: str | None, output: str) -> None:
     """Start jobs of a topic again."""
 
-    async def go_on(jobs: Jobs) -> bool:
-        return await jobs.resume(topic, reason=reason)
+    async def go_on(jobs: Jobs) -> tuple[bool, list[str]]:
+        return await jobs.resume(topic, reason=reason), [pause.topic for pause in await jobs.paused()]
 
-    resumed = run(url, go_on, by=by)
+    resumed, others = run(url, go_on, by=by)
     if output == "json":
         print_json({"topic": topic, "resumed": resumed})
     else:
-        click.echo(f"{topic} goes on" if resumed else f"{topic} was not paused")
+        click.echo(f"{topic} goes on" if resumed else f"{topic} was not paused.{did_you_mean(topic, others)}")

@@ -66,6 +66,26 @@ def new_bulk(
     )  # fmt: skip
 
 
+def new_undo(undo_id: str, bulk: Bulk, *, by: str, reason: str | None) -> NewBulk:
+    """What puts back the jobs that a bulk cancel has cancelled while they were pending. Others had begun: what they did
+    can't be taken back."""
+    if bulk.action != "cancel":
+        raise BulkRefused(bulk.id, "undo", bulk.status, f"it is a {bulk.action}, and only a cancel can be undone")
+    if bulk.status not in ("done", "stopped"):
+        raise BulkRefused(
+            bulk.id, "undo", bulk.status, "stop it first" if bulk.status == "running" else "nothing is done"
+        )
+    return NewBulk(
+        id=undo_id,
+        action="requeue",
+        arguments={"undo": bulk.id},
+        filter={},
+        unfit={},
+        by=by,
+        reason=f"undo of bulk {bulk.id}" if reason is None else reason,
+    )
+
+
 def _arguments(action: str, given: dict[str, Any]) -> dict[str, Any]:
     wanted = {"reprioritise": ("priority",), "reschedule": ("run_at", "delay")}.get(action, ())
     for name in given:

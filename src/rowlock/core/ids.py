@@ -75,6 +75,14 @@ def first_id_of(millisecond: int) -> str:
     return f"{clock[:8]}-{clock[8:]}-0000-0000-000000000000"
 
 
+def time_in(job_id: str) -> datetime | None:
+    """When it was made, by itself. None: it is a caller's own, and says no time."""
+    try:
+        return _EPOCH + int(job_id.replace("-", "")[:12], 16) * _MILLISECOND
+    except OverflowError:
+        return None
+
+
 def check_id(value: object) -> str:
     """The canonical text of a caller's own id. Any UUID will do; v7 keeps the archive in order."""
     if isinstance(value, UUID):

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from rowlock.client.why import is_live
 from rowlock.core.job import LIVE, Status
 from rowlock.stores.base import Store
-from rowlock.stores.reading import Stats
+from rowlock.stores.reading import Counts, Stats
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
-_ENDED = (Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED)
+_REQUEUED = (Status.FAILED, Status.EXPIRED, Status.CANCELLED)  # from which a job can be requeued
 
 Sample = tuple[Mapping[str, str], float]
 
@@ -27,8 +27,11 @@ async def render(store: Store, stats: Stats) -> bytes:
         ("rowlock_oldest_wait_seconds", "gauge", "How long the job has waited that is due for longest.", [
             ({"topic": name}, one.oldest_wait or 0.0) for name, one in topics
         ]),
-        ("rowlock_ended_jobs_total", "counter", "Jobs that ended, by topic and how; a requeue takes back its end.", [
-            ({"topic": name, "status": status}, getattr(one, status)) for name, one in topics for status in _ENDED
+        ("rowlock_ended_jobs_total", "counter", "Ends of jobs, by topic and how; a requeued job can end again.", [
+            ({"topic": name, "status": status}, ends) for name, one in topics for status, ends in _ends(one).items()
+        ]),
+        ("rowlock_requeued_jobs_total", "counter", "Jobs that were requeued, by topic and how they had ended.", [
+            ({"topic": name, "status": status}, _requeued(one, status)) for name, one in topics for status in _REQUEUED
         ]),
         ("rowlock_retries_total", "counter", "Failed runs that were tried again.", [
             ({"topic": name}, one.retried) for name, one in topics
@@ -37,7 +40,7 @@ async def render(store: Store, stats: Stats) -> bytes:
             ({"topic": name}, one.lost) for name, one in topics
         ]),
         ("rowlock_execution_seconds_sum", "counter", "Time that completed runs took.", [
-            ({"topic": name}, (one.avg_execution_time or 0.0) * one.executions / 1000) for name, one in topics
+            ({"topic": name}, one.execution_time / 1000) for name, one in topics
         ]),
         ("rowlock_execution_seconds_count", "counter", "Completed runs.", [
             ({"topic": name}, one.executions) for name, one in topics
@@ -57,6 +60,17 @@ async def render(store: Store, stats: Stats) -> bytes:
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
         lines += [f"{name}{{{_labels(labels)}}} {value!r}" for labels, value in samples]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _ends(one: Counts) -> dict[Status, int]:
+    """How often jobs have ended so. `Counts` has those that were not requeued since, which can become fewer."""
+    dead = {status: getattr(one, status) + _requeued(one, status) for status in _REQUEUED}
+    return {Status.COMPLETED: one.completed, **dead}
+
+
+def _requeued(one: Counts, status: Status) -> int:
+    count: int = getattr(one, f"requeued_{status}")
+    return count
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -35,6 +35,7 @@ from rowlock.runtime.wire import (
     Interrupt,
     Later,
     Line,
+    Load,
     Looks,
     Missing,
     Raised,
@@ -168,7 +169,7 @@ class Child:
         self._sock = sock
         self._voice = Voice(sock)
         self._reports = Reports(self._voice)
-        self._work: SimpleQueue[tuple[Start, ChildLink] | None] = SimpleQueue()
+        self._work: SimpleQueue[tuple[Start, ChildLink] | Load | None] = SimpleQueue()
         self._setup = Setup([], [])
         self._busy = False
         self._link: ChildLink | None = None
@@ -178,6 +179,10 @@ class Child:
         """Until the worker closes the socket."""
         threading.Thread(target=self._listen, name="rowlock-worker-link", daemon=True).start()
         while (work := self._work.get()) is not None:
+            if isinstance(work, Load):
+                if not lookup.load_first(self._setup, work.module):
+                    return  # with half an application in memory. A job's own child tells what went wrong
+                continue
             start, link = work
             self._voice.say(Taken())
             self._reports.begin(start.number)
@@ -214,6 +219,8 @@ class Child:
                 self._setup = message
                 sys.path[:] = map(os.fsdecode, message.path)
                 sys.argv[:] = map(os.fsdecode, message.argv)
+            case Load():
+                self._work.put(message)
             case Start():
                 self._busy = True
                 self._link = ChildLink(self._voice, self._reports, message)

@@ -9,18 +9,20 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from rowlock.context import Context, Host, Interruption
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, TimedOut
+from rowlock.runtime import lookup
 from rowlock.runtime.deadlines import Deadlines
 from rowlock.runtime.handlers import RunMiddleware, call_async, call_sync, outcome_of
 from rowlock.runtime.processes import Processes, refusal
 from rowlock.runtime.run import Run
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.runtime.threads import Threads
-from rowlock.tasks import Kind
+from rowlock.tasks import Kind, Task
 
 log = logging.getLogger("rowlock")
 
@@ -71,6 +73,13 @@ class Executor:
         self._chain: asyncio.Task[None] | None = None
         self._waiting: set[str] = set()  # topics whose last handler has waited for something
         self._deadlines = Deadlines(self._loop, lambda run: self.interrupt(run, Interruption.TIMED_OUT))
+
+    def warm_up(self, tasks: Iterable[Task[..., Any]]) -> None:
+        """If one of these tasks runs in a child process, start one for its first job. Returns at once."""
+        for task in tasks:
+            if task.kind == "process" and refusal(task, self._app) is None:
+                self._processes.warm_up(lookup.name_of(task.function)[0])
+                return
 
     @property
     def leaked(self) -> int:

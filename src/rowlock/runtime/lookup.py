@@ -76,18 +76,35 @@ def started_as() -> tuple[str | None, str | None]:
     return (str(Path(file).absolute()) if file and Path(file).exists() else None), None
 
 
+def load_first(setup: Setup, module: str) -> bool:
+    """Load the place where `find` looks first for a handler of this module. False: it can't be loaded."""
+    place, load = next(_places(setup, module), (None, None))
+    if place is None or load is None:
+        return True
+    try:
+        _load(place, load)
+    except BaseException:  # as below
+        return False
+    return True
+
+
+def _load(place: str, load: Callable[[], object]) -> None:
+    _loading.append(place)
+    try:
+        load()
+    finally:
+        _loading.clear()
+
+
 def find(setup: Setup, start: Start) -> tuple[Owner, Task[..., Any]]:
     """Import one place after the other, until the task is there."""
     wanted = f"the handler of {start.job.topic} ({start.module}.{start.qualname})"
     looked = []
     for place, load in _places(setup, start.module):
-        _loading.append(place)
         try:
-            load()
+            _load(place, load)
         except BaseException as error:  # whatever an application does when it is imported, this process goes on
             raise NotFound(f"A child process can't load {wanted} from {place}:\n{error_text(error)}") from None
-        finally:
-            _loading.clear()
         found = _registered(start)
         if found:
             # Without a twin it is the one, even if its database has another name here.

@@ -26,6 +26,7 @@ from rowlock.runtime.wire import (
     Inbox,
     Interrupt,
     Line,
+    Load,
     Looks,
     Said,
     Setup,
@@ -115,8 +116,8 @@ class Process(asyncio.Protocol):
     def pid(self) -> int:
         return self._popen.pid
 
-    async def start(self, setup: Setup) -> None:
-        """OSError if it can't be started."""
+    async def start(self, setup: Setup, load: Load | None = None) -> None:
+        """OSError if it can't be started. `load`: what it does before its first job comes."""
         self._sock = self._spawn()
         self.started = True
         try:
@@ -125,6 +126,8 @@ class Process(asyncio.Protocol):
             self._sock.close()
             raise
         self._tell(setup)
+        if load is not None:
+            self._tell(load)
 
     def _spawn(self) -> socket.socket:
         # A child begins with our own peak, which the kernel hands on: only what is above that is its own.

@@ -20,7 +20,7 @@ from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, CutOff, Died, Failed, GaveUp, Outcome, Snoozed
 from rowlock.runtime import lookup, memory
 from rowlock.runtime.process import Conversation, Process, ProcessLink
-from rowlock.runtime.wire import Answer, Away, Later, Missing, Raised, Returned, Setup, Start, Stopped
+from rowlock.runtime.wire import Answer, Away, Later, Load, Missing, Raised, Returned, Setup, Start, Stopped
 from rowlock.tasks import Task
 
 _TRIES = 3  # children that may die before they have taken the job
@@ -69,7 +69,28 @@ class Processes:
         self._reserved: set[Process] = set()  # have answered, and wait until that is settled
         self._burials: dict[Process, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._warming: asyncio.Task[None] | None = None
+        self._kept = 0  # idle children that stay, however long nobody needs them
         self._closed = False
+
+    def warm_up(self, module: str) -> None:
+        """Start a child now, and keep one from then on, so that the first job need not wait for an interpreter that
+        imports the application. Returns at once. `module`: that of the handler which is likely to be needed."""
+        self._kept = 1
+        self._warming = asyncio.get_running_loop().create_task(self._warm_up(Load(module)))
+
+    async def _warm_up(self, load: Load) -> None:
+        process = Process(self._lost)
+        try:
+            await process.start(self._setup(), load)
+        except BaseException as error:
+            if process.started:
+                process.kill("the worker could not talk to it")
+                self._begin_burial(process)
+            if isinstance(error, OSError):
+                return  # the first job tries again, and tells it
+            raise
+        self._rest(process)
 
     async def run(self, job: Job, task: Task[..., Any], link: ProcessLink, *, alone: Settles | None = None) -> Outcome:
         """Never raises but CancelledError, and then the child has been killed. `alone`: the child gets no other job
@@ -78,6 +99,8 @@ class Processes:
         start = Start(0, job, *lookup.name_of(task.function), lookup.url_of(task._jobs), link.began, link.lease)
         how = "was not needed any more"
         tries = 0
+        if self._warming is not None:
+            await asyncio.wait({self._warming})  # until it is started, not until it has loaded
         while tries < _TRIES and not self._closed:
             process = self._rested()
             if process is None:
@@ -103,6 +126,8 @@ class Processes:
     async def close(self) -> None:
         """Kill what runs, let the others go, and reap all."""
         self._closed = True
+        if self._warming is not None:
+            await asyncio.wait({self._warming})
         if self._timer is not None:
             self._timer.cancel()
         for process in self._busy:
@@ -119,7 +144,7 @@ class Processes:
     async def _talk(self, process: Process, start: Start, link: ProcessLink, limit: float) -> Conversation:
         self._busy.add(process)
         try:
-            if not process.jobs:
+            if not process.started:
                 await process.start(self._setup())
             return await process.run(start, link, limit)
         except BaseException:
@@ -161,6 +186,9 @@ class Processes:
         if spent or self._closed or process.is_lost or isinstance(talk.answer, Missing):
             self._begin_burial(process)
             return
+        self._rest(process)
+
+    def _rest(self, process: Process) -> None:
         process.idle_since = time.monotonic()
         self._idle.append(process)
         if self._timer is None:
@@ -173,9 +201,9 @@ class Processes:
         """Those that nobody needed for a while. They stand in the order in which they became idle."""
         self._timer = None
         now = time.monotonic()
-        while self._idle and now - self._idle[0].idle_since >= _IDLE:
+        while len(self._idle) > self._kept and now - self._idle[0].idle_since >= _IDLE:
             self._begin_burial(self._idle.pop(0))
-        if self._idle:
+        if len(self._idle) > self._kept:
             self._set_timer(self._idle[0].idle_since + _IDLE - now)
 
     # ── The end ──

@@ -35,6 +35,12 @@ class Setup(Struct, tag="setup"):
     main_name: str | None = None
 
 
+class Load(Struct, tag="load"):
+    """Import what a handler of this module needs, so that its first job need not wait for that."""
+
+    module: str
+
+
 class Start(Struct, tag="start"):
     """Run this job. `module` and `qualname` are the handler's, `url` tells its Jobs from others with the same topic.
     `began` is by time.monotonic(), one clock for both. `number` tells a child's runs apart: a thread that one handler
@@ -53,7 +59,7 @@ class Interrupt(Struct, tag="interrupt"):
     why: Interruption
 
 
-ToChild = Setup | Start | Interrupt
+ToChild = Setup | Load | Start | Interrupt
 
 # ── From the child, while a job runs ──
 

@@ -84,7 +84,7 @@ class Worker:
         self.settings = settings
         self.pid = os.getpid()
         self.name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.tasks = _chosen(tasks, settings.topics)
+        self.tasks = _chosen(tasks, settings.topics, app)
         self.runs: dict[tuple[str, int], Run] = {}  # all that we hold, also what has finished and is not settled yet
         # Runs of claims that this loop had not heard of. The keeper has renewed them, and knows which were cancelled.
         self.renewed_unheard: dict[tuple[str, int], float] = {}
@@ -138,6 +138,7 @@ class Worker:
         await self._keeper.start()
         self.rounds.start()
         self.started = True
+        self._executor.warm_up(self.tasks.values())
 
     async def stop(self, grace: float | None = None) -> None:
         """Claim nothing more, let what runs finish within the grace, give back the rest. Costs no job a retry."""
@@ -451,12 +452,26 @@ class Worker:
                 self.conclude(run, Released(reason))
 
 
-def _chosen(tasks: Mapping[str, Task[..., Any]], topics: tuple[str, ...] | None) -> dict[str, Task[..., Any]]:
+def _chosen(
+    tasks: Mapping[str, Task[..., Any]], topics: tuple[str, ...] | None, app: str | None
+) -> dict[str, Task[..., Any]]:
+    """The tasks of these topics; None: all of them."""
+    if not tasks:
+        raise InvalidInput("tasks", "none", _no_tasks(app))
     if topics is None:
-        if not tasks:
-            raise InvalidInput("tasks", "none", "there is nothing to run: register a handler with @jobs.task")
         return dict(tasks)
     if unknown := sorted(set(topics) - set(tasks)):
-        known = ", ".join(sorted(tasks)) or "none"
+        known = ", ".join(sorted(tasks))
         raise InvalidInput("topics", "unknown", f"no handler for {', '.join(unknown)}; there are handlers for: {known}")
     return {topic: tasks[topic] for topic in topics}
+
+
+def _no_tasks(app: str | None) -> str:
+    """How to get some. A decorator runs when its module is imported, and nothing imports a module by itself."""
+    if app is None:
+        return "there is nothing to run. Import the modules that have the tasks (@jobs.task) before start()"
+    module = app.partition(":")[0]
+    return (
+        f"there is nothing to run: importing {module} registers no task. Import the modules that have the tasks "
+        f"(@jobs.task) in {module}, below jobs = Jobs(…). Or name a module that does: rowlock worker MODULE:jobs"
+    )

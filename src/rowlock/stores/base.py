@@ -26,7 +26,7 @@ from rowlock.stores.reading import DAY as DAY
 from rowlock.stores.reading import MIN_RETENTION as MIN_RETENTION
 from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats
 from rowlock.stores.reading import Retention as Retention
-from rowlock.stores.records import Audited, Entry, Record, Write
+from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.series import Series, Window
 
 if TYPE_CHECKING:  # it has need of Edit
@@ -485,15 +485,22 @@ class Store(Protocol):
         """Remove what has expired."""
         ...
 
-    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
-        """What was done by whom, the newest first; `before`: below this id. What a bulk action did to each of its jobs
-        is told if that one is asked for, and only then."""
+    async def audit(
+        self,
+        filter: AuditFilter | None = None,
+        *,
+        before: int | None = None,
+        limit: int = 50,
+        bulk: str | None = None,
+    ) -> list[Audited]:
+        """What was done by whom, the newest first; `before`: below this id. `bulk`: short for a filter by it."""
         ...
 
     # ── Bulk actions (stores/bulk.py) ──
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
         """A preview: the jobs that meet `filter` (see `bulk.fitting`) as they stand, by one snapshot. InvalidInput if
-        they are too many, or take too long to find."""
+        they are too many, or take too long to find. If it undoes another one: instead, the pending jobs that this one
+        has cancelled, as it has left them."""
         ...
 
     async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:

@@ -49,7 +49,7 @@ class Unfit(Struct, frozen=True):
 
 class NewBulk(Struct, frozen=True, kw_only=True):
     """A preview that is to be made. `arguments`: the priority, or run_at in microseconds, or the delay in seconds from
-    its start. `filter`: as it is shown."""
+    its start, or the bulk action that it is to `undo`. `filter`: as it is shown."""
 
     id: str
     action: str
@@ -58,6 +58,10 @@ class NewBulk(Struct, frozen=True, kw_only=True):
     unfit: dict[str, Unfit]
     by: str
     reason: str | None = None
+
+    @property
+    def undoes(self) -> str | None:
+        return self.arguments.get("undo")
 
 
 class Bulk(Struct, frozen=True, kw_only=True):
@@ -99,6 +103,11 @@ class Bulk(Struct, frozen=True, kw_only=True):
         if self.started_at is None or self.moved_at is None or self.moved_at <= self.started_at:
             return None
         return (self.done + self.skipped) / (self.moved_at - self.started_at).total_seconds()
+
+    @property
+    def undoes(self) -> str | None:
+        """The id of the cancel whose jobs it puts back: those that were pending, as they were before."""
+        return self.arguments.get("undo")
 
     @property
     def note(self) -> str:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rowlock.core.ids import STRAY, first_id
+from rowlock.core.ids import STRAY, first_id, time_in
 from rowlock.core.job import HELD, Job, Status
 from rowlock.stores.reading import MAX_TOTAL, Filter, Page, Place, make_cursor
 
@@ -224,6 +224,7 @@ def make_page(found: Found, place: Place, jobs: Mapping[str, Job]) -> Page:
         next=None if end is None else make_cursor(end),
         limit=place.limit,
         offset=place.offset,
+        reached=None if end is None or end != found.horizon else time_in(end),
     )
 
 

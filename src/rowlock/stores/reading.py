@@ -97,7 +97,8 @@ class Filter(Struct, frozen=True, kw_only=True):
 
 class Page(Struct, frozen=True, kw_only=True):
     """Jobs, newest first. `total` is exact unless `total_capped` (there are more) or `partial` (older jobs were not
-    looked at). `next` continues where this page ends; None: this is all."""
+    looked at). `next` continues where this page ends; None: this is all. `reached`: the search has ended at its bound,
+    and has not looked at jobs that were created before."""
 
     items: list[Job]
     total: int
@@ -106,6 +107,7 @@ class Page(Struct, frozen=True, kw_only=True):
     next: str | None
     limit: int
     offset: int
+    reached: datetime | None = None
 
 
 class State(Struct, frozen=True, gc=False):
@@ -235,7 +237,9 @@ class Counts(Struct, frozen=True, kw_only=True):
     `failed`, `expired` and `cancelled` ended so and were not requeued since. `capped` names the numbers that stand
     for "at least so many"; the average is in milliseconds, of the `executions`: runs that completed and have a
     beginning. Other runs were `retried` (failed or crashed, and put back at the cost of a retry) or `lost` (taken back
-    by `rescue`, whatever came of it), or both.
+    by `rescue`, whatever came of it), or both. `execution_time`: milliseconds that all executions took together.
+
+    `requeued_failed`, `requeued_expired` and `requeued_cancelled`: jobs that had ended so and were requeued.
 
     `oldest_wait`: for how many seconds, by the database's clock, the oldest ready job has been due; None if none is
     ready. Where `pending` is capped, it is at least so long.
@@ -253,7 +257,11 @@ class Counts(Struct, frozen=True, kw_only=True):
     executions: int = 0
     retried: int = 0
     lost: int = 0
+    requeued_failed: int = 0
+    requeued_expired: int = 0
+    requeued_cancelled: int = 0
     success_rate: float | None = None
+    execution_time: float = 0.0
     avg_execution_time: float | None = None
     oldest_wait: float | None = None
     capped: tuple[str, ...] = ()
@@ -281,6 +289,9 @@ class Ended(Struct):
     execution_us: int = 0
     retried: int = 0
     lost: int = 0
+    requeued_failed: int = 0
+    requeued_expired: int = 0
+    requeued_cancelled: int = 0
 
     def add(self, other: Iterable[int]) -> None:
         for name, more in zip(self.__struct_fields__, other, strict=True):
@@ -354,7 +365,11 @@ def _counts(
         "executions": done.executions,
         "retried": done.retried,
         "lost": done.lost,
+        "requeued_failed": done.requeued_failed,
+        "requeued_expired": done.requeued_expired,
+        "requeued_cancelled": done.requeued_cancelled,
         "success_rate": done.completed / tried if tried else None,
+        "execution_time": done.execution_us / 1000,
         "avg_execution_time": done.execution_us / done.executions / 1000 if done.executions else None,
         "oldest_wait": oldest,
         "capped": capped,

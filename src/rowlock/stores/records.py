@@ -42,6 +42,17 @@ class Entry(Struct, frozen=True):
     job_id: str | None = None
 
 
+class AuditFilter(Struct, frozen=True, kw_only=True):
+    """What is asked of the audit: lines that meet all that is given. What a bulk action did to each of its jobs is told
+    if `bulk` or `job_id` asks for it, and only then. Else a requeue of 50,000 jobs would bury all other lines."""
+
+    job_id: str | None = None
+    by: str | None = None
+    action: str | None = None
+    since: datetime | None = None
+    bulk: str | None = None
+
+
 class Audited(Struct, frozen=True):
     """A line of the audit; ids rise with time."""
 

@@ -59,14 +59,15 @@ async def create(connection: Any, sql: Statements, schema: str, bulk: NewBulk, f
     if there := await connection.fetchrow(sql.bulks, [bulk.id], LARGEST_ID, 1):
         return read(there)
     total = 0
-    if filter is not None:
+    if bulk.undoes is not None:
+        total = _count(await connection.execute(sql.bulk_undo, bulk.id, bulk.undoes))
+    elif filter is not None:
         statement, values = _listing(schema, bulk.id, filter)
         await connection.execute(_LOOK)
         try:
-            told: str = await connection.execute(statement, *values)
+            total = _count(await connection.execute(statement, *values))
         except asyncpg.QueryCanceledError:
             raise too_broad(LONGEST_LOOK) from None
-        total = int(told.rsplit(" ", 1)[1])  # INSERT 0 n
     if total > MAX_ITEMS:
         raise too_many()
     row = await connection.fetchrow(
@@ -75,6 +76,11 @@ async def create(connection: Any, sql: Statements, schema: str, bulk: NewBulk, f
         msgspec.json.encode(bulk.unfit).decode(),
     )  # fmt: skip
     return read(row)
+
+
+def _count(told: str) -> int:
+    """From "INSERT 0 n"."""
+    return int(told.rsplit(" ", 1)[1])
 
 
 def _listing(schema: str, bulk_id: str, filter: Filter) -> tuple[str, list[Any]]:
@@ -153,7 +159,7 @@ def _verb(sql: Statements, bulk: Bulk, ids: list[str]) -> tuple[Any, ...]:
     whom = (ids, bulk.started_by or bulk.by, bulk.note)
     match VERBS[bulk.action]:
         case "requeue":
-            return (sql.requeue, *whom, True, None, *edit(Edit()))
+            return (sql.requeue, *whom, True, None, *edit(Edit()), bulk.undoes is not None)
         case "cancel":
             return (sql.cancel, *whom)
         case "delete":

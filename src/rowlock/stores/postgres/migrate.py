@@ -39,17 +39,17 @@ async def applied(connection: Any, target: Target) -> dict[int, str]:
 
 
 async def pending(connection: Any, target: Target) -> list[Migration]:
-    return migrations.pending(known(), await applied(connection, target), _where(target))
+    return migrations.pending(known(), await applied(connection, target), where(target))
 
 
 async def check_schema(connection: Any, target: Target) -> None:
     """Raise if something is gone that the applied migrations have made."""
     done = await applied(connection, target)  # first: what another process migrates meanwhile is only more
     there = {name: set(columns) for name, columns in await connection.fetch(_THERE, target.schema)}
-    migrations.require_whole(known(), done, there, _where(target))
+    migrations.require_whole(known(), done, there, where(target))
 
 
-def _where(target: Target) -> str:
+def where(target: Target) -> str:
     return f"{target.label}, schema {target.schema},"
 
 

@@ -203,7 +203,7 @@ def tags_text(tags: tuple[str, ...]) -> str | None:
 
 
 def edit(given: Edit) -> tuple[Any, ...]:
-    """The last parameters of update.sql and requeue.sql."""
+    """The parameters of update.sql and requeue.sql that say what to change."""
     values = [getattr(given, name) for name in ("priority", "run_at", "delay", "payload")]
     tags = None if given.tags is UNSET else tags_text(given.tags)
     return *(None if value is UNSET else value for value in values), given.tags is not UNSET, tags, given.changed

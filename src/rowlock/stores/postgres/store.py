@@ -71,7 +71,7 @@ from rowlock.stores.reading import (
     check_place,
     make_stats,
 )
-from rowlock.stores.records import Audited, Entry, Record, Write
+from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.reports import Reporter, death, merge, read_log
 from rowlock.stores.rollups import ALL
 from rowlock.stores.series import Series, Window, make_series
@@ -153,7 +153,7 @@ class PostgresStore:
         await self._connections.open()
         try:
             async with self._connections.acquire() as connection:
-                require_none(await migrate.pending(connection, self._target), self._target.label)
+                require_none(await migrate.pending(connection, self._target), migrate.where(self._target))
         except BaseException:
             await self._connections.close()
             raise
@@ -516,7 +516,7 @@ class PostgresStore:
         reason: str | None = None,
     ) -> list[Changed]:
         self._hints.forget()
-        statement, rest = self._sql.requeue, (version, *rows.edit(edit))
+        statement, rest = self._sql.requeue, (version, *rows.edit(edit), False)
         answers = await self._change("requeue", statement, ids, by, reason, len(ids) == 1, *rest)
         keyed = sorted({answer.id for answer in answers if answer.holder == answer.id})
         alone = {
@@ -641,10 +641,22 @@ class PostgresStore:
     async def sweep_records(self, limit: int) -> int:
         return len(await self._fetch(self._sql.record_sweep, max(limit, 0)))
 
-    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
-        page = before, max(limit, 0)
-        asked = (self._sql.audited, *page) if bulk is None else (self._sql.audited_of_bulk, *page, bulk)
-        return [records.audited(row) for row in await self._fetch(*asked)]
+    async def audit(
+        self,
+        filter: AuditFilter | None = None,
+        *,
+        before: int | None = None,
+        limit: int = 50,
+        bulk: str | None = None,
+    ) -> list[Audited]:
+        asked = filter or AuditFilter(bulk=bulk)
+        statement = self._sql.audited
+        if asked.job_id is not None:
+            statement = self._sql.audited_of_job
+        elif asked.bulk is not None:
+            statement = self._sql.audited_of_bulk
+        wanted = asked.bulk, asked.job_id, asked.by, asked.action, asked.since
+        return [records.audited(row) for row in await self._fetch(statement, before, max(limit, 0), *wanted)]
 
     # ── Bulk actions ──
 

@@ -49,7 +49,10 @@ def create(conn: Connection, now: int, bulk: NewBulk, filter: Filter) -> Bulk:
     if there := find(conn, [bulk.id], None, 1):
         return there[0]
     wanted = fitting(bulk.action, filter)
-    total = 0 if wanted is None else _list(conn, bulk.id, wanted)
+    if bulk.undoes is not None:
+        total = conn.execute(sql("bulk_undo"), {"id": bulk.id, "undoes": bulk.undoes}).rowcount
+    else:
+        total = 0 if wanted is None else _list(conn, bulk.id, wanted)
     if total > MAX_ITEMS:
         raise too_many()
     conn.execute(
@@ -158,7 +161,7 @@ def _verb(conn: Connection, now: int, bulk: Bulk, ids: list[str]) -> list[Change
     order = Order(verb, now, bulk.started_by or bulk.by, bulk.note, bulk.id)
     match verb:
         case "requeue":
-            return operators.requeue(conn, order, ids, Edit())
+            return operators.requeue(conn, order, ids, Edit(), undo=bulk.undoes is not None)
         case "cancel":
             return operators.cancel(conn, order, ids)
         case "delete":

@@ -10,8 +10,14 @@ from rowlock.core.job import Status
 from rowlock.stores.sqlite.rollups import Runs, note, note_returned
 from rowlock.stores.sqlite.rows import sql
 
-_COLUMN = {Status.COMPLETED: 0, Status.FAILED: 1, Status.EXPIRED: 2, Status.CANCELLED: 3}
-_EXECUTIONS, _EXECUTION_US, _RETRIED, _LOST = 4, 5, 6, 7
+_COMPLETED, _FAILED, _EXPIRED, _CANCELLED = range(4)
+_COLUMN = {
+    Status.COMPLETED: _COMPLETED,
+    Status.FAILED: _FAILED,
+    Status.EXPIRED: _EXPIRED,
+    Status.CANCELLED: _CANCELLED,
+}
+_EXECUTIONS, _EXECUTION_US, _RETRIED, _LOST, _REQUEUED = range(4, 9)
 
 Ended = tuple[str, Status, int | None]  # topic, how, and for how many microseconds it ran
 
@@ -31,7 +37,7 @@ def count(
     `retried` and `lost` are the topics of runs that were put back for a retry, or taken from who had them. `runs`:
     by topic, how long those took that ended by themselves.
     """
-    topics: defaultdict[str, list[int]] = defaultdict(lambda: [0] * 8)
+    topics: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _REQUEUED)
     for topic, status, took in ended:
         column = _COLUMN.get(status)
         if column is None:
@@ -56,13 +62,22 @@ def add(
     *,
     is_new: bool = True,
 ) -> None:
-    """To the totals: by topic, the columns of _jobs_totals in their order. And a note for the rollups: if it is not
-    `is_new`, of a requeue, since an end that is taken back has happened all the same."""
+    """To the totals: by topic, the columns of _jobs_totals in their order, up to `lost`. And a note for the rollups: if
+    it is not `is_new`, of a requeue, since an end that is taken back has happened all the same."""
     if topics:
-        every = [sum(column) for column in zip(*topics.values(), strict=True)]
-        conn.executemany(sql("count"), [("", *every), *((topic, *counts) for topic, counts in topics.items())])
+        rows = [(topic, *_row(counts, is_new)) for topic, counts in topics.items()]
+        every = [sum(column) for column in zip(*(row[1:] for row in rows), strict=True)]
+        conn.executemany(sql("count"), [("", *every), *rows])
         for topic, counts in topics.items():
             if not is_new:
                 note_returned(conn, now, topic, requeued=-sum(counts[:_EXECUTIONS]))
             else:
                 note(conn, now, topic, [*counts[:_EXECUTIONS], *counts[_RETRIED:]], runs.get(topic) if runs else None)
+
+
+def _row(counts: list[int], is_new: bool) -> list[int]:
+    """All counters of a topic. A run is never shorter than nothing, also if the clock was set back: no counter of time
+    may fall."""
+    row = [*counts, *([0, 0, 0] if is_new else [-ends for ends in counts[_FAILED : _CANCELLED + 1]])]
+    row[_EXECUTION_US] = max(row[_EXECUTION_US], 0)
+    return row

@@ -21,7 +21,7 @@ from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration
 from rowlock.stores.reading import Filter, Page, Place, State, Stats
-from rowlock.stores.records import Audited, Entry, Record, Write
+from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.reports import read_log
 from rowlock.stores.series import Series, Window
 from rowlock.stores.sqlite import (
@@ -469,9 +469,9 @@ class Database:
         with self.transaction() as now:
             return len(self.conn.execute(rows.sql("record_sweep"), {"now": now, "limit": max(limit, 0)}).fetchall())
 
-    def audit(self, before: int | None, limit: int, bulk: str | None) -> list[Audited]:
+    def audit(self, filter: AuditFilter, before: int | None, limit: int) -> list[Audited]:
         with translated(self.where):
-            return records.audit(self.conn, before, max(limit, 0), bulk)
+            return records.audit(self.conn, filter, before, max(limit, 0))
 
     def failures(self, query: FailureQuery) -> Failures:
         with translated(self.where):

@@ -83,10 +83,16 @@ def cancel(conn: Connection, order: Order, ids: Sequence[str]) -> list[Changed]:
 
 
 def requeue(
-    conn: Connection, order: Order, ids: Sequence[str], edit: Edit, version: int | None = None
+    conn: Connection,
+    order: Order,
+    ids: Sequence[str],
+    edit: Edit,
+    version: int | None = None,
+    *,
+    undo: bool = False,
 ) -> list[Changed]:
+    """`undo`: of a cancel. Their time, retries and expiry stay what they were."""
     wanted = _wanted(edit, order.now)
-    run_at = wanted.get("run_at", order.now)
 
     def act(row: _Row) -> _Done:
         if version is not None and row.version != version:
@@ -95,8 +101,9 @@ def requeue(
         if holder is not None:
             return Changed(row.id, False, STATUS[row.status], holder[0]), {}
         before = _before(conn, row, wanted)
+        run_at = wanted.get("run_at", row.run_at if undo else order.now)
         change = {"payload": None} | before | wanted | {"run_at": run_at, "ready": run_at <= order.now}
-        conn.execute(sql("requeue"), change | {"n": row.n, "now": order.now})
+        conn.execute(sql("requeue"), change | {"n": row.n, "now": order.now, "undo": undo})
         more = {"changed": sorted(wanted)} if wanted else {}
         append_history(conn, [(row.n, order.entry("requeued", Status.PENDING, row.version, **more))])
         count(conn, order.now, [(row.topic, STATUS[row.status], None)], -1)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from sqlite3 import Connection
 
+from msgspec import structs
+
 from rowlock.core import codec
-from rowlock.stores.records import Audited, Entry, Record, Write
+from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.sqlite.rows import Times, json_text, micros, sql
 
 
@@ -42,12 +44,16 @@ def write(conn: Connection, now: int, writes: Sequence[Write], entry: Entry | No
     return True
 
 
-def audit(conn: Connection, before: int | None, limit: int, bulk: str | None) -> list[Audited]:
+def audit(conn: Connection, filter: AuditFilter, before: int | None, limit: int) -> list[Audited]:
     times = Times()
-    of_bulk = "bulk IS NULL" if bulk is None else "bulk = :bulk"
+    # Said once more, without a NULL: each has an index of its own.
+    whose = "bulk IS NULL" if filter.bulk is None else "bulk = :bulk"
+    if filter.job_id is not None:
+        whose = "job_id = :job_id"
+    asked = structs.asdict(filter) | {"since": None if filter.since is None else micros(filter.since)}
     return [
         Audited(number, times[at], by, action, job_id, topic, reason, {} if data is None else codec.decode(data), bulk)
         for number, at, by, action, job_id, topic, reason, data, bulk in conn.execute(
-            sql("audited").replace("{of_bulk}", of_bulk), {"before": before, "limit": limit, "bulk": bulk}
+            sql("audited").replace("{whose}", whose), asked | {"before": before, "limit": limit}
         ).fetchall()
     ]

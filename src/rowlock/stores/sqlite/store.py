@@ -42,7 +42,7 @@ from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats, check_place
-from rowlock.stores.records import Audited, Entry, Record, Write
+from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.series import Series, Window
 from rowlock.stores.sqlite import connect, forks, transactions
 from rowlock.stores.sqlite.database import Database, microseconds
@@ -381,8 +381,15 @@ class SqliteStore:
     async def sweep_records(self, limit: int) -> int:
         return await self._write(lambda db: db.sweep_records(limit))
 
-    async def audit(self, *, before: int | None = None, limit: int = 50, bulk: str | None = None) -> list[Audited]:
-        return await self._read(lambda db: db.audit(before, limit, bulk))
+    async def audit(
+        self,
+        filter: AuditFilter | None = None,
+        *,
+        before: int | None = None,
+        limit: int = 50,
+        bulk: str | None = None,
+    ) -> list[Audited]:
+        return await self._read(lambda db: db.audit(filter or AuditFilter(bulk=bulk), before, limit))
 
     async def failures(self, query: FailureQuery) -> Failures:
         return await self._read(lambda db: db.failures(query))

@@ -1,20 +1,26 @@
 -- Notes, at most $1 of them, become totals here, and rollups by what this answers: see postgres/rollups.py.
+-- A note of a requeue is negative. A run is never shorter than nothing, also if the clock was set back.
 WITH taken AS MATERIALIZED (SELECT ctid AS tid FROM {schema}._jobs_counts LIMIT $1::int FOR UPDATE SKIP LOCKED),
 folded AS (
     DELETE FROM {schema}._jobs_counts WHERE ctid = ANY (ARRAY(SELECT tid FROM taken)) RETURNING *
 ),
 added AS (
     INSERT INTO {schema}._jobs_totals AS t (
-        topic, completed, failed, expired, cancelled, executions, execution_us, retried, lost)
+        topic, completed, failed, expired, cancelled, executions, execution_us, retried, lost, requeued_failed,
+        requeued_expired, requeued_cancelled)
     SELECT coalesce(topic, ''), sum(completed), sum(failed), sum(expired), sum(cancelled), sum(executions),
-           sum(execution_us), sum(retried), sum(lost)
+           sum(greatest(execution_us, 0)), sum(retried), sum(lost), -sum(least(failed, 0)), -sum(least(expired, 0)),
+           -sum(least(cancelled, 0))
     FROM folded WHERE enqueued = 0 AND deleted = 0 GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0
     ORDER BY 1
     ON CONFLICT (topic) DO UPDATE SET
         completed = t.completed + excluded.completed, failed = t.failed + excluded.failed,
         expired = t.expired + excluded.expired, cancelled = t.cancelled + excluded.cancelled,
         executions = t.executions + excluded.executions, execution_us = t.execution_us + excluded.execution_us,
-        retried = t.retried + excluded.retried, lost = t.lost + excluded.lost
+        retried = t.retried + excluded.retried, lost = t.lost + excluded.lost,
+        requeued_failed = t.requeued_failed + excluded.requeued_failed,
+        requeued_expired = t.requeued_expired + excluded.requeued_expired,
+        requeued_cancelled = t.requeued_cancelled + excluded.requeued_cancelled
 ),
 {minutes}
 SELECT (SELECT count(*) FROM folded)::int, topic, minute * 60, counts, waits, waits_n, runs, runs_n FROM minutes

@@ -9,7 +9,8 @@ held AS MATERIALIZED (
 -- Taking a key may mean waiting for someone else's transaction, so it is done for one job at a time ($4): who holds no
 -- other key while it waits can't be part of a circle. In a batch, a job with a key is answered with its own id.
 wanted AS MATERIALIZED (
-    SELECT held.*, coalesce($7::timestamptz, now + $8::float8 * interval '1 second', now) AS new_run_at,
+    SELECT held.*, coalesce($7::timestamptz, now + $8::float8 * interval '1 second',
+                             CASE WHEN $13::bool THEN run_at END, now) AS new_run_at,
         CASE WHEN held.key IS NULL THEN NULL WHEN NOT $4::bool THEN held.id ELSE
         (SELECT k.id FROM {schema}._jobs k
          WHERE k.topic = held.topic AND k.key = held.key AND k.key IS NOT NULL
@@ -18,8 +19,11 @@ wanted AS MATERIALIZED (
 ),
 changed AS (
     UPDATE {schema}._jobs j SET
-        status = 'pending', ready = w.new_run_at <= w.now, run_at = w.new_run_at, retries = 0, crashes = 0, progress = 0,
-        stage = NULL, message = NULL, result = NULL, expires_at = NULL, finished_at = NULL, cancel_requested_at = NULL,
+        status = 'pending', ready = w.new_run_at <= w.now, run_at = w.new_run_at, progress = 0,
+        -- $13: a cancel is undone. Then these are as they were.
+        retries = CASE WHEN $13::bool THEN j.retries ELSE 0 END, crashes = CASE WHEN $13::bool THEN j.crashes ELSE 0 END,
+        expires_at = CASE WHEN $13::bool THEN j.expires_at END,
+        stage = NULL, message = NULL, result = NULL, finished_at = NULL, cancel_requested_at = NULL,
         cancel_reason = NULL, fingerprint = NULL, updated = w.now, priority = coalesce($6::int, j.priority),
         payload = coalesce($9::text::json, j.payload), tags = CASE WHEN $10::bool THEN $11::text::jsonb ELSE j.tags END,
         history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),

@@ -22,10 +22,12 @@ SELECT 'blocked', topic, 'blocked', count(*), NULL, NULL
 FROM (SELECT j.topic FROM {schema}._jobs j WHERE j.status = 'blocked' ORDER BY j.id LIMIT $1::int) s GROUP BY topic
 UNION ALL
 SELECT NULL, topic, NULL, NULL, NULL,
-       ARRAY[completed, failed, expired, cancelled, executions, execution_us, retried, lost]
+       ARRAY[completed, failed, expired, cancelled, executions, execution_us, retried, lost, requeued_failed,
+             requeued_expired, requeued_cancelled]
 FROM (SELECT * FROM {schema}._jobs_totals j WHERE true {of_topic} ORDER BY topic LIMIT $2::int) s
-UNION ALL  -- what is not folded yet
+UNION ALL  -- what is not folded yet, as fold_counts.sql adds it up
 SELECT NULL, coalesce(topic, ''), NULL, NULL, NULL,
-       ARRAY[sum(completed), sum(failed), sum(expired), sum(cancelled), sum(executions), sum(execution_us), sum(retried),
-             sum(lost)]::bigint[]
+       ARRAY[sum(completed), sum(failed), sum(expired), sum(cancelled), sum(executions),
+             sum(greatest(execution_us, 0)), sum(retried), sum(lost), -sum(least(failed, 0)), -sum(least(expired, 0)),
+             -sum(least(cancelled, 0))]::bigint[]
 FROM {schema}._jobs_counts j WHERE enqueued = 0 AND deleted = 0 {of_topic} GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0

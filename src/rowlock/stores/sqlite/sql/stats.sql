@@ -31,5 +31,6 @@ SELECT 'blocked', topic, 'blocked', count(*), NULL, NULL
 FROM (SELECT topic FROM _jobs INDEXED BY _jobs_aside WHERE status = 'blocked' LIMIT :bound) GROUP BY topic
 UNION ALL
 SELECT NULL, topic, NULL, NULL, NULL,
-       json_array(completed, failed, expired, cancelled, executions, execution_us, retried, lost)
+       json_array(completed, failed, expired, cancelled, executions, execution_us, retried, lost, requeued_failed,
+                  requeued_expired, requeued_cancelled)
 FROM (SELECT * FROM _jobs_totals WHERE true {of_topic} ORDER BY topic LIMIT :topics)
