@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from rowlock.access import rules, settings, tokens
+from rowlock.access.binding import read_time
 from rowlock.access.explain import explain
 from rowlock.core.conditions import FIELDS, holds
 from rowlock.core.ids import check_id
@@ -64,9 +65,11 @@ async def explain_access(call: Call) -> Response:
     saved = current.enqueue if asked.action == "enqueue" else current.manage
     rule = saved if asked.rule is None else rules.parse(asked.rule)
     job = await _job(call, asked.job)
-    condition = rule.bind(asked.claims)
+    condition = rule.bind(asked.claims, call.now)
     allowed = condition if isinstance(condition, bool) else None if job is None else holds(condition, job)
-    parts = [shapes.ExplainedPart(**msgspec.structs.asdict(part)) for part in explain(rule, asked.claims, job)]
+    parts = [
+        shapes.ExplainedPart(**msgspec.structs.asdict(part)) for part in explain(rule, asked.claims, job, call.now)
+    ]
     for part in parts:  # a column may hold what a handler has said: its stage
         part.left, part.right = call.redaction.data([part.left, part.right])
     return answer(shapes.ExplainAnswer(allowed=allowed, why=_why(rule, allowed), rule=rule.text, parts=parts))
@@ -94,13 +97,13 @@ async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any]
 
 def _time(name: str, value: str) -> datetime:
     try:
-        return rules.read_time(value)
+        return read_time(value)
     except InvalidInput as error:
         raise InvalidInput(f"job.{name}", error.code, error.problem) from None
 
 
 def _why(rule: rules.Rule, allowed: bool | None) -> str:
-    if not rule.text.strip():
+    if rule.is_empty:
         return "the rule is empty: superusers and tokens with the scope only"
     if allowed is None:
         return "it depends on the job"

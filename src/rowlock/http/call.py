@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    __slots__ = ("api", "body", "identity", "parameters", "query", "request", "route", "settings")
+    __slots__ = ("api", "body", "identity", "now", "parameters", "query", "request", "route", "settings")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Call:
         self.settings = settings
         self.parameters = parameters
         self.route = route
+        self.now = datetime.now(UTC)  # what rules call @now: the same for all that one request asks
         self.query: Any = None
         self.body: Any = None
 
@@ -67,7 +69,7 @@ class Call:
     def reach(self, scope: str) -> Condition:
         """The jobs that it may see (read) or manage."""
         identity = self.identity
-        allowed: Condition = True if identity.has(scope) else self.settings.manage.bind(identity.claims)
+        allowed: Condition = True if identity.has(scope) else self.settings.manage.bind(identity.claims, self.now)
         bounds = identity.reach
         if allowed is False or bounds is True:
             return allowed
@@ -89,7 +91,7 @@ class Call:
     def check_enqueue(self, topic: str, columns: Callable[[], Mapping[str, Any]]) -> None:
         """`columns`: what the job is going to have."""
         identity, settings = self.identity, self.settings.settings
-        if not identity.has("enqueue") and not holds(self.settings.enqueue.bind(identity.claims), columns()):
+        if not identity.has("enqueue") and not holds(self.settings.enqueue.bind(identity.claims, self.now), columns()):
             raise denied(identity, "enqueue_rule doesn't let you enqueue this job")
         if identity.is_bounded and not holds(identity.reach, columns()):
             raise denied(identity, "this token is for other topics", field="topic")
