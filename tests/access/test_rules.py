@@ -9,7 +9,7 @@ import pytest
 
 from rowlock.access.binding import MAX_ELEMENTS
 from rowlock.access.rules import MAX_CHARS, MAX_COMPARISONS, MAX_DEPTH, parse
-from rowlock.core.conditions import OPS, Compared, Every, Listed, holds, required
+from rowlock.core.conditions import OPS, Compared, Every, Listed, holds, one_of, required
 from rowlock.errors import InvalidInput
 
 JOB: dict[str, Any] = {"topic": "report.daily", "scope_id": "u1", "scope": None, "priority": 100, "status": "pending"}
@@ -265,6 +265,25 @@ def test_what_an_index_may_know() -> None:
         "topic": "a",
     }
     assert required(parse("scope_id != @request.auth.one").bind(ANN)) == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "known"),
+    [
+        ("scope_id ?= @request.auth.teams", ("u1", "u2")),
+        ("scope_id = @request.auth.id || scope_id ?= @request.auth.roles", ("devs", "ops", "u1")),
+        ("scope_id ?= @request.auth.teams && (scope_id = 'a' || topic = 'b')", ("u1", "u2")),
+        ("scope_id ?= @request.auth.teams && scope_id = 'u2'", ("u2",)),
+        ("scope_id ?= @request.auth.teams || topic = 'b'", None),
+        ("scope_id != @request.auth.teams", None),
+        ("scope_id ?~ @request.auth.teams", None),
+        ("scope_id = null || scope_id = 'a'", None),
+        ("topic ?= @request.auth.teams", None),
+    ],
+)
+def test_whose_jobs_a_rule_lets_through(rule: str, known: tuple[str, ...] | None) -> None:
+    """What a list is walked along."""
+    assert one_of(parse(rule).bind(ANN), "scope_id") == known
 
 
 def test_lists_stay_short_conditions() -> None:

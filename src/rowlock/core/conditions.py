@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -136,13 +137,22 @@ def like(text: str, pattern: str) -> bool:
 
 def required(condition: Condition) -> dict[str, str]:
     """Texts that columns must be equal to, whatever else: an index may know them."""
+    found = {field: one_of(condition, field) or () for field, kind in FIELDS.items() if kind == "text"}
+    return {field: values[0] for field, values in found.items() if len(values) == 1}
+
+
+def one_of(condition: Condition, field: str) -> tuple[str, ...] | None:
+    """The texts of which a column must have one, whatever else; None: it may have others."""
     match condition:
-        case Compared(op="=", value=str() as value):
-            return {condition.field: value}
+        case Compared(op="=", value=str() as value, null=False) if condition.field == field:
+            return (value,)
+        case Listed(op="=") if condition.field == field and isinstance(condition.values[0], str):
+            return tuple(map(str, condition.values))
         case Every():
-            found: dict[str, str] = {}
-            for part in condition.parts:
-                found |= required(part)
-            return found
+            known = [values for part in condition.parts if (values := one_of(part, field)) is not None]
+            return min(known, key=len, default=None)
+        case Some():
+            known = [values for part in condition.parts if (values := one_of(part, field)) is not None]
+            return tuple(sorted({*chain(*known)})) if len(known) == len(condition.parts) else None
         case _:
-            return {}
+            return None
