@@ -27,7 +27,7 @@ import rowlock.http.routes
 import rowlock.http.sessions
 import rowlock.http.streams
 import rowlock.http.workers
-from rowlock.access import jwt, passwords, rules, secrets, sessions, superusers
+from rowlock.access import binding, jwt, passwords, rules, secrets, sessions, superusers
 from rowlock.access import settings as access_settings
 from rowlock.access.identity import Identity, user
 from rowlock.access.lookup import Lookup
@@ -190,9 +190,10 @@ def _any_origin(self: Doorkeeper, asked: request.Request) -> str | None:
 
 
 def _missing_claims_are_empty(patch: pytest.MonkeyPatch) -> None:
-    claim = rules._claim
-    patch.setattr(rules, "_claim", lambda *arguments: claim(*arguments) or "")
-    patch.setattr(rules, "_with_claim", rules._with_text)
+    def asks_for_emptiness(name: str, op: Any, values: Any, some: bool) -> Any:
+        return binding._with_text(name, op, values[0])
+
+    patch.setattr(binding, "_with_claim", asks_for_emptiness)
 
 
 def _whoever_comes(create: Any) -> Any:

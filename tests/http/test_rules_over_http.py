@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from rowlock import Jobs
 from rowlock.access import settings as access_settings
 from rowlock.core.conditions import required
 from rowlock.stores.records import Write
-from tests.http.harness import ANYONE, A, B, Who, World, bearer, is_problem
+from tests.http.harness import ANYONE, A, B, Who, World, bearer, is_problem, user_token
 from tests.http.oracle import REQUESTS, TARGETS, by_name
 from tests.stores.harness import claim_by
 
@@ -105,7 +106,9 @@ async def test_a_rule_that_is_taken_back_ends_what_one_could_see(world: World) -
         ("topic = 'mail' && status = 'pending'", True), ("topic ~ 'MAIL'", False), ("priority > 100", False),
         ("scope_id = @request.auth.nothing", False), ("scope_id != @request.auth.nothing", False),
         ("(topic = 'x' || scope_id = 'user-a') && key = ''", True), ("created > '2020-01-01T00:00:00Z'", True),
-        ("id = ''", False), ("@request.auth.exp > 1", True),
+        ("id = ''", False), ("@request.auth.exp > 1", True), ("created < @now && @now > '2026-01-01T00:00:00Z'", True),
+        ("created > @now", False), ("created > @yesterday // and no older", True), ("key = null && id != null", True),
+        ("// true", False), ("@request.auth.role ?= 'member' && @request.auth.nothing = null", True),
     ],
 )  # fmt: skip
 async def test_one_job_and_the_list_agree_on_every_rule(world: World, rule: str, sees: bool) -> None:
@@ -117,6 +120,40 @@ async def test_one_job_and_the_list_agree_on_every_rule(world: World, rule: str,
     assert (alone.status_code == 200) == sees
     assert ([item["id"] for item in listed.json().get("items", [])] == [job_id]) == sees
     assert (stats.json().get("pending", 0) == 1) == sees
+
+
+# ── Claims of all kinds ──
+
+CLAIMS: dict[str, Any] = {
+    "teams": ["user-b", "user-a"], "roles": ["dev", "ops"], "admin": True, "guest": False, "tenant-id": "t1",
+    "cognito:groups": ["g1"], "https://acme.com/roles": ["owner"], "many": [1] * 1001, "odd": [{}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "sees"),
+    [
+        ("scope_id ?= @request.auth.teams", True), ("scope_id = @request.auth.teams", False),
+        ("scope_id != @request.auth.roles", True), ("scope_id ?= @request.auth.roles", False),
+        ("@request.auth.roles ?= 'ops'", True), ("@request.auth.roles = 'ops'", False),
+        ("scope_id ?~ @request.auth.teams && scope_id ?!~ @request.auth.teams", True),
+        ("@request.auth.admin = true && @request.auth.guest = false", True), ("@request.auth.admin = 'true'", True),
+        ("@request.auth.guest = true", False), ("@request.auth.missing = false", False),
+        ("@request.auth.tenant-id = 't1' && @request.auth.cognito:groups ?= 'g1'", True),
+        ("@request.auth.'https://acme.com/roles' ?= 'owner'", True),
+        ("@request.auth.many ?= 1 || priority != @request.auth.many", False),
+        ("scope_id != @request.auth.odd || @request.auth.odd = ''", False),
+    ],
+)  # fmt: skip
+async def test_claims_of_all_kinds_mean_the_same_everywhere(world: World, rule: str, sees: bool) -> None:
+    ann = Who("ann", kind="user", headers=bearer(user_token("ann", **CLAIMS)))
+    job_id = await world.enqueue(A)
+    await world.change_settings(manage_rule=rule)
+    alone = await world.get(ann, f"/api/jobs/{job_id}")
+    listed = await world.get(ann, "/api/jobs?topic=mail")
+    assert (alone.status_code == 200) == sees
+    assert ([item["id"] for item in listed.json().get("items", [])] == [job_id]) == sees
+    assert (await explained(world, claims={"id": "ann", **CLAIMS}, job=job_id))["allowed"] is sees
 
 
 # ── view_rule and cancel_rule ──
@@ -329,6 +366,7 @@ async def test_a_rule_that_can_not_be_read_denies(world: World, rule: str, caplo
         ("topic =", 8), ("topic = 'a' &&", 15), ("nothing = 'a'", 1), ("topic = 'a' || (scope = 'b'", 28),
         ("topic = 'a", 9), ("topic; DROP", 6), ("priority = 'high'", 1), ("@request.body.id = 'a'", 1),
         ("topic.__class__ = 'a'", 1), ("__import__('os') = 'a'", 1), ("topic ~ topic", 1), ("true true", 6),
+        ("true // a\n&& topic = 1", 14), ("topic ?= @request.auth.a:each", 10), ("@now = topic", 1), ("null", 5),
     ],
 )  # fmt: skip
 async def test_a_bad_rule_is_refused_with_the_place_of_the_mistake(sqlite_world: World, rule: str, at: int) -> None:
@@ -363,6 +401,23 @@ async def test_explain_tells_what_stood_on_each_side(world: World) -> None:
     assert (await explained(world, rule=rule, claims={"id": B}, job=job_id))["allowed"] is False
     assert (await explained(world, rule=rule, claims={"id": B}))["allowed"] is None
     assert (await explained(world, rule=rule, claims={"role": "ops"}))["allowed"] is True
+
+
+async def test_explain_tells_lists_constants_and_the_time(world: World) -> None:
+    rule = "@request.auth.roles ?= 'ops' && scope != null && created<@now || @request.auth.\"a.b\" = true // x"
+    claims = {"roles": ["dev", "ops"], "a.b": False}
+    told = await explained(world, rule=rule, claims=claims, job={"created": "2026-01-01T00:00:00Z"})
+    assert told["allowed"] is False
+    parts = [(part["text"], part["left"], part["right"], part["holds"]) for part in told["parts"]]
+    now = parts[2][2]
+    assert datetime.now(UTC) - datetime.fromisoformat(now) < timedelta(minutes=1)
+    assert parts == [
+        ("@request.auth.roles ?= 'ops'", ["dev", "ops"], "ops", True),
+        ("scope != null", None, None, False),
+        ("created < @now", "2026-01-01T00:00:00Z", now, True),
+        ("@request.auth.'a.b' = true", False, True, False),
+    ]
+    assert "empty" in (await explained(world, rule="// nobody"))["why"]
 
 
 async def test_explain_says_what_the_routes_do(world: World) -> None:

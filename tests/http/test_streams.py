@@ -5,6 +5,7 @@ import random
 import socket
 import sys
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -75,6 +76,19 @@ async def test_the_present_first_then_what_changes(world: World) -> None:
         await until_true(lambda: reader.statuses == {first: "completed", second: "completed"})
         await until_true(lambda: reader.stats is not None and reader.stats["completed"] == 2)
         assert sum(data.get("reset", False) for _, data in reader.events) == 1
+
+
+async def test_a_rule_about_the_time_is_judged_again_and_again(world: World) -> None:
+    """A stream asks what @now is whenever it looks whether its reader may still see it."""
+    await world.change_settings(manage_rule="scope_id = @request.auth.id && run_at <= @now")
+    later = await world.enqueue(A, delay=1.5)
+    async with reading(world, "user A") as reader:
+        soon = await world.enqueue(A)
+        await until_true(lambda: soon in reader.jobs)
+        await until_true(lambda: later in reader.jobs)
+        job = await world.job(later)
+        assert job
+        assert job.run_at <= datetime.now(UTC)
 
 
 async def happen(world: World, chance: random.Random, steps: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rowlock.core.conditions import Compared, Listed, Some
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.stores import listing
@@ -49,6 +50,11 @@ FILTERS: dict[str, Filter] = {
     "key": Filter(keys=["k1"]),
     "key of a topic": Filter(keys=["k1"], topics=["mail"]),
     "scope_id": Filter(scope_id="u1"),
+    "scope_ids of a rule": Filter(where=Listed("scope_id", "=", ("u1", "u2", "u3"), True)),
+    "scope_ids of a rule, finished": Filter(
+        where=Some((Compared("scope_id", "=", "u1"), Compared("scope_id", "=", "u2"))),
+        statuses=["completed", "failed"],
+    ),
     "scope": Filter(scope="user"),
     "rare scope of a topic": Filter(scope="nobody", topics=["mail"], statuses=["completed"]),
     "ids": Filter(ids=["0193fb1e-0000-7000-8000-000000000001"]),
@@ -136,6 +142,8 @@ ROWS = dict.fromkeys(FILTERS, 30_000) | {
     "completed of a topic": 50,
     "flow": 50,
     "scope_id": 50,
+    "scope_ids of a rule": 100,
+    "scope_ids of a rule, finished": 100,
     "rare scope of a topic": 50,
     "fingerprint": 50,
     "stats": 310_000,

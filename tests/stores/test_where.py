@@ -45,6 +45,8 @@ async def filled(store: Harness, chance: random.Random) -> None:
         return chance.choice([None, *TEXTS[1:]])
 
     for n in range(60):
+        if n % 15 == 0:
+            await store.advance(1000.0)
         await store.insert(
             job(
                 chance.choice(["mail", "report.daily", "A", "a_b"]),

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
 
-from rowlock.access.rules import All, Claim, Comparison, Constant, Either, Expression, Field, Operand, Rule, bind
+from rowlock.access.binding import (
+    All,
+    Claim,
+    Comparison,
+    Constant,
+    Either,
+    Expression,
+    Field,
+    Moment,
+    Operand,
+    bind,
+    claim_value,
+    moment,
+)
+from rowlock.access.rules import KEYWORDS, MODIFIERS, PLAIN_STEP, Rule
 from rowlock.core.conditions import holds
 
 
@@ -20,9 +35,9 @@ class Part(Struct, frozen=True):
     holds: bool | None
 
 
-def explain(rule: Rule, claims: Mapping[str, Any], job: Mapping[str, Any] | None) -> list[Part]:
+def explain(rule: Rule, claims: Mapping[str, Any], job: Mapping[str, Any] | None, now: datetime) -> list[Part]:
     """`job`: its columns; None: of any job."""
-    return [_part(one, claims, job) for one in _comparisons(rule.expression)]
+    return [_part(one, claims, job, now) for one in _comparisons(rule.expression)]
 
 
 def _comparisons(expression: Expression) -> Iterator[Comparison]:
@@ -36,33 +51,44 @@ def _comparisons(expression: Expression) -> Iterator[Comparison]:
             return
 
 
-def _part(one: Comparison, claims: Mapping[str, Any], job: Mapping[str, Any] | None) -> Part:
-    condition = bind(one, claims)
+def _part(one: Comparison, claims: Mapping[str, Any], job: Mapping[str, Any] | None, now: datetime) -> Part:
+    condition = bind(one, claims, now)
     known = condition if isinstance(condition, bool) else None if job is None else holds(condition, job)
-    text = f"{_text(one.left)} {one.op} {_text(one.right)}"
-    return Part(text, _value(one.left, claims, job), _value(one.right, claims, job), known)
+    text = f"{_text(one.left)} {'?' if one.some else ''}{one.op} {_text(one.right)}"
+    return Part(text, _value(one.left, claims, job, now), _value(one.right, claims, job, now), known)
 
 
 def _text(operand: Operand) -> str:
     match operand:
-        case Field():
+        case Field() | Moment():
             return operand.name
         case Claim():
-            return f"@request.auth.{'.'.join(operand.path)}"
-        case Constant(value=str()):
-            return f"'{operand.value}'"
+            return f"@request.auth.{'.'.join(map(_step, operand.path))}"
+        case Constant(value=str() as text):
+            return _quoted(text)
+        case Constant(value=bool() | None as value):
+            return KEYWORDS[value]
         case Constant():
-            return f"{operand.value:g}"
+            return repr(operand.value).removesuffix(".0")
 
 
-def _value(operand: Operand, claims: Mapping[str, Any], job: Mapping[str, Any] | None) -> Any:
+def _step(name: str) -> str:
+    is_plain = PLAIN_STEP.fullmatch(name) and not name.endswith(MODIFIERS)
+    return name if is_plain else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _value(operand: Operand, claims: Mapping[str, Any], job: Mapping[str, Any] | None, now: datetime) -> Any:
     match operand:
         case Field():
             return None if job is None else job.get(operand.name)
         case Claim():
-            value: Any = claims
-            for name in operand.path:
-                value = value.get(name) if isinstance(value, Mapping) else None
-            return value
+            return claim_value(operand, claims)
         case Constant():
             return operand.value
+        case Moment():
+            return moment(operand, now)

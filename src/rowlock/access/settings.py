@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
@@ -67,9 +68,10 @@ class Current(Struct, frozen=True):
     rules: Mapping[str, Rule]
     redaction: redaction.Redaction
 
-    def granted(self, scope: str, claims: Mapping[str, Any]) -> Condition:
-        """Return the jobs for which a rule allows what `scope` allows, to a caller with these claims."""
-        return _either([self.rules[name].bind(claims) for name in GRANTED_BY[scope]])
+    def granted(self, scope: str, claims: Mapping[str, Any], now: datetime | None = None) -> Condition:
+        """Return the jobs for which a rule allows what `scope` allows, to a caller with these claims. `now`: see
+        Rule.bind."""
+        return _either([self.rules[name].bind(claims, now) for name in GRANTED_BY[scope]])
 
 
 def _either(conditions: Sequence[Condition]) -> Condition:

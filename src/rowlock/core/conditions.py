@@ -6,8 +6,9 @@ There is no negation, so that what SQL calls unknown may stand for false.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -40,6 +41,19 @@ class Compared(Struct, frozen=True):
     null: bool = False
 
 
+class Listed(Struct, frozen=True):
+    """A column compared with several values: with at least one (`some`), or with every one. False if it is NULL.
+
+    Made by `listed`, which says what needs no list in a simpler way: the values are of one kind, distinct and in order;
+    = comes with `some` only, != without it, and texts behind ~ and !~ hold no wildcard.
+    """
+
+    field: str
+    op: Literal["=", "!=", "~", "!~"]
+    values: tuple[Value, ...]
+    some: bool
+
+
 class Every(Struct, frozen=True):
     parts: tuple[Condition, ...]
 
@@ -48,7 +62,28 @@ class Some(Struct, frozen=True):
     parts: tuple[Condition, ...]
 
 
-Condition = Compared | Every | Some | bool
+Condition = Compared | Listed | Every | Some | bool
+
+
+def listed(field: str, op: Op, values: Iterable[Value], *, some: bool) -> Condition:
+    """Compare a column with at least one of these values (`some`), or with every one. No value matches nothing."""
+    ordered: tuple[Any, ...] = tuple(sorted(set(values)))
+    if not ordered:
+        return False
+    low, high = ordered[0], ordered[-1]
+    if len(ordered) == 1:
+        return Compared(field, op, low)
+    match op:
+        case ">" | ">=":
+            return Compared(field, op, low if some else high)
+        case "<" | "<=":
+            return Compared(field, op, high if some else low)
+        case "=" if not some:
+            return False  # nothing is equal to two values
+        case "!=" if some:
+            return Some((Compared(field, op, low), Compared(field, op, high)))  # … and everything unequal to one of two
+        case _:
+            return Listed(field, op, ordered, some)
 
 
 def holds(condition: Condition, job: Mapping[str, Any]) -> bool:
@@ -62,6 +97,8 @@ def holds(condition: Condition, job: Mapping[str, Any]) -> bool:
             return any(holds(part, job) for part in condition.parts)
         case Compared():
             return _test(condition, job.get(condition.field))
+        case Listed():
+            return _test_list(condition, job.get(condition.field))
 
 
 def _test(test: Compared, value: Any) -> bool:
@@ -72,6 +109,15 @@ def _test(test: Compared, value: Any) -> bool:
     if test.op in ("~", "!~"):
         return like(str(value), str(test.value)) == (test.op == "~")
     return COMPARE[test.op](value, test.value)
+
+
+def _test_list(test: Listed, value: Any) -> bool:
+    if value is None:
+        return False
+    if test.op in ("=", "!="):
+        return (value in test.values) == (test.op == "=")
+    matches = (like(str(value), str(one)) == (test.op == "~") for one in test.values)
+    return any(matches) if test.some else all(matches)
 
 
 def like(text: str, pattern: str) -> bool:
@@ -91,16 +137,22 @@ def like(text: str, pattern: str) -> bool:
 
 def required(condition: Condition) -> dict[str, str]:
     """Texts that columns must be equal to, whatever else: an index may know them."""
+    found = {field: one_of(condition, field) or () for field, kind in FIELDS.items() if kind == "text"}
+    return {field: values[0] for field, values in found.items() if len(values) == 1}
+
+
+def one_of(condition: Condition, field: str) -> tuple[str, ...] | None:
+    """The texts of which a column must have one, whatever else; None: it may have others."""
     match condition:
-        case Compared(op="=", value=str() as value):
-            return {condition.field: value}
+        case Compared(op="=", value=str() as value, null=False) if condition.field == field:
+            return (value,)
+        case Listed(op="=") if condition.field == field and isinstance(condition.values[0], str):
+            return tuple(map(str, condition.values))
         case Every():
-            found: dict[str, str] = {}
-            for part in condition.parts:
-                found |= required(part)
-            return found
-        case Some():  # what all of them require
-            each = [set(required(part).items()) for part in condition.parts]
-            return dict(set.intersection(*each)) if each else {}
+            known = [values for part in condition.parts if (values := one_of(part, field)) is not None]
+            return min(known, key=len, default=None)
+        case Some():
+            known = [values for part in condition.parts if (values := one_of(part, field)) is not None]
+            return tuple(sorted({*chain(*known)})) if len(known) == len(condition.parts) else None
         case _:
-            return {}
+            return None

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from rowlock.access import rules, settings, tokens
+from rowlock.access.binding import read_time
 from rowlock.access.explain import explain
 from rowlock.core.conditions import FIELDS, Condition, holds
 from rowlock.core.ids import check_id
@@ -66,11 +67,11 @@ async def explain_access(call: Call) -> Response:
         {name: call.settings.rules[name] for name in names} if asked.rule is None else {"rule": rules.parse(asked.rule)}
     )
     job = await _job(call, asked.job)
-    allowed = {name: _allowed(rule.bind(asked.claims), job) for name, rule in judged.items()}
+    allowed = {name: _allowed(rule.bind(asked.claims, call.now), job) for name, rule in judged.items()}
     parts = [
         shapes.ExplainedPart(rule=name, **msgspec.structs.asdict(part))
         for name, rule in judged.items()
-        for part in explain(rule, asked.claims, job)
+        for part in explain(rule, asked.claims, job, call.now)
     ]
     for part in parts:  # a column may hold what a handler has said: its stage
         part.left, part.right = call.redaction.data([part.left, part.right])
@@ -106,7 +107,7 @@ async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any]
 
 def _time(name: str, value: str) -> datetime:
     try:
-        return rules.read_time(value)
+        return read_time(value)
     except InvalidInput as error:
         raise InvalidInput(f"job.{name}", error.code, error.problem) from None
 
@@ -117,7 +118,7 @@ def _why(judged: Mapping[str, rules.Rule], allowed: Mapping[str, bool | None]) -
         return f"{holding[0]} holds"
     if None in allowed.values():
         return "it depends on the job"
-    written = [names[name] for name, rule in judged.items() if rule.text.strip()]
+    written = [names[name] for name, rule in judged.items() if not rule.is_empty]
     if not written:
         verb = "is" if len(names) == 1 else "are"
         return f"{' and '.join(names.values())} {verb} empty: superusers and tokens with the scope only"

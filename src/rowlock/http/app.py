@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, MutableMapping
 from contextlib import aclosing, suppress
+from datetime import UTC, datetime
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -278,6 +279,7 @@ class Api:
         """For long polls: what let it in may have been revoked or switched off since."""
         call.settings = await self._enabled()
         call.identity = await self._doorkeeper.identify(call.request)
+        call.now = datetime.now(UTC)
         self._authorize(self.table.find(call.request.method, call.request.path)[0], call)
 
     async def _enabled(self) -> access_settings.Current:
@@ -372,7 +374,7 @@ def _is_allowed(wanted: Access, call: Call) -> bool:
         case "known":
             return identity.kind != "anonymous"
         case "enqueue":
-            return identity.has("enqueue") or call.settings.granted("enqueue", identity.claims) is not False
+            return identity.has("enqueue") or call.settings.granted("enqueue", identity.claims, call.now) is not False
         case "jobs":
             return call.reach(wanted.scope) is not False
         case "scope":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    __slots__ = ("api", "body", "identity", "parameters", "query", "request", "route", "settings")
+    __slots__ = ("api", "body", "identity", "now", "parameters", "query", "request", "route", "settings")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Call:
         self.settings = settings
         self.parameters = parameters
         self.route = route
+        self.now = datetime.now(UTC)  # what rules call @now: the same for all that one request asks
         self.query: Any = None
         self.body: Any = None
 
@@ -70,7 +72,7 @@ class Call:
     def reach(self, scope: str) -> Condition:
         """The jobs that it may see (read), cancel or manage."""
         identity = self.identity
-        allowed: Condition = True if identity.has(scope) else self.settings.granted(scope, identity.claims)
+        allowed: Condition = True if identity.has(scope) else self.settings.granted(scope, identity.claims, self.now)
         bounds = identity.reach
         if allowed is False or bounds is True:
             return allowed
@@ -99,7 +101,7 @@ class Call:
         manage is as good as enqueue."""
         identity, settings = self.identity, self.settings.settings
         by_scope = identity.has("enqueue") or (edits and identity.has("manage"))
-        if not by_scope and not holds(self.settings.granted("enqueue", identity.claims), columns()):
+        if not by_scope and not holds(self.settings.granted("enqueue", identity.claims, self.now), columns()):
             verb = "change the job to this" if edits else "enqueue this job"
             raise denied(identity, f"enqueue_rule doesn't let you {verb}")
         if not edits and identity.is_bounded and not holds(identity.reach, columns()):

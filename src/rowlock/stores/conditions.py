@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from datetime import datetime
 from typing import Any
 
-from rowlock.core.conditions import FIELDS, Compared, Condition, Every, Some
+from rowlock.core.conditions import FIELDS, Compared, Condition, Every, Listed, Some, Value
 from rowlock.core.job import Status
 from rowlock.stores.listing import AT_ONCE, Step, Walk, given, is_decided, residue
 from rowlock.stores.reading import Filter
@@ -125,6 +125,8 @@ class Renderer(ABC):
                 return f"({' OR '.join(map(self._where, condition.parts))})"
             case Compared():
                 return self._test(condition)
+            case Listed():
+                return self._test_list(condition)
 
     def _test(self, test: Compared) -> str:
         column, kind = self._column(test.field), FIELDS[test.field]
@@ -140,6 +142,12 @@ class Renderer(ABC):
             value = self.time(test.value) if isinstance(test.value, datetime) else self.number(test.value)
             told = f"{column} {test.op} {value}"
         return f"({column} IS NULL OR {told})" if test.null else told
+
+    def _test_list(self, test: Listed) -> str:
+        column = self._column(test.field)
+        if test.op in ("=", "!="):
+            return self.one_of(column, test.values, test.op == "=")
+        return self.contains(column, [str(one) for one in test.values], test.op == "~", test.some)
 
     def _column(self, field: str) -> str:
         """As the job has it, which may not be as the table does."""
@@ -197,6 +205,14 @@ class Renderer(ABC):
     @abstractmethod
     def like(self, column: str, pattern: str) -> str:
         """See core.conditions.like."""
+
+    @abstractmethod
+    def one_of(self, column: str, values: tuple[Value, ...], found: bool) -> str:
+        """It is among these values, which are of one kind, or (not `found`) is none of them."""
+
+    @abstractmethod
+    def contains(self, column: str, parts: list[str], found: bool, some: bool) -> str:
+        """At least one of these parts (`some`), or each, is in the text, or (not `found`) is not in it."""
 
     @abstractmethod
     def any_text(self, column: str, values: list[str]) -> str: ...

@@ -18,12 +18,14 @@ from typing import Literal
 
 from msgspec import Struct
 
+from rowlock.core.conditions import one_of
 from rowlock.core.ids import STRAY, first_id, time_in
 from rowlock.core.job import HELD, Job, Status
 from rowlock.stores.reading import MAX_TOTAL, Filter, Page, Place, make_cursor
 
 WINDOW = 10_000  # rows that are searched for tags, payload and error; all walks share them
 BUDGET = 100_000  # rows of one table that are looked at when columns decide that the index doesn't have
+SCOPES = 20  # scope_ids of a rule that are walked along one by one
 WARY = 50_000  # rows that a search in order may take in all, before another is tried
 
 DEAD = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED})
@@ -288,8 +290,8 @@ def _plan_live(filter: Filter, statuses: frozenset[Status]) -> Group:
         return Group([Walk(False, "fingerprint", filter.fingerprint, statuses=_unless_all(statuses, GROUPED))])
     if is_decided(filter, in_order):
         return Group([in_order])
-    if filter.scope_id is not None and not filter.keys:
-        return Group([Walk(False, "scope_id", filter.scope_id, statuses=in_order.statuses)])
+    if (scopes := _scope_ids(filter)) and not filter.keys:
+        return Group([Walk(False, "scope_id", scope_id, statuses=in_order.statuses) for scope_id in scopes])
     walks = _by_status(statuses & ASIDE)
     if filter.topics and statuses & DEAD:
         walks = [Walk(False, "dead", " ".join(sorted(statuses & DEAD))), *_by_status(statuses & (ASIDE - DEAD))]
@@ -337,13 +339,21 @@ def _rarest(filter: Filter) -> list[tuple[By, str]]:
         return [("flow_id", filter.flow_id)]
     if filter.keys:
         return [("key", key) for key in filter.keys]
-    if filter.scope_id is not None:
-        return [("scope_id", filter.scope_id)]
+    if scopes := _scope_ids(filter):
+        return [("scope_id", scope_id) for scope_id in scopes]
     if filter.topics:
         return [("topic", topic) for topic in filter.topics]
     if filter.scope is not None:
         return [("scope", filter.scope)]
     return [("id", "")]
+
+
+def _scope_ids(filter: Filter) -> tuple[str, ...]:
+    """Whose jobs they are, if that is known: a rule may say that, too."""
+    if filter.scope_id is not None:
+        return (filter.scope_id,)
+    known = None if filter.where is None else one_of(filter.where, "scope_id")
+    return known if known is not None and len(known) <= SCOPES else ()
 
 
 def _bounds(filter: Filter) -> tuple[str | None, str | None]:

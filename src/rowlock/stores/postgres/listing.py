@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rowlock.core.codec import encode
+from rowlock.core.conditions import Value
 from rowlock.stores.conditions import Renderer
 from rowlock.stores.listing import UNFINISHED, By, Seen, Step, Walk
 from rowlock.stores.reading import Filter
@@ -94,8 +95,17 @@ class PostgresStep(Renderer):
         return f'{column} COLLATE "C"'
 
     def like(self, column: str, pattern: str) -> str:
-        escaped = re.sub(r"([\\_])", r"\\\1", pattern if "%" in pattern else f"%{pattern}%")
-        return f'{column} COLLATE "C" LIKE {self._bind(escaped, "text")}'
+        return f'{column} COLLATE "C" LIKE {self._bind(_escaped(pattern), "text")}'
+
+    def one_of(self, column: str, values: tuple[Value, ...], found: bool) -> str:
+        # Without COLLATE, so that an index may serve: equal texts are the same bytes in every collation.
+        kind = "text" if isinstance(values[0], str) else "timestamptz" if isinstance(values[0], datetime) else "float8"
+        bound: list[Any] = [float(one) if isinstance(one, int) else one for one in values]
+        return f"{column} {'= ANY' if found else '<> ALL'} ({self._bind(bound, f'{kind}[]')})"
+
+    def contains(self, column: str, parts: list[str], found: bool, some: bool) -> str:
+        operator = f"{'' if found else 'NOT '}LIKE {'ANY' if some else 'ALL'}"
+        return f'{column} COLLATE "C" {operator} ({self._bind([_escaped(part) for part in parts], "text[]")})'
 
     def any_text(self, column: str, values: list[str]) -> str:
         return f"{column} = ANY ({self._bind(values, 'text[]')})"
@@ -117,6 +127,10 @@ class PostgresStep(Renderer):
     def error(self, part: str) -> str:
         # Folded as SQLite does it, whatever the database's locale.
         return f'position(lower({self._bind(part, "text")} COLLATE "C") IN lower(j.last_error COLLATE "C")) > 0'
+
+
+def _escaped(pattern: str) -> str:
+    return re.sub(r"([\\_])", r"\\\1", pattern if "%" in pattern else f"%{pattern}%")
 
 
 def seen(row: Any) -> Seen:

@@ -8,6 +8,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from rowlock.core.codec import decode
+from rowlock.core.conditions import Value
 from rowlock.stores.conditions import Renderer
 from rowlock.stores.listing import By, Seen, Step, Walk
 from rowlock.stores.reading import Filter
@@ -102,6 +103,21 @@ class SqliteStep(Renderer):
         """LIKE would take A for a; GLOB doesn't."""
         escaped = re.sub(r"([*?\[])", r"[\1]", pattern if "%" in pattern else f"%{pattern}%")
         return f"{column} GLOB {self._bind(escaped.replace('%', '*'))}"
+
+    def one_of(self, column: str, values: tuple[Value, ...], found: bool) -> str:
+        if isinstance(values[0], str):
+            told = self.any_text(column, [str(one) for one in values])
+        else:  # bound one by one: a number that is read from JSON may differ in its last digit
+            numbers = [self.time(one) if isinstance(one, datetime) else self._bind(one) for one in values]
+            told = f"{column} IN ({', '.join(numbers)})"
+        return told if found else f"NOT {told}"
+
+    def contains(self, column: str, parts: list[str], found: bool, some: bool) -> str:
+        # Of a list, SQL can ask whether one part is such. Every part is such if none is otherwise.
+        wanted = "> 0" if found == some else "= 0"
+        source = f"json_each({self._bind(json_text(parts))}) p"
+        one = f"EXISTS (SELECT 1 FROM {source} WHERE instr({column}, p.value) {wanted})"  # noqa: S608 - see Renderer
+        return one if some else f"({column} IS NOT NULL AND NOT {one})"
 
     def any_text(self, column: str, values: list[str]) -> str:
         return f"{column} IN (SELECT value FROM json_each({self._bind(json_text(values))}))"  # noqa: S608 - see Renderer
