@@ -95,5 +95,8 @@ def resume(topic: str, reason: str | None, by: str | None, url: str | None, outp
     resumed, others = run(url, go_on, by=by)
     if output == "json":
         print_json({"topic": topic, "resumed": resumed})
+    elif resumed:
+        click.echo(f"{topic} goes on")
     else:
-        click.echo(f"{topic} goes on" if resumed else f"{topic} was not paused.{did_you_mean(topic, others)}")
+        guess = did_you_mean(topic, others)
+        click.echo(f"{topic} was not paused{'.' if guess else ''}{guess}")
