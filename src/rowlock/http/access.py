@@ -36,7 +36,7 @@ async def create_token(call: Call) -> Response:
 
 async def revoke_token(call: Call) -> Response:
     if not await tokens.revoke(await call.store(), call.parameters["id"], by=call.by):
-        raise Problem(404, "not_found", "there is no such token (any more)")
+        raise Problem("not_found", "there is no such token (any more)")
     return nothing()
 
 
@@ -59,7 +59,7 @@ async def explain_access(call: Call) -> Response:
     """Why is someone with these claims allowed to do this, or not? It changes nothing."""
     asked: shapes.ExplainBody = call.body
     if asked.action not in ACTIONS:
-        raise Problem(400, "unknown_action", f"action: must be {' or '.join(ACTIONS)}", field="action")
+        raise Problem("unknown_action", f"action: must be {' or '.join(ACTIONS)}", field="action")
     current = call.settings
     saved = current.enqueue if asked.action == "enqueue" else current.manage
     rule = saved if asked.rule is None else rules.parse(asked.rule)

@@ -241,7 +241,7 @@ class Api:
         if route.query is not None:
             call.query = read_query(route.query, request.query())
         elif scope.get("query_string") and request.query():
-            raise Problem(400, "unknown_field", "this path takes no parameters", field=request.query()[0][0][:100])
+            raise Problem("unknown_field", "this path takes no parameters", field=request.query()[0][0][:100])
         if route.body is not None:
             call.body = await self._body(route, request)
         return await route.handler(call)
@@ -272,7 +272,7 @@ class Api:
     async def _enabled(self) -> access_settings.Current:
         current = await self.current()
         if not current.settings.http_enabled:
-            raise Problem(404, "http_disabled", "the HTTP API is switched off: rowlock settings set http_enabled=true")
+            raise Problem("http_disabled", "the HTTP API is switched off: rowlock settings set http_enabled=true")
         return current
 
     async def _preflight(self, request: Request, passage: _Passage) -> Response:
@@ -293,7 +293,7 @@ class Api:
         wanted, identity = route.access, call.identity
         if route.writes and (self.settings.read_only or identity.read_only):
             whose = "this server" if self.settings.read_only else "this account"
-            raise Problem(403, "read_only", f"{whose} is read-only")
+            raise Problem("read_only", f"{whose} is read-only")
         # What is not about single jobs is nothing for a token that is for one.
         if identity.is_bounded and (not wanted.bounded or (identity.job is not None and wanted.kind == "scope")):
             raise denied(identity, "this token is for some topics or one job only")

@@ -148,7 +148,7 @@ def _filter(asked: JobFilter) -> Filter:
         names = dict(zip(asked.__struct_fields__, asked.__struct_encode_fields__, strict=True)) | shapes.ONE_OF
         first, *rest = error.field.split(".")
         field = ".".join(["filter", names.get(first.partition("[")[0], first), *rest])
-        raise Problem(400, error.code, f"{field}: {error.problem}", field=field) from None
+        raise Problem(error.code, f"{field}: {error.problem}", field=field) from None
 
 
 async def _told(call: Call, bulk: Bulk, status: int = 200) -> Response:

@@ -79,7 +79,7 @@ class Call:
             job = await self.api.jobs.get(check_id(self.parameters["id"]))
         except (JobNotFound, InvalidInput) as error:
             if isinstance(error, InvalidInput):
-                raise Problem(400, error.code, f"id: {error.problem}", field="id") from None
+                raise Problem(error.code, f"id: {error.problem}", field="id") from None
             raise not_found() from None
         condition = self.reach(scope)
         if condition is not True and not holds(condition, columns(job)):
@@ -104,7 +104,7 @@ def columns(job: Job) -> dict[str, Any]:
 def denied(identity: Identity, detail: str, *, field: str | None = None) -> Problem:
     if identity.kind == "anonymous":
         return Problem(
-            401, "not_authenticated", "log in, or send a token: Authorization: Bearer …",
+            "not_authenticated", "log in, or send a token: Authorization: Bearer …",
             headers={"www-authenticate": "Bearer"},
         )  # fmt: skip
-    return Problem(403, "not_allowed", detail, field=field)
+    return Problem("not_allowed", detail, field=field)

@@ -63,7 +63,7 @@ async def enqueue(call: Call) -> Response:
 async def enqueue_batch(call: Call) -> Response:
     asked: shapes.BatchBody = call.body
     if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
-        raise Problem(400, "out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
+        raise Problem("out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
     for one in asked.jobs:
         check_unmarked(call, one.payload)
         call.check_enqueue(one.topic, partial(_columns, call, one))
@@ -107,7 +107,7 @@ def _columns(call: Call, asked: shapes.EnqueueBody) -> dict[str, Any]:
 
 def _aware(time: datetime, field: str) -> datetime:
     if time.tzinfo is None:
-        raise InvalidInput(field, "no_time_zone", "has no time zone: write Z for UTC")
+        raise InvalidInput(field, "naive_time", "has no time zone: write Z for UTC")
     return time
 
 
@@ -129,7 +129,7 @@ async def _refuse_hidden(call: Call, asked: Sequence[shapes.EnqueueBody]) -> Non
 
 
 def _taken() -> Problem:
-    return Problem(409, "key_taken", "a job with this key or id is there already", field="key")
+    return Problem("key_taken", "a job with this key or id is there already", field="key")
 
 
 async def _existing(call: Call, told: Enqueued) -> Response:
@@ -306,11 +306,11 @@ async def wait_for_job(call: Call) -> Response:
     """The job when it has ended, or as it is when the time is over: its status tells which."""
     asked: shapes.WaitQuery = call.query
     if not 0 <= asked.timeout <= LONGEST_WAIT:
-        raise Problem(400, "out_of_range", f"timeout: must be 0 to {LONGEST_WAIT:g} seconds", field="timeout")
+        raise Problem("out_of_range", f"timeout: must be 0 to {LONGEST_WAIT:g} seconds", field="timeout")
     job = await call.job("read")
     if job.is_live and asked.timeout:
         if call.api.ends.is_full(call.place):
-            raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
+            raise Problem("too_many_waiting", "too many wait already", headers={"retry-after": "5"})
         await _ended_or_gone(call, job.id, asked.timeout)
         job = await call.job("read")
     return answer(job_body(call, job))
@@ -379,7 +379,7 @@ async def make_job_token(call: Call) -> Response:
     """For a page that shows this one job: it sees (or manages) nothing else, and not for long."""
     asked: shapes.JobTokenBody = call.body
     if not 1 <= asked.seconds <= LONGEST_TOKEN:
-        raise Problem(400, "out_of_range", f"seconds: must be 1 to {LONGEST_TOKEN:g}", field="seconds")
+        raise Problem("out_of_range", f"seconds: must be 1 to {LONGEST_TOKEN:g}", field="seconds")
     job = await call.job("manage" if asked.manage else "read")
     if call.identity.job is not None:  # else it would live as long as it likes
         raise denied(call.identity, "a token that is for one job can't make others")

@@ -32,13 +32,13 @@ def read_body(kind: Any, data: bytes) -> Any:
         text = str(error)
         if "surrogate" in text or ("truncated" in text and _HALF_AT_END.search(data[-64:])):
             problem = "the body holds a lone surrogate, which is not valid Unicode"
-            raise Problem(400, "lone_surrogate", problem, field="body") from None
+            raise Problem("lone_surrogate", problem, field="body") from None
         code = "not_utf8" if "utf-8" in text.lower() else "bad_json"
-        raise Problem(400, code, f"the body is not JSON: {text:.200}", field="body") from None
+        raise Problem(code, f"the body is not JSON: {text:.200}", field="body") from None
     except UnicodeDecodeError:
-        raise Problem(400, "not_utf8", "the body is not UTF-8", field="body") from None
+        raise Problem("not_utf8", "the body is not UTF-8", field="body") from None
     except RecursionError:
-        raise Problem(400, "too_deep", "the body is nested too deeply", field="body") from None
+        raise Problem("too_deep", "the body is nested too deeply", field="body") from None
 
 
 def read_query(kind: Any, pairs: Sequence[tuple[str, str]]) -> Any:
@@ -47,15 +47,15 @@ def read_query(kind: Any, pairs: Sequence[tuple[str, str]]) -> Any:
     values: dict[str, Any] = {}
     for name, value in pairs:
         if "\0" in name or "\0" in value:
-            raise Problem(400, "nul", "holds a NUL character", field=name.replace("\0", ""))
+            raise Problem("nul", "holds a NUL character", field=name.replace("\0", ""))
         if name in several:
             values.setdefault(name, []).append(value)
         elif name in values:
-            raise Problem(400, "given_twice", f"{name:.40} is given twice", field=name)
+            raise Problem("given_twice", f"{name:.40} is given twice", field=name)
         elif value.lower() == "null" and name in _not_texts(kind):  # for msgspec it would be as if it were not given
-            raise Problem(400, "bad_value", f"{name}: null is no value", field=name)
+            raise Problem("bad_value", f"{name}: null is no value", field=name)
         elif ":" not in value and name in _times(kind):  # it would take a number, too
-            raise Problem(400, "bad_value", f"{name}: must be a time such as 2026-01-31T08:00:00Z", field=name)
+            raise Problem("bad_value", f"{name}: must be a time such as 2026-01-31T08:00:00Z", field=name)
         else:
             values[name] = value
     try:
@@ -95,4 +95,4 @@ def bad(error: msgspec.ValidationError, whole: str) -> Problem:
     problem = _AT.sub("", text)
     problem = problem[0].lower() + problem[1:]
     code = "unknown_field" if "unknown field" in text else "missing" if "missing required" in text else "bad_value"
-    return Problem(400, code, f"{field[:100]}: {problem:.300}", field=field[:100])
+    return Problem(code, f"{field[:100]}: {problem:.300}", field=field[:100])

@@ -110,9 +110,9 @@ class Table:
                     methods, parameters = candidates, found.groupdict()
                     break
             else:
-                raise Problem(404, "no_such_path", "there is nothing at this path")
+                raise Problem("no_such_path", "there is nothing at this path")
         route = methods.get("GET" if method == "HEAD" else method)
         if route is None:
             allow = ", ".join(sorted(methods))
-            raise Problem(405, "wrong_method", f"this path takes {allow}", headers={"allow": allow})
+            raise Problem("wrong_method", f"this path takes {allow}", headers={"allow": allow})
         return route, parameters

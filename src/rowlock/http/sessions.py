@@ -57,7 +57,7 @@ class Attempts:
         if wait > 0:
             seconds = int(wait) + 1
             text = f"too many failed logins: try again in {seconds} s"
-            raise Problem(429, "too_many_logins", text, headers={"retry-after": str(seconds)})
+            raise Problem("too_many_logins", text, headers={"retry-after": str(seconds)})
 
     def failed(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
@@ -86,7 +86,7 @@ async def log_in(call: Call) -> Response:
     if found is None:
         # Not the name: people type their password there.
         log.warning("%s: a login from %s failed", request.id, request.client, extra={"request_id": request.id})
-        raise Problem(401, "wrong_login", "no superuser has this e-mail address and password")
+        raise Problem("wrong_login", "no superuser has this e-mail address and password")
     call.api.attempts.succeeded(keys)
     return await _begin(call, found)
 
@@ -104,7 +104,7 @@ async def _begin(call: Call, found: superusers.Superuser) -> Response:
 def _check_transport(call: Call) -> None:
     if not call.request.is_secure and not call.api.settings.insecure_http and not call.api.is_loopback(call.request):
         text = "a password must not go over plain http: use https, or localhost, or a token"
-        raise Problem(403, "insecure", text)
+        raise Problem("insecure", text)
 
 
 async def set_up(call: Call) -> Response:
@@ -113,7 +113,7 @@ async def set_up(call: Call) -> Response:
     _check_transport(call)
     store = await call.store()
     if await superusers.is_set_up(store):
-        raise Problem(404, "no_such_path", "there is nothing at this path")
+        raise Problem("no_such_path", "there is nothing at this path")
     keys = [("", call.request.client)]
     call.api.attempts.check(keys)
     shown = secrets.read("link", asked.token)
@@ -123,7 +123,7 @@ async def set_up(call: Call) -> Response:
         )
     if not made:
         call.api.attempts.failed(keys)
-        raise Problem(403, "bad_link", "this link is used up or too old: the console has a new one after a restart")
+        raise Problem("bad_link", "this link is used up or too old: the console has a new one after a restart")
     [found] = [one for one in await superusers.every(store) if one.email == asked.email.lower()]
     return await _begin(call, found)
 
@@ -163,7 +163,7 @@ async def list_sessions(call: Call) -> Response:
 
 async def end_session(call: Call) -> Response:
     if not await sessions.end(await call.store(), call.parameters["id"], by=call.by):
-        raise Problem(404, "not_found", "there is no such session (any more)")
+        raise Problem("not_found", "there is no such session (any more)")
     return nothing()
 
 

@@ -30,15 +30,15 @@ MEDIA = "text/event-stream"
 async def stream_events(call: Call) -> Response:
     asked: shapes.LiveQuery = call.query
     if not 0 <= asked.limit <= MAX_LIMIT:
-        raise Problem(400, "out_of_range", f"limit: must be 0 to {MAX_LIMIT}", field="limit")
+        raise Problem("out_of_range", f"limit: must be 0 to {MAX_LIMIT}", field="limit")
     if asked.seconds is not None and not 0 <= asked.seconds <= _LONGEST:
-        raise Problem(400, "out_of_range", f"seconds: must be 0 to {_LONGEST:g}", field="seconds")
+        raise Problem("out_of_range", f"seconds: must be 0 to {_LONGEST:g}", field="seconds")
     if not asked.limit and not asked.stats:
-        raise Problem(400, "nothing_asked", "limit: 0 without stats leaves nothing to tell", field="limit")
+        raise Problem("nothing_asked", "limit: 0 without stats leaves nothing to tell", field="limit")
     stream = Stream(call, asked)
     live = call.api.live
     if live.is_full(stream.who, by_rule=not call.identity.has("read")):
-        raise Problem(429, "too_many_streams", "too many streams are open", headers={"retry-after": "5"})
+        raise Problem("too_many_streams", "too many streams are open", headers={"retry-after": "5"})
     return Response(media=MEDIA, headers=[("x-accel-buffering", "no")], stream=stream.run)
 
 
