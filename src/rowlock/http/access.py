@@ -16,10 +16,12 @@ from rowlock.http import shapes
 from rowlock.http.call import Call, columns
 from rowlock.http.jobs import token_body
 from rowlock.http.problems import Problem, not_found
+from rowlock.http.reading import camel, renamed
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import Route, scope
 
 ACTIONS = ("enqueue", "manage")
+_COLUMNS = {camel(name): name for name in FIELDS}
 
 
 async def list_tokens(call: Call) -> Response:
@@ -35,7 +37,7 @@ async def create_token(call: Call) -> Response:
 
 
 async def revoke_token(call: Call) -> Response:
-    if not await tokens.revoke(await call.store(), call.parameters["id"], by=call.by):
+    if not await tokens.revoke(await call.store(), call.parameters["token_id"], by=call.by):
         raise Problem("not_found", "there is no such token (any more)")
     return nothing()
 
@@ -83,6 +85,7 @@ async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any]
         if not found:
             raise not_found()
         return columns(next(iter(found.values())))
+    given = renamed(_COLUMNS, given, "job.")
     for name, value in given.items():
         if name not in FIELDS:
             raise InvalidInput(f"job.{name}", "unknown_field", f"is none of {', '.join(FIELDS)}")
@@ -118,8 +121,8 @@ ROUTES = [
         status=201,
     ),
     Route(
-        method="DELETE", path="/api/tokens/{id}", access=scope("admin"), handler=revoke_token, summary="Revoke a token",
-        status=204, errors=(404,),
+        method="DELETE", path="/api/tokens/{token_id}", access=scope("admin"), handler=revoke_token,
+        summary="Revoke a token", status=204, errors=(404,),
     ),
     Route(
         method="GET", path="/api/settings", access=scope("admin"), handler=get_settings, summary="The settings",

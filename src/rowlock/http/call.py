@@ -11,9 +11,8 @@ from rowlock.access.identity import Identity
 from rowlock.access.redaction import Redaction
 from rowlock.access.settings import Current
 from rowlock.core.conditions import Condition, Every, holds
-from rowlock.core.ids import check_id
 from rowlock.core.job import Job
-from rowlock.errors import InvalidInput, JobNotFound
+from rowlock.errors import JobNotFound
 from rowlock.http.problems import Problem, not_found
 from rowlock.http.request import Request
 from rowlock.http.routes import Route
@@ -76,10 +75,8 @@ class Call:
     async def job(self, scope: str) -> Job:
         """The one in the path. What may not be seen is not there."""
         try:
-            job = await self.api.jobs.get(check_id(self.parameters["id"]))
-        except (JobNotFound, InvalidInput) as error:
-            if isinstance(error, InvalidInput):
-                raise Problem(error.code, f"id: {error.problem}", field="id") from None
+            job = await self.api.jobs.get(self.parameters["id"])
+        except JobNotFound:
             raise not_found() from None
         condition = self.reach(scope)
         if condition is not True and not holds(condition, columns(job)):

@@ -31,7 +31,6 @@ from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
-from rowlock.stores.base import Enqueued
 from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ async def enqueue(call: Call) -> Response:
     if asked.id is not None:
         await _refuse_hidden(call, [asked])
     told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
-    if told.existing:
-        return await _existing(call, told)
+    if told.existing and await _hidden(call, [told.id]):
+        raise _taken()
     return answer(shapes.enqueued_body(asked.topic, told))
 
 
@@ -71,11 +70,11 @@ async def enqueue_batch(call: Call) -> Response:
     entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
     told = await call.api.jobs.enqueue_many(entries)
     hidden = await _hidden(call, [new.id for new in told if new.existing])
-    items = [shapes.enqueued_body(one.topic, new) for one, new in zip(asked.jobs, told, strict=True)]
-    for item in items:
-        if item.id in hidden:  # it came in between: the batch is written by now, so this is no error any more
-            item.id = item.status = None
-            item.run_at = item.created = None
+    # What is hidden came in between: the batch is written by now, so this is no error any more.
+    items = [
+        shapes.batch_item(one.topic, new, is_seen=new.id not in hidden)
+        for one, new in zip(asked.jobs, told, strict=True)
+    ]
     return answer(shapes.BatchAnswer(items=items))
 
 
@@ -130,16 +129,6 @@ async def _refuse_hidden(call: Call, asked: Sequence[shapes.EnqueueBody]) -> Non
 
 def _taken() -> Problem:
     return Problem("key_taken", "a job with this key or id is there already", field="key")
-
-
-async def _existing(call: Call, told: Enqueued) -> Response:
-    """A job that was there before is told only to those who may see it."""
-    call.parameters = {"id": told.id}
-    try:
-        job = await call.job("read")
-    except Problem:
-        raise _taken() from None
-    return answer(job_body(call, job, existing=True))
 
 
 # ── Look ──
@@ -344,7 +333,7 @@ async def cancel_job(call: Call) -> Response:
 
 async def delete_job(call: Call) -> Response:
     job = await call.job("manage")
-    await call.api.jobs.delete(job.id, by=call.by)
+    await call.api.jobs.delete(job.id, reason=call.query.reason, by=call.by)
     return nothing()
 
 
@@ -405,7 +394,7 @@ def token_body(token: tokens.Token, text: str | None = None) -> shapes.TokenBody
 ROUTES = [
     Route(
         method="POST", path="/api/jobs/enqueue", access=ENQUEUE, handler=enqueue, summary="Add a job",
-        body=shapes.EnqueueBody, answers=(shapes.EnqueuedBody, shapes.JobBody), errors=(409,),
+        body=shapes.EnqueueBody, answers=(shapes.EnqueuedBody,), errors=(409,),
     ),
     Route(
         method="POST", path="/api/jobs/enqueue/batch", access=ENQUEUE, handler=enqueue_batch,
@@ -430,7 +419,7 @@ ROUTES = [
     ),
     Route(
         method="DELETE", path="/api/jobs/{id}", access=MANAGE_JOBS, handler=delete_job,
-        summary="Remove a job that is not running", status=204, errors=(404, 409),
+        summary="Remove a job that is not running", query=shapes.DeleteQuery, status=204, errors=(404, 409),
     ),
     Route(
         method="POST", path="/api/jobs/{id}/requeue", access=MANAGE_JOBS, handler=requeue_job,
@@ -445,7 +434,7 @@ ROUTES = [
     Route(
         method="POST", path="/api/jobs/{id}/clone", access=SEE_JOBS, handler=clone_job,
         summary="Add a job like this one", body=shapes.CloneBody, body_optional=True,
-        answers=(shapes.EnqueuedBody, shapes.JobBody), errors=(404, 409),
+        answers=(shapes.EnqueuedBody,), errors=(404, 409),
     ),
     Route(
         method="POST", path="/api/jobs/{id}/token", access=SEE_JOBS, handler=make_job_token,

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from rowlock.http.call import Call
 
 
+# Grows when something is taken away or gets another meaning. What is added does not count.
+API_VERSION = "1"
+API_VERSION_HEADER = "rowlock-api-version"
+
+
 class Access(Struct, frozen=True):
     """Who may call it.
 

@@ -162,7 +162,7 @@ async def list_sessions(call: Call) -> Response:
 
 
 async def end_session(call: Call) -> Response:
-    if not await sessions.end(await call.store(), call.parameters["id"], by=call.by):
+    if not await sessions.end(await call.store(), call.parameters["session_id"], by=call.by):
         raise Problem("not_found", "there is no such session (any more)")
     return nothing()
 
@@ -188,7 +188,7 @@ ROUTES = [
         answers=(shapes.SessionsAnswer,),
     ),
     Route(
-        method="DELETE", path="/api/sessions/{id}", access=scope("admin"), handler=end_session, summary="End a session",
-        status=204, errors=(404,),
+        method="DELETE", path="/api/sessions/{session_id}", access=scope("admin"), handler=end_session,
+        summary="End a session", status=204, errors=(404,),
     ),
 ]  # fmt: skip
