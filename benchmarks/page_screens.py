@@ -43,11 +43,11 @@ def addresses(now: datetime) -> list[str]:
 
     filters = [
         "payload=user.id%3D7", "payload=user.id%3D-1", "error=3%20is%20not", "error=nowhere", "tag=red", "tag=none",
-        "key=key%2010", "key=none", "scope=user", "scope=none", "scopeId=u10", "scopeId=none",
-        f"createdFrom={ago(hours=1)}", f"createdFrom={ago(days=7)}", f"createdUntil={ago(days=3)}",
-        f"createdFrom={ago(days=3)}&createdUntil={ago(days=2, hours=23)}",
-        f"finishedFrom={ago(hours=1)}", f"finishedFrom={ago(days=7)}", f"finishedUntil={ago(days=3)}",
-        f"finishedFrom={ago(days=3)}&finishedUntil={ago(days=2, hours=23)}",
+        "key=key%2010", "key=none", "scope=user", "scope=none", "scope_id=u10", "scope_id=none",
+        f"created_from={ago(hours=1)}", f"created_from={ago(days=7)}", f"created_until={ago(days=3)}",
+        f"created_from={ago(days=3)}&created_until={ago(days=2, hours=23)}",
+        f"finished_from={ago(hours=1)}", f"finished_from={ago(days=7)}", f"finished_until={ago(days=3)}",
+        f"finished_from={ago(days=3)}&finished_until={ago(days=2, hours=23)}",
     ]  # fmt: skip
     kinds = ["", *(f"&status={status}" for status in STATUSES), "&status=failed&status=expired"]
     topics = [f"&topic={topic}" for topic in TOPICS]

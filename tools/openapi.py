@@ -1,20 +1,39 @@
-"""docs/openapi.json is what the code says. `--check`: is it? Without: write it."""
+"""docs/openapi.json and docs/errors.md are what the code says. `--check`: are they? Without: write them."""
 
 import sys
 from pathlib import Path
 
 from rowlock.http.openapi import text
+from rowlock.http.problems import CODES, TITLES
 
-FILE = Path(__file__).parent.parent / "docs" / "openapi.json"
+DOCS = Path(__file__).parent.parent / "docs"
+
+HEAD = """\
+# Error codes
+
+Every error is `application/problem+json` with one of these codes: see [http.md](http.md#manners). A code is stable,
+and has one status. `field` names what of the request is wrong. This page is made from the code, by `make format`.
+"""
+
+
+def errors() -> str:
+    """One table for each status."""
+    parts = [HEAD]
+    for status in sorted({status for status, _ in CODES.values()}):
+        rows = [f"| `{code}` | {meaning} |" for code, (of, meaning) in sorted(CODES.items()) if of == status]
+        parts.append(f"\n## {status} {TITLES[status]}\n\n| code | meaning |\n| --- | --- |\n" + "\n".join(rows) + "\n")
+    return "".join(parts)
 
 
 def main() -> int:
+    files = {"openapi.json": text(), "errors.md": errors().encode()}
     if sys.argv[1:] == ["--check"]:
-        if FILE.read_bytes() != text():
-            print(f"{FILE.name} is not what the code says: run `make format`", file=sys.stderr)
-            return 1
-        return 0
-    FILE.write_bytes(text())
+        stale = [name for name, content in files.items() if (DOCS / name).read_bytes() != content]
+        for name in stale:
+            print(f"{name} is not what the code says: run `make format`", file=sys.stderr)
+        return 1 if stale else 0
+    for name, content in files.items():
+        (DOCS / name).write_bytes(content)
     return 0
 
 

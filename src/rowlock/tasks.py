@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from rowlock.core import codec
+from rowlock.core.expected import explain
 from rowlock.core.job import (
     DEFAULT_MAX_RETRIES,
     DEFAULT_PRIORITY,
@@ -255,14 +256,14 @@ class Arguments:
                 dec_hook=_decode_model,
             )
         except msgspec.ValidationError as error:
-            problem, _, path = str(error).partition(" - at `$")
-            field = f"payload{path.rstrip('`')}"
-            raise InvalidInput(field, "bad_arguments", f"{problem} ({self._name})") from None
+            misfit = explain(error, self._type)
+            field = f"payload.{misfit.path}" if misfit.path else "payload"
+            raise InvalidInput(field, "bad_arguments", f"{misfit.problem} ({self._name})") from None
         if len(values) < len(payload):
             unknown = {name: value for name, value in payload.items() if name not in self._fields}
             if not self._open_ended:
-                extra = f"Object contains unknown field `{next(iter(unknown))}` ({self._name})"
-                raise InvalidInput("payload", "bad_arguments", extra)
+                extra = f"payload.{next(iter(unknown))}"
+                raise InvalidInput(extra, "bad_arguments", f"there is no such argument ({self._name})")
             values |= unknown
         return values
 

@@ -61,6 +61,8 @@ def test_a_key_that_is_in_use_answers_with_its_job(shell: Shell) -> None:
         (["mail", '{"to": '], 2, "not valid JSON: Expecting value at line 1, column 8"),
         (["mail", "{" * 100_000], 2, "JSON"),
         (["mail", '{"n": ' + "9" * 5000 + "}"], 2, "a number that is too long"),
+        (["mail", '{"a": 1, "a": 2}'], 2, "holds the key a twice"),
+        (["mail", '{"a": {"b": [{"c": ":", "c": 2}]}}'], 2, "holds the key a.b[0].c twice"),
         (["mail", "@nowhere.json"], 2, "@nowhere.json can't be read"),
         (["mail", "[1]"], 1, "must be a JSON object"),
         (["mail", '{"x": NaN}'], 1, "payload.x"),

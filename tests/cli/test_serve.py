@@ -196,9 +196,11 @@ def test_users_come_by_json_web_tokens(shell: Shell) -> None:
         ann, bob = (
             jwt.encode({"sub": name, "exp": 4_000_000_000}, secret, algorithm="HS256") for name in ("ann", "bob")
         )
-        made = server.ask("POST", "/api/jobs/enqueue", ann, json={"topic": "mail", "scopeId": "ann"})
+        made = server.ask("POST", "/api/jobs/enqueue", ann, json={"topic": "mail", "scope_id": "ann"})
         assert made.status_code == 200
-        assert server.ask("POST", "/api/jobs/enqueue", bob, json={"topic": "mail", "scopeId": "ann"}).status_code == 403
+        assert (
+            server.ask("POST", "/api/jobs/enqueue", bob, json={"topic": "mail", "scope_id": "ann"}).status_code == 403
+        )
         path = f"/api/jobs/{made.json()['id']}"
         assert (server.ask("GET", path, ann).status_code, server.ask("GET", path, bob).status_code) == (200, 404)
         assert server.ask("PATCH", path, ann, json={"priority": 5}).status_code == 403

@@ -268,7 +268,7 @@ REQUESTS: dict[str, Prepare] = {
     "GET /api/audit": plain("/api/audit"),
     "GET /api/tokens": plain("/api/tokens"),
     "POST /api/tokens": plain("/api/tokens", {"name": "made", "scopes": ["read"]}, 201),
-    "DELETE /api/tokens/{id}": _revoke,
+    "DELETE /api/tokens/{token_id}": _revoke,
     "GET /api/settings": plain("/api/settings"),
     "PATCH /api/settings": plain("/api/settings", {"worker_pool_size": 11}),
     "POST /api/access/explain": plain("/api/access/explain", {"action": "manage"}),
@@ -280,7 +280,7 @@ REQUESTS: dict[str, Prepare] = {
     "POST /api/auth/logout": plain("/api/auth/logout", done=204),
     "GET /api/auth/me": plain("/api/auth/me"),
     "GET /api/sessions": plain("/api/sessions"),
-    "DELETE /api/sessions/{id}": _end_session,
+    "DELETE /api/sessions/{session_id}": _end_session,
     "POST /api/worker/claim": _claim,
     "POST /api/worker/heartbeat": plain(
         "/api/worker/heartbeat", {"worker": "w", "runs": [{"id": NOWHERE, "version": 1}]}

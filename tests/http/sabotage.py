@@ -204,7 +204,7 @@ def _whoever_comes(create: Any) -> Any:
 
 
 def _told_in_full() -> Problem:
-    return Problem(500, "internal", repr(sys.exc_info()[1]))
+    return Problem("internal", repr(sys.exc_info()[1]))
 
 
 def _without_an_entry(write: Any) -> Any:

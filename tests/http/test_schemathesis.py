@@ -154,7 +154,7 @@ def test_an_admin_gets_what_the_document_says(stage: Stage, server: Server, meth
         if mode is GenerationMode.POSITIVE or _can_be_wrong(method, path):
             check(stage, server, method, path, stage.who["admin token"], mode)
     # What can't be made up: passwords, links, ids of tokens, sessions and runs, fingerprints.
-    made_up = ("/api/tokens/{id}", "/api/sessions/{id}", "/api/failures/{fingerprint}", *SETTLING)
+    made_up = ("/api/tokens/{token_id}", "/api/sessions/{session_id}", "/api/failures/{fingerprint}", *SETTLING)
     if "/auth/" not in path and path not in made_up:
         assert any(status < 300 for status in stage.reached[f"{method} {path}"]), "it was refused each time"
 

@@ -94,7 +94,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 async def enqueue(client: httpx.AsyncClient, owner: str) -> dict[str, Any]:
-    body = {"topic": "report", "payload": {"title": "sales"}, "scopeId": owner}
+    body = {"topic": "report", "payload": {"title": "sales"}, "scope_id": owner}
     answer = await client.post("/queue/api/jobs/enqueue", json=body)
     assert answer.status_code == 200, answer.text
     made: dict[str, Any] = answer.json()
@@ -135,7 +135,7 @@ async def test_users_of_the_application_see_their_own_jobs_only(site: Site) -> N
 
 async def test_nobody_enqueues_for_somebody_else(site: Site) -> None:
     async with site.browser("carol") as carol:
-        for body in ({"topic": "report", "scopeId": "bob"}, {"topic": "report"}):
+        for body in ({"topic": "report", "scope_id": "bob"}, {"topic": "report"}):
             assert (await carol.post("/queue/api/jobs/enqueue", json=body)).status_code == 403
         assert await ids(carol) == set()
         assert (await carol.get("/queue/api/settings")).status_code == 403
@@ -146,7 +146,7 @@ async def test_who_is_not_logged_in_gets_nothing(site: Site) -> None:
         hers = (await enqueue(dora, "dora"))["id"]
         for path in ("", f"/{hers}", "/stats"):
             assert (await nobody.get(f"/queue/api/jobs{path}")).status_code == 401
-        refused = await nobody.post("/queue/api/jobs/enqueue", json={"topic": "report", "scopeId": "dora"})
+        refused = await nobody.post("/queue/api/jobs/enqueue", json={"topic": "report", "scope_id": "dora"})
         assert (refused.status_code, refused.json()["code"]) == (401, "not_authenticated")
         assert (await nobody.post("/reports/costs")).status_code == 401
         forged = {"cookie": "session=dora; sessionid=dora"}

@@ -51,7 +51,7 @@ async def test_a_filter_is_typed_with_suggestions_and_saved_by_a_name(visitor: V
     await page.reload()
     await page.get_by_role("link", name="No money").click()
     await expect(page.locator("tbody tr")).to_have_count(1)
-    assert "createdFrom=2h" in page.url  # two hours before whenever it is looked at
+    assert "created_from=2h" in page.url  # two hours before whenever it is looked at
     await page.get_by_role("button", name="Forget the view No money").click()
     await expect(page.get_by_role("link", name="No money")).to_have_count(0)
     await page.get_by_role("button", name="Undo").click()
@@ -133,7 +133,7 @@ async def test_numbers_and_charts_lead_to_jobs(visitor: Visitor, world: World) -
     await page.mouse.move(box["x"] + box["width"] - 2, middle, steps=5)
     await page.mouse.up()
     await expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-    assert "finishedFrom=" in page.url
+    assert "finished_from=" in page.url
     await page.keyboard.press("Control+k")
     await page.keyboard.type("letters")
     await page.keyboard.press("Enter")

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from rowlock import logs
 from rowlock.cli.groups import traceback_option
+from rowlock.core.repeated import repeated_key
 
 if TYPE_CHECKING:
     _Kind = click.ParamType[Any]
@@ -147,7 +148,9 @@ def read_span(text: str) -> float | None:
 
 def read_json(text: str, refuse: Callable[[str], Any]) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        twice = repeated_key(text.encode("utf-8", "surrogatepass"), value)
+        return value if twice is None else refuse(f"holds the key {twice:.80} twice")
     except json.JSONDecodeError as error:
         return refuse(f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}")
     except RecursionError:

@@ -225,7 +225,7 @@ def check_time(value: object, field: str) -> datetime:
     if not isinstance(value, datetime):
         raise InvalidInput(field, "not_a_time", f"must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
-        raise InvalidInput(field, "naive_time", "has no time zone; use datetime.now(UTC) or .replace(tzinfo=…)")
+        raise InvalidInput(field, "naive_time", "has no time zone: write Z for UTC, in Python datetime.now(UTC)")
     # Far enough, and away from datetime.max and .min, which drivers take for infinity.
     if not 1900 <= value.year <= 9000:
         raise InvalidInput(field, "time_range", f"{value.isoformat()} is not between the years 1900 and 9000")

@@ -18,10 +18,12 @@ from rowlock.http import shapes
 from rowlock.http.call import Call, columns
 from rowlock.http.jobs import token_body
 from rowlock.http.problems import Problem, not_found
+from rowlock.http.reading import camel, renamed
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import Route, scope
 
 ACTIONS = {"enqueue": "enqueue", "view": "read", "cancel": "cancel", "manage": "manage"}  # scopes that allow them
+_COLUMNS = {camel(name): name for name in FIELDS}
 
 
 async def list_tokens(call: Call) -> Response:
@@ -37,8 +39,8 @@ async def create_token(call: Call) -> Response:
 
 
 async def revoke_token(call: Call) -> Response:
-    if not await tokens.revoke(await call.store(), call.parameters["id"], by=call.by):
-        raise Problem(404, "not_found", "there is no such token (any more)")
+    if not await tokens.revoke(await call.store(), call.parameters["token_id"], by=call.by):
+        raise Problem("not_found", "there is no such token (any more)")
     return nothing()
 
 
@@ -61,7 +63,7 @@ async def explain_access(call: Call) -> Response:
     """Why is someone with these claims allowed to do this, or not? It changes nothing."""
     asked: shapes.ExplainBody = call.body
     if asked.action not in ACTIONS:
-        raise Problem(400, "unknown_action", f"action: must be {' or '.join(ACTIONS)}", field="action")
+        raise Problem("unknown_action", f"action: must be {' or '.join(ACTIONS)}", field="action")
     names = settings.GRANTED_BY[ACTIONS[asked.action]]
     judged = (
         {name: call.settings.rules[name] for name in names} if asked.rule is None else {"rule": rules.parse(asked.rule)}
@@ -96,6 +98,7 @@ async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any]
         if not found:
             raise not_found()
         return columns(next(iter(found.values())))
+    given = renamed(_COLUMNS, given, "job.")
     for name, value in given.items():
         if name not in FIELDS:
             raise InvalidInput(f"job.{name}", "unknown_field", f"is none of {', '.join(FIELDS)}")
@@ -136,8 +139,8 @@ ROUTES = [
         status=201,
     ),
     Route(
-        method="DELETE", path="/api/tokens/{id}", access=scope("admin"), handler=revoke_token, summary="Revoke a token",
-        status=204, errors=(404,),
+        method="DELETE", path="/api/tokens/{token_id}", access=scope("admin"), handler=revoke_token,
+        summary="Revoke a token", status=204, errors=(404,),
     ),
     Route(
         method="GET", path="/api/settings", access=scope("admin"), handler=get_settings, summary="The settings",

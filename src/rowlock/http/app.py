@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from rowlock.access import settings as access_settings
 from rowlock.access.identity import ANONYMOUS, Identity
-from rowlock.errors import RowlockError
+from rowlock.core.ids import check_id
+from rowlock.errors import InvalidInput, RowlockError
 from rowlock.http import (
     access,
     bulk,
@@ -49,9 +50,9 @@ from rowlock.http.reading import read_body, read_query
 from rowlock.http.request import Gone, Receive, Request, Send
 from rowlock.http.response import Response
 from rowlock.http.room import Room
-from rowlock.http.routes import Access, Route, Table
+from rowlock.http.routes import API_VERSION, API_VERSION_HEADER, Access, Route, Table
 from rowlock.http.settings import ApiSettings
-from rowlock.http.shapes import ONE_OF, BatchBody, EnqueueBody
+from rowlock.http.shapes import ONE_OF
 from rowlock.http.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ _JSON = "application/json"
 _UNCACHED = (b"cache-control", b"no-store")
 _ALWAYS = [
     _UNCACHED,
+    (API_VERSION_HEADER.encode(), API_VERSION.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
@@ -250,10 +252,11 @@ class Api:
         await self._enabled()
         passage.origin = self._doorkeeper.check_origin(request)
         call = await self.admit(route, request, parameters, passage)
+        _check_id(parameters)
         if route.query is not None:
             call.query = read_query(route.query, request.query())
         elif scope.get("query_string") and request.query():
-            raise Problem(400, "unknown_field", "this path takes no parameters", field=request.query()[0][0][:100])
+            raise Problem("unknown_field", "this path takes no parameters", field=request.query()[0][0][:100])
         if route.body is not None:
             call.body = await self._body(route, request)
         return await route.handler(call)
@@ -285,7 +288,7 @@ class Api:
     async def _enabled(self) -> access_settings.Current:
         current = await self.current()
         if not current.settings.http_enabled:
-            raise Problem(404, "http_disabled", "the HTTP API is switched off: rowlock settings set http_enabled=true")
+            raise Problem("http_disabled", "the HTTP API is switched off: rowlock settings set http_enabled=true")
         return current
 
     async def _preflight(self, request: Request, passage: _Passage) -> Response:
@@ -306,7 +309,7 @@ class Api:
         wanted, identity = route.access, call.identity
         if route.writes and (self.settings.read_only or identity.read_only):
             whose = "this server" if self.settings.read_only else "this account"
-            raise Problem(403, "read_only", f"{whose} is read-only")
+            raise Problem("read_only", f"{whose} is read-only")
         # What is not about single jobs is nothing for a token that is for one.
         if identity.is_bounded and (not wanted.bounded or (identity.job is not None and wanted.kind == "scope")):
             raise denied(identity, "this token is for some topics or one job only")
@@ -391,6 +394,15 @@ def _needs(wanted: Access) -> str:
             return f"this needs the scope {wanted.scope}"
 
 
+def _check_id(parameters: Mapping[str, str]) -> None:
+    """`id` in a path is a UUID: nothing has another one."""
+    if "id" in parameters:
+        try:
+            check_id(parameters["id"])
+        except InvalidInput:
+            raise Problem("not_found", "nothing has this id, which is not a UUID") from None
+
+
 def _named(problem: Problem, route: Route | None) -> Problem:
     """A field has the name that it has in the request."""
     if problem.field is not None and route is not None:
@@ -412,8 +424,6 @@ def _renamed(shape: Any) -> dict[str, str]:
     if shape is None:
         return {}
     names = dict(zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True))
-    if shape is BatchBody:
-        return names | _renamed(EnqueueBody)
     # Of a list, a query names one at a time.
     return names | {plural: one for plural, one in ONE_OF.items() if one in names}
 

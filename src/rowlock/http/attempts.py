@@ -89,7 +89,7 @@ class Attempts:
         wait = max(failures.wait(key, now) for failures, key in judged.items())
         if wait > 0:
             text = f"too many failed logins: try again in {ceil(wait)} s"
-            raise Problem(429, "too_many_logins", text, headers={"retry-after": str(ceil(wait))})
+            raise Problem("too_many_logins", text, headers={"retry-after": str(ceil(wait))})
         for failures, key in keys.items():
             failures.add(key, now)
 
@@ -124,7 +124,7 @@ class Hashing:
         """A 429 if too many wait already."""
         if self._of.total() >= MOST_WAITING or self._of[address] >= MOST_OF_ONE:
             text = "too many log in at this moment: try again in 2 s"
-            raise Problem(429, "too_many_logins", text, headers={"retry-after": "2"})
+            raise Problem("too_many_logins", text, headers={"retry-after": "2"})
 
     @asynccontextmanager
     async def turn(self, address: str) -> AsyncIterator[None]:

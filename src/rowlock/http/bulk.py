@@ -25,7 +25,8 @@ from rowlock.stores.times import moment
 
 class BulkBody(Asked, frozen=True, kw_only=True):
     """`filter` has the names of the list's parameters; `everything` stands for no filter at all. `priority` goes with
-    reprioritise, `runAt` or `delay` (seconds from the start) with reschedule. A dry run is a preview, to be started."""
+    reprioritise, `run_at` or `delay` (seconds from the start) with reschedule. A dry run is a preview, to be started.
+    """
 
     action: Annotated[str, Meta(extra_json_schema={"enum": list(VERBS)})]
     filter: JobFilter = JobFilter()
@@ -145,10 +146,9 @@ def _filter(asked: JobFilter) -> Filter:
     try:
         return filter_of(asked, {})
     except InvalidInput as error:
-        names = dict(zip(asked.__struct_fields__, asked.__struct_encode_fields__, strict=True)) | shapes.ONE_OF
         first, *rest = error.field.split(".")
-        field = ".".join(["filter", names.get(first.partition("[")[0], first), *rest])
-        raise Problem(400, error.code, f"{field}: {error.problem}", field=field) from None
+        field = ".".join(["filter", shapes.ONE_OF.get(first.partition("[")[0], first), *rest])
+        raise Problem(error.code, f"{field}: {error.problem}", field=field) from None
 
 
 async def _told(call: Call, bulk: Bulk, status: int = 200) -> Response:

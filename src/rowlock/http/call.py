@@ -12,9 +12,8 @@ from rowlock.access.identity import Identity
 from rowlock.access.redaction import Redaction
 from rowlock.access.settings import GRANTED_BY, Current
 from rowlock.core.conditions import Condition, Every, holds
-from rowlock.core.ids import check_id
 from rowlock.core.job import Job
-from rowlock.errors import InvalidInput, JobNotFound
+from rowlock.errors import JobNotFound
 from rowlock.http.problems import Problem, not_found
 from rowlock.http.request import Request
 from rowlock.http.routes import Route
@@ -85,10 +84,8 @@ class Call:
     async def job(self, scope: str) -> Job:
         """The one in the path. What may not be seen is not there."""
         try:
-            job = await self.api.jobs.get(check_id(self.parameters["id"]))
-        except (JobNotFound, InvalidInput) as error:
-            if isinstance(error, InvalidInput):
-                raise Problem(400, error.code, f"id: {error.problem}", field="id") from None
+            job = await self.api.jobs.get(self.parameters["id"])
+        except JobNotFound:
             raise not_found() from None
         if self.may(scope, job):
             return job
@@ -122,7 +119,7 @@ def needs(scope: str) -> str:
 def denied(identity: Identity, detail: str, *, field: str | None = None) -> Problem:
     if identity.kind == "anonymous":
         return Problem(
-            401, "not_authenticated", "log in, or send a token: Authorization: Bearer …",
+            "not_authenticated", "log in, or send a token: Authorization: Bearer …",
             headers={"www-authenticate": "Bearer"},
         )  # fmt: skip
-    return Problem(403, "not_allowed", detail, field=field)
+    return Problem("not_allowed", detail, field=field)

@@ -60,7 +60,7 @@ class Desk:
     async def claim(self, wanted: Claim, wait: float, host: str, gone: asyncio.Future[Any]) -> list[Job]:
         """What there is, or what comes within `wait` seconds; nothing for those who are `gone` by then."""
         if wait and self._polls >= MOST_WAITING:
-            raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
+            raise Problem("too_many_waiting", "too many wait already", headers={"retry-after": "5"})
         self._polls += 1
         try:
             return await self._claim(wanted, wait, host, gone)

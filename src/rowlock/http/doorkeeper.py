@@ -51,7 +51,7 @@ class Doorkeeper:
         if allowed is None or host in self._hosts:
             return
         if host_name(host) not in allowed:
-            raise Problem(421, "wrong_host", "this server doesn't answer to that name", field="host")
+            raise Problem("wrong_host", "this server doesn't answer to that name", field="host")
         if len(self._hosts) < _KEPT:
             self._hosts.add(host)
 
@@ -105,7 +105,7 @@ class Doorkeeper:
         headers = request.headers
         if not ("origin" in headers or headers.get("sec-fetch-site") == "same-origin" or CSRF_HEADER in headers):
             text = f"a session needs the header Origin, Sec-Fetch-Site or {CSRF_HEADER}"
-            raise Problem(403, "csrf", text, field="origin")
+            raise Problem("csrf", text, field="origin")
 
     # ── Who ──
 
@@ -202,8 +202,8 @@ def _is_visit(request: Request) -> bool:
 
 
 def _foreign() -> Problem:
-    return Problem(403, "cross_origin", "pages of other origins may not call this", field="origin")
+    return Problem("cross_origin", "pages of other origins may not call this", field="origin")
 
 
 def _unauthenticated(detail: str, code: str = "not_authenticated", field: str | None = None) -> Problem:
-    return Problem(401, code, detail, field=field, headers={"www-authenticate": 'Bearer error="invalid_token"'})
+    return Problem(code, detail, field=field, headers={"www-authenticate": 'Bearer error="invalid_token"'})

@@ -33,7 +33,7 @@ async def get_failure(call: Call) -> Response:
         limit=1,
     )
     if not found.items:
-        raise Problem(404, "not_found", "no dead letter has this fingerprint (any more)")
+        raise Problem("not_found", "no dead letter has this fingerprint (any more)")
     [one] = await _shown(call, found.items)
     return answer(shapes.FailureAnswer(**asdict(one), capped=found.capped))
 

@@ -32,7 +32,6 @@ from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import CANCEL_JOBS, ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
-from rowlock.stores.base import Enqueued
 from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter
 
 if TYPE_CHECKING:
@@ -56,15 +55,15 @@ async def enqueue(call: Call) -> Response:
     if asked.id is not None:
         await _refuse_hidden(call, [asked])
     told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
-    if told.existing:
-        return await _existing(call, told)
+    if told.existing and await _hidden(call, [told.id]):
+        raise _taken()
     return answer(shapes.enqueued_body(asked.topic, told))
 
 
 async def enqueue_batch(call: Call) -> Response:
     asked: shapes.BatchBody = call.body
     if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
-        raise Problem(400, "out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
+        raise Problem("out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
     for one in asked.jobs:
         check_unmarked(call, one.payload)
         call.check_enqueue(one.topic, partial(_columns, call, one))
@@ -72,11 +71,11 @@ async def enqueue_batch(call: Call) -> Response:
     entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
     told = await call.api.jobs.enqueue_many(entries)
     hidden = await _hidden(call, [new.id for new in told if new.existing])
-    items = [shapes.enqueued_body(one.topic, new) for one, new in zip(asked.jobs, told, strict=True)]
-    for item in items:
-        if item.id in hidden:  # it came in between: the batch is written by now, so this is no error any more
-            item.id = item.status = None
-            item.run_at = item.created = None
+    # What is hidden came in between: the batch is written by now, so this is no error any more.
+    items = [
+        shapes.batch_item(one.topic, new, is_seen=new.id not in hidden)
+        for one, new in zip(asked.jobs, told, strict=True)
+    ]
     return answer(shapes.BatchAnswer(items=items))
 
 
@@ -108,7 +107,7 @@ def _columns(call: Call, asked: shapes.EnqueueBody) -> dict[str, Any]:
 
 def _aware(time: datetime, field: str) -> datetime:
     if time.tzinfo is None:
-        raise InvalidInput(field, "no_time_zone", "has no time zone: write Z for UTC")
+        raise InvalidInput(field, "naive_time", "has no time zone: write Z for UTC")
     return time
 
 
@@ -130,17 +129,7 @@ async def _refuse_hidden(call: Call, asked: Sequence[shapes.EnqueueBody]) -> Non
 
 
 def _taken() -> Problem:
-    return Problem(409, "key_taken", "a job with this key or id is there already", field="key")
-
-
-async def _existing(call: Call, told: Enqueued) -> Response:
-    """A job that was there before is told only to those who may see it."""
-    call.parameters = {"id": told.id}
-    try:
-        job = await call.job("read")
-    except Problem:
-        raise _taken() from None
-    return answer(job_body(call, job, existing=True))
+    return Problem("key_taken", "a job with this key or id is there already", field="key")
 
 
 # ── Look ──
@@ -307,11 +296,11 @@ async def wait_for_job(call: Call) -> Response:
     """The job when it has ended, or as it is when the time is over: its status tells which."""
     asked: shapes.WaitQuery = call.query
     if not 0 <= asked.timeout <= LONGEST_WAIT:
-        raise Problem(400, "out_of_range", f"timeout: must be 0 to {LONGEST_WAIT:g} seconds", field="timeout")
+        raise Problem("out_of_range", f"timeout: must be 0 to {LONGEST_WAIT:g} seconds", field="timeout")
     job = await call.job("read")
     if job.is_live and asked.timeout:
         if call.api.ends.is_full(call.place):
-            raise Problem(429, "too_many_waiting", "too many wait already", headers={"retry-after": "5"})
+            raise Problem("too_many_waiting", "too many wait already", headers={"retry-after": "5"})
         await _ended_or_gone(call, job.id, asked.timeout)
         job = await call.job("read")
     return answer(job_body(call, job))
@@ -348,13 +337,13 @@ async def cancel_job(call: Call) -> Response:
     except InvalidState:
         if call.may("read", job):
             raise
-        raise Problem(409, "wrong_state", "the job can't be cancelled any more") from None  # its status is content
+        raise Problem("wrong_state", "the job can't be cancelled any more") from None  # its status is content
     return answer(job_body(call, job) if call.may("read", job) else shapes.CancelAnswer(id=job.id))
 
 
 async def delete_job(call: Call) -> Response:
     job = await call.job("manage")
-    await call.api.jobs.delete(job.id, by=call.by)
+    await call.api.jobs.delete(job.id, reason=call.query.reason, by=call.by)
     return nothing()
 
 
@@ -406,7 +395,7 @@ async def make_job_token(call: Call) -> Response:
     to satisfy enqueue_rule."""
     asked: shapes.JobTokenBody = call.body
     if not 1 <= asked.seconds <= LONGEST_TOKEN:
-        raise Problem(400, "out_of_range", f"seconds: must be 1 to {LONGEST_TOKEN:g}", field="seconds")
+        raise Problem("out_of_range", f"seconds: must be 1 to {LONGEST_TOKEN:g}", field="seconds")
     job = await call.job("read")
     if call.identity.job is not None:  # else it would live as long as it likes
         raise denied(call.identity, "a token that is for one job can't make others")
@@ -427,7 +416,7 @@ async def make_job_token(call: Call) -> Response:
         of = "" if error.job is None else " for this job"
         detail = f"{error.most} tokens that you made{of} are still good: use one of them, or wait {error.seconds} s"
         again = {"retry-after": str(error.seconds)}
-        raise Problem(429, "too_many_tokens", detail, headers=again) from None
+        raise Problem("too_many_tokens", detail, headers=again) from None
     return answer(token_body(token, text), 201)
 
 
@@ -438,7 +427,7 @@ def token_body(token: tokens.Token, text: str | None = None) -> shapes.TokenBody
 ROUTES = [
     Route(
         method="POST", path="/api/jobs/enqueue", access=ENQUEUE, handler=enqueue, summary="Add a job",
-        body=shapes.EnqueueBody, answers=(shapes.EnqueuedBody, shapes.JobBody), errors=(409,),
+        body=shapes.EnqueueBody, answers=(shapes.EnqueuedBody,), errors=(409,),
     ),
     Route(
         method="POST", path="/api/jobs/enqueue/batch", access=ENQUEUE, handler=enqueue_batch,
@@ -463,7 +452,7 @@ ROUTES = [
     ),
     Route(
         method="DELETE", path="/api/jobs/{id}", access=MANAGE_JOBS, handler=delete_job,
-        summary="Remove a job that is not running", status=204, errors=(404, 409),
+        summary="Remove a job that is not running", query=shapes.DeleteQuery, status=204, errors=(404, 409),
     ),
     Route(
         method="POST", path="/api/jobs/{id}/requeue", access=MANAGE_JOBS, handler=requeue_job,
@@ -478,7 +467,7 @@ ROUTES = [
     Route(
         method="POST", path="/api/jobs/{id}/clone", access=SEE_JOBS, handler=clone_job,
         summary="Add a job like this one", body=shapes.CloneBody, body_optional=True,
-        answers=(shapes.EnqueuedBody, shapes.JobBody), errors=(404, 409),
+        answers=(shapes.EnqueuedBody,), errors=(404, 409),
     ),
     Route(
         method="POST", path="/api/jobs/{id}/token", access=SEE_JOBS, handler=make_job_token,

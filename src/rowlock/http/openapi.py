@@ -10,10 +10,12 @@ import msgspec
 from rowlock import __version__
 from rowlock.access.settings import GRANTED_BY
 from rowlock.http import shapes
+from rowlock.http.examples import EXAMPLES
 from rowlock.http.problems import TITLES, ProblemBody
-from rowlock.http.routes import Access, Route
+from rowlock.http.routes import API_VERSION, API_VERSION_HEADER, Access, Route
 
 _REF = "#/components/schemas/{name}"
+_IN_PATH = {"id": {"type": "string", "format": "uuid"}}  # an `id` is a UUID: see app.py
 
 
 @cache
@@ -27,6 +29,8 @@ def document() -> dict[str, Any]:
     routes = [route for route in ROUTES if route.documented]
     shapes = [shape for route in routes for shape in (route.body, *route.answers) if shape is not None]
     _, components = msgspec.json.schema_components([*shapes, ProblemBody], ref_template=_REF)
+    for name in components.keys() & EXAMPLES.keys():
+        components[name]["examples"] = [EXAMPLES[name]]
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         path = route.path.replace("*}", "}")
@@ -35,15 +39,24 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "rowlock",
-            "version": __version__,
-            "description": "Jobs that live in your own database. Requests are camelCase, answers snake_case; times are "
-            "RFC 3339 in UTC, durations seconds; errors are problem+json.",
+            "version": API_VERSION,
+            "x-rowlock-version": __version__,
+            "description": "Jobs that live in your own database. Names are snake_case. Requests may spell each name in "
+            "camelCase instead, runAt for run_at, in bodies and queries; not in both ways at once. Times are RFC 3339 "
+            f"in UTC, durations seconds; errors are problem+json. Each answer has the header {API_VERSION_HEADER}.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
             "schemas": components,
+            "headers": {
+                "ApiVersion": {
+                    "description": "The version of this API.",
+                    "required": True,
+                    "schema": {"const": API_VERSION},
+                },
+            },
             "securitySchemes": {
                 "bearer": {
                     "type": "http",
@@ -75,7 +88,7 @@ def _operation(route: Route) -> dict[str, Any]:
     elif route.access.kind in ("enqueue", "jobs"):
         told["security"] = [{}, {"bearer": []}, {"session": []}]  # a rule may let everyone
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        {"name": name, "in": "path", "required": True, "schema": _IN_PATH.get(name, {"type": "string", "minLength": 1})}
         for name in route.parameters
     ]
     if route.query is not None:
@@ -137,7 +150,8 @@ def _responses(route: Route) -> dict[str, Any]:
         several = [_ref(shape) if route.media != "text/event-stream" else _event(shape) for shape in route.answers]
         schema = {"anyOf": several} if len(several) > 1 else several[0] if several else _loose(route)
         content = {"content": {route.media.partition(";")[0]: {"schema": schema}}}
-    told: dict[str, Any] = {str(route.status): {"description": "Done", **content}}
+    headers = {API_VERSION_HEADER: {"$ref": "#/components/headers/ApiVersion"}}
+    told: dict[str, Any] = {str(route.status): {"description": "Done", "headers": headers, **content}}
     for status in sorted(_errors(route)):
         told[str(status)] = {
             "description": TITLES[status],

@@ -89,9 +89,9 @@ async def list_workers(call: Call) -> Response:
 async def list_audit(call: Call) -> Response:
     asked: shapes.AuditQuery = call.query
     if not 1 <= asked.limit <= MOST_AUDITED:
-        raise Problem(400, "out_of_range", f"limit: must be 1 to {MOST_AUDITED}", field="limit")
+        raise Problem("out_of_range", f"limit: must be 1 to {MOST_AUDITED}", field="limit")
     if asked.before is not None and not 0 <= asked.before < 1 << 63:
-        raise Problem(400, "out_of_range", "before: must be what an earlier page gave as next", field="before")
+        raise Problem("out_of_range", "before: must be what an earlier page gave as next", field="before")
     try:
         bulk = None if asked.bulk is None else check_id(asked.bulk)
     except InvalidInput as error:

@@ -27,11 +27,11 @@ class Places:
         own = MOST_OF_ONE if identity.has("read") and identity.job is None else MOST_BY_RULE
         if self._of[who] >= own:
             text = f"you have {own} streams open: close one, or watch more by one stream (several topic=… or id=…)"
-            raise Problem(429, "too_many_streams", text, headers=_AGAIN)
+            raise Problem("too_many_streams", text, headers=_AGAIN)
         most = MOST if identity.kind == "superuser" else MOST - RESERVED
         if self._of.total() >= most:
             text = f"all {most} streams of this server are taken: try again later, or ask another server"
-            raise Problem(429, "streams_taken", text, headers=_AGAIN)
+            raise Problem("streams_taken", text, headers=_AGAIN)
         self._of[who] += 1
         is_taken = True
 

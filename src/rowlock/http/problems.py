@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,12 +16,122 @@ TITLES = {
 }  # fmt: skip
 
 
+# Every code that an answer may have: its status, and what it means. Declared here once: a Problem takes its status from
+# here, the OpenAPI document and docs/errors.md list them, and a test looks for codes that are used but not declared.
+CODES: dict[str, tuple[int, str]] = {
+    # The body, the query, the headers
+    "bad_json": (400, "The body is not JSON."),
+    "duplicate_key": (400, "An object in the body has the same key twice."),
+    "encoded": (415, "The body is compressed. Send it as it is."),
+    "given_twice": (400, "A parameter is given twice, or a field in both spellings, `run_at` and `runAt`."),
+    "header_twice": (400, "A header that may be there once is there twice."),
+    "headers_too_large": (431, "The headers are larger than 64 KiB."),
+    "lone_surrogate": (400, "A text holds half of a surrogate pair, which is not valid Unicode."),
+    "not_utf8": (400, "The body or the query is not UTF-8."),
+    "query_too_long": (400, "The query is longer than 16 KiB."),
+    "too_deep": (400, "A value is nested too deeply."),
+    "too_large": (413, "The body, a payload or a result is larger than allowed."),
+    "too_many_parameters": (400, "The query has more than 100 parameters."),
+    "too_slow": (408, "The body took longer than 30 s to come in."),
+    "wrong_content_type": (415, "The body needs `Content-Type: application/json`."),
+    # A field: `field` names it
+    "admin_is_unbounded": (400, "A token with the scope admin can't be limited to topics."),
+    "bad_arguments": (400, "The payload is not what the task of this topic takes."),
+    "bad_characters": (400, "A topic has characters other than A-Z a-z 0-9 _ . : / and -."),
+    "bad_cursor": (400, "The cursor is not one that an earlier page gave as `next`."),
+    "bad_fingerprint": (400, "A fingerprint is not made of the right digits."),
+    "bad_id": (400, "An id in the body or the query is not a UUID."),
+    "bad_length": (400, "A text is empty, too short or too long."),
+    "bad_name": (400, "A worker's name has characters other than A-Z a-z 0-9 - _ . : or is too long."),
+    "bad_path": (400, "A filter by payload is not `path=value`, or its path can't be used."),
+    "bad_pattern": (400, "A pattern of `redact` is not made of names with dots between them."),
+    "bad_rule": (400, "A rule can't be read. `detail` says at which character."),
+    "bad_time": (400, "A time in a rule can't be read."),
+    "bad_value": (400, "A value is of the wrong kind. `detail` says what is expected."),
+    "both_given": (400, "Two fields exclude each other, such as `run_at` and `delay`."),
+    "empty": (400, "A text or list needs at least one entry."),
+    "everything": (400, "A bulk action without a filter needs `everything: true`."),
+    "integer_range": (400, "An integer has more than 64 bits. Send it as text."),
+    "key_not_text": (400, "A key of an object is not a text."),
+    "missing": (400, "A field that is needed is not there."),
+    "naive_time": (400, "A time has no time zone. Write Z for UTC."),
+    "not_a_bool": (400, "A value is neither true nor false."),
+    "not_a_filter": (400, "A filter is not a filter."),
+    "not_a_job": (400, "An entry of a batch is not a job."),
+    "not_a_list": (400, "A value is not a list."),
+    "not_a_number": (400, "A value is not a number."),
+    "not_a_pair": (400, "A filter by payload is not a pair of a path and a value."),
+    "not_a_time": (400, "A value is not a time."),
+    "not_an_email": (400, "A text is not an e-mail address."),
+    "not_an_integer": (400, "A value is not a whole number."),
+    "not_an_object": (400, "A value is not a JSON object."),
+    "not_finite": (400, "A number is infinite or not a number."),
+    "not_json": (400, "A value can't be written as JSON."),
+    "not_text": (400, "A value is not a text."),
+    "not_wanted": (400, "A field is nothing for this bulk action."),
+    "nothing_asked": (400, "A stream without jobs and without numbers has nothing to tell."),
+    "nothing_given": (400, "Nothing is given that could be changed."),
+    "nul": (400, "A text holds a NUL character, which databases can't keep."),
+    "out_of_range": (400, "A number, or the length of a list, is outside of its limits."),
+    "past": (400, "A time is over already."),
+    "redacted": (400, "A value is the mark that stands for a hidden value. Send the value itself, or leave it out."),
+    "taken": (400, "There is a superuser with this e-mail address already."),
+    "time_range": (400, "A time is not between the years 1900 and 9000."),
+    "too_broad": (400, "A filter would look at too many jobs. Narrow it."),
+    "too_common": (400, "A password is among the first that anyone would try."),
+    "too_long": (400, "A text is too long."),
+    "too_many": (400, "A list has too many entries, or too many jobs meet a filter."),
+    "unknown_action": (400, "There is no such action."),
+    "unknown_field": (400, "There is no such field or parameter. Nothing is ignored."),
+    "unknown_name": (400, "A name is none of those that are known."),
+    "unknown_option": (400, "There is no such option of a job."),
+    "unknown_outcome": (400, "There is no such outcome of a bulk action."),
+    "unknown_scope": (400, "There is no such scope of a token."),
+    "unknown_setting": (400, "There is no such setting."),
+    "unknown_status": (400, "There is no such status of a job."),
+    # The caller
+    "bad_link": (403, "The link for the first superuser is used up or too old."),
+    "cross_origin": (403, "A page of another origin called, which is not among the `origins`."),
+    "csrf": (403, "A request with a session's cookie came from another page."),
+    "insecure": (403, "A password must not go over plain HTTP."),
+    "not_allowed": (403, "The caller may not do this. `detail` says what it needs."),
+    "bad_claim": (401, "A claim of a JSON Web Token is not what it must be: `field` names it."),
+    "not_authenticated": (401, "The credential is missing, unknown, revoked or expired."),
+    "read_only": (403, "The server or the account is read-only."),
+    "too_many_logins": (429, "Too many logins have failed. `Retry-After` says how long to wait."),
+    "wrong_audience": (401, "A JSON Web Token is for another audience, or `jwt_audience` is not set."),
+    "wrong_host": (421, "The server does not answer to the name in the Host header."),
+    "wrong_login": (401, "No superuser has this e-mail address and password."),
+    # What is there, and how it stands
+    "http_disabled": (404, "The HTTP API is switched off by the setting `http_enabled`."),
+    "id_taken": (409, "The id was enqueued before, with other content."),
+    "key_taken": (409, "Another live job has the key, or the id."),
+    "lost": (409, "The run belongs to another worker, or has ended. Nothing was kept."),
+    "no_such_path": (404, "There is nothing at this path."),
+    "not_found": (404, "There is no such thing, or the caller may not see it."),
+    "version_passed": (409, "The job has run again since the version that was given."),
+    "wrong_method": (405, "The path does not take this method. `Allow` says which it takes."),
+    "wrong_state": (409, "The job, or the bulk action, is in a state that does not allow this."),
+    # The server
+    "busy": (503, "Others are at work on this job. Ask again."),
+    "internal": (500, "A fault of the server. Its log has the request id."),
+    "not_migrated": (503, "The database has the tables of another version of rowlock."),
+    "outcome_unknown": (503, "The database went away while it was writing. With the same `id`, asking again is safe."),
+    "store_busy": (503, "The database is locked by others. Ask again."),
+    "store_full": (503, "The database has no room left."),
+    "store_unavailable": (503, "The database can't be reached. Ask again."),
+    "streams_taken": (429, "All streams of this server that are not kept for superusers are taken."),
+    "too_many_streams": (429, "The caller has too many streams open."),
+    "too_many_tokens": (429, "The caller has made too many tokens for single jobs that are still good."),
+    "too_many_waiting": (429, "Too many requests are waiting already."),
+}
+
+
 class Problem(Exception):
-    """Raised by whatever handles a request; answered as it says."""
+    """Raised by whatever handles a request; answered as it says. `code` is one of CODES, which knows the status."""
 
     def __init__(
         self,
-        status: int,
         code: str,
         detail: str,
         *,
@@ -29,7 +139,7 @@ class Problem(Exception):
         headers: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        self.status = status
+        self.status, _ = CODES[code]
         self.code = code
         self.detail = detail
         self.field = field
@@ -53,7 +163,7 @@ class ProblemBody(msgspec.Struct, kw_only=True):
     type: str
     title: str
     status: int
-    code: str
+    code: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(CODES)})]
     detail: str
     request_id: str
     field: str | msgspec.UnsetType = msgspec.UNSET
@@ -61,43 +171,45 @@ class ProblemBody(msgspec.Struct, kw_only=True):
 
 def not_found() -> Problem:
     """The same for what is not there and for what may not be seen."""
-    return Problem(404, "not_found", "there is no such job, or it is not yours to see")
+    return Problem("not_found", "there is no such job, or it is not yours to see")
 
 
 def from_error(error: errors.RowlockError) -> Problem:
     """What the store said is for the log: it may name hosts and tables."""
     again = {"retry-after": "1"}
     match error:
-        case errors.InvalidInput():
-            return Problem(400, error.code, str(error), field=error.field)
+        case errors.InvalidInput() if error.code in CODES:
+            return Problem(error.code, str(error), field=error.field)
+        case errors.InvalidInput():  # an application's middleware has codes of its own
+            return Problem("bad_value", str(error), field=error.field)
         case errors.JobNotFound():
             return not_found()
         case errors.InvalidState():
-            return Problem(409, "wrong_state", str(error), job_status=str(error.status))
+            return Problem("wrong_state", str(error), job_status=str(error.status))
         case errors.VersionPassed():
-            return Problem(409, "version_passed", str(error), field="version")
+            return Problem("version_passed", str(error), field="version")
         case errors.BulkNotFound():
-            return Problem(404, "not_found", "there is no such bulk action")
+            return Problem("not_found", "there is no such bulk action")
         case errors.BulkRefused():
-            return Problem(409, "wrong_state", str(error), bulk_status=error.status)
+            return Problem("wrong_state", str(error), bulk_status=error.status)
         case errors.KeyTaken():
-            return Problem(409, "key_taken", "another live job has its key", field="key")
+            return Problem("key_taken", "another live job has its key", field="key")
         case errors.IdTaken():
-            return Problem(409, "id_taken", f"this id was enqueued before, with another {error.field}", field="id")
+            return Problem("id_taken", f"this id was enqueued before, with another {error.field}", field="id")
         case errors.OutcomeUnknown():
             text = "the database went away while it was writing; with the same id it is safe to ask again"
-            return Problem(503, "outcome_unknown", text, headers=again)
+            return Problem("outcome_unknown", text, headers=again)
         case errors.StoreUnavailable():
-            return Problem(503, "store_unavailable", "the database can't be reached at this moment", headers=again)
+            return Problem("store_unavailable", "the database can't be reached at this moment", headers=again)
         case errors.StoreBusy():
-            return Problem(503, "store_busy", "the database is locked by others at this moment", headers=again)
+            return Problem("store_busy", "the database is locked by others at this moment", headers=again)
         case errors.StoreFull():
-            return Problem(503, "store_full", "the database has no room left", headers={"retry-after": "60"})
+            return Problem("store_full", "the database has no room left", headers={"retry-after": "60"})
         case errors.NotMigrated() | errors.SchemaTooNew() | errors.MigrationChanged():
-            return Problem(503, "not_migrated", "the tables in the database are not those of this version")
+            return Problem("not_migrated", "the tables in the database are not those of this version")
         case _:
             return internal()
 
 
 def internal() -> Problem:
-    return Problem(500, "internal", "something went wrong here; the log has it under this request id")
+    return Problem("internal", "something went wrong here; the log has it under this request id")

@@ -3,65 +3,177 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Struct
 
+from rowlock.core.expected import explain
+from rowlock.core.repeated import repeated_key
 from rowlock.http.problems import Problem
 
-_AT = re.compile(r" - at `(?:key in )?\$\.?(?P<path>.*)`\Z", re.DOTALL)
 # Half of a surrogate pair, behind which there is no room for the other: msgspec says that the input was truncated.
 _HALF_AT_END = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}.{0,5}\Z", re.DOTALL)
-_NAMED = re.compile(r"(?:unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+_BYTE = re.compile(r"\(byte (\d+)\)")
 
+_LONGEST_NAME = 100  # characters of what a client has sent that come back
 
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+_decode = msgspec.json.Decoder().decode
 
 
 def read_body(kind: Any, data: bytes) -> Any:
+    """Return a `kind`. Its fields may be spelled in snake_case or camelCase, each in either way."""
+    value = _parsed(data)
     try:
-        return _decoder(kind).decode(data)
-    except msgspec.ValidationError as error:
-        raise bad(error, "body") from None
-    except msgspec.DecodeError as error:
-        text = str(error)
-        if "surrogate" in text or ("truncated" in text and _HALF_AT_END.search(data[-64:])):
-            problem = "the body holds a lone surrogate, which is not valid Unicode"
-            raise Problem(400, "lone_surrogate", problem, field="body") from None
-        code = "not_utf8" if "utf-8" in text.lower() else "bad_json"
-        raise Problem(400, code, f"the body is not JSON: {text:.200}", field="body") from None
-    except UnicodeDecodeError:
-        raise Problem(400, "not_utf8", "the body is not UTF-8", field="body") from None
+        twice = repeated_key(data, value)
     except RecursionError:
-        raise Problem(400, "too_deep", "the body is nested too deeply", field="body") from None
+        raise _too_deep() from None
+    if twice is not None:
+        field = twice[:_LONGEST_NAME]
+        raise Problem("duplicate_key", f"{field}: this key is there twice", field=field)
+    try:
+        return msgspec.convert(_respelled(kind, value), kind)
+    except msgspec.ValidationError as error:
+        raise _refusal(error, kind, "body") from None
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return _decode(data)
+    except msgspec.ValidationError:
+        raise Problem("bad_value", "the body holds a number that is out of range", field="body") from None
+    except msgspec.DecodeError as error:
+        raise _not_json(str(error), data) from None
+    except UnicodeDecodeError:
+        raise Problem("not_utf8", "the body is not UTF-8", field="body") from None
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _not_json(text: str, data: bytes) -> Problem:
+    if "surrogate" in text or ("truncated" in text and _HALF_AT_END.search(data[-64:])):
+        return Problem("lone_surrogate", "the body holds a lone surrogate, which is not valid Unicode", field="body")
+    if "utf-8" in text.lower():
+        return Problem("not_utf8", "the body is not UTF-8", field="body")
+    at = _BYTE.search(text)
+    where = f"it goes wrong near byte {at[1]}" if at else "it ends too early"
+    return Problem("bad_json", f"the body is not JSON: {where}", field="body")
+
+
+def _too_deep() -> Problem:
+    return Problem("too_deep", "the body is nested too deeply", field="body")
 
 
 def read_query(kind: Any, pairs: Sequence[tuple[str, str]]) -> Any:
     """A name that may come several times is a list in `kind`."""
-    several = _lists(kind)
+    several, snake = _lists(kind), spelling(kind).snake
     values: dict[str, Any] = {}
-    for name, value in pairs:
-        if "\0" in name or "\0" in value:
-            raise Problem(400, "nul", "holds a NUL character", field=name.replace("\0", ""))
+    spelled: dict[str, str] = {}
+    for given, value in pairs:
+        name = snake.get(given, given)
+        if "\0" in given or "\0" in value:
+            raise Problem("nul", "holds a NUL character", field=given.replace("\0", ""))
+        if spelled.setdefault(name, given) != given:
+            raise _both_spellings(name, spelled[name], given)
         if name in several:
             values.setdefault(name, []).append(value)
         elif name in values:
-            raise Problem(400, "given_twice", f"{name:.40} is given twice", field=name)
+            raise Problem("given_twice", f"{name:.40} is given twice", field=name)
         elif value.lower() == "null" and name in _not_texts(kind):  # for msgspec it would be as if it were not given
-            raise Problem(400, "bad_value", f"{name}: null is no value", field=name)
+            raise Problem("bad_value", f"{name}: null is no value", field=name)
         elif ":" not in value and name in _times(kind):  # it would take a number, too
-            raise Problem(400, "bad_value", f"{name}: must be a time such as 2026-01-31T08:00:00Z", field=name)
+            raise Problem("bad_value", f"{name}: must be a time such as 2026-01-31T08:00:00Z", field=name)
         else:
             values[name] = value
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise bad(error, "query") from None
+        raise _refusal(error, kind, "query") from None
+
+
+def _refusal(error: msgspec.ValidationError, kind: Any, whole: str) -> Problem:
+    """`whole`: what it is called if nothing in it is to blame."""
+    misfit = explain(error, kind)
+    field = misfit.path[:_LONGEST_NAME] or whole
+    detail = f"{field}: {misfit.problem}"
+    if misfit.what == "unknown":
+        return Problem("unknown_field", detail, field=field)
+    if misfit.what == "missing":
+        return Problem("missing", detail, field=field)
+    # Whatever a query gives is text: that is not what is wrong with it.
+    return Problem("bad_value", detail.partition(", not ")[0] if whole == "query" else detail, field=field)
+
+
+# ── Two spellings of one name ──
+
+
+class Spelling(Struct, frozen=True):
+    """`snake`: the names of a shape by their camelCase, where it is another. `inner`: its fields that are shapes, or
+    lists of shapes, with such names of their own. Whatever else is in a request is the caller's, and left alone."""
+
+    snake: Mapping[str, str]
+    inner: Mapping[str, Any]
+
+
+@cache
+def spelling(kind: type[Struct]) -> Spelling:
+    names = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+    hints = get_type_hints(kind)
+    inner = {names[field]: shape for field in names if (shape := _shape_in(hints[field])) is not None}
+    return Spelling(
+        snake={camel(name): name for name in names.values() if camel(name) != name},
+        inner={name: shape for name, shape in inner.items() if spelling(shape).snake or spelling(shape).inner},
+    )
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _shape_in(hint: Any) -> Any:
+    """The shape of which a field is one, or a list of them."""
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return hint
+    return next((shape for part in get_args(hint) if (shape := _shape_in(part)) is not None), None)
+
+
+def _respelled(kind: type[Struct], value: Any, path: str = "") -> Any:
+    """With the names of the shape. What is of another kind is left for msgspec to refuse."""
+    if type(value) is not dict:
+        return value
+    known = spelling(kind)
+    if not known.snake.keys().isdisjoint(value):
+        value = renamed(known.snake, value, path)
+    for name, shape in known.inner.items():
+        below = value.get(name)
+        if type(below) is list:
+            value[name] = [_respelled(shape, one, f"{path}{name}[{n}].") for n, one in enumerate(below)]
+        elif below is not None:
+            value[name] = _respelled(shape, below, f"{path}{name}.")
+    return value
+
+
+def renamed(snake: Mapping[str, str], value: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """`value` with its names as `snake` has them. `path` comes before a name in a refusal."""
+    named: dict[str, Any] = {}
+    for given, item in value.items():
+        name = snake.get(given, given)
+        if name in named:
+            other = next(one for one in value if snake.get(one, one) == name)
+            raise _both_spellings(f"{path}{name}", other, given)
+        named[name] = item
+    return named
+
+
+def _both_spellings(field: str, one: str, other: str) -> Problem:
+    return Problem("given_twice", f"{field}: give {one} or {other}, not both", field=field)
+
+
+# ── What the fields of a query are ──
 
 
 @cache
@@ -85,14 +197,3 @@ def _unions(kind: Any) -> list[tuple[str, tuple[Any, ...]]]:
     hints = get_type_hints(kind)
     names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
     return [(name, get_args(hints[field])) for field, name in names]
-
-
-def bad(error: msgspec.ValidationError, whole: str) -> Problem:
-    text = str(error)
-    at, named = _AT.search(text), _NAMED.search(_AT.sub("", text))
-    steps = [step for step in (at["path"] if at else "", named["name"] if named else "") if step]
-    field = ".".join(steps) or whole
-    problem = _AT.sub("", text)
-    problem = problem[0].lower() + problem[1:]
-    code = "unknown_field" if "unknown field" in text else "missing" if "missing required" in text else "bad_value"
-    return Problem(400, code, f"{field[:100]}: {problem:.300}", field=field[:100])

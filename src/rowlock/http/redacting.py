@@ -98,7 +98,7 @@ async def reveal_job(call: Call) -> Response:
     asked: shapes.RevealBody = call.body
     reason = check_text(asked.reason, "reason", max_chars=2000)
     if not reason.strip():
-        raise Problem(400, "bad_length", "reason: say why", field="reason")
+        raise Problem("bad_length", "reason: say why", field="reason")
     job = await call.job("read")
     store = await call.store()
     events, log = await store.events(job.id), await store.logs(job.id)

@@ -41,11 +41,11 @@ class Request:
         for name, value in scope["headers"]:
             size += len(value) + 32
             if size > LARGEST_HEADERS:
-                raise Problem(431, "headers_too_large", f"the headers may have {LARGEST_HEADERS:,} bytes")
+                raise Problem("headers_too_large", f"the headers may have {LARGEST_HEADERS:,} bytes")
             key = name.decode("latin-1")
             if key in self.headers:
                 if key in _ONCE:
-                    raise Problem(400, "header_twice", f"the header {key} is there twice", field=key)
+                    raise Problem("header_twice", f"the header {key} is there twice", field=key)
                 self.headers[key] += f"{'; ' if key == 'cookie' else ', '}{value.decode('latin-1')}"
             else:
                 self.headers[key] = value.decode("latin-1")
@@ -85,22 +85,22 @@ class Request:
         if not raw:
             return []
         if len(raw) > LONGEST_QUERY:
-            raise Problem(400, "query_too_long", f"the query has more than {LONGEST_QUERY:,} bytes")
+            raise Problem("query_too_long", f"the query has more than {LONGEST_QUERY:,} bytes")
         try:
             return parse_qsl(
                 raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_PARAMETERS
             )
         except UnicodeDecodeError:
-            raise Problem(400, "not_utf8", "the query is not UTF-8") from None
+            raise Problem("not_utf8", "the query is not UTF-8") from None
         except ValueError:
-            raise Problem(400, "too_many_parameters", f"more than {MOST_PARAMETERS} parameters") from None
+            raise Problem("too_many_parameters", f"more than {MOST_PARAMETERS} parameters") from None
 
     async def body(self) -> bytes:
         """JSON, by its header; refused as soon as it is known to be too large."""
         if not _is_json(self.headers.get("content-type", "")):
-            raise Problem(415, "not_json", "send JSON, with content-type: application/json", field="content-type")
+            raise Problem("wrong_content_type", "send JSON, with content-type: application/json", field="content-type")
         if self.headers.get("content-encoding", "identity") != "identity":
-            raise Problem(415, "encoded", "send the body as it is, not compressed", field="content-encoding")
+            raise Problem("encoded", "send the body as it is, not compressed", field="content-encoding")
         told = self.headers.get("content-length", "")
         if told.isdigit() and (len(told) > 15 or int(told) > LARGEST_BODY):
             raise _too_large()
@@ -109,7 +109,7 @@ class Request:
                 return await self._read()
         except TimeoutError:
             text = f"the body took longer than {PATIENCE:g} s"
-            raise Problem(408, "too_slow", text, headers={"connection": "close"}) from None
+            raise Problem("too_slow", text, headers={"connection": "close"}) from None
 
     async def is_empty(self) -> bool:
         """Is there no body at all? Where nothing says how long it is, its beginning is looked at, and kept."""
@@ -174,4 +174,4 @@ def _is_json(media: str) -> bool:
 
 
 def _too_large() -> Problem:
-    return Problem(413, "too_large", f"the body may have {LARGEST_BODY:,} bytes", headers={"connection": "close"})
+    return Problem("too_large", f"the body may have {LARGEST_BODY:,} bytes", headers={"connection": "close"})

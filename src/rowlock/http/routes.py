@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from rowlock.http.call import Call
 
 
+# Grows when something is taken away or gets another meaning. What is added does not count.
+API_VERSION = "1"
+API_VERSION_HEADER = "rowlock-api-version"
+
+
 class Access(Struct, frozen=True):
     """Who may call it.
 
@@ -113,9 +118,9 @@ class Table:
                     methods, parameters = candidates, found.groupdict()
                     break
             else:
-                raise Problem(404, "no_such_path", "there is nothing at this path")
+                raise Problem("no_such_path", "there is nothing at this path")
         route = methods.get("GET" if method == "HEAD" else method)
         if route is None:
             allow = ", ".join(sorted(methods))
-            raise Problem(405, "wrong_method", f"this path takes {allow}", headers={"allow": allow})
+            raise Problem("wrong_method", f"this path takes {allow}", headers={"allow": allow})
         return route, parameters

@@ -50,7 +50,7 @@ async def log_in(call: Call) -> Response:
     if found is None:
         # Not the name: people type their password there.
         log.warning("%s: a login from %s failed", request.id, request.client, extra={"request_id": request.id})
-        raise Problem(401, "wrong_login", "no superuser has this e-mail address and password")
+        raise Problem("wrong_login", "no superuser has this e-mail address and password")
     call.api.attempts.succeeded(request.network, asked.email)
     return await _begin(call, found)
 
@@ -68,7 +68,7 @@ async def _begin(call: Call, found: superusers.Superuser) -> Response:
 def _check_transport(call: Call) -> None:
     if not call.request.is_secure and not call.api.settings.insecure_http and not call.api.is_loopback(call.request):
         text = "a password must not go over plain http: use https, or localhost, or a token"
-        raise Problem(403, "insecure", text)
+        raise Problem("insecure", text)
 
 
 async def set_up(call: Call) -> Response:
@@ -77,7 +77,7 @@ async def set_up(call: Call) -> Response:
     _check_transport(call)
     store = await call.store()
     if await superusers.is_set_up(store):
-        raise Problem(404, "no_such_path", "there is nothing at this path")
+        raise Problem("no_such_path", "there is nothing at this path")
     address = call.request.network
     call.api.hashing.check(address)
     call.api.attempts.begin(address)
@@ -87,7 +87,7 @@ async def set_up(call: Call) -> Response:
             store, asked.email, asked.password, by="one-time link", link=shown
         )
     if not made:
-        raise Problem(403, "bad_link", "this link is used up or too old: the console has a new one after a restart")
+        raise Problem("bad_link", "this link is used up or too old: the console has a new one after a restart")
     call.api.attempts.succeeded(address)
     [found] = [one for one in await superusers.every(store) if one.email == asked.email.lower()]
     return await _begin(call, found)
@@ -127,8 +127,8 @@ async def list_sessions(call: Call) -> Response:
 
 
 async def end_session(call: Call) -> Response:
-    if not await sessions.end(await call.store(), call.parameters["id"], by=call.by):
-        raise Problem(404, "not_found", "there is no such session (any more)")
+    if not await sessions.end(await call.store(), call.parameters["session_id"], by=call.by):
+        raise Problem("not_found", "there is no such session (any more)")
     return nothing()
 
 
@@ -153,7 +153,7 @@ ROUTES = [
         answers=(shapes.SessionsAnswer,),
     ),
     Route(
-        method="DELETE", path="/api/sessions/{id}", access=scope("admin"), handler=end_session, summary="End a session",
-        status=204, errors=(404,),
+        method="DELETE", path="/api/sessions/{session_id}", access=scope("admin"), handler=end_session,
+        summary="End a session", status=204, errors=(404,),
     ),
 ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""What goes over the wire. Requests are camelCase, answers snake_case; times are RFC 3339 in UTC, durations seconds."""
+"""What goes over the wire. Names are snake_case, and in requests camelCase as well (see reading.py); times are RFC 3339
+in UTC, durations seconds."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ Fingerprint = Annotated[str, _said(pattern=f"^[0-9a-f]{{{DIGITS}}}$")]
 Scope = Annotated[str, _said(enum=list(SCOPES))]
 
 
-class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What comes in: an unknown name is a mistake, and said to be one."""
 
 
@@ -96,6 +97,12 @@ class BatchBody(Asked, frozen=True, kw_only=True):
 
 
 class ReasonBody(Asked, frozen=True, kw_only=True):
+    reason: Reason | None = None
+
+
+class DeleteQuery(Asked, frozen=True, kw_only=True):
+    """`reason` stands in the audit."""
+
     reason: Reason | None = None
 
 
@@ -240,7 +247,6 @@ class JobBody(Struct, kw_only=True):
     trace: str | None
     locked_until: Time | UnsetType = UNSET
     last_error: str | UnsetType = UNSET
-    existing: bool | UnsetType = UNSET
     redacted: list[str] | UnsetType = UNSET
 
 
@@ -251,9 +257,7 @@ class CancelAnswer(Struct, kw_only=True):
 
 
 _COPIED = tuple(
-    name
-    for name in JobBody.__struct_fields__
-    if name not in ("locked_until", "last_error", "existing", "status", "redacted")
+    name for name in JobBody.__struct_fields__ if name not in ("locked_until", "last_error", "status", "redacted")
 )
 
 
@@ -268,13 +272,13 @@ def job_body(job: Job, **more: Any) -> JobBody:
 
 
 class EnqueuedBody(Struct, kw_only=True):
-    """A new job; or, in a batch, one that was there: without anything else if it may not be seen."""
+    """A job that was enqueued; or, if `existing`, the one that was there before, with the same key or id."""
 
-    id: str | None
+    id: str
     topic: str
-    status: str | None
-    run_at: Time | None
-    created: Time | None
+    status: str
+    run_at: Time
+    created: Time
     existing: bool = False
 
 
@@ -284,8 +288,28 @@ def enqueued_body(topic: str, one: Enqueued) -> EnqueuedBody:
     )
 
 
+class BatchItem(Struct, kw_only=True):
+    """As for a single job. What is null may not be seen: another's job has taken the key in this very moment, and this
+    entry was not enqueued."""
+
+    id: str | None
+    topic: str
+    status: str | None
+    run_at: Time | None
+    created: Time | None
+    existing: bool
+
+
+def batch_item(topic: str, one: Enqueued, *, is_seen: bool) -> BatchItem:
+    if not is_seen:
+        return BatchItem(id=None, topic=topic, status=None, run_at=None, created=None, existing=True)
+    return BatchItem(
+        id=one.id, topic=topic, status=str(one.status), run_at=one.run_at, created=one.created, existing=one.existing
+    )
+
+
 class BatchAnswer(Struct, kw_only=True):
-    items: list[EnqueuedBody]
+    items: list[BatchItem]
 
 
 class ListAnswer(Struct, kw_only=True):
@@ -586,7 +610,7 @@ class SettingsBody(Struct, kw_only=True):
     given: list[str]
 
 
-class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SettingsPatch(Asked, frozen=True, kw_only=True):
     """What is given changes, null means the default."""
 
     http_enabled: bool | UnsetType | None = UNSET

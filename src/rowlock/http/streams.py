@@ -30,11 +30,11 @@ MEDIA = "text/event-stream"
 async def stream_events(call: Call) -> Response:
     asked: shapes.LiveQuery = call.query
     if not 0 <= asked.limit <= MAX_LIMIT:
-        raise Problem(400, "out_of_range", f"limit: must be 0 to {MAX_LIMIT}", field="limit")
+        raise Problem("out_of_range", f"limit: must be 0 to {MAX_LIMIT}", field="limit")
     if asked.seconds is not None and not 0 <= asked.seconds <= _LONGEST:
-        raise Problem(400, "out_of_range", f"seconds: must be 0 to {_LONGEST:g}", field="seconds")
+        raise Problem("out_of_range", f"seconds: must be 0 to {_LONGEST:g}", field="seconds")
     if not asked.limit and not asked.stats:
-        raise Problem(400, "nothing_asked", "limit: 0 without stats leaves nothing to tell", field="limit")
+        raise Problem("nothing_asked", "limit: 0 without stats leaves nothing to tell", field="limit")
     stream = Stream(call, asked)
     # Taken here, before anything is awaited: of many that come at once, none gets in beside the bound.
     stream.leave = call.api.places.take(call)

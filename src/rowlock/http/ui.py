@@ -66,7 +66,7 @@ def _files() -> dict[str, File]:
 def _answer(call: Call, name: str, caching: str) -> Response:
     file = _files().get(name)
     if file is None:
-        raise Problem(404, "no_such_path", "there is nothing at this path")
+        raise Problem("no_such_path", "there is nothing at this path")
     headers = [("cache-control", caching), ("etag", file.tag), ("vary", "Accept-Encoding")]
     headers.append(("content-security-policy", _POLICY))
     if file.tag in call.request.headers.get("if-none-match", ""):

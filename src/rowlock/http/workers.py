@@ -163,7 +163,7 @@ async def report_progress(call: Call) -> Response:
 async def add_lines(call: Call) -> Response:
     asked: shapes.LogBody = call.body
     if not 1 <= len(asked.lines) <= shapes.MOST_LINES:
-        raise Problem(400, "out_of_range", f"lines: give 1 to {shapes.MOST_LINES}", field="lines")
+        raise Problem("out_of_range", f"lines: give 1 to {shapes.MOST_LINES}", field="lines")
     run = _run(call, asked)
     lines = tuple(NewLine(0.0, line.level, line.text) for line in asked.lines)
     return await _report(call, Progress(run.id, run.version, lines=lines, worker=run.worker))
@@ -177,7 +177,7 @@ async def _report(call: Call, report: Progress) -> Response:
         [hold] = await store.progress([report])
         if hold is not Hold.UNSEEN:
             return answer(shapes.HoldBody(id=report.id, version=report.version, hold=str(hold)))
-    raise Problem(503, "busy", "others are at work on this job: ask again", headers={"retry-after": "1"})
+    raise Problem("busy", "others are at work on this job: ask again", headers={"retry-after": "1"})
 
 
 # ── How it ended ──
@@ -274,7 +274,7 @@ def _settled(run: Beat, status: str) -> Response:
 
 
 def _lost() -> Problem:
-    return Problem(409, "lost", "this run is not yours (any more): what came of it was not kept")
+    return Problem("lost", "this run is not yours (any more): what came of it was not kept")
 
 
 async def say_goodbye(call: Call) -> Response:
@@ -290,7 +290,7 @@ async def say_goodbye(call: Call) -> Response:
 def _worker(call: Call, name: str) -> str:
     """Nobody can take the name of another's worker: each has its owner in it."""
     if not _NAME.match(name):
-        raise Problem(400, "bad_name", "worker: must be 1 to 100 of A-Z a-z 0-9 - _ . :", field="worker")
+        raise Problem("bad_name", "worker: must be 1 to 100 of A-Z a-z 0-9 - _ . :", field="worker")
     return f"{name}@{call.identity.kind}:{call.identity.id}"
 
 
@@ -303,7 +303,7 @@ def _lease(call: Call, asked: float | None) -> float:
 
 def _topics(call: Call, asked: tuple[str, ...]) -> list[str]:
     if not 1 <= len(asked) <= shapes.MOST_TOPICS:
-        raise Problem(400, "out_of_range", f"topics: name 1 to {shapes.MOST_TOPICS}", field="topics")
+        raise Problem("out_of_range", f"topics: name 1 to {shapes.MOST_TOPICS}", field="topics")
     topics = sorted({check_topic(topic) for topic in asked})
     own = call.identity.topics
     if own is not None and any(topic not in own for topic in topics):
@@ -318,7 +318,7 @@ def _run(call: Call, asked: shapes.RunAsked) -> Beat:
 
 def _runs(asked: tuple[shapes.RunName, ...], least: int, worker: str) -> list[Beat]:
     if not least <= len(asked) <= shapes.MOST_RUNS:
-        raise Problem(400, "out_of_range", f"runs: give {least} to {shapes.MOST_RUNS}", field="runs")
+        raise Problem("out_of_range", f"runs: give {least} to {shapes.MOST_RUNS}", field="runs")
     runs = []
     for n, run in enumerate(asked):
         try:
@@ -331,7 +331,7 @@ def _runs(asked: tuple[shapes.RunName, ...], least: int, worker: str) -> list[Be
 
 def _version(version: int, field: str) -> int:
     if not 1 <= version <= MAX_VERSION:
-        raise Problem(400, "out_of_range", f"{field}: must be the one that the claim gave", field=field)
+        raise Problem("out_of_range", f"{field}: must be the one that the claim gave", field=field)
     return version
 
 
@@ -341,7 +341,7 @@ def _reason(asked: shapes.ReleaseBody) -> str | None:
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise Problem(400, "out_of_range", f"{name}: must be {low:g} to {high:g}", field=name)
+        raise Problem("out_of_range", f"{name}: must be {low:g} to {high:g}", field=name)
 
 
 ROUTES = [

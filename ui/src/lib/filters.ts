@@ -21,12 +21,12 @@ export const FIELDS: Field[] = [
   { name: "key", label: "key", hint: "its idempotency key", many: true },
   { name: "id", label: "id", hint: "of a job", many: true },
   { name: "scope", label: "scope", hint: "user, account, …", many: false },
-  { name: "scopeId", label: "scopeId", hint: "whose job it is", many: false },
+  { name: "scope_id", label: "scope_id", hint: "whose job it is", many: false },
   { name: "fingerprint", label: "failure", hint: "a group of failures", many: false },
-  { name: "createdFrom", label: "created after", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
-  { name: "createdUntil", label: "created before", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
-  { name: "finishedFrom", label: "finished after", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
-  { name: "finishedUntil", label: "finished before", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
+  { name: "created_from", label: "created after", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
+  { name: "created_until", label: "created before", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
+  { name: "finished_from", label: "finished after", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
+  { name: "finished_until", label: "finished before", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
 ];
 
 export interface Chip {
@@ -63,7 +63,7 @@ export const isId = (text: string): boolean => UUID.test(text.trim());
 export function typed(text: string, query: URLSearchParams): Parameters | null {
   const said = text.trim();
   if (!said) return null;
-  const found = /^([a-z A-Z]+?)(?:\.([^:=]+))?\s*[:=]\s*(.+)$/s.exec(said);
+  const found = /^([a-z _A-Z]+?)(?:\.([^:=]+))?\s*[:=]\s*(.+)$/s.exec(said);
   const field = found && FIELDS.find(({ label, name }) => [label, name].includes(found[1]!.trim()));
   if (!found || !field) return { error: said };
   let value = unquoted(found[3]!.trim());
@@ -75,7 +75,7 @@ function unquoted(text: string): string {
   return text.length > 1 && text.startsWith('"') && text.endsWith('"') ? text.slice(1, -1) : text;
 }
 
-const isTime = ({ name }: Field): boolean => name.endsWith("From") || name.endsWith("Until");
+const isTime = ({ name }: Field): boolean => name.endsWith("_from") || name.endsWith("_until");
 
 /** Ages stay as they were typed: a saved "2h" is two hours before whenever it is looked at. */
 function moment(text: string): string {
@@ -92,7 +92,7 @@ export function known(jobs: Job[]): Record<string, string[]> {
     tag: jobs.flatMap((job) => job.tags),
     key: jobs.flatMap((job) => job.key ?? []),
     scope: jobs.flatMap((job) => job.scope ?? []),
-    scopeId: jobs.flatMap((job) => job.scope_id ?? []),
+    scope_id: jobs.flatMap((job) => job.scope_id ?? []),
   };
   return Object.fromEntries(Object.entries(found).map(([name, values]) => [name, [...new Set(values)].sort()]));
 }

@@ -11,7 +11,7 @@ function options(job: Wanted): Record<string, Json> {
   return {
     ...(job.priority !== undefined && job.priority !== 100 ? { priority: job.priority } : {}),
     ...(job.key ? { key: job.key } : {}),
-    ...(job.max_retries !== undefined && job.max_retries !== 3 ? { maxRetries: job.max_retries } : {}),
+    ...(job.max_retries !== undefined && job.max_retries !== 3 ? { max_retries: job.max_retries } : {}),
   };
 }
 
@@ -21,7 +21,7 @@ export function curl(job: Wanted): string {
 }
 
 export function python(job: Wanted): string {
-  const given = Object.entries(options(job)).map(([name, value]) => `, ${name.replace("maxRetries", "max_retries")}=${pythonic(value)}`);
+  const given = Object.entries(options(job)).map(([name, value]) => `, ${name}=${pythonic(value)}`);
   return `await jobs.enqueue(${pythonic(job.topic)}, ${pythonic(job.payload)}${given.join("")})`;
 }
 

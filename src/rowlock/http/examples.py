@@ -1,0 +1,185 @@
+"""An example of each body and answer, for the OpenAPI document, by the shape's name. Tests check that they fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ID = "019c1e8a-7c00-7000-8000-5d2f8c1b9e04"
+_WORKER = "cruncher-7f3a"
+_AT, _LATER = "2026-01-31T08:00:00Z", "2026-01-31T08:00:05.250000Z"
+_RUN = {"worker": _WORKER, "id": _ID, "version": 1}
+_MAIL = {"topic": "send_mail", "payload": {"to": "ada@example.org"}}
+
+_ENQUEUE = {**_MAIL, "run_at": _AT, "max_retries": 5, "key": "order-456", "tags": ["welcome"]}
+_ENQUEUED = {
+    "id": _ID, "topic": "send_mail", "status": "pending", "run_at": _AT, "created": _AT, "existing": False,
+}  # fmt: skip
+_JOB = {
+    "id": _ID, **_MAIL, "status": "completed", "priority": 100, "run_at": _AT, "expires_at": None, "key": "order-456",
+    "scope": None, "scope_id": None, "tags": ["welcome"], "progress": 100.0, "stage": None, "message": None,
+    "result": {"sent": True}, "retries": 0, "max_retries": 5, "crashes": 0, "timeout": 600.0, "version": 1,
+    "locked_by": None, "cancel_requested_at": None, "cancel_reason": None, "template_version": None, "step": None,
+    "flow_id": None, "schedule_id": None, "fire_at": None, "created": _AT, "updated": _LATER, "claimed_at": _AT,
+    "started_at": _AT, "finished_at": _LATER, "trace": None,
+}  # fmt: skip
+_STATS = {
+    "pending": 100, "blocked": 0, "processing": 5, "waiting": 0, "cancel_requested": 0, "completed": 990, "failed": 10,
+    "expired": 0, "cancelled": 2, "success_rate": 0.99, "avg_execution_time": 1500.0, "oldest_wait": 4.2, "capped": [],
+}  # fmt: skip
+_EVENT = {
+    "job_id": _ID, "seq": 1, "at": _AT, "event": "enqueued", "status": "pending", "version": 0, "by": None, "data": {},
+}  # fmt: skip
+_LINE = {"at": _LATER, "version": 1, "level": "warning", "text": "no audio track"}
+_BULK = {
+    "id": _ID, "action": "requeue", "status": "running", "arguments": {}, "filter": {"topic": ["send_mail"]},
+    "reason": "the mail server is back", "by": "superuser:ann@example.com", "started_by": "superuser:ann@example.com",
+    "created": _AT, "started_at": _AT, "moved_at": _LATER, "finished_at": None, "total": 1000, "done": 400,
+    "skipped": 1, "left": 599, "skips": {"changed": 1, "gone": 0, "key_taken": 0, "locked": 0},
+    "unfit": {"completed": {"count": 3, "more": False}}, "rate": 812.5,
+}  # fmt: skip
+_PERCENTILES = {"p50": 0.1, "p95": 0.4, "p99": None}
+_POINT = {
+    "at": _AT, "enqueued": 60, "completed": 58, "failed": 1, "expired": 0, "cancelled": 0, "retried": 2, "lost": 0,
+    "requeued": 0, "deleted": 0, "wait": _PERCENTILES, "run": _PERCENTILES,
+}  # fmt: skip
+_FAILURE = {
+    "fingerprint": "5f0c1a2b3d4e5f60", "topic": "send_mail", "type": "TimeoutError", "frame": "mail.py:send",
+    "title": "TimeoutError: no answer from smtp.example.org", "count": 12, "first": _AT, "last": _LATER,
+    "trend": [0, 0, 12], "sample": _ID,
+}  # fmt: skip
+_TOKEN = {
+    "id": "k3v9x2m7q1", "name": "shop", "scopes": ["enqueue", "read"], "topics": ["send_mail"], "job": None,
+    "created": _AT, "created_by": "superuser:ann@example.com", "expires_at": None, "last_used": None,
+}  # fmt: skip
+_SETTINGS = {
+    "http_enabled": True, "enqueue_rule": "@request.auth.id != ''", "view_rule": "scope_id = @request.auth.id",
+    "cancel_rule": "scope_id = @request.auth.id", "manage_rule": "", "allowed_topics": ["send_mail"],
+}  # fmt: skip
+
+EXAMPLES: dict[str, Any] = {
+    # Jobs
+    "EnqueueBody": _ENQUEUE,
+    "EnqueuedBody": _ENQUEUED,
+    "BatchBody": {"jobs": [_ENQUEUE, _MAIL]},
+    "BatchAnswer": {"items": [_ENQUEUED]},
+    "JobBody": _JOB,
+    "ListAnswer": {
+        "items": [_JOB], "total": 1, "limit": 20, "offset": 0, "total_capped": False, "partial": False, "next": None,
+    },
+    "StatsAnswer": {**_STATS, "topics": {"send_mail": _STATS}, "topics_capped": False},
+    "UpdateBody": {"priority": "explicit", "delay": 60, "reason": "the customer waits"},
+    "RequeueBody": {"payload": {"to": "ada@example.org"}, "version": 4, "reason": "the address was wrong"},
+    "ReasonBody": {"reason": "no longer needed"},
+    "CloneBody": {"payload": {"to": "bob@example.org"}, "run_at": _AT, "max_retries": 1},
+    "JobTokenBody": {"seconds": 600, "cancel": True},
+    "CancelAnswer": {"id": _ID},
+    "EventsAnswer": {"items": [_EVENT]},
+    "LogsAnswer": {"items": [_LINE], "dropped": 0},
+    "WhyBody": {"code": "paused", "answer": "Its topic is paused.", "details": ["since 08:00 by ann@example.com"]},
+    "RevealBody": {"reason": "ticket 4711"},
+    "RevealAnswer": {"job": _JOB, "events": [_EVENT], "logs": [_LINE]},
+    # Bulk actions
+    "BulkBody": {
+        "action": "requeue", "filter": {"topic": ["send_mail"], "status": ["failed"], "finished_from": _AT},
+        "dry_run": True, "reason": "the mail server is back",
+    },
+    "BulkInfo": {**_BULK, "sample": [_JOB]},
+    "BulkAnswer": {"items": [_BULK], "next": None},
+    "BulkItemsAnswer": {
+        "items": [{"job_id": _ID, "status": "failed", "outcome": "done", "holder": None}], "next": None,
+    },
+    # Streams and charts
+    "LiveJobs": {
+        "items": [{
+            "id": _ID, "topic": "send_mail", "status": "processing", "version": 1, "progress": 40.0, "stage": None,
+            "message": "4 of 10", "priority": 100, "retries": 0, "max_retries": 5, "created": _AT, "run_at": _AT,
+            "started_at": _AT, "finished_at": None,
+        }],
+        "gone": [], "reset": True,
+    },
+    "Behind": {"since": 2.5},
+    "StreamEnd": {"reason": "stopping"},
+    "Series": {"topic": "send_mail", "from": _AT, "until": "2026-01-31T08:01:00Z", "step": 60, "points": [_POINT]},
+    # Failures, topics, workers, audit
+    "FailuresAnswer": {"items": [_FAILURE], "more": False, "capped": False, "ungrouped": 0},
+    "FailureAnswer": {**_FAILURE, "capped": False},
+    "TopicsAnswer": {
+        "items": [{
+            **_STATS, "topic": "send_mail", "workers": 2,
+            "paused": {"at": _AT, "until": None, "reason": "mail server", "by": "superuser:ann@example.com"},
+        }],
+        "capped": False,
+    },
+    "PauseBody": {"reason": "mail server", "until": _AT},
+    "PausedAnswer": {"topic": "send_mail", "paused": True},
+    "WorkersAnswer": {
+        "items": [{
+            "name": "host-1:4711:9f2c", "host": "host-1", "pid": 4711, "topics": ["send_mail"], "concurrency": 10,
+            "running": 3, "lease": 30.0, "stopping": False, "rowlock": "0.1.0", "started": _AT, "seen": _LATER,
+            "live": True, "holds": [],
+        }],
+    },
+    "AuditAnswer": {
+        "items": [{
+            "id": 7, "at": _AT, "by": "superuser:ann@example.com", "action": "delete", "job_id": _ID,
+            "topic": "send_mail", "reason": "sent by hand", "data": {}, "bulk": None,
+        }],
+        "next": None,
+    },
+    # The worker protocol
+    "ClaimBody": {"worker": _WORKER, "topics": ["video"], "limit": 1, "lease": 30, "wait": 20, "runs": []},
+    "ClaimAnswer": {
+        "items": [{
+            "id": _ID, "version": 1, "topic": "video", "payload": {"file": 17}, "lease": 30.0, "timeout": 600.0,
+            "retries": 0, "max_retries": 3, "priority": 100, "key": None, "scope": None, "scope_id": None, "tags": [],
+            "trace": None, "run_at": _AT, "created": _AT,
+        }],
+    },
+    "HeartbeatBody": {"worker": _WORKER, "runs": [{"id": _ID, "version": 1}], "lease": 30},
+    "HeartbeatAnswer": {"items": [{"id": _ID, "version": 1, "hold": "kept"}]},
+    "ProgressBody": {**_RUN, "percent": 40, "stage": "encoding", "message": "4 of 10"},
+    "HoldBody": {"id": _ID, "version": 1, "hold": "kept"},
+    "LogBody": {**_RUN, "lines": [{"text": "no audio track", "level": "warning"}]},
+    "CompleteBody": {**_RUN, "result": {"frames": 1024}, "ran": 12.5},
+    "FailBody": {**_RUN, "type": "DecodeError", "error": "frame 1021 is cut off", "delay": 60},
+    "SnoozeBody": {**_RUN, "seconds": 30},
+    "ReleaseBody": {**_RUN, "reason": "the worker stops"},
+    "GoodbyeBody": {"worker": _WORKER},
+    "SettledBody": {"id": _ID, "version": 1, "status": "completed"},
+    # Access
+    "TokenCreateBody": {
+        "name": "shop", "scopes": ["enqueue", "read"], "topics": ["send_mail"], "expires_at": "2030-01-01T00:00:00Z",
+    },
+    "TokenBody": {**_TOKEN, "token": "rlk_k3v9x2m7q1_…"},
+    "TokensAnswer": {"items": [_TOKEN]},
+    "SettingsPatch": {**_SETTINGS, "reason": "customers may see their own jobs"},
+    "SettingsBody": {
+        **_SETTINGS, "worker_pool_size": 10, "poll_interval": 1.0, "lock_duration": 30.0, "redact": [],
+        "given": sorted(_SETTINGS),
+    },
+    "ExplainBody": {"action": "manage", "claims": {"id": "user-7"}, "job": {"scope_id": "user-7"}},
+    "ExplainAnswer": {
+        "allowed": True, "why": "the rule holds", "rule": "scope_id = @request.auth.id",
+        "parts": [{"text": "scope_id = @request.auth.id", "left": "user-7", "right": "user-7", "holds": True}],
+    },
+    "LoginBody": {"email": "ann@example.com", "password": "correct horse battery staple"},
+    "SetupBody": {"token": "rll_…", "email": "ann@example.com", "password": "correct horse battery staple"},
+    "MeBody": {
+        "kind": "superuser", "id": "ann@example.com", "name": "ann@example.com", "scopes": ["admin"], "topics": None,
+        "read_only": False,
+    },
+    "SessionsAnswer": {
+        "items": [{
+            "id": "w8r2t6y0u4", "email": "ann@example.com", "created": _AT, "seen": _LATER,
+            "ends": "2026-01-31T20:00:00Z", "client": "127.0.0.1 Mozilla/5.0",
+        }],
+    },
+    # Probes and errors
+    "Up": {"status": "ok"},
+    "Ready": {"status": "ok", "problem": None},
+    "ProblemBody": {
+        "type": "about:blank", "title": "Bad request", "status": 400, "code": "out_of_range",
+        "detail": "max_retries: must be 0 to 1000000, not -1", "field": "max_retries",
+        "request_id": "6c9df6e95b481020",
+    },
+}  # fmt: skip
