@@ -20,6 +20,8 @@ SECRETS = [
     (f"the token {TOKEN} is no good", TOKEN.rpartition("_")[2]),
     ("can't reach postgresql://ada:hunter2@db.example/jobs", "hunter2"),
     ("can't reach 'postgresql://ada:hunt/er@2@db.example/jobs': timeout", "er@2"),
+    ("can't reach redis://:hunter2@cache:6379/0, postgres://ada:hunter3@db", "hunter2"),
+    (f"can't reach amqp://ada:{'x' * 400}hunter2@{'y' * 400}", "hunter2"),
     ("Authorization: Bearer abcdefgh12345678", "abcdefgh12345678"),
     ("{'authorization': 'Basic YWRhOmh1bnRlcjI='}", "YWRhOmh1bnRlcjI"),
     ("it said eyJhbGciOiJIUzI1NiJ9.eyJpZCI6ImFkYSJ9.c2lnbmF0dXJl", "c2lnbmF0dXJl"),
@@ -88,6 +90,7 @@ def test_no_secret_reaches_a_line(formatter: logging.Formatter, text: str, secre
     [
         "<run 2 of send_mail 0197a9b0-0000-7000-8000-000000000000> failed: no bearer of bad news",
         "GET http://127.0.0.1:8090/queue/healthz 200 0.3 ms",
+        "GET http://127.0.0.1:8090/queue/@vite 404 0.3 ms",
         "worker box-71-0a1b2c3d: 10 slots for rl_stats, token_report; <Jobs sqlite:///jobs.db>",
     ],
 )

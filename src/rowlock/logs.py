@@ -12,6 +12,7 @@ import re
 from datetime import UTC, datetime
 from typing import Literal
 
+from rowlock.core.secret_names import hide_url_passwords
 from rowlock.errors import InvalidInput
 
 FORMAT = "ROWLOCK_LOG_FORMAT"  # environment variable: what is started from here inherits it
@@ -21,9 +22,8 @@ FIELDS = ("job_id", "topic", "version", "worker", "request_id", "identity")
 nobody has promised that it holds no secret."""
 
 _SECRET = re.compile(
-    # The password in a URL, up to the last @. Everything is bounded: a log line may be anyone's.
-    r"(?P<before>://[^\s/:@'\"]{0,100}:)[^\s'\"]{1,300}?(?=@[^\s@]{0,300}(?:[\s'\"]|$))"
-    r"|\b(?P<kind>rl[kso]_[0-9A-Za-z]{4})[0-9A-Za-z_]+"  # our own: tokens, sessions, one-time links
+    # Everything is bounded: a log line may be anyone's.
+    r"\b(?P<kind>rl[kso]_[0-9A-Za-z]{4})[0-9A-Za-z_]+"  # our own: tokens, sessions, one-time links
     r"|\b(?P<scheme>(?i:bearer\s+|authorization['\"]?:\s*['\"]?\w+\s+))[\w.~+/=-]{12,}"
     r"|(?<![\w-])eyJ[\w-]{1,4000}\.[\w-]{1,8000}\.[\w-]*"  # a JWT; it begins where a word does, and no sooner
     r"|\b(?P<name>(?i:password|passwd|secret|token)=)[^\s&'\"]+"
@@ -32,7 +32,8 @@ _SECRET = re.compile(
 
 def without_secrets(text: str) -> str:
     """With … in place of what looks like one. The last line of defence: what logs should not have given it."""
-    return _SECRET.sub(lambda m: f"{m['before'] or m['kind'] or m['scheme'] or m['name'] or ''}…", text)
+    text = hide_url_passwords(text, "…")
+    return _SECRET.sub(lambda m: f"{m['kind'] or m['scheme'] or m['name'] or ''}…", text)
 
 
 class TextFormatter(logging.Formatter):

@@ -54,27 +54,34 @@ def test_a_pattern_fits_the_end_of_a_path(pattern: str, path: str, fits: bool) -
     assert Redaction([pattern]).fits(path.split(".")) == fits
 
 
+HIDDEN = (
+    "password", "Passwd", "db_password", "passphrase", "secret", "client_secret", "token", "access_token",
+    "refreshToken", "api_key", "apikey", "X-Api-Key", "private_key", "aws_access_key", "Authorization",
+    "Proxy-Authorization", "cookie", "Set-Cookie", "credentials", "card_number", "cvv", "tokens", "access_tokens",
+    "refreshTokens", "api_tokens", "userAuthTokens", "cookies", "session_cookies", "api_keys", "openaiApiKeys",
+    "x-api-keys", "pwd", "db_pwd", "userPwd", "jwt", "user_jwt", "idJwt", "session_id", "sessionId", "JSESSIONID",
+    "dsn", "sentry_dsn", "SENTRY_DSN",
+)  # fmt: skip
+HARMLESS = (
+    "email", "name", "key", "user", "author", "cookies_eaten", "keyboard", "path", "pass", "max_tokens", "maxTokens",
+    "tokens_used", "token_count", "tokenCount", "token_type", "prompt_tokens", "completion_tokens", "total_tokens",
+    "input_tokens", "max_output_tokens", "cached_tokens", "tokens_per_minute", "tokenizer", "api_keys_count", "jwt_ttl",
+    "session", "session_id_length", "checkout_session", "pwdx", "dsn_count", "keys", "authors",
+)  # fmt: skip
+
+
 def test_the_usual_names_are_hidden_and_harmless_ones_are_not() -> None:
-    hidden = (
-        "password", "Passwd", "db_password", "passphrase", "secret", "client_secret", "token", "access_token",
-        "refreshToken", "api_key", "apikey", "X-Api-Key", "private_key", "aws_access_key", "Authorization",
-        "Proxy-Authorization", "cookie", "Set-Cookie", "credentials", "card_number", "cvv",
-    )  # fmt: skip
-    harmless = (
-        "email",
-        "name",
-        "key",
-        "user",
-        "max_tokens",
-        "tokens",
-        "author",
-        "cookies_eaten",
-        "keyboard",
-        "path",
-        "pass",
-    )
-    assert [name for name in hidden if not USUAL.fits(("payload", name))] == []
-    assert [name for name in harmless if USUAL.fits(("payload", name))] == []
+    assert [name for name in HIDDEN if not USUAL.fits(("payload", name))] == []
+    assert [name for name in HARMLESS if USUAL.fits(("payload", name))] == []
+
+
+def test_what_a_model_was_asked_for_stays_visible() -> None:
+    asked = {"model": "m", "max_tokens": 500, "usage": {"prompt_tokens": 12, "total_tokens": 512}, "tokens_used": 512}
+    job = a_payload({**asked, "token": "abcdef"}, result=asked, last_error="max_tokens=500, token_count: 512, token=x")
+    told = USUAL.job(job)
+    assert told.payload == {**asked, "token": MARK}
+    assert told.result == asked
+    assert told.last_error == f"max_tokens=500, token_count: 512, token={MARK}"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +207,8 @@ def _texts(value: Any) -> list[str]:
         'password="a\\"S3CRET"', "a\nb\nclient_secret=S3CRET\nc", "ä password=S3CRET", "İ password: S3CRET",
         "private_key: -----BEGIN RSA PRIVATE KEY-----\nS3CRET\nS3CRET\n-----END RSA PRIVATE KEY-----",
         'headers={"Authorization": "Bearer S3CRET"}', "<password>x</password> token=S3CRET",
-        "private_key=-----BEGIN KEY-----\nS3CRET\nS3CRET",
+        "private_key=-----BEGIN KEY-----\nS3CRET\nS3CRET", "Pwd=S3CRET;Database=x", "jwt: S3CRET", "dsn=S3CRET",
+        '{"api_keys": "S3CRET"}', "cookies: a=S3CRET; b=S3CRET", "sessionid=S3CRET", "tokens='S3CRET'",
     ],
 )  # fmt: skip
 def test_what_stands_behind_a_name_is_hidden(text: str) -> None:
@@ -211,12 +219,60 @@ def test_what_stands_behind_a_name_is_hidden(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "no password given", "KeyError: 'password'", "the token is missing", "max_tokens=100", "tokens: 5",
+        "", "no password given", "KeyError: 'password'", "the token is missing", "max_tokens=100",
+        "5 tokens. That: ok", "tokens_used: 5", "token_count=5",
         "cookies_eaten = 3", "author: ada", "a: b", "x=1", "passwords:", 'File "/app/token.py", line 3, in password',
     ],
 )  # fmt: skip
 def test_what_is_harmless_is_told(text: str) -> None:
     assert USUAL.text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgres://ada:S3CRET@db/jobs", "postgres://ada:#@db/jobs"),
+        ("postgresql+asyncpg://ada:S3CRET@db:5432/jobs?a=b", "postgresql+asyncpg://ada:#@db:5432/jobs?a=b"),
+        ("redis://:S3CRET@cache:6379/0", "redis://:#@cache:6379/0"),
+        ("https://ci:S3CRET@git.example.org/a.git", "https://ci:#@git.example.org/a.git"),
+        ("amqp://a:S3CRET@@h/%2F", "amqp://a:#@h/%2F"), ("mysql://a:S3/C?R#S3CRET@h/db", "mysql://a:#@h/db"),
+        ("mongodb://a:S3CRET@h1:1,h2:2/db", "mongodb://a:#@h1:1,h2:2/db"), ("ftp://a:12345S3CRET@h", "ftp://a:#@h"),
+        ("smtp://a%40b.c:S3CRET@h:587", "smtp://a%40b.c:#@h:587"), ("x://a:S3CRET" + "x" * 5000 + "@h", "x://a:#@h"),
+        ("http://a:12345@h", "http://a:#@h"),
+    ],
+)  # fmt: skip
+def test_passwords_in_urls_are_hidden_in_every_text(url: str, shown: str) -> None:
+    wanted = shown.replace("#", MARK)
+    error = f"OperationalError: could not connect to '{url}' ({url}): no route\n{json.dumps({'url': url})}"
+    job = a_payload({"to": {"database": url, "list": [url, "a"]}}, result=f"did {url}", last_error=error, message=url)
+    hidden = USUAL.hide(job)
+    assert hidden.job.payload == {"to": {"database": wanted, "list": [wanted, "a"]}}
+    assert hidden.job.result == f"did {wanted}"
+    assert hidden.job.message == wanted
+    assert "S3CRET" not in (hidden.job.last_error or "")
+    assert (hidden.job.last_error or "").count(wanted) == 3
+    assert hidden.paths == ["payload.to.database", "payload.to.list", "result", "last_error", "message"]
+    line, event = LogLine(NOW, 1, "info", url), {"error": error}
+    assert USUAL.line(line, job).text == wanted
+    assert "S3CRET" not in str(USUAL.data(event, job))
+    assert USUAL.job(hidden.job) == hidden.job, "what is hidden is not hidden again"
+    assert USUAL.hidden_in(url, ("payload", "to")) == "payload.to", "nor found by guessing"
+    assert Redaction(["password"]).job(job) == job, "a setting that was saved is as it was"
+    assert Redaction(["*://*:*@*"]).text(url) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://localhost:8090/queue", "http://localhost:3000/@vite/client", "https://example.org/@ada:x", "a:b@c",
+        "https://example.org:443?to=ada@example.org", "http://[::1]:8080/@x", "mailto:ada@example.org", "://", "://:",
+        "at http://a:80 and ada@example.org", "sqlite:///jobs.db", "https://ada@example.org/", "git@host:a/b.git",
+        '"http://a:1" "b@c"', "https://example.org/a?b=c:d@e", "postgres://ada:@db/jobs", "x://" + "a" * 300 + ":b@c",
+    ],
+)  # fmt: skip
+def test_urls_without_a_password_are_told(text: str) -> None:
+    assert USUAL.text(text) == text
+    assert USUAL.hidden_in(text, ("payload", "to")) is None
 
 
 def test_json_in_a_text_stays_json() -> None:
@@ -243,6 +299,7 @@ def test_a_value_that_was_torn_apart_is_hidden_too() -> None:
     "piece",
     [
         "password=", 'password="', "password='\\", 'password="\\"', "a", "token: ", "_token", "-----BEGIN", "=",
+        "x://a:", "://", "x://a:b@", "x://a:1/@", "x://a: ", "x://a:\0",
         "cookie:", "private_key: -----BEGIN ", "password", "authorization: \\'", "'", "aaaa",
         "\n… 1 bytes left out …\n",
     ],

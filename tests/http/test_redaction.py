@@ -22,10 +22,11 @@ SECRET = "s3cr3t"  # stands in all that must not leave
 VALUES = {
     "password": f"{SECRET}-password", "user": {"name": "ada", "Access_Token": f"{SECRET}-tökén \"'"},
     "cards": [{"card_number": f"{SECRET}-card"}], "note": f"it is {SECRET}-password", "url": f"http://x/?api_key={SECRET}-url",
+    "database": f"postgres://ada:{SECRET}-dsn@db/jobs",
 }  # fmt: skip
 ERROR = (
     f"ValueError: {SECRET}-password is wrong\n{json.dumps(VALUES)}\n{VALUES!r}\ntoken={SECRET}-by-name\n"
-    f"Authorization: Bearer {SECRET}-header"
+    f"Authorization: Bearer {SECRET}-header\nno answer from redis://:{SECRET}-at-cache@cache:6379/0"
 )
 LIVE = "0193fb1e-0000-7000-8000-00000000a001"
 
@@ -38,7 +39,8 @@ async def plant(world: World) -> list[str]:
     """Jobs in several states with secrets wherever a job can have one."""
     store = await world.store()
     said = {"stage": f"{SECRET}-password", "message": f"password: {SECRET}-said"}
-    lines = (NewLine(0.0, "info", f"got {SECRET}-password and secret={SECRET}-logged"),)
+    text = f"got {SECRET}-password and secret={SECRET}-logged, now amqp://a:{SECRET}-queue@mq"
+    lines = (NewLine(0.0, "info", text),)
     ids = []
     for topic, outcomes in (
         ("dead", [Failed(ERROR), Failed(ERROR, final=True)]),
@@ -118,7 +120,20 @@ async def test_the_corpus_is_full_of_secrets(sqlite_world: World) -> None:
         "/api/jobs/{id}/why", "/api/audit", "/api/failures", "/api/jobs/{id}/requeue",
     }  # fmt: skip
     everything = " ".join(told.values())
-    for word in ("by-name", "header", "said", "logged", "result", "edited", "reason", "card", "url"):
+    for word in (
+        "by-name",
+        "header",
+        "said",
+        "logged",
+        "result",
+        "edited",
+        "reason",
+        "card",
+        "url",
+        "dsn",
+        "at-cache",
+        "queue",
+    ):
         assert f"{SECRET}-{word}" in everything, word
 
 
@@ -128,6 +143,7 @@ async def test_what_is_hidden_is_named(sqlite_world: World) -> None:
     assert body["payload"]["password"] == MARK
     assert body["payload"]["user"] == {"name": "ada", "Access_Token": MARK}
     assert body["payload"]["note"] == f"it is {MARK}"
+    assert body["payload"]["database"] == f"postgres://ada:{MARK}@db/jobs"
     assert {"payload.password", "payload.user.Access_Token", "payload.cards.card_number", "last_error"} <= {
         *body["redacted"]
     }

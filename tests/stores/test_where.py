@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
+from rowlock.access.binding import MAX_TEXT
 from rowlock.access.rules import parse
 from rowlock.core.conditions import FIELDS, OPS, Compared, Condition, Every, Some, holds
 from rowlock.core.lifecycle import Completed, Failed
@@ -117,3 +118,14 @@ async def test_a_rule_finds_ones_own_jobs(store: Harness) -> None:
     assert await seen({"id": "u3"}) == set()
     assert await seen({}) == set()
     assert await seen({"id": "u3", "role": "ops"}) == {mine.id, other.id, nobodys.id}
+
+
+@pytest.mark.parametrize("char", ["a", "[", "😀", "\\"])
+async def test_the_longest_claim_is_a_pattern_like_any_other(store: Harness, char: str) -> None:
+    """SQLite refuses patterns of more than 50,000 bytes."""
+    await store.insert(one := job(scope_id="u1"))
+    rule = parse("scope_id !~ @request.auth.text && scope_id ?!~ @request.auth.texts")
+    for length, wanted in ((MAX_TEXT, [one.id]), (MAX_TEXT + 1, []), (20 * MAX_TEXT, [])):
+        claims = {"text": char * length, "texts": [char * length, "x"]}
+        page = await store.store.list(Filter(where=rule.bind(claims)))
+        assert [found.id for found in page.items] == wanted

@@ -3,6 +3,7 @@
 A pattern is a name, or several with dots between. It fits a field if it fits the end of the field's path: `password`
 any field of that name, `user.email` the email of any user, `payload.user.email` that of the payload alone, `headers.*`
 all headers. Places in lists are no part of a path; `*` stands for anything within a name; A-Z and a-z are the same.
+One pattern is about values, not names: `*://*:*@*` hides the passwords in URLs, in whatever text they stand.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 
 from rowlock.core.codec import check_text
 from rowlock.core.job import Event, Job, LogLine
-from rowlock.core.secret_names import SECRET_NAMES
+from rowlock.core.secret_names import SECRET_NAMES, hide_url_passwords
 from rowlock.errors import InvalidInput
 from rowlock.stores.records import Audited
 
@@ -29,7 +30,8 @@ MOST_PATTERNS = 200
 LONGEST_PATTERN = 200
 MOST_STEPS = 8
 
-DEFAULTS = SECRET_NAMES
+URLS = "*://*:*@*"
+DEFAULTS = (*SECRET_NAMES, URLS)
 
 _NO_JOBS = ("settings.", "session.", "superuser.", "token.")  # in the audit: they have no secrets, but names of them
 _SHORTEST = 4  # characters of a value that is looked for in texts: shorter ones stand in too many words
@@ -52,7 +54,7 @@ _TOLD = frozenset({dict, list, str})
 _SAME_EVERYWHERE = re.compile(r"[A-Za-z0-9_.~-]+")
 _ESCAPES = re.compile(r"""["'\\]""")
 _LONGEST_KEY = 16_384
-_LINE_LONG = ("cookie", "authorization")  # headers whose value is the rest of the line
+_LINE_LONG = ("cookie", "cookies", "authorization")  # headers whose value is the rest of the line
 # What stands behind a name: its end (a quote, perhaps escaped), a sign, and a value, which may be in quotes. A quote
 # that is not closed hides the rest of the line.
 _SIGN = rb"""\\?["']?[ \t]{0,4}(?:=>|[=:])[ \t]{0,4}"""
@@ -141,7 +143,8 @@ class Redaction:
     what they say, `text` for anything else that may tell of a job."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        split = [tuple(pattern.casefold().split(".")) for pattern in patterns]
+        self._urls = URLS in patterns
+        split = [tuple(pattern.casefold().split(".")) for pattern in patterns if pattern != URLS]
         self._names = [_matcher(steps[0]) for steps in split if len(steps) == 1]
         self._patterns = [tuple(map(_matcher, steps)) for steps in split if len(steps) > 1]
         self._words = _Words({steps[-1] for steps in split})
@@ -149,7 +152,7 @@ class Redaction:
         self._known: dict[str, bool | None] = {}  # by name: is a field of this name hidden? None: that depends
 
     def __bool__(self) -> bool:
-        return bool(self._names or self._patterns)
+        return bool(self._names or self._patterns or self._urls)
 
     # ── Fields ──
 
@@ -180,6 +183,8 @@ class Redaction:
         if self.hides(path):
             return ".".join(path)
         self._walk(value, path, found)
+        if self._urls:
+            _each_text(value, _without_url_passwords, path, found)
         return next(iter(found.paths), None)
 
     def marked(self, value: Any, path: tuple[str, ...] = ("payload",)) -> str | None:
@@ -331,6 +336,8 @@ class Redaction:
         try:
             if found.values:
                 everything = _without(everything, found)
+            if self._urls:
+                everything = _without_url_passwords(everything)
             return self._words.hide(everything).split(_BETWEEN) if texts else []
         except _TooMuch:
             return [text and MARK for text in texts]
@@ -416,6 +423,10 @@ def _unquoted(data: bytes, begin: int, end: int) -> tuple[int, int]:
 
 def _longest_part(name: str) -> str:
     return max(name.split("*"), key=len)
+
+
+def _without_url_passwords(text: str) -> str:
+    return hide_url_passwords(text, MARK)
 
 
 def _some_part(names: set[str]) -> Callable[[str], object]:

@@ -87,6 +87,10 @@ def parse(text: object, field: str = "rule") -> Rule:
         raise InvalidInput(field, "not_text", f"must be text, not {type(text).__name__}")
     if len(text) > MAX_CHARS:
         raise InvalidInput(field, "too_long", f"has {len(text)} characters, at most {MAX_CHARS} are allowed")
+    if not is_storable(text):
+        place = next(n for n, char in enumerate(text) if not is_storable(char))
+        problem = f"at character {place + 1}: {text[place]!r} is a character that no job can have"
+        raise InvalidInput(field, "bad_rule", problem)
     return Rule(text, False if _SPACE.fullmatch(text) else _Reader(text, field).read())
 
 
@@ -155,8 +159,6 @@ class _Reader:
         kind, word = self._kind, self._word
         found: Operand
         if kind == "text":
-            if not is_storable(word):
-                raise self._wrong("the text has characters that no job can have")
             found = Constant(word)
         elif kind == "number":
             found = Constant(float(word))

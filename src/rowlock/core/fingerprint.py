@@ -43,7 +43,7 @@ _SECRET = re.compile(  # name=value, name: 'value', name: Bearer value; a header
     r"""(?:(?P<quote>\\?["'`]).*?(?:(?P=quote)|$)|(?:(?:bearer|basic|digest|token)[ \t]+)?[^\s&"'`<>]+)""",
     re.IGNORECASE,
 )
-_SECRET_LINE = re.compile(r"(?<![\w-])([\w-]*(?:cookie|authorization))[\"'`]?[ \t]*(?:=>|[=:]).*", re.IGNORECASE)
+_SECRET_LINE = re.compile(r"(?<![\w-])([\w-]*(?:cookies?|authorization))[\"'`]?[ \t]*(?:=>|[=:]).*", re.IGNORECASE)
 _LONGEST_WORD = 24  # characters of a word that people use
 _WORKER = re.compile(r": worker [^\s,]+")
 _HEX = re.compile(r"[0-9a-fA-F]{8,}")

@@ -157,10 +157,13 @@ EXAMPLES: dict[str, Any] = {
         **_SETTINGS, "worker_pool_size": 10, "poll_interval": 1.0, "lock_duration": 30.0, "redact": [],
         "given": sorted(_SETTINGS),
     },
-    "ExplainBody": {"action": "manage", "claims": {"id": "user-7"}, "job": {"scope_id": "user-7"}},
+    "ExplainBody": {"action": "view", "claims": {"id": "user-7"}, "job": {"scope_id": "user-7"}},
     "ExplainAnswer": {
-        "allowed": True, "why": "the rule holds", "rule": "scope_id = @request.auth.id",
-        "parts": [{"text": "scope_id = @request.auth.id", "left": "user-7", "right": "user-7", "holds": True}],
+        "allowed": True, "why": "view_rule holds", "rule": "scope_id = @request.auth.id",
+        "parts": [{
+            "rule": "view_rule", "text": "scope_id = @request.auth.id", "left": "user-7", "right": "user-7",
+            "holds": True,
+        }],
     },
     "LoginBody": {"email": "ann@example.com", "password": "correct horse battery staple"},
     "SetupBody": {"token": "rll_…", "email": "ann@example.com", "password": "correct horse battery staple"},
