@@ -157,6 +157,8 @@ class Model(RuleBasedStateMachine):
         digit=st.integers(0, 15),
         topic=topics,
         key=st.sampled_from([None, None, "k1", "k2"]),
+        scope=st.sampled_from([None, None, "a"]),
+        scope_id=st.sampled_from([None, None, "a"]),
         delay=seconds,
         expires=st.sampled_from([None, None, 5.0, 70.0]),
         priority=st.integers(1, 3),
