@@ -552,7 +552,7 @@ class Reference:
         return make_stats(None, live, [(topic, structs.astuple(ended)) for topic, ended in self.ended.items()])
 
     def _waited(self, job: Job) -> float:
-        return max((self.now - job.run_at).total_seconds(), 0.0)
+        return max((self.now - max(job.run_at, job.created)).total_seconds(), 0.0)
 
     def events(self, job_id: str) -> list[Event]:
         row = self.rows.get(job_id)

@@ -236,8 +236,9 @@ class Counts(Struct, frozen=True, kw_only=True):
     beginning. Other runs were `retried` (failed or crashed, and put back at the cost of a retry) or `lost` (taken back
     by `rescue`, whatever came of it), or both.
 
-    `oldest_wait`: for how many seconds, by the database's clock, the oldest ready job has been due; None if none is
-    ready. Where `pending` is capped, it is at least so long.
+    `oldest_wait`: for how many seconds, by the database's clock, the ready job that waits for longest has been ready:
+    since it was due, or since it was created if that was later. None if none is ready. Where `pending` is capped, it is
+    at least so long.
     """
 
     pending: int = 0
@@ -289,7 +290,7 @@ class Ended(Struct):
 class Tally(Struct, frozen=True):
     """So many jobs of a topic are in this status, counted in `branch`, which may have ended at its bound.
 
-    `waited`: for how many seconds the oldest of them has been due, if they are ready.
+    `waited`: for how many seconds one of them has been ready for longest, if they are.
     """
 
     branch: str
