@@ -5,7 +5,7 @@
     ├── JobNotFound           no such job (or it has been pruned)
     ├── InvalidState          the job is in a state that doesn't allow this; .status
     ├── VersionPassed         the job has run again since; .version is the one that was expected
-    ├── KeyTaken              another live job holds this (topic, key); .holder
+    ├── KeyTaken              another live job of its scope holds this (topic, key); .holder
     ├── IdTaken               the same id was enqueued before, with other content
     ├── BulkNotFound          no such bulk action (or it has been pruned)
     ├── BulkRefused           the bulk action is in a state that doesn't allow this; .status

@@ -148,6 +148,7 @@ def test_a_job_that_is_kept_twice_is_found(shell: Shell) -> None:
 def test_two_live_jobs_with_one_key_are_found(shell: Shell) -> None:
     shell.add("mail", "{}", "--key", "a")
     older_or_newer = {shell.add("mail", "{}", "--key", "b")}
+    shell.add("mail", "{}", "--key", "a", "--scope-id", "t")  # which is another one
     sql(shell, "DROP INDEX _jobs_live_key", "UPDATE _jobs SET key = 'a'")
     report = shell.json("verify", code=1)
     [found] = report["findings"]

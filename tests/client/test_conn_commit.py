@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from rowlock.core.job import Job, NewJob, Status
 from rowlock.core.lifecycle import Completed
@@ -130,6 +131,19 @@ async def test_a_live_key_answers(kind: Kind) -> None:
     assert [(answer.id, answer.existing) for answer in again][:2] == [(first.id, True), (before.id, True)]
     assert not again[2].existing
     assert (answers[1].status, answers[1].run_at, answers[1].created) == (before.status, before.run_at, before.created)
+
+
+async def test_a_key_belongs_to_its_scope(kind: Kind) -> None:
+    both: dict[str, Any] = {"scope": "a", "scope_id": "a"}
+    scopes: list[dict[str, Any]] = [{"scope": "a"}, {}, {"scope_id": "b"}, {"scope_id": "a"}, both]
+    [before] = await kind.place.store.insert([job(key="k", scope_id="b")])
+    new = [job(key="k", **scope) for scope in scopes]
+    async with kind.transaction():
+        answers = await kind.insert(*new)
+        again = await kind.insert(*(job(key="k", **scope) for scope in reversed(scopes)))
+    ids = [before.id if scope == {"scope_id": "b"} else one.id for scope, one in zip(scopes, new, strict=True)]
+    assert [answer.id for answer in answers] == ids
+    assert [(answer.id, answer.existing) for answer in again] == [(one, True) for one in reversed(ids)]
 
 
 async def test_a_key_that_is_free_again(kind: Kind) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rowlock.access import settings, superusers
 from rowlock.http import ends
 from rowlock.stores.records import Write
-from tests.http.harness import BOSS, PASSWORD, A, World, bearer, is_problem, user_token
+from tests.http.harness import BOSS, PASSWORD, A, B, World, bearer, is_problem, user_token
 
 
 async def test_an_account_that_is_made_again_does_not_take_up_its_old_sessions(world: World) -> None:
@@ -34,8 +34,19 @@ async def test_a_key_of_another_topic_is_not_in_the_way(world: World) -> None:
     await world.jobs.enqueue("other", key="k", scope_id="somebody else")
     mine = {"topic": "mine", "key": "k", "scopeId": A}
     assert (await world.post("user A", "/api/jobs/enqueue/batch", {"jobs": [mine]})).status_code == 200
-    theirs = {"topic": "other", "key": "k", "scopeId": A}
-    is_problem(await world.post("user A", "/api/jobs/enqueue/batch", {"jobs": [theirs]}), 409)
+
+
+async def test_a_key_of_another_tenant_is_not_in_the_way(world: World) -> None:
+    """Neither alone nor in a batch; nor is a key without a tenant."""
+    await world.change_settings(manage_rule="scope_id = @request.auth.id", enqueue_rule="scope_id = @request.auth.id")
+    scopes: list[dict[str, Any]] = [{}, {"scope_id": B}, {"scope": A}]
+    held = {(await world.jobs.enqueue("mail", key="k", **scope)).id for scope in scopes}
+    mine = {"topic": "mail", "key": "k", "scopeId": A}
+    first = await world.post("user A", "/api/jobs/enqueue", mine)
+    assert (first.status_code, first.json()["existing"], first.json()["id"] in held) == (200, False, False)
+    again = await world.post("user A", "/api/jobs/enqueue/batch", {"jobs": [mine, {**mine, "scope": "user"}]})
+    assert [item["existing"] for item in again.json()["items"]] == [True, False]
+    assert again.json()["items"][0]["id"] == first.json()["id"]
 
 
 async def test_the_rule_sees_the_defaults_of_the_task(world: World) -> None:

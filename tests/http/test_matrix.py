@@ -270,10 +270,10 @@ async def test_a_key_or_id_of_anothers_job_tells_nothing_about_it(world: World) 
     [taken, *_] = await plant(world)
     job = await world.job(taken)
     assert job
-    await world.change_settings(enqueue_rule=RULES["own"], manage_rule=RULES["own"])
+    await world.change_settings(enqueue_rule="true", manage_rule=RULES["own"])
     own = {"topic": "mail", "payload": {"other": 1}, "scopeId": A}
     for body in (
-        {**own, "key": "canary-key"},
+        {**own, "key": "canary-key", "scope": job.scope, "scopeId": B},
         {**own, "id": taken},
         {**own, "id": taken, "payload": job.payload},
         {**own, "id": taken, "topic": "other"},
@@ -287,9 +287,12 @@ async def test_a_key_or_id_of_anothers_job_tells_nothing_about_it(world: World) 
 async def test_a_batch_that_is_refused_has_added_nothing(world: World) -> None:
     """Also if what is in the way is a job that one may not see."""
     await plant(world)
-    await world.change_settings(enqueue_rule=RULES["own"], manage_rule=RULES["own"])
+    await world.change_settings(enqueue_rule="true", manage_rule=RULES["own"])
     before = await world.place.counts()
-    jobs = [{"topic": "new", "scopeId": A}, {"topic": "mail", "scopeId": A, "key": "canary-key"}]
+    jobs = [
+        {"topic": "new", "scopeId": A},
+        {"topic": "mail", "scope": "canary-scope", "scopeId": B, "key": "canary-key"},
+    ]
     is_problem(await world.post("user A", "/api/jobs/enqueue/batch", {"jobs": jobs}), 409, "key_taken")
     assert await world.place.counts() == before
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from rowlock.core.job import LiveKey
 from tests.proof.history import Operation
 from tests.proof.lives import LIVE, Life, Step, World
 from tests.proof.witness import JOBS, TOPICS
@@ -89,7 +90,7 @@ def s12_no_claim_of_a_paused_topic(world: World) -> Found:
 
 def s13_one_live_job_per_key(world: World) -> Found:
     """The unique index makes whoever wants a key wait for the commit that frees it, so the record's order is true."""
-    holders: dict[tuple[str, str | None], str] = {}
+    holders: dict[LiveKey, str] = {}
     for change in world.history.changes:
         if change.table != JOBS:
             continue
@@ -101,22 +102,22 @@ def s13_one_live_job_per_key(world: World) -> Found:
             if holder != after["id"]:
                 yield after["id"], f"lives with the key {after['key']!r} beside {holder} (#{change.seq})"
     for operation in world.history.operations:
-        key = (operation.detail or {}).get("key")
-        if operation.verb == "enqueue" and operation.outcome == "ok" and key is not None:
+        detail = operation.detail or {}
+        if operation.verb == "enqueue" and operation.outcome == "ok" and detail.get("key") is not None:
             for own in operation.ids:
                 answered, existing = _answer(operation, own)
                 if existing and answered != own:
-                    yield from _wrong_holder(world, answered, str((operation.detail or {})["topic"]), key)
+                    yield from _wrong_holder(world, answered, _key(detail))
 
 
-def _key(row: dict[str, Any]) -> tuple[str, str | None]:
-    return row["topic"], row["key"]
+def _key(row: dict[str, Any]) -> LiveKey:
+    return LiveKey(row["topic"], row.get("scope"), row.get("scope_id"), row["key"])
 
 
-def _wrong_holder(world: World, answered: str, topic: str, key: str) -> Found:
+def _wrong_holder(world: World, answered: str, key: LiveKey) -> Found:
     keys = [_key(life.steps[0].after) for life in world.by_id.get(answered, ()) if life.steps[0].after is not None]
-    if keys and (topic, key) not in keys:
-        yield answered, f"answered for the key {key!r} of {topic}, and has {keys[-1][1]!r} of {keys[-1][0]}"
+    if keys and key not in keys:
+        yield answered, f"answered for {key}, and has {keys[-1]}"
 
 
 def s17_business_row_and_job_together(world: World) -> Found:

@@ -83,9 +83,16 @@ def two_live_jobs_with_one_key(garden: Garden) -> None:
     twin = garden.life(lambda other: other.id != life.id and not other.steps[0].after["key"])  # type: ignore[index]
     first = life.steps[0].after
     assert first is not None
-    garden.alter(twin.steps[0], after={"key": "k1", "topic": first["topic"]})
+    garden.alter(twin.steps[0], after={name: first[name] for name in ("key", "topic", "scope", "scope_id")})
     garden.history.changes.sort(key=lambda change: change.seq != life.steps[0].seq)
     garden.history.changes.sort(key=lambda change: change.seq not in (life.steps[0].seq, twin.steps[0].seq))
+
+
+@breaks("S13")
+def the_answer_for_a_key_is_of_another_scope(garden: Garden) -> None:
+    """Which may have a live job with the same topic and key."""
+    keyed = garden.operation(lambda one: (one.detail or {}).get("key") and (one.answer or {}).get("existing"))
+    garden.swap(keyed, detail=(keyed.detail or {}) | {"scope_id": "of another tenant"})
 
 
 @breaks("S13")

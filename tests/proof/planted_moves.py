@@ -98,7 +98,7 @@ def a_completion_by_a_worker_without_the_lease(garden: Garden) -> None:
 
 @breaks("S6")
 def a_heartbeat_after_the_job_was_given_back(garden: Garden) -> None:
-    _, step = garden.step("heartbeat")
+    _, step = garden.step("heartbeat", lambda _, step: (step.before or {})["status"] == "processing")
     garden.alter(step, before={"status": "pending"})
     beat = next(change for change in garden.history.changes if change.seq == step.seq)
     log = [{"version": 77, "text": "late"}]

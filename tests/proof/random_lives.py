@@ -106,6 +106,7 @@ class RandomLives:
                 chance.choice(TOPICS),
                 {"n": n},
                 key=chance.choice([None, None, "k1", "k2"]),
+                scope_id="t1" if n == 2 else None,
                 delay=chance.choice([0.0, 0.0, 5.0, 60.0]),
                 expires_at=chance.choice([None, None, None, self.harness.now + timedelta(seconds=20)]),
                 max_retries=chance.randrange(3),
@@ -119,7 +120,7 @@ class RandomLives:
         lost = chance.random() < 0.1
         for one, answer in zip(new, answers, strict=True):
             said = None if lost else {"id": answer.id, "existing": answer.existing}
-            detail = {"topic": one.topic, "key": one.key}
+            detail = {"topic": one.topic, "key": one.key, "scope_id": one.scope_id}
             self._note("enqueue", [one.id], "unknown" if lost else "ok", answer=said, detail=detail)
 
     async def _again(self) -> None:
@@ -129,7 +130,7 @@ class RandomLives:
             one = self.random.choice(lost)
             detail = one.detail or {}
             if len(await self.harness.store.get([one.ids[0]])) == 1:
-                again = new_job(one.ids[0], detail["topic"], {}, key=detail["key"])
+                again = new_job(one.ids[0], detail["topic"], {}, key=detail["key"], scope_id=detail["scope_id"])
                 [answer] = await self.harness.store.insert([again], repeat=True)
                 said = {"id": answer.id, "existing": answer.existing}
                 self._note("enqueue", [again.id], answer=said, detail=detail)

@@ -26,6 +26,7 @@ from rowlock.runtime.rounds import Rounds
 from rowlock.runtime.run import Run
 from rowlock.runtime.worker import Worker
 from rowlock.stores.base import Rescued
+from rowlock.stores.postgres import statements
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.store import PostgresStore
@@ -397,7 +398,7 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "sorted batches",
         "postgres",
-        postgres("insert_keyed", "ORDER BY s.topic, s.key, s.n", ""),
+        postgres("insert_keyed", statements.KEY_ORDER, ""),
         red.opposite_inserts,
         virtual=False,
     ),

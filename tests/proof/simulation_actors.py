@@ -88,7 +88,7 @@ def _a_job(world: World, plan: Plan, chance: Random) -> Any:
     now = datetime.fromtimestamp(world.database_clock() / 1e6, UTC)
     some: dict[str, Any] = {}
     if chance.random() < 0.25:
-        some["key"] = f"k{chance.randrange(3)}"
+        some["key"], some["scope"] = f"k{chance.randrange(3)}", chance.choice([None, None, "a"])
     if chance.random() < 0.25:
         some["delay"] = chance.uniform(0, 4)
     if chance.random() < 0.08:

@@ -241,7 +241,8 @@ class World:
     # ── Clients ──
 
     async def enqueue(self, group: Group, client: str, job: NewJob) -> Enqueued:
-        detail = {"topic": job.topic, "key": job.key, "max_retries": job.max_retries, "delay": job.delay}
+        names = ("topic", "scope", "key", "max_retries", "delay")
+        detail = {name: getattr(job, name) for name in names}
         with self.operation("enqueue", client, (job.id,), detail) as say:
             made = await group.insert(job)
             say({"id": made.id, "existing": made.existing, "status": made.status})

@@ -93,18 +93,20 @@ class SqlLives(RandomLives):
         chance = self.random
         own = f"{chance.randrange(16):x}193fb1e-0000-7000-9000-{len(self.history.operations):012x}"
         topic, key = chance.choice(TOPICS), chance.choice([None, "k1", "k2"])
+        scope_id = chance.choice([None, None, "t1"])
         options = {
             "delay": timedelta(seconds=chance.choice([0, 0, 5])),
             "max_retries": chance.randrange(3),
             "expires_at": chance.choice([None, None, self.harness.now + timedelta(seconds=20)]),
             "id": own,
             "key": key,
+            "scope_id": scope_id,
         }
         answer, first = await self._call(lambda sql: sql.enqueue(topic, {"by": "sql"}, **options))
         if first is not None and answer != first:
             self.wrong.append(f"{own} was enqueued as {first}, then as {answer}")
         said = {"id": answer, "existing": answer != own}
-        self._note("enqueue", [own], answer=said, detail={"topic": topic, "key": key})
+        self._note("enqueue", [own], answer=said, detail={"topic": topic, "key": key, "scope_id": scope_id})
 
     async def _sql_again(self) -> None:
         """A client that doesn't know what became of its job enqueues it again, however long ago that was."""

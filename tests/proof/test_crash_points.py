@@ -66,7 +66,20 @@ def _say(points: int, began: float) -> None:
 def test_every_verb_that_writes_has_a_case() -> None:
     """A new verb belongs to one of these."""
     reads = {
-        *("get", "events", "logs", "kept", "kept_counts", "list", "stats", "workers", "paused", "look", "held_by"),
+        *(
+            "get",
+            "holders",
+            "events",
+            "logs",
+            "kept",
+            "kept_counts",
+            "list",
+            "stats",
+            "workers",
+            "paused",
+            "look",
+            "held_by",
+        ),
         "held_by_any",
         *("records", "audit", "statuses", "failures", "bulks", "bulk_items"),
         *("states", "newest", "newest_of_scopes", "mark"),

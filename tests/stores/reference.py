@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, structs
 
 from rowlock.core import codec
-from rowlock.core.job import HELD, LIVE, Event, Job, Log, LogLine, NewJob, Status
+from rowlock.core.job import HELD, LIVE, Event, Job, LiveKey, Log, LogLine, NewJob, Status
 from rowlock.core.lifecycle import (
     APPLIED,
     CRASH_ERROR,
@@ -55,6 +55,10 @@ MOVE_OF_EVENT = {  # which move a settlement makes
     "waited": "wait",
     "cancelled": "acknowledge_cancel",
 }
+
+
+def _key(job: Job | NewJob) -> LiveKey:
+    return LiveKey(job.topic, job.scope, job.scope_id, job.key)
 
 
 class Reference:
@@ -126,13 +130,13 @@ class Reference:
     def insert(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         answers = []
         for new in jobs:
-            existing = self.rows[new.id].job if new.id in self.rows else self._holder(new.topic, new.key)
+            existing = self.rows[new.id].job if new.id in self.rows else self._holder(new)
             job = existing or self._put(*self._born(new))
             answers.append(Enqueued(job.id, existing is not None, job.status, job.run_at, job.created))
         return answers
 
-    def _holder(self, topic: str, key: str | None) -> Job | None:
-        live = self._where(lambda job: job.status in LIVE and key is not None and (job.topic, job.key) == (topic, key))
+    def _holder(self, of: Job | NewJob) -> Job | None:
+        live = self._where(lambda job: job.status in LIVE and of.key is not None and _key(job) == _key(of))
         return live[0] if live else None
 
     def _born(self, new: NewJob) -> tuple[Job, bool]:
@@ -475,7 +479,7 @@ class Reference:
 
     def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
         def act(job: Job) -> Changed:
-            if holder := self._holder(job.topic, job.key):
+            if holder := self._holder(job):
                 return Changed(job.id, done=False, status=job.status, holder=holder.id)
             cleared = (
                 "stage",
@@ -550,7 +554,7 @@ class Reference:
         return make_stats(None, live, [(topic, structs.astuple(ended)) for topic, ended in self.ended.items()])
 
     def _waited(self, job: Job) -> float:
-        return max((self.now - job.run_at).total_seconds(), 0.0)
+        return max((self.now - max(job.run_at, job.created)).total_seconds(), 0.0)
 
     def events(self, job_id: str) -> list[Event]:
         row = self.rows.get(job_id)

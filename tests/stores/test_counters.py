@@ -1,5 +1,6 @@
 """What stats tell of runs: how many were counted, put back for a retry or lost, and how long the oldest job waits."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,11 +11,11 @@ from rowlock.http import metrics
 from rowlock.stores import reading
 from rowlock.stores.base import DAY, Edit, Retention
 from rowlock.stores.postgres import store as postgres
-from rowlock.stores.reading import Counts, Filter, make_stats
+from rowlock.stores.reading import BOUND, Counts, Filter, make_stats
 from rowlock.stores.sqlite import reading as sqlite
 from tests.stores.conftest import shared_store
 from tests.stores.exposition import counters_of
-from tests.stores.harness import LEASE, Harness, ids, job, settlement
+from tests.stores.harness import LEASE, START, Harness, ids, job, settlement
 from tests.stores.test_bulk import started
 
 store = shared_store
@@ -251,6 +252,25 @@ async def test_it_waits_since_it_was_due(store: Harness) -> None:
     early = await store.add()
     await store.store.update([early], Edit(run_at=store.now), by="ann")
     assert (await store.store.stats()).oldest_wait == 2.0
+
+
+@pytest.mark.parametrize("of", [None, "mail"])
+@pytest.mark.parametrize("bound", [BOUND, 2])
+async def test_a_run_at_that_was_over_is_no_wait(
+    store: Harness, monkeypatch: pytest.MonkeyPatch, bound: int, of: str | None
+) -> None:
+    """Nothing waits before it is there; whichever of the jobs has the oldest run_at, of one topic or of several."""
+    for module in (reading, postgres, sqlite):
+        monkeypatch.setattr(module, "BOUND", bound, raising=False)
+    long_ago = START - timedelta(days=9451)
+    await store.insert(job(run_at=long_ago, priority=200), job("bills", run_at=long_ago))
+    await store.advance(1)
+    assert (await store.store.stats(of)).oldest_wait == 1.0
+    await store.insert(job(run_at=long_ago + timedelta(1), priority=150), job(run_at=START - timedelta(seconds=5)))
+    await store.advance(1)
+    stats = await store.store.stats(of)
+    assert stats.oldest_wait == 2.0
+    assert {topic: of.oldest_wait for topic, of in stats.topics.items()} == ({} if of else {"mail": 2.0, "bills": 2.0})
 
 
 async def test_what_is_no_longer_ready_does_not_wait(store: Harness) -> None:

@@ -1,14 +1,16 @@
 """insert: whole rows, keys, repeated ids, times."""
 
+import random
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from rowlock.core.job import Job, Status
+from rowlock.core.job import Job, LiveKey, Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp
 from rowlock.stores.base import Enqueued
+from rowlock.stores.reading import Filter
 from tests.stores.conftest import shared_store
 from tests.stores.harness import MINUTE, START, Harness, job, settlement
 from tests.stores.reference import Reference
@@ -136,6 +138,37 @@ async def test_a_live_key_answers_with_its_holder(store: Harness) -> None:
     assert [i.existing for i in again[1:]] == [False, False]
     assert {k: v for k, v in (await store.rows()).items() if k == first} == before
     assert len(await store.rows()) == 3
+
+
+def long(seed: int) -> str:
+    """As many bytes as a text of ours may have, which no database can compress."""
+    return "".join(map(chr, random.Random(seed).choices(range(0x10000, 0x2FFFF), k=512)))
+
+
+SCOPES = [  # (scope, scope_id); each is another one
+    (None, None), ("a", None), (None, "a"), ("a", "a"), ("aa", None), (None, "aa"), ("a", "b"), ("b", "a"), ("=", "#"),
+    (long(1), long(2)), (long(2), long(1)), (long(1), None), (None, long(1)), ("x" * 199, None), ("x" * 200, None),
+]  # fmt: skip
+
+
+async def test_a_key_belongs_to_its_scope(store: Harness) -> None:
+    """One tenant's job is not in the way of another's, however long the names are."""
+    key = long(3)
+    new = [job(key=key, scope=scope, scope_id=scope_id) for scope, scope_id in SCOPES]
+    assert [answer.existing for answer in await store.insert(*new)] == [False] * len(SCOPES)
+    again = [job(key=key, scope=scope, scope_id=scope_id) for scope, scope_id in SCOPES]
+    assert [(told.id, told.existing) for told in await store.insert(*again)] == [(one.id, True) for one in new]
+    keys = [LiveKey("mail", scope, scope_id, key) for scope, scope_id in SCOPES]
+    assert sorted(await store.store.holders(keys)) == sorted(one.id for one in new)
+    assert await store.store.holders([LiveKey("mail", "b", "b", key), LiveKey("else", None, None, key)]) == []
+    for (scope, scope_id), one in zip(SCOPES, new, strict=True):
+        page = await store.store.list(Filter(keys=[key], topics=["mail"], scope=scope, scope_id=scope_id), limit=50)
+        assert {found.id for found in page.items} == {
+            other.id
+            for other in new
+            if (scope is None or other.scope == scope) and (scope_id is None or other.scope_id == scope_id)
+        }
+        assert one.id in {found.id for found in page.items}
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.EXPIRED])

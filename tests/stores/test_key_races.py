@@ -1,4 +1,4 @@
-"""One live job per (topic, key), whoever comes at once and however their transactions end."""
+"""One live job per (topic, scope, scope_id, key), whoever comes at once and however their transactions end."""
 
 import asyncio
 import random
@@ -19,21 +19,21 @@ from tests.stores.processes import deadlocks, real_job, stores
 async def one_live_job_per_key(harness: Harness) -> None:
     live = "'pending', 'blocked', 'processing', 'waiting', 'cancel_requested'"
     twice = await harness.fetch(
-        f"SELECT topic, key, count(*) FROM _jobs WHERE status IN ({live}) AND key IS NOT NULL "
-        "GROUP BY topic, key HAVING count(*) > 1"
+        f"SELECT topic, scope, scope_id, key, count(*) FROM _jobs WHERE status IN ({live}) AND key IS NOT NULL "
+        "GROUP BY topic, scope, scope_id, key HAVING count(*) > 1"
     )
     assert twice == []
 
 
 async def test_one_live_job_per_key(real_store: Harness) -> None:
     """Everyone enqueues the same few keys in batches, and ends whatever holds them."""
-    keys = [f"k{i}" for i in range(6)]
+    keys: list[dict[str, Any]] = [{"key": f"k{i % 3}", "scope_id": f"t{i % 2}" if i % 3 else None} for i in range(9)]
     created: list[str] = []
     deleted: set[str] = set()
 
     async def work(store: Store, name: str, dice: random.Random) -> None:
         for _ in range(25):
-            batch = [real_job(key=key) for key in dice.sample(keys, 4)]
+            batch = [real_job(**key) for key in dice.sample(keys, 6)]
             answers = await store.insert(batch)
             for new, answer in zip(batch, answers, strict=True):
                 assert answer.existing == (answer.id != new.id)

@@ -189,6 +189,72 @@ async def test_an_old_database_is_upgraded_on_postgres(postgres_url: str, monkey
     await upgrade(lambda: PostgresHarness(postgres_url, virtual=False), monkeypatch)
 
 
+# As an older release enqueues, with a key; and how it looks for who has one.
+KEYED = {
+    "sqlite": (
+        "INSERT INTO _jobs (id, topic, ready, priority, max_retries, timeout, created, updated, run_at, payload, key, "
+        "scope_id) VALUES ('{}', 'mail', 1, 100, 3, 600.0, 1, 1, 1, '{{}}', '{}', {}) ON CONFLICT DO NOTHING"
+    ),
+    "postgres": (
+        "INSERT INTO _jobs (id, topic, ready, priority, max_retries, timeout, created, updated, run_at, payload, key, "
+        "scope_id, status) VALUES "
+        "('{}', 'mail', true, 100, 3, 600.0, now(), now(), now(), '{{}}', '{}', {}, 'pending') ON CONFLICT DO NOTHING"
+    ),
+}
+HOLDER = {
+    "sqlite": (
+        "SELECT id FROM _jobs INDEXED BY _jobs_live_key WHERE topic = 'mail' AND key = '{}' AND key IS NOT NULL "
+        "AND finished_at IS NULL"
+    ),
+    "postgres": "SELECT id::text FROM _jobs WHERE topic = 'mail' AND key = '{}' AND status = 'pending'",
+}
+
+
+async def change_keys(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While clients of the release before enqueue a few keys, again and again: no key is ever taken twice in its scope,
+    and none of these clients meets an error."""
+    harness = make()
+    known: tuple[Migration, ...] = load(f"rowlock.stores.{harness.kind}")
+    with monkeypatch.context() as old:
+        old.setattr(f"rowlock.stores.{harness.kind}.migrate.known", lambda: known[:10])
+        await harness.open()
+    ran, migrated = asyncio.Event(), asyncio.Event()
+
+    async def enqueue(scope_id: str) -> None:
+        last = False
+        while not last:
+            last = migrated.is_set()
+            for key in ("k0", "k1", "k2"):
+                await harness.execute(KEYED[harness.kind].format(real_job().id, key, scope_id))
+                assert await harness.fetch(HOLDER[harness.kind].format(key))
+            ran.set()
+            await asyncio.sleep(0)
+
+    clients = [asyncio.create_task(enqueue(scope_id)) for scope_id in ("NULL", "'a'", "'b'", "'b'")]
+    await ran.wait()
+    assert len(await harness.fetch("SELECT id FROM _jobs")) == 3  # of whichever scope came first
+    migrator = harness.new_store()
+    assert [migration.number for migration in await migrator.migrate()] == [one.number for one in known[10:]]
+    migrated.set()
+    await asyncio.gather(*clients)
+    counted = await harness.fetch("SELECT key, scope_id, count(*) FROM _jobs GROUP BY key, scope_id")
+    assert sorted(map(str, counted)) == sorted(
+        str((key, scope_id, 1)) for key in ("k0", "k1", "k2") for scope_id in (None, "a", "b")
+    )
+    await migrator.close()
+    await harness.close()
+
+
+async def test_keys_change_under_running_clients_on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await change_keys(lambda: SqliteHarness(tmp_path / "jobs.db", virtual=False), monkeypatch)
+
+
+async def test_keys_change_under_running_clients_on_postgres(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await change_keys(lambda: PostgresHarness(postgres_url, virtual=False), monkeypatch)
+
+
 def test_who_is_older_than_the_counters_still_counts(tmp_path: Path) -> None:
     """A worker that was started before the migration, and carries on after it."""
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:

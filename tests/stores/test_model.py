@@ -169,7 +169,10 @@ class Model(RuleBasedStateMachine):
         digit=st.integers(0, 15),
         topic=topics,
         key=st.sampled_from([None, None, "k1", "k2"]),
+        scope=st.sampled_from([None, None, "a"]),
+        scope_id=st.sampled_from([None, None, "a"]),
         delay=seconds,
+        ago=st.sampled_from([None, None, None, 30.0, 9e7]),
         expires=st.sampled_from([None, None, 5.0, 70.0]),
         priority=st.integers(1, 3),
         template_version=st.sampled_from([None, None, 1]),
@@ -178,16 +181,17 @@ class Model(RuleBasedStateMachine):
         repeat=st.booleans(),
     )
     def insert(
-        self, digit: int, expires: float | None, count: int, repeat: bool, topic: str, delay: float, **fields: Any
+        self, digit: int, expires: float | None, count: int, repeat: bool, topic: str, ago: float | None, **fields: Any
     ) -> None:
         expires_at = None if expires is None else self.reference.now + timedelta(seconds=expires)
+        if ago is not None:
+            fields |= {"delay": 0.0, "run_at": self.reference.now - timedelta(seconds=ago)}
         new = [
             # The first digit is at random: jobs must not be in the order of their ids.
             new_job(
                 f"{digit:x}193fb1e-0000-7000-8000-{len(self.known) + i + 1:012x}",
                 topic,
                 {"n": i},
-                delay=delay,
                 expires_at=expires_at,
                 **fields,
             )

@@ -145,6 +145,13 @@ async def test_requeue_with_changes_while_another_has_the_key(store: Harness) ->
     assert await store.rows() == before
 
 
+async def test_requeue_while_others_have_the_key_in_their_scopes(store: Harness) -> None:
+    dead = (await store.settled(GaveUp(), key="k", scope="a", scope_id="a")).id
+    for scope, scope_id in ((None, None), ("a", None), (None, "a"), ("b", "a")):
+        await store.add(key="k", scope=scope, scope_id=scope_id)
+    assert await store.store.requeue([dead], by="ann") == [Changed(dead, True, Status.PENDING)]
+
+
 async def test_requeue_resets_what_a_run_left_behind(store: Harness) -> None:
     claimed = await store.claimed(max_retries=1, run_at=START - timedelta(days=1))
     await store.advance(LEASE + 1)

@@ -191,7 +191,7 @@ async def test_a_plan_made_for_an_empty_queue_still_archives_a_batch_in_one_pass
 
 BY_ID = {
     **dict.fromkeys(("get", "states", "statuses", "standing", "insert_undo"), "NULL"),
-    "existing": "NULL, NULL, NULL",
+    "existing": "NULL, NULL, NULL, NULL, NULL",
     "delete": "NULL, NULL, NULL",
     "events": "'0193fb1e-0000-7000-8000-000000000001'",
     "prune": "NULL, NULL, NULL, NULL, NULL, NULL",
@@ -221,3 +221,17 @@ async def test_a_plan_made_for_an_empty_archive_still_finds_jobs_by_their_primar
     assert lines
     fine = ("_pkey on ", "Tid Scan on ", "_topic_finished_at_idx on ")  # the last one by topic and time: prune
     assert [line for line in lines if not any(way in line for way in fine)] == [], lines
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("existing", 5), ("requeue", 12)])
+async def test_a_key_is_looked_up_in_its_scope(store: PostgresStore, name: str, parameters: int) -> None:
+    """By all that is unique, planned while there was nothing: a key may be in use in each of many scopes."""
+    async with store._connections.acquire() as connection:
+        await connection.execute("ANALYZE")
+        await connection.execute(f"PREPARE asked AS {getattr(store._sql, name)}")
+        nothing = ", ".join(["NULL"] * parameters)
+        lines = [row[0].strip() for row in await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE asked({nothing})")]
+        await connection.execute("DEALLOCATE asked")
+    [n] = [n for n, line in enumerate(lines) if "_jobs_live_key" in line]
+    wanted = [f"{column} = " for column in ("(key", "(topic", "_jobs_short(scope)", "_jobs_short(scope_id)")]
+    assert [part for part in wanted if part not in lines[n + 1].replace("_1.", "")] == [], lines[n : n + 2]

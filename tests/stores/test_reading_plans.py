@@ -21,13 +21,15 @@ from rowlock.stores import listing
 from rowlock.stores.base import Retention
 from rowlock.stores.listing import Seen, Step, plan
 from rowlock.stores.postgres.listing import BEGIN, PostgresStep, seen
+from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.reading import MAX_LIVE, Filter, TopicRetention, check_place
 from rowlock.stores.sqlite import reading, upkeep
 from rowlock.stores.sqlite.connect import connect_writer
 from rowlock.stores.sqlite.database import Database, microseconds
 from rowlock.stores.sqlite.listing import SqliteStep
-from tests.stores.harness import job
+from rowlock.stores.sqlite.rows import sql
+from tests.stores.harness import Harness, SqliteHarness, job
 from tests.stores.test_postgres_plans import FETCHED
 from tests.stores.test_postgres_plans import NOISE as POSTGRES_NOISE
 from tests.stores.test_sqlite_plans import NOISE, lessened, shares
@@ -268,3 +270,19 @@ async def test_postgres_reads_no_table_from_end_to_end(store: PostgresStore) -> 
             lines = [row[0] for row in await connection.fetch(f"EXPLAIN {render.render()}", *render.values)]
             assert not [line for line in lines if "Seq Scan on _jobs" in line], (name, lines)
         await connection.execute("ROLLBACK")
+
+
+async def test_stats_count_ready_jobs_in_their_index_alone(real_store: Harness) -> None:
+    """The rows themselves are read only of jobs whose run_at was over when they came."""
+    if isinstance(real_store, SqliteHarness):
+        text = sql("stats").replace("{of_topic}", "")
+        found = await real_store.fetch(f"EXPLAIN QUERY PLAN {re.sub(r':[a-z]+', '1', text)}")
+        scan, least = "USING COVERING INDEX _jobs_claim", 3  # of each way to count, and of the look which one it is
+    else:
+        text = Statements("public").stats.replace("$1::int", "100").replace("$2::int", "100")
+        await real_store.insert(*(job() for _ in range(5000)))
+        for statement in ("VACUUM ANALYZE _jobs", "SET enable_seqscan = off"):
+            await real_store.execute(statement)
+        found = await real_store.fetch(f"EXPLAIN (COSTS OFF) {text}")
+        scan, least = "Index Only Scan using _jobs_claim", 1
+    assert sum(scan in str(line) for line in found) == least, found

@@ -184,6 +184,13 @@ async def test_a_live_job_with_the_same_key_answers(store: PostgresHarness, sql:
     assert await sql.enqueue(key="p") == by_python
 
 
+async def test_a_key_belongs_to_its_scope(store: PostgresHarness, sql: SqlClient) -> None:
+    scopes: list[dict[str, str]] = [{}, {"scope": "a"}, {"scope_id": "a"}, {"scope": "a", "scope_id": "\u754c" * 512}]
+    ids = [await sql.enqueue(key="k", **scope) for scope in scopes]
+    assert len(set(ids)) == len(ids)
+    assert [await sql.enqueue(key="k", **scope) for scope in scopes] == ids
+
+
 async def test_the_same_id_makes_one_job(store: PostgresHarness, sql: SqlClient) -> None:
     mine = str(UUID(NOBODY))
     assert [await sql.enqueue(id=mine) for _ in range(2)] == [mine] * 2

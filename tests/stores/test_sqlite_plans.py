@@ -137,6 +137,7 @@ def test_what_a_verb_does_does_not_grow_with_the_tables(database: Database, shar
         ("expire_due", "_jobs_expiry"),
         ("cancel_timeout_due", "_jobs_cancelling"),
         ("promote", "_jobs_due"),
+        ("insert_same_key", "_jobs_live_key (key=? AND topic=? AND <expr>=? AND <expr>=?)"),
         ("failures_newest", "_jobs_failures"),
         ("failures_of_one", "_jobs_fingerprint"),
     ],

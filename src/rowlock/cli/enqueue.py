@@ -33,7 +33,9 @@ class Patience(Span):
 @click.command()
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("payload", type=Json(), default="{}")
-@click.option("--key", metavar="KEY", help="At most one live job of the topic has it; if there is one, it answers.")
+@click.option(
+    "--key", metavar="KEY", help="At most one live job of the topic and scope has it; if there is one, it answers."
+)
 @click.option("--delay", type=Span(), metavar="SPAN", help="Not before so long from now: 30, 15m, 2h.")
 @click.option("--run-at", type=Moment(+1), metavar="TIME", help="Not before: 2026-05-01T14:30:00Z.")
 @click.option("--expires-at", type=Moment(+1), metavar="TIME", help="Not started by then, it expires: 2h, or a time.")

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
+from rowlock.core.job import LiveKey
 from rowlock.core.verify import Finding, Kept, examine
 from rowlock.stores.base import Store
 
@@ -49,7 +50,7 @@ class _Search:
         self._store = store
         self._now = now
         self._until = until
-        self._holders: dict[tuple[str, str], str] = {}
+        self._holders: dict[LiveKey, str] = {}
 
     async def look_through(self, archived: bool, limit: int) -> None:
         before: str | None = None
@@ -71,7 +72,7 @@ class _Search:
     async def _compare_key(self, row: Kept) -> None:
         if row.key is None or row.finished_at is not None:
             return
-        holder = self._holders.setdefault((row.topic, row.key), row.id)
+        holder = self._holders.setdefault(LiveKey(row.topic, row.scope, row.scope_id, row.key), row.id)
         if holder != row.id and await self._both_live(holder, row.id):
             self.findings.append(
                 Finding("key", row.id, f"lives with the key {row.key!r} of {row.topic}, as does {holder}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -45,6 +45,15 @@ LIVE = frozenset(
     {Status.PENDING, Status.BLOCKED, Status.PROCESSING, Status.WAITING, Status.CANCEL_REQUESTED}
 )  # holds its key; everything else is an end state
 HELD = frozenset({Status.PROCESSING, Status.CANCEL_REQUESTED})  # a worker has, or had, a lease on it
+
+
+class LiveKey(NamedTuple):
+    """What a key is unique in: at most one live job has all four. A key that is None names nothing."""
+
+    topic: str
+    scope: str | None
+    scope_id: str | None
+    key: str | None
 
 
 class Job(Struct, frozen=True):

@@ -26,6 +26,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     retries: int
     max_retries: int
     key: str | None
+    scope: str | None
+    scope_id: str | None
     locked_by: str | None
     locked_until: datetime | None
     finished_at: datetime | None

@@ -18,8 +18,8 @@ from rowlock.core.job import (
     DEFAULT_MAX_RETRIES,
     DEFAULT_PRIORITY,
     DEFAULT_TIMEOUT,
-    LIVE,
     Job,
+    LiveKey,
     Status,
     check_priority,
     check_timeout,
@@ -32,7 +32,7 @@ from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import CANCEL_JOBS, ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
-from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter
+from rowlock.stores.reading import Filter
 
 if TYPE_CHECKING:
     from rowlock.http.app import Api
@@ -117,14 +117,10 @@ async def _refuse_hidden(call: Call, asked: Sequence[shapes.EnqueueBody]) -> Non
     condition = call.reach("read")
     if condition is True:
         return
-    there = list((await (await call.store()).get([check_id(one.id) for one in asked if one.id is not None])).values())
-    pairs = {(one.topic, one.key) for one in asked if one.key is not None}
-    for topic in sorted({topic for topic, _ in pairs}):
-        keys = sorted(key for of, key in pairs if of == topic and key is not None)
-        for n in range(0, len(keys), MAX_VALUES):  # of a topic and key, one job lives at most
-            wanted = Filter(topics=[topic], keys=keys[n : n + MAX_VALUES], statuses=sorted(LIVE))
-            there += (await call.api.jobs.list(wanted, limit=MAX_LIMIT)).items
-    if not all(holds(condition, columns(job)) for job in there):
+    store = await call.store()
+    keys = {LiveKey(one.topic, one.scope, one.scope_id, one.key) for one in asked if one.key is not None}
+    ids = [check_id(one.id) for one in asked if one.id is not None] + await store.holders(list(keys))
+    if not all(holds(condition, columns(job)) for job in (await store.get(ids)).values()):
         raise _taken()
 
 

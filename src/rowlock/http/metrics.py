@@ -24,7 +24,7 @@ async def render(store: Store, stats: Stats) -> bytes:
         ("rowlock_jobs", "gauge", "Jobs on their way, by topic and status.", [
             ({"topic": name, "status": status}, getattr(one, status)) for name, one in topics for status in sorted(LIVE)
         ]),
-        ("rowlock_oldest_wait_seconds", "gauge", "How long the job has waited that is due for longest.", [
+        ("rowlock_oldest_wait_seconds", "gauge", "How long the job has waited that is ready for longest.", [
             ({"topic": name}, one.oldest_wait or 0.0) for name, one in topics
         ]),
         ("rowlock_ended_jobs_total", "counter", "Ends of jobs, by topic and how; a requeued job can end again.", [

@@ -328,7 +328,7 @@ class ListAnswer(Struct, kw_only=True):
 class StatsBody(Struct, kw_only=True):
     """`capped` names the numbers that mean "at least". `success_rate` is completed of all that ended by themselves;
     `avg_execution_time` is in milliseconds, of the runs that completed. `oldest_wait`: seconds that the job has waited
-    that is due for longest."""
+    that is ready for longest: since it was due, or since it was created if that was later."""
 
     pending: int
     blocked: int

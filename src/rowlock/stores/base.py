@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
 
 from rowlock.core.codec import clean_text
-from rowlock.core.job import Event, Job, Lane, Log, NewJob, Status
+from rowlock.core.job import Event, Job, Lane, LiveKey, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
 from rowlock.core.verify import Kept
 from rowlock.stores.failures import FailureQuery, Failures
@@ -271,9 +271,9 @@ class Store(Protocol):
 
     # ── Clients ──
     async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
-        """All jobs in one transaction. A live job with the same (topic, key), or any job with the same id, answers
-        instead of a new one; also one earlier in the same batch. `repeat`: the ids may have been inserted by an
-        earlier try whose outcome is unknown, or are the caller's own: look in the archive as well."""
+        """All jobs in one transaction. A live job with the same (topic, scope, scope_id, key), or any job with the same
+        id, answers instead of a new one; also one earlier in the same batch. `repeat`: the ids may have been inserted
+        by an earlier try whose outcome is unknown, or are the caller's own: look in the archive as well."""
         ...
 
     # ── Workers ──
@@ -429,6 +429,10 @@ class Store(Protocol):
     # ── Reading ──
     async def get(self, ids: Sequence[str]) -> dict[str, Job]:
         """Jobs by id, live or archived; the missing ones are missing."""
+        ...
+
+    async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
+        """The ids of the live jobs that have these keys, in no order."""
         ...
 
     async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:

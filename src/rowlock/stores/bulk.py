@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rowlock.core.job import Status
+from rowlock.core.job import LiveKey, Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.errors import InvalidInput
 from rowlock.stores.base import Edit
@@ -180,12 +180,12 @@ def too_broad(seconds: float) -> InvalidInput:
     return InvalidInput("filter", "too_broad", text)
 
 
-def without_rivals(fit: list[tuple[str, str, str | None]]) -> tuple[list[str], dict[str, str]]:
-    """Of (id, topic, key), oldest first: the ids of which no two have the same key, and for every other one the first
-    that has its key. Only that one can live."""
-    first: dict[tuple[str, str], str] = {}
+def without_rivals(fit: list[tuple[str, LiveKey]]) -> tuple[list[str], dict[str, str]]:
+    """Of ids and what is unique among live jobs, oldest first: the ids of which no two have the same key, and for every
+    other one the first that has its key. Only that one can live."""
+    first: dict[LiveKey, str] = {}
     rivals: dict[str, str] = {}
-    for job_id, topic, key in fit:
-        if key is not None and (holder := first.setdefault((topic, key), job_id)) != job_id:
+    for job_id, own in fit:
+        if own.key is not None and (holder := first.setdefault(own, job_id)) != job_id:
             rivals[job_id] = holder
-    return [job_id for job_id, _, _ in fit if job_id not in rivals], rivals
+    return [job_id for job_id, _ in fit if job_id not in rivals], rivals

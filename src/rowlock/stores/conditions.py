@@ -73,7 +73,7 @@ class Renderer(ABC):
             case "status":
                 return [f"j.status = '{Status(walk.value).value}'"]
             case "live_key":
-                return [*self._conditions("keys", "topics"), *self.live_key()]
+                return [*self._conditions("keys", "topics"), *self._scoped(), *self.live_key()]
             case "flow_id":
                 return [f"j.flow_id = {self.id(walk.value)}"]
             case "fingerprint":
@@ -89,6 +89,11 @@ class Renderer(ABC):
             names = ", ".join(f"'{status.value}'" for status in sorted(walk.statuses))
             conditions.insert(0, f"j.status IN ({names})")
         return conditions
+
+    def _scoped(self) -> list[str]:
+        """As the index _jobs_live_key has scope and scope_id: else every tenant's job with the key would be read."""
+        given = {name: value for name in ("scope", "scope_id") if (value := getattr(self.filter, name)) is not None}
+        return [f"{self.in_live_key(f'j.{name}')} = {self.in_live_key(self.text(one))}" for name, one in given.items()]
 
     def _conditions(self, *names: str) -> list[str]:
         return [self._condition(name) for name in names if given(self.filter, name)]
@@ -181,6 +186,10 @@ class Renderer(ABC):
     @abstractmethod
     def live_key(self) -> list[str]:
         """The predicate of the index _jobs_live_key."""
+
+    @abstractmethod
+    def in_live_key(self, value: str) -> str:
+        """A scope or scope_id as that index has it."""
 
     @abstractmethod
     def text(self, value: str) -> str: ...

@@ -236,7 +236,7 @@ _IMPLIED: dict[By, tuple[str, ...]] = {
     "ids": ("ids",),
     "fingerprint": ("fingerprint",),
     "ready": ("topics",),
-    "live_key": ("topics", "keys"),
+    "live_key": ("topics", "keys", "scope", "scope_id"),
     "dead": ("topics",),
     "finished": ("topics", "finished_from", "finished_until"),
     "flow_id": ("flow_id",),

@@ -241,8 +241,9 @@ class Counts(Struct, frozen=True, kw_only=True):
 
     `requeued_failed`, `requeued_expired` and `requeued_cancelled`: jobs that had ended so and were requeued.
 
-    `oldest_wait`: for how many seconds, by the database's clock, the oldest ready job has been due; None if none is
-    ready. Where `pending` is capped, it is at least so long.
+    `oldest_wait`: for how many seconds, by the database's clock, the ready job that waits for longest has been ready:
+    since it was due, or since it was created if that was later. None if none is ready. Where `pending` is capped, it is
+    at least so long.
     """
 
     pending: int = 0
@@ -301,7 +302,7 @@ class Ended(Struct):
 class Tally(Struct, frozen=True):
     """So many jobs of a topic are in this status, counted in `branch`, which may have ended at its bound.
 
-    `waited`: for how many seconds the oldest of them has been due, if they are ready.
+    `waited`: for how many seconds one of them has been ready for longest, if they are.
     """
 
     branch: str

@@ -54,6 +54,8 @@ class _Asked(Struct, frozen=True, omit_defaults=True):
     id: str
     n: int = -1
     topic: str | None = None
+    scope: str | None = None
+    scope_id: str | None = None
     key: str | None = None
 
 
@@ -85,7 +87,8 @@ class _Texts:
             return sql.load("rowlock.stores.postgres", name).replace("{schema}", f'"{schema}"')
 
         us = f'"{schema}"._jobs_us'
-        asked = "json_to_recordset($1::text::json) AS s (id uuid, n int, topic text, key text)"
+        columns = "id uuid, n int, topic text, scope text, scope_id text, key text"
+        asked = f"json_to_recordset($1::text::json) AS s ({columns})"
         existing, undo = (load(name).replace("{asked}", asked) for name in ("existing", "insert_undo"))
         row = f"json_build_array(n, id, status, {us}(run_at), {us}(created))"
         self.probe = load("probe_on_conn")
@@ -144,7 +147,7 @@ def _introduce(kind: str, home: Home) -> Steps[None]:
 def _insert(texts: _Texts, jobs: Sequence[NewJob], repeat: bool) -> Steps[list[Enqueued]]:
     answers: dict[int, Enqueued] = {}
     # In the order in which the statement sorts them, should they need more than one.
-    todo = sorted(range(len(jobs)), key=lambda n: (jobs[n].topic, jobs[n].key or "", n))
+    todo = sorted(range(len(jobs)), key=lambda n: _order(n, jobs[n]))
     for _ in range(ATTEMPTS):
         taken: list[int] = []
         for part, parameter in _batches(jobs, todo):
@@ -182,12 +185,20 @@ def _insert_new(
 
 def _answering(texts: _Texts, jobs: Sequence[NewJob], taken: list[int]) -> Steps[dict[int, Enqueued]]:
     """The jobs that were there before; those whose key has come free meanwhile are missing."""
-    asked = _text([_Asked(jobs[n].id, n, jobs[n].topic, jobs[n].key) for n in taken])
+    asked = _text([_asked(n, jobs[n]) for n in taken])
     found = _existing((yield Query(texts.existing, asked)))
     return {
         n: Enqueued(job_id, True, status, _moment(run_at), _moment(created))
         for n, job_id, status, run_at, created in found
     }
+
+
+def _asked(n: int, job: NewJob) -> _Asked:
+    return _Asked(job.id, n, job.topic, job.scope, job.scope_id, job.key)
+
+
+def _order(n: int, job: NewJob) -> tuple[str, str, str, str, int]:
+    return job.topic, job.key or "", job.scope or "", job.scope_id or "", n
 
 
 def _batches(jobs: Sequence[NewJob], numbers: list[int]) -> Iterator[tuple[list[int], str]]:

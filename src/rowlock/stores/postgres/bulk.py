@@ -10,7 +10,7 @@ import asyncpg
 import msgspec
 
 from rowlock.core import codec
-from rowlock.core.job import Status
+from rowlock.core.job import LiveKey, Status
 from rowlock.stores.base import Edit
 from rowlock.stores.bulk import (
     MAX_ITEMS,
@@ -133,7 +133,7 @@ async def run(connection: Any, sql: Statements, bulk_id: str | None, limit: int,
 
 async def _act(connection: Any, sql: Statements, bulk: Bulk, reached: UUID | None, limit: int) -> list[Told]:
     found = await connection.fetch(sql.bulk_next, bulk.id, behind(reached), limit)
-    live = [(str(row["job_id"]), row["topic"], row["key"]) for row in found if row["live"] and row["same"]]
+    live = [(str(row["job_id"]), _key(row)) for row in found if row["live"] and row["same"]]
     away = [str(row["job_id"]) for row in found if not row["live"]]
     archived = dict(await connection.fetch(sql.bulk_archived, bulk.id, away)) if away else {}
     fit, rivals = without_rivals(live) if bulk.action == "requeue" else ([one[0] for one in live], {})
@@ -152,6 +152,10 @@ async def _act(connection: Any, sql: Statements, bulk: Bulk, reached: UUID | Non
         else:  # what is fit and has no answer was pruned from the archive this moment
             told.append(Told(job_id, "changed" if row["live"] or archived.get(row["job_id"]) is False else "gone"))
     return told
+
+
+def _key(row: Any) -> LiveKey:
+    return LiveKey(row["topic"], row["scope"], row["scope_id"], row["key"])
 
 
 def _verb(sql: Statements, bulk: Bulk, ids: list[str]) -> tuple[Any, ...]:

@@ -96,6 +96,8 @@ async def _existing(connection: Any, sql: Statements, jobs: Sequence[NewJob], ta
         sql.existing,
         [jobs[n].id for n in taken],
         [jobs[n].topic for n in taken],
+        [jobs[n].scope for n in taken],
+        [jobs[n].scope_id for n in taken],
         [jobs[n].key for n in taken],
     )
     return {

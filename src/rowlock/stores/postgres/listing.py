@@ -76,6 +76,9 @@ class PostgresStep(Renderer):
     def live_key(self) -> list[str]:
         return ["j.key IS NOT NULL", f"j.status IN ({_UNFINISHED})"]
 
+    def in_live_key(self, value: str) -> str:
+        return f"{self._schema}._jobs_short({value})"
+
     def text(self, value: str) -> str:
         return self._bind(value, "text")
 

@@ -125,9 +125,11 @@ def kept(row: Any) -> Kept:
         locked_by=row[8],
         locked_until=row[9],
         finished_at=row[10],
-        history=decode(row[11]) if row[11] else (),
-        dropped=row[12],
-        twice=row[13],
+        scope=row[11],
+        scope_id=row[12],
+        history=decode(row[13]) if row[13] else (),
+        dropped=row[14],
+        twice=row[15],
     )
 
 

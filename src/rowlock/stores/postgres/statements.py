@@ -22,6 +22,7 @@ _EACH_ITS_OWN = (
     "EXISTS (SELECT FROM unnest($1::uuid[], $11::text[]) AS asked (id, worker) "
     "WHERE asked.id = held.id AND (asked.worker IS NULL OR asked.worker = held.locked_by))"
 )
+KEY_ORDER = "ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n"
 _CUT_ERROR = cut_error("left(j.last_error, {})", "right(j.last_error, {})")
 _BUCKET = f"ceil(ln(least(greatest(seconds, {SHORTEST}), {LONGEST})) / ln({GROWTH}::float8))::int"  # core/sketch.py
 
@@ -46,9 +47,14 @@ class Statements:
         self.insert = insert.replace("{order}", "")
         self.insert_new = self.insert.replace("ON CONFLICT DO NOTHING", "")
         self.insert_alike = _load("insert_alike", schema)
-        self.insert_keyed = insert.replace("{order}", "ORDER BY s.topic, s.key, s.n")
+        self.insert_keyed = insert.replace(
+            "{order}", "ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n"
+        )
         self.insert_undo = _load("insert_undo", schema).replace("{asked}", "unnest($1::uuid[]) AS s (id)")
-        asked = "unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS s (id, topic, key, n)"
+        asked = (
+            "unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[]) "
+            "WITH ORDINALITY AS s (id, topic, scope, scope_id, key, n)"
+        )
         self.existing = _load("existing", schema).replace("{asked}", asked)
         self.identity = _load("identity", schema)
         self.standing = _load("standing", schema)

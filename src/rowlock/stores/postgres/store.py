@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rowlock import errors
 from rowlock.core.codec import decode
-from rowlock.core.job import HELD, Event, Job, Log, NewJob, Status
+from rowlock.core.job import HELD, Event, Job, LiveKey, Log, NewJob, Status
 from rowlock.core.lifecycle import (
     APPLIED,
     CRASH_ERROR,
@@ -568,6 +568,12 @@ class PostgresStore:
     async def get(self, ids: Sequence[str]) -> dict[str, Job]:
         jobs = [rows.job(row) for row in await self._fetch(self._sql.get, list(ids))] if ids else []
         return {job.id: job for job in jobs}
+
+    async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
+        if not keys:
+            return []
+        found = await self._fetch(self._sql.existing, [None] * len(keys), *map(list, zip(*keys, strict=True)))
+        return [str(row["id"]) for row in found]
 
     async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
         found = await self._fetch(self._sql.statuses, list(ids)) if ids else []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 
-from rowlock.core.job import Event, Job, Log, NewJob, Status
+from rowlock.core.job import Event, Job, LiveKey, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
 from rowlock.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
@@ -419,6 +419,11 @@ class Database:
             found = self.conn.execute(rows.sql("get"), {"ids": rows.json_text(list(set(ids)))}).fetchall()
         times = rows.Times()
         return {row[0]: rows.job(row, times) for row in found}
+
+    def holders(self, keys: Sequence[LiveKey]) -> list[str]:
+        with translated(self.where):
+            found = [self.conn.execute(rows.sql("insert_same_key"), key).fetchone() for key in keys]
+        return [row[0] for row in found if row is not None]
 
     def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
         with translated(self.where):

@@ -122,7 +122,9 @@ def _row(job: NewJob, now: int, stray: bool) -> tuple[Any, ...]:
 def _existing(cursor: Cursor, job: NewJob, archived: bool, times: Times) -> Enqueued:
     """The job that stands in the way: the one with this id, or else the live one with this key."""
     same_id = _first(cursor, "insert_archived" if archived else "insert_same_id", job.id)
-    job_id, status, run_at, created = same_id or _first(cursor, "insert_same_key", job.topic, job.key)
+    job_id, status, run_at, created = same_id or _first(
+        cursor, "insert_same_key", job.topic, job.scope, job.scope_id, job.key
+    )
     return Enqueued(job_id, True, STATUS[status], times[run_at], times[created])
 
 

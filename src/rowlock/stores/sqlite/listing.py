@@ -81,6 +81,9 @@ class SqliteStep(Renderer):
     def live_key(self) -> list[str]:
         return ["j.key IS NOT NULL", "j.finished_at IS NULL"]
 
+    def in_live_key(self, value: str) -> str:
+        return f"coalesce({value}, '')"
+
     def text(self, value: str) -> str:
         return self._bind(value)
 

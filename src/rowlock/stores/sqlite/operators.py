@@ -37,6 +37,8 @@ class _Row(NamedTuple):
     topic: str
     status: str
     version: int
+    scope: str | None
+    scope_id: str | None
     key: str | None
     ready: int
     priority: int
@@ -97,7 +99,7 @@ def requeue(
     def act(row: _Row) -> _Done:
         if version is not None and row.version != version:
             return Changed(row.id, False, STATUS[row.status]), {}
-        holder = conn.execute(sql("insert_same_key"), (row.topic, row.key)).fetchone()
+        holder = conn.execute(sql("insert_same_key"), (row.topic, row.scope, row.scope_id, row.key)).fetchone()
         if holder is not None:
             return Changed(row.id, False, STATUS[row.status], holder[0]), {}
         before = _before(conn, row, wanted)

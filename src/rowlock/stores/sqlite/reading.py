@@ -90,9 +90,11 @@ def kept(conn: Connection, archived: bool, before: str | None, limit: int) -> li
             locked_by=row[8],
             locked_until=None if row[9] is None else moment(row[9]),
             finished_at=None if row[10] is None else moment(row[10]),
-            history=decode(row[11]) if row[11] else (),
-            dropped=row[12],
-            twice=bool(row[13]),
+            scope=row[11],
+            scope_id=row[12],
+            history=decode(row[13]) if row[13] else (),
+            dropped=row[14],
+            twice=bool(row[15]),
         )
         for row in rows
     ]

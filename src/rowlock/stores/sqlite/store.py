@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from rowlock.core.job import Event, Job, Log, NewJob, Status
+from rowlock.core.job import Event, Job, LiveKey, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.verify import Kept
 from rowlock.errors import ConnectionRefused, StoreClosed, StoreError, StoreUnavailable
@@ -350,6 +350,9 @@ class SqliteStore:
 
     async def get(self, ids: Sequence[str]) -> dict[str, Job]:
         return await self._read(lambda db: db.get(ids))
+
+    async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
+        return await self._read(lambda db: db.holders(keys))
 
     async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
         return await self._read(lambda db: db.statuses(ids))

@@ -5,11 +5,12 @@ WITH i AS MATERIALIZED (
 ),
 held AS MATERIALIZED (
     SELECT h.* FROM i CROSS JOIN LATERAL (
-        SELECT j.id, j.topic, j.key, j.status = i.status AND j.created = i.created
+        SELECT j.id, j.topic, j.scope, j.scope_id, j.key, j.status = i.status AND j.created = i.created
                AND j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped = i.events AS same
         FROM {schema}._jobs j WHERE j.id = i.job_id FOR NO KEY UPDATE
     ) h
 )
-SELECT i.job_id, i.status = 'completed' AS archived, held.id IS NOT NULL AS live, held.same, held.topic, held.key
+SELECT i.job_id, i.status = 'completed' AS archived, held.id IS NOT NULL AS live, held.same,
+       held.topic, held.scope, held.scope_id, held.key
 FROM i LEFT JOIN held ON held.id = i.job_id
 ORDER BY i.job_id

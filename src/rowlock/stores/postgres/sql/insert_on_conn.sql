@@ -23,7 +23,7 @@ ins AS (
            s.tags, s.trace, now, now, s.id < low OR s.id >= high
     FROM s, clock
     -- Two batches that take keys in the same order can't wait for each other in a circle.
-    ORDER BY s.topic, s.key, s.n
+    ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n
     ON CONFLICT DO NOTHING
     RETURNING id, topic
 )

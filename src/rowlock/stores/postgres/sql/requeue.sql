@@ -1,7 +1,7 @@
 WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
 held AS MATERIALIZED (
     SELECT h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id, j.ctid AS tid, j.status, j.version, j.topic, j.key, j.priority, j.run_at, j.tags,
+        SELECT j.id, j.ctid AS tid, j.status, j.version, j.topic, j.key, j.scope, j.scope_id, j.priority, j.run_at, j.tags,
                CASE WHEN $9::text IS NOT NULL THEN j.payload END AS payload, clock_timestamp() AS now
         FROM {schema}._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
@@ -14,6 +14,8 @@ wanted AS MATERIALIZED (
         CASE WHEN held.key IS NULL THEN NULL WHEN NOT $4::bool THEN held.id ELSE
         (SELECT k.id FROM {schema}._jobs k
          WHERE k.topic = held.topic AND k.key = held.key AND k.key IS NOT NULL
+           AND {schema}._jobs_short(k.scope) = {schema}._jobs_short(held.scope)
+           AND {schema}._jobs_short(k.scope_id) = {schema}._jobs_short(held.scope_id)
            AND k.status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')) END AS holder
     FROM held WHERE held.status IN ('failed', 'expired', 'cancelled') AND held.version = coalesce($5::int, held.version)
 ),

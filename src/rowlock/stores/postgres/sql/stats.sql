@@ -1,10 +1,20 @@
 -- How many jobs stand where, and how they have ended; one statement, one snapshot. Each branch goes along its own index
 -- and counts up to a bound ($1); the answer tells the branches apart, so that a bound that was reached is seen.
--- `waited`: for how many seconds the oldest job that was counted has been due.
-SELECT 'ready' AS branch, topic, 'pending' AS status, count(*) AS n,
-       extract(epoch FROM greatest((SELECT clock_timestamp()) - min(run_at), interval '0'))::float8 AS waited,
-       NULL::bigint[] AS ended
-FROM (SELECT j.topic, j.run_at FROM {schema}._jobs j WHERE j.ready {of_topic} LIMIT $1::int) s GROUP BY topic
+-- `waited`: for how many seconds the job that waits for longest, of those that were counted, has been ready: since run_at or
+-- since it was created, whichever came later.
+WITH counted AS MATERIALIZED (
+    SELECT topic, count(*) AS jobs, min(run_at) AS oldest
+    FROM (SELECT j.topic, j.run_at FROM {schema}._jobs j WHERE j.ready {of_topic} LIMIT $1::int) s GROUP BY topic
+)
+-- The index doesn't have `created`. It matters only if a client gave a run_at that was over: then the rows are read.
+SELECT 'ready' AS branch, c.topic, 'pending' AS status, c.jobs AS n,
+       extract(epoch FROM greatest((SELECT clock_timestamp()) - CASE WHEN (
+           SELECT j.created FROM {schema}._jobs j WHERE j.ready AND j.topic = c.topic AND j.run_at = c.oldest LIMIT 1
+       ) <= c.oldest THEN c.oldest ELSE (
+           SELECT min(greatest(s.run_at, s.created)) FROM (
+               SELECT j.run_at, j.created FROM {schema}._jobs j WHERE j.ready AND j.topic = c.topic LIMIT $1::int) s
+       ) END, interval '0'))::float8 AS waited, NULL::bigint[] AS ended
+FROM counted c
 UNION ALL
 SELECT 'due', topic, 'pending', count(*), NULL, NULL
 FROM (SELECT j.topic FROM {schema}._jobs j WHERE j.status = 'pending' AND NOT j.ready ORDER BY j.run_at LIMIT $1::int) s

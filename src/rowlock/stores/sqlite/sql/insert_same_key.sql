@@ -1,2 +1,4 @@
--- The predicate of the index _jobs_live_key, to the letter.
-SELECT id, status, run_at, created FROM _jobs WHERE topic = ? AND key = ? AND key IS NOT NULL AND finished_at IS NULL
+-- The columns and the predicate of the index _jobs_live_key, to the letter.
+SELECT id, status, run_at, created FROM _jobs
+WHERE topic = ? AND coalesce(scope, '') = coalesce(?, '') AND coalesce(scope_id, '') = coalesce(?, '') AND key = ?
+  AND key IS NOT NULL AND finished_at IS NULL

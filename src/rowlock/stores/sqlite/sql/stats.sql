@@ -1,21 +1,29 @@
 -- How many jobs stand where, and how they have ended; one statement, one snapshot. Each branch goes along its own index
 -- and counts up to a bound; the answer tells the branches apart, so that a bound that was reached is seen.
--- `waited`: for how many microseconds the oldest job that was counted has been due.
+-- `waited`: for how many microseconds the job that waits for longest, of those that were counted, has been ready: since run_at
+-- or since it was created, whichever came later.
 WITH crowded (yes) AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM _jobs INDEXED BY _jobs_claim WHERE ready {of_topic} LIMIT 1 OFFSET :bound - 1)
-)
+),
 -- If all of them may be counted, the index has them by topic: no need to sort what was cut off, which takes twice as long.
-SELECT 'ready' AS branch, topic, 'pending' AS status, n, max(:now - oldest, 0) AS waited, NULL AS ended
-FROM (
-    SELECT topic, count(*) AS n, min(run_at) AS oldest FROM _jobs INDEXED BY _jobs_claim WHERE ready {of_topic}
-    GROUP BY topic LIMIT (SELECT CASE WHEN yes THEN 0 ELSE -1 END FROM crowded)
+-- `first`: the row that has this run_at, which SQLite takes for min().
+counted (topic, jobs, oldest, first) AS MATERIALIZED (
+    SELECT * FROM (
+        SELECT topic, count(*), min(run_at), n FROM _jobs INDEXED BY _jobs_claim WHERE ready {of_topic}
+        GROUP BY topic LIMIT (SELECT CASE WHEN yes THEN 0 ELSE -1 END FROM crowded)
+    )
+    UNION ALL
+    SELECT topic, count(*), min(run_at), n FROM (
+        SELECT topic, run_at, n FROM _jobs INDEXED BY _jobs_claim WHERE ready {of_topic}
+        LIMIT (SELECT CASE WHEN yes THEN :bound ELSE 0 END FROM crowded)
+    ) GROUP BY topic
 )
-UNION ALL
-SELECT 'ready', topic, 'pending', count(*), max(:now - min(run_at), 0), NULL
-FROM (
-    SELECT topic, run_at FROM _jobs INDEXED BY _jobs_claim WHERE ready {of_topic}
-    LIMIT (SELECT CASE WHEN yes THEN :bound ELSE 0 END FROM crowded)
-) GROUP BY topic
+-- The index doesn't have `created`. It matters only if a client gave a run_at that was over: then the rows are read.
+SELECT 'ready' AS branch, c.topic, 'pending' AS status, c.jobs, max(:now - CASE WHEN j.created <= c.oldest THEN c.oldest ELSE (
+           SELECT min(max(run_at, created)) FROM (
+               SELECT run_at, created FROM _jobs INDEXED BY _jobs_claim WHERE ready AND topic = c.topic LIMIT :bound)
+       ) END, 0) AS waited, NULL AS ended
+FROM counted c CROSS JOIN _jobs j ON j.n = c.first
 UNION ALL
 SELECT 'due', topic, 'pending', count(*), NULL, NULL
 FROM (SELECT topic FROM _jobs INDEXED BY _jobs_due WHERE status = 'pending' AND NOT ready LIMIT :bound) GROUP BY topic
