@@ -58,7 +58,7 @@ def list_jobs(wanted: Filter, limit: int, cursor: str | None, url: str | None, o
         return
     print_jobs(page.items)
     if page.next is not None:
-        total = f"{page.total:,}{' or more' if page.total_capped or page.partial else ''}"
+        total = f"{page.total:,}{' or more' if page.total_capped else ''}"
         note(f"{how_many(len(page.items))} of {total}; go on with --cursor {page.next}")
 
 
