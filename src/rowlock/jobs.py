@@ -390,10 +390,14 @@ class Jobs(Registry):
         fingerprint: str | None = None,
         trend: Literal["hour", "day"] = "hour",
         limit: int = 50,
+        cursor: str | None = None,
     ) -> Failures:
         """Dead letters in groups that failed alike, the largest first. `fingerprint`: one group alone. `trend`: counts
-        of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs."""
-        query = FailureQuery(topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit)
+        of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs. `cursor`: the `next`
+        of an earlier answer."""
+        query = FailureQuery(
+            topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit, cursor=cursor
+        )
         return await (await self._store()).failures(query)
 
     async def series(

@@ -130,11 +130,15 @@ class SyncJobs:
         fingerprint: str | None = None,
         trend: Literal["hour", "day"] = "hour",
         limit: int = 50,
+        cursor: str | None = None,
     ) -> Failures:
         """Dead letters in groups that failed alike, the largest first. `fingerprint`: one group alone. `trend`: counts
-        of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs."""
+        of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs. `cursor`: the `next`
+        of an earlier answer."""
         return self._run(
-            lambda: self._jobs.failures(topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit)
+            lambda: self._jobs.failures(
+                topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit, cursor=cursor
+            )
         )
 
     def series(

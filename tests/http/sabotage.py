@@ -21,6 +21,7 @@ import rowlock.access.redaction
 import rowlock.client.bulk
 import rowlock.http.app
 import rowlock.http.call
+import rowlock.http.cursors
 import rowlock.http.jobs
 import rowlock.http.redacting
 import rowlock.http.routes
@@ -45,6 +46,7 @@ from rowlock.stores.records import Write
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.http import test_bad_input as bad_input
 from tests.http import test_bulk as bulk
+from tests.http import test_cursors as paging
 from tests.http import test_edits as edits
 from tests.http import test_injection as injection
 from tests.http import test_job_tokens as job_tokens
@@ -337,6 +339,24 @@ DEFENCES = [
         _speaking_for_another,
     ),
     Defence(
+        "A1",
+        "a cursor tells nothing",
+        replaced(rowlock.http.cursors, "_mixed", lambda key, nonce, data: data),
+        paging.hidden_places,
+    ),
+    Defence(
+        "A1",
+        "a cursor is for one caller and one question",
+        replaced(rowlock.http.cursors, "_question", lambda call: b""),
+        paging.test_a_cursor_is_for_one_caller_and_one_question,
+    ),
+    Defence(
+        "A1",
+        "a cursor can't be made up",
+        replaced(rowlock.http.cursors, "_tag", lambda key, nonce, call, hidden: bytes(16)),
+        paging.test_a_cursor_is_for_one_caller_and_one_question,
+    ),
+    Defence(
         "A2",
         "who waits is looked at again",
         replaced(Api, "admit_again", _nothing_later),
@@ -551,7 +571,7 @@ DEFENCES = [
     Defence(
         "A7",
         "a page of a bulk action has a bound",
-        replaced(rowlock.client.bulk, "MAX_LIMIT", 1 << 20),
+        replaced(reading, "MAX_LIMIT", 1 << 20),
         with_case(bulk.test_a_wrong_parameter_is_named, "limit=201", "limit"),
     ),
     Defence(

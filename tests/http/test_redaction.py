@@ -236,6 +236,10 @@ async def test_a_search_in_errors_has_pages(world: World, monkeypatch: pytest.Mo
     while True:
         body = (await world.get("read token", "/api/jobs", params=asked)).json()
         seen += [item["id"] for item in body["items"]]
+        if body["partial"]:
+            assert body["next"] is not None
+        assert body["total_capped"] or body["total"] == len(wanted)
+        assert body["total"] <= len(wanted)
         if body["next"] is None:
             break
         asked["cursor"] = body["next"]

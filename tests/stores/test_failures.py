@@ -167,7 +167,7 @@ async def test_a_group_tells_how_many_since_when_and_what(store: Harness) -> Non
     await dead(store, OTHER, "bills")
     found = await look(store)
     assert [(group.topic, group.count) for group in found.items] == [("mail", 2), ("bills", 1), ("mail", 1)]
-    assert (found.more, found.capped, found.ungrouped) == (False, False, 0)
+    assert (found.next, found.capped, found.ungrouped) == (None, False, 0)
     assert found.items[0] == Failure(
         fingerprint=fingerprint("mail", BOOM.format(1, "first")),
         topic="mail",
@@ -212,8 +212,31 @@ async def test_the_largest_groups_come_first_and_the_rest_is_said_to_be_there(st
         for _ in range(n + 1):
             await dead(store, OTHER, f"t{n}")
     found = await look(store, limit=2)
-    assert ([group.count for group in found.items], found.more) == ([4, 3], True)
-    assert (await look(store, limit=4)).more is False
+    assert ([group.count for group in found.items], found.next is None) == ([4, 3], False)
+    assert (await look(store, limit=4)).next is None
+
+
+async def test_pages_of_groups(store: Harness) -> None:
+    """Those of the same size in the order of their last end, then of their fingerprints."""
+    for n in range(6):
+        for topic in (f"a{n}", f"b{n}"):
+            for _ in range(n // 2):
+                await dead(store, OTHER, topic)
+        await store.advance(n % 2)
+    whole = (await look(store)).items
+    assert len(whole) == 8
+    for limit in (1, 3, 8):
+        seen, cursor = list[Failure](), None
+        while True:
+            found = await look(store, limit=limit, cursor=cursor)
+            seen, cursor = seen + found.items, found.next
+            if cursor is None:
+                break
+        assert seen == whole
+    for wrong in ("", "1 2", "1 2 x", f"x 2 {'0' * 16}", f"1 {'9' * 17} {'0' * 16}", 7):
+        with pytest.raises(InvalidInput) as refused:
+            await look(store, cursor=wrong)
+        assert (refused.value.field, refused.value.code) == ("cursor", "bad_cursor")
 
 
 async def test_only_the_newest_are_looked_at_and_it_says_so(store: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +300,7 @@ async def test_a_group_is_listed_and_requeued_by_its_fingerprint(store: Harness)
     ("asked", "field"),
     [
         ({"fingerprint": "x"}, "fingerprint"), ({"fingerprint": "A" * 16}, "fingerprint"), ({"limit": 0}, "limit"),
-        ({"limit": 101}, "limit"), ({"limit": True}, "limit"), ({"trend": "week"}, "trend"),
+        ({"limit": 201}, "limit"), ({"limit": True}, "limit"), ({"trend": "week"}, "trend"),
         ({"topics": "mail"}, "topics"), ({"topics": [""]}, "topic"), ({"since": START.replace(tzinfo=None)}, "since"),
         ({"topics": [f"t{n}" for n in range(101)]}, "topics"),
     ],
@@ -307,8 +330,11 @@ async def test_postgres_goes_along_its_indexes_whatever_it_knows_of_the_table(po
     store = PostgresStore(f"{postgres_url}?pool_size=1&plan_cache_mode=force_generic_plan")
     await store.migrate()
     await store.open()
-    asked = {"ungrouped": "(5)", "failures": "(9, now(), NULL, 5, 60, 5, NULL)"}
-    asked |= {"failures_of_one": "(9, now(), NULL, 5, 60, 5, 'x')", "group_failures": "(NULL, NULL, NULL)"}
+    asked = {"ungrouped": "(5)", "failures": "(9, now(), NULL, 5, 60, 5, NULL, NULL, NULL, NULL)"}
+    asked |= {
+        "failures_of_one": "(9, now(), NULL, 5, 60, 5, 'x', NULL, NULL, NULL)",
+        "group_failures": "(NULL, NULL, NULL)",
+    }
     indexes = {"ungrouped": "_jobs_ungrouped", "failures": "_jobs_failures", "failures_of_one": "_jobs_fingerprint"}
     try:
         async with store._connections.acquire() as connection:

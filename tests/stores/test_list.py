@@ -1,5 +1,6 @@
 """list: every filter against the same filter in Python, order, pages, totals, windows, and what is refused."""
 
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -278,12 +279,43 @@ async def test_a_window_is_marked_and_the_cursor_goes_on_behind_it(
     monkeypatch.setattr(listing, "BUDGET", 1000)
     first = await store.store.list(filter)
     assert ([one.id for one in first.items], first.total, first.partial) == ([newest], 2, True)  # one below the horizon
+    assert first.total_capped
     walked = await pages(store, filter, 20)
     assert [one.id for page in walked for one in page.items] == [newest, *sorted(old, reverse=True)]
-    assert not walked[-1].next
+    assert (walked[-1].next, walked[-1].partial, walked[-1].total_capped) == (None, False, True)
     assert 3 <= len(walked) <= 4
     full = await store.store.list(filter, limit=1)
     assert full.next is not None
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_a_page_says_of_the_rest_is_true(store: Harness, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any filter, by any bounds: whether there is more, whether that is known, and how many there are."""
+    dice = random.Random(seed)
+    everyone = await crowd(store)
+    monkeypatch.setattr(listing, "MAX_TOTAL", most := dice.choice([5, 12, 1000]))
+    for name in dice.sample(sorted(CASES), 12):
+        filter, wanted = CASES[name]
+        expected = [one for one in everyone if wanted(one)]
+        budget, limit = dice.choice([1, 2, 5, 11, 1000]), dice.choice([1, 3, 10])
+        monkeypatch.setattr(listing, "_budget", lambda *_, budget=budget: budget)
+        monkeypatch.setattr(listing, "BUDGET", budget)
+        seen: list[Job] = []
+        for page in await pages(store, filter, limit):
+            seen += page.items
+            what = (name, budget, limit, page.partial, page.next, page.total, page.total_capped, len(seen))
+            assert seen == expected[: len(seen)], what
+            if page.next is None:
+                assert (seen, page.partial) == (expected, False), what
+            elif not page.partial:
+                assert len(page.items) == limit, what
+                assert len(seen) < len(expected), what
+            assert min(len(page.items), most) <= page.total <= min(len(expected), most), what
+            assert page.total_capped or page.total == len(expected), what
+        first = await store.store.list(filter, limit=200)
+        if first.next is None:
+            assert (first.items, first.total) == (expected, min(len(expected), most)), name
+            assert first.total_capped == (len(expected) > most), name
 
 
 # ── Refused ──

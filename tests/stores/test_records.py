@@ -29,6 +29,19 @@ async def test_what_was_written_is_read(store: Harness) -> None:
     assert [one.id for one in await store.store.records("token")] == ["b"]
 
 
+async def test_pages_of_records(store: Harness) -> None:
+    ids = sorted(["a", "b", "B", "1", "zz"])
+    assert await store.store.write_records([Write("token", one, {}) for one in ids])
+    whole = [one.id for one in await store.store.records("token")]
+    assert sorted(whole) == ids
+    for limit in (1, 2, 5):
+        seen: list[str] = []
+        while found := await store.store.records("token", after=seen[-1] if seen else None, limit=limit):
+            assert len(found) <= limit
+            seen += [one.id for one in found]
+        assert seen == whole
+
+
 async def test_a_revision_that_is_old_is_refused_and_nothing_is_written(store: Harness) -> None:
     assert await store.store.write_records([Write("s", "a", {"n": 1}, revision=0)])
     assert await store.store.write_records([Write("s", "a", {"n": 2}, revision=1)])

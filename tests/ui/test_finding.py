@@ -93,6 +93,27 @@ async def test_pages_tabs_columns_and_times(visitor: Visitor, world: World) -> N
 
 
 @pytest.mark.proof
+async def test_pages_of_a_time_that_goes_on(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    """A cursor is for one question, so an age becomes a time on older pages. One of another question is dropped."""
+    await sqlite_world.jobs.enqueue_many([{"topic": "many", "payload": {"n": n}} for n in range(60)])
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go("jobs?topic=many&createdFrom=2h")
+    await expect(page.locator("tbody tr")).to_have_count(50)
+    await page.get_by_role("button", name="Older").click()
+    await expect(page.locator("tbody tr")).to_have_count(10)
+    assert "createdFrom=20" in page.url
+    await page.reload()
+    await expect(page.locator("tbody tr")).to_have_count(10)
+    await page.evaluate("location.hash = location.hash.replace('topic=many', 'topic=other')")
+    await expect(page.get_by_text("No job meets this")).to_be_visible()
+    assert "cursor=" not in page.url
+    [refused] = sqlite_visitor.complaints
+    assert "400" in refused
+    sqlite_visitor.complaints.clear()
+
+
+@pytest.mark.proof
 async def test_live_is_paused_and_goes_on(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     first = await sqlite_world.enqueue(None, topic="live", delay=3600)
     page = sqlite_visitor.page

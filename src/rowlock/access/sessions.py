@@ -64,5 +64,6 @@ async def end(store: Store, session_id: str, *, by: str) -> bool:
     )
 
 
-async def every(store: Store) -> list[Session]:
-    return [from_record(record) for record in await store.records(KIND)]
+async def every(store: Store, *, after: str | None = None, limit: int | None = None) -> list[Session]:
+    """In the order of their ids, behind the id `after`."""
+    return [from_record(record) for record in await store.records(KIND, after=after, limit=limit)]

@@ -123,5 +123,6 @@ async def revoke(store: Store, token_id: str, *, by: str, reason: str | None = N
     return secrets.is_id(token_id) and await store.write_records([Write(KIND, token_id, None)], entry)
 
 
-async def every(store: Store) -> list[Token]:
-    return [from_record(record) for record in await store.records(KIND)]
+async def every(store: Store, *, after: str | None = None, limit: int | None = None) -> list[Token]:
+    """In the order of their ids, behind the id `after`."""
+    return [from_record(record) for record in await store.records(KIND, after=after, limit=limit)]

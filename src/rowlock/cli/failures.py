@@ -59,7 +59,7 @@ def failures(
         for group in found.items
     ]
     print_table(COLUMNS, rows)
-    if found.more:
+    if found.next is not None:
         note("there are more groups than these")
     if found.capped:
         note("only the newest dead letters were looked at: there are more")

@@ -71,7 +71,7 @@ def list_jobs(wanted: Filter, limit: int, cursor: str | None, every: bool, url: 
             f"go on with --cursor {page.next}, or search all jobs with --all"
         )
     elif page.next is not None:
-        total = f"{page.total:,}{' or more' if page.total_capped or page.partial else ''}"
+        total = f"{page.total:,}{' or more' if page.total_capped else ''}"
         note(f"{how_many(len(page.items))} of {total}; go on with --cursor {page.next}, or --all")
 
 

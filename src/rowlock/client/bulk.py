@@ -15,7 +15,7 @@ from rowlock.core.job import Job, Status, check_delay, check_priority, check_tim
 from rowlock.errors import BulkNotFound, BulkRefused, InvalidInput
 from rowlock.stores.base import Store
 from rowlock.stores.bulk import OUTCOMES, UNRUN, VERBS, WAKING, Bulk, BulkItem, NewBulk, Unfit, shown, sources
-from rowlock.stores.reading import MAX_LIMIT, Filter, make_cursor, read_cursor
+from rowlock.stores.reading import Filter, check_limit, make_cursor, read_cursor
 from rowlock.stores.times import micros
 
 SAMPLE = 10
@@ -110,8 +110,8 @@ async def _unfit(store: Store, action: str, filter: Filter) -> dict[str, Unfit]:
     found = {}
     for status in sorted(wanted - sources(action)):
         page = await store.list(replace(filter, statuses=[status]), limit=1)
-        if page.total or page.partial:
-            found[str(status)] = Unfit(page.total, page.total_capped or page.partial)
+        if page.total or page.total_capped:
+            found[str(status)] = Unfit(page.total, page.total_capped)
     return found
 
 
@@ -195,7 +195,7 @@ async def sample(store: Store, bulk_id: str) -> list[Job]:
 
 async def page(store: Store, limit: int, cursor: str | None) -> BulkPage:
     before = None if cursor is None else read_cursor(cursor)
-    found = await store.bulks(before=before, limit=_check_limit(limit) + 1)
+    found = await store.bulks(before=before, limit=check_limit(limit) + 1)
     return BulkPage(items=found[:limit], next=make_cursor(found[limit - 1].id) if len(found) > limit else None)
 
 
@@ -206,13 +206,7 @@ async def items(store: Store, bulk_id: str, outcome: str | None, limit: int, cur
     after = None if cursor is None else read_cursor(cursor)
     bulk = await get(store, bulk_id)
     found: Sequence[BulkItem] = await store.bulk_items(
-        bulk.id, outcome=outcome, after=after, limit=_check_limit(limit) + 1
+        bulk.id, outcome=outcome, after=after, limit=check_limit(limit) + 1
     )
     last = make_cursor(found[limit - 1].job_id) if len(found) > limit else None
     return ItemsPage(items=[*found[:limit]], next=last)
-
-
-def _check_limit(limit: object) -> int:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
-        raise InvalidInput("limit", "out_of_range", f"must be 1 to {MAX_LIMIT}, not {limit!r:.40}")
-    return limit

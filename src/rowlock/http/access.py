@@ -14,7 +14,7 @@ from rowlock.access.explain import explain
 from rowlock.core.conditions import FIELDS, Condition, holds
 from rowlock.core.ids import check_id
 from rowlock.errors import InvalidInput
-from rowlock.http import shapes
+from rowlock.http import cursors, shapes
 from rowlock.http.call import Call, columns
 from rowlock.http.jobs import token_body
 from rowlock.http.problems import Problem, not_found
@@ -27,7 +27,11 @@ _COLUMNS = {camel(name): name for name in FIELDS}
 
 
 async def list_tokens(call: Call) -> Response:
-    return answer(shapes.TokensAnswer(items=[token_body(one) for one in await tokens.every(await call.store())]))
+    store = await call.store()
+    found, following = await cursors.page(
+        call, lambda after, count: tokens.every(store, after=after, limit=count), lambda token: token.id
+    )
+    return answer(shapes.TokensAnswer(items=[token_body(one) for one in found], next=following))
 
 
 async def create_token(call: Call) -> Response:
@@ -131,7 +135,7 @@ def _why(judged: Mapping[str, rules.Rule], allowed: Mapping[str, bool | None]) -
 ROUTES = [
     Route(
         method="GET", path="/api/tokens", access=scope("admin"), handler=list_tokens, summary="API tokens",
-        answers=(shapes.TokensAnswer,),
+        query=shapes.PageQuery, answers=(shapes.TokensAnswer,),
     ),
     Route(
         method="POST", path="/api/tokens", access=scope("admin"), handler=create_token,

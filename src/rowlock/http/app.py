@@ -40,6 +40,7 @@ from rowlock.http.attempts import Attempts, Hashing
 from rowlock.http.bulk_runner import BulkRunner
 from rowlock.http.call import Call, denied, needs
 from rowlock.http.counting import Counting
+from rowlock.http.cursors import Cursors
 from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
 from rowlock.http.ends import Ends
@@ -88,6 +89,7 @@ class Api:
         self.settings = settings or ApiSettings()
         self.table = Table(ROUTES)
         self.attempts = Attempts()
+        self.cursors = Cursors(jobs._store)
         self._rooms: dict[asyncio.AbstractEventLoop, Room] = {}
         self._latest = Room(self.settings, jobs._store)
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -15,9 +15,9 @@ from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_guesses, job_body
 from rowlock.http.response import Response, answer
 from rowlock.http.routes import Route, scope
-from rowlock.http.shapes import Asked, JobBody, JobFilter, Priority, Reason, Seconds, Time
+from rowlock.http.shapes import Asked, JobBody, JobFilter, PageQuery, Priority, Reason, Seconds, Time
 from rowlock.stores.bulk import OUTCOMES, SKIPS, UNRUN, VERBS, Bulk, BulkItem, Unfit
-from rowlock.stores.reading import MAX_LIMIT, Filter
+from rowlock.stores.reading import Filter
 from rowlock.stores.times import moment
 
 # ── In ──
@@ -38,12 +38,7 @@ class BulkBody(Asked, frozen=True, kw_only=True):
     reason: Reason | None = None
 
 
-class BulkListQuery(Asked, frozen=True, kw_only=True):
-    limit: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": MAX_LIMIT})] = 20
-    cursor: str | None = None
-
-
-class BulkItemsQuery(BulkListQuery, frozen=True, kw_only=True):
+class BulkItemsQuery(PageQuery, frozen=True, kw_only=True):
     """`outcome`: one of those, or "unrun"."""
 
     outcome: Annotated[str, Meta(extra_json_schema={"enum": [*OUTCOMES, UNRUN]})] | None = None
@@ -172,17 +167,20 @@ async def stop_bulk(call: Call) -> Response:
 
 
 async def list_bulk(call: Call) -> Response:
-    asked: BulkListQuery = call.query
-    page = await call.api.jobs.list_bulk(limit=asked.limit, cursor=asked.cursor)
-    return answer(BulkAnswer(items=[bulk_info(call, bulk) for bulk in page.items], next=page.next))
+    asked: PageQuery = call.query
+    cursors = call.api.cursors
+    page = await call.api.jobs.list_bulk(limit=asked.limit, cursor=await cursors.open(call, asked.cursor))
+    items = [bulk_info(call, bulk) for bulk in page.items]
+    return answer(BulkAnswer(items=items, next=await cursors.seal(call, page.next)))
 
 
 async def list_bulk_items(call: Call) -> Response:
     asked: BulkItemsQuery = call.query
+    cursor = await call.api.cursors.open(call, asked.cursor)
     page = await call.api.jobs.bulk_items(
-        call.parameters["id"], outcome=asked.outcome, limit=asked.limit, cursor=asked.cursor
+        call.parameters["id"], outcome=asked.outcome, limit=asked.limit, cursor=cursor
     )
-    return answer(BulkItemsAnswer(items=page.items, next=page.next))
+    return answer(BulkItemsAnswer(items=page.items, next=await call.api.cursors.seal(call, page.next)))
 
 
 ROUTES = [
@@ -193,7 +191,7 @@ ROUTES = [
     ),
     Route(
         method="GET", path="/api/bulk", access=scope("read"), handler=list_bulk, summary="Bulk actions, newest first",
-        query=BulkListQuery, answers=(BulkAnswer,),
+        query=PageQuery, answers=(BulkAnswer,),
     ),
     Route(
         method="GET", path="/api/bulk/{id}", access=scope("read"), handler=get_bulk,

@@ -18,9 +18,13 @@ from rowlock.stores.failures import Failure
 async def list_failures(call: Call) -> Response:
     asked: shapes.FailuresQuery = call.query
     topics = _topics(call, asked.topic)
-    found = await call.api.jobs.failures(topics=topics, since=asked.since, trend=asked.trend, limit=asked.limit)
+    cursor = await call.api.cursors.open(call, asked.cursor)
+    found = await call.api.jobs.failures(
+        topics=topics, since=asked.since, trend=asked.trend, limit=asked.limit, cursor=cursor
+    )
     items = [shapes.FailureBody(**asdict(one)) for one in await _shown(call, found.items)]
-    return answer(shapes.FailuresAnswer(items=items, more=found.more, capped=found.capped, ungrouped=found.ungrouped))
+    following = await call.api.cursors.seal(call, found.next)
+    return answer(shapes.FailuresAnswer(items=items, next=following, capped=found.capped, ungrouped=found.ungrouped))
 
 
 async def get_failure(call: Call) -> Response:

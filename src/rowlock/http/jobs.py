@@ -26,7 +26,7 @@ from rowlock.core.job import (
     check_topic,
 )
 from rowlock.errors import InvalidInput, InvalidState
-from rowlock.http import shapes
+from rowlock.http import cursors, shapes
 from rowlock.http.call import Call, columns, denied
 from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
@@ -144,7 +144,8 @@ async def list_jobs(call: Call) -> Response:
     asked: shapes.ListQuery = call.query
     wanted = asked_filter(asked, visible(call))
     check_filter(call, wanted)
-    page = await search(call, wanted, limit=asked.limit, offset=asked.offset, cursor=asked.cursor)
+    cursor = await call.api.cursors.open(call, asked.cursor)
+    page = await search(call, wanted, limit=asked.limit, offset=asked.offset, cursor=cursor)
     return answer(
         shapes.ListAnswer(
             items=[job_body(call, job) for job in page.items],
@@ -153,7 +154,7 @@ async def list_jobs(call: Call) -> Response:
             offset=page.offset,
             total_capped=page.total_capped,
             partial=page.partial,
-            next=page.next,
+            next=await call.api.cursors.seal(call, page.next),
         )
     )
 
@@ -258,15 +259,17 @@ async def _own_stats(jobs: Jobs, condition: Condition, topic: str | None) -> sha
 
 async def get_events(call: Call) -> Response:
     job = await call.job("read")
-    events = call.redaction.events(await call.api.jobs.events(job.id), job)
-    return answer(shapes.EventsAnswer(items=events))
+    events, following = await cursors.page_of(call, await call.api.jobs.events(job.id), lambda one: f"{one.seq:012}")
+    return answer(shapes.EventsAnswer(items=call.redaction.events(events, job), next=following))
 
 
 async def get_logs(call: Call) -> Response:
     job = await call.job("read")
     log = await call.api.jobs.logs(job.id)
-    lines = call.redaction.lines(log.lines, job)
-    return answer(shapes.LogsAnswer(items=lines, dropped=log.dropped))
+    numbered = list(enumerate(log.lines, log.dropped))  # old lines are dropped; a line's number stays
+    found, following = await cursors.page_of(call, numbered, lambda one: f"{one[0]:012}")
+    lines = call.redaction.lines([line for _, line in found], job)
+    return answer(shapes.LogsAnswer(items=lines, dropped=log.dropped, next=following))
 
 
 _IN_SHORT = {
@@ -472,11 +475,12 @@ ROUTES = [
     ),
     Route(
         method="GET", path="/api/jobs/{id}/events", access=SEE_JOBS, handler=get_events, summary="A job's history",
-        answers=(shapes.EventsAnswer,), errors=(404,),
+        query=shapes.LongPageQuery, answers=(shapes.EventsAnswer,), errors=(404,),
     ),
     Route(
         method="GET", path="/api/jobs/{id}/logs", access=SEE_JOBS, handler=get_logs,
-        summary="What its handlers have logged", answers=(shapes.LogsAnswer,), errors=(404,),
+        summary="What its handlers have logged", query=shapes.LongPageQuery, answers=(shapes.LogsAnswer,),
+        errors=(404,),
     ),
     Route(
         method="GET", path="/api/jobs/{id}/wait", access=SEE_JOBS, handler=wait_for_job,

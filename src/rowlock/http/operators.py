@@ -8,15 +8,14 @@ from rowlock.client.why import is_live
 from rowlock.core.ids import check_id
 from rowlock.core.job import check_topic
 from rowlock.errors import InvalidInput
-from rowlock.http import shapes
+from rowlock.http import cursors, shapes
 from rowlock.http.call import Call, denied
 from rowlock.http.jobs import stats_body
-from rowlock.http.problems import Problem
 from rowlock.http.response import Response, answer
 from rowlock.http.routes import Route, scope
 from rowlock.stores.reading import TopicStats
+from rowlock.stores.records import Audited
 
-MOST_AUDITED = 200
 MOST_HELD = 1000  # jobs that are told of all dead workers together
 
 
@@ -31,8 +30,9 @@ async def list_topics(call: Call) -> Response:
     names = sorted({*stats.topics, *pauses, *known})
     if call.identity.topics is not None:
         names = [name for name in names if name in call.identity.topics]
+    shown, following = await cursors.page_of(call, names, str)
     items = []
-    for name in names:
+    for name in shown:
         pause = pauses.get(name)
         told = (
             None
@@ -47,7 +47,7 @@ async def list_topics(call: Call) -> Response:
                 workers=sum(name in worker.topics for worker in workers),
             )
         )
-    return answer(shapes.TopicsAnswer(items=items, capped=stats.topics_capped))
+    return answer(shapes.TopicsAnswer(items=items, capped=stats.topics_capped, next=following))
 
 
 async def pause_topic(call: Call) -> Response:
@@ -73,7 +73,7 @@ def _topic(call: Call) -> str:
 async def list_workers(call: Call) -> Response:
     store = await call.store()
     now = await store.now()
-    workers = await store.workers()
+    workers, following = await cursors.page_of(call, await store.workers(), lambda worker: worker.name)
     holds: dict[str, list[str]] = {worker.name: [] for worker in workers if not is_live(worker, now)}
     for run in await store.held_by_any(list(holds), MOST_HELD):
         holds[run.worker or ""].append(run.id)
@@ -83,33 +83,33 @@ async def list_workers(call: Call) -> Response:
         )
         for worker in workers
     ]
-    return answer(shapes.WorkersAnswer(items=items))
+    return answer(shapes.WorkersAnswer(items=items, next=following))
 
 
 async def list_audit(call: Call) -> Response:
     asked: shapes.AuditQuery = call.query
-    if not 1 <= asked.limit <= MOST_AUDITED:
-        raise Problem("out_of_range", f"limit: must be 1 to {MOST_AUDITED}", field="limit")
-    if asked.before is not None and not 0 <= asked.before < 1 << 63:
-        raise Problem("out_of_range", "before: must be what an earlier page gave as next", field="before")
     try:
         bulk = None if asked.bulk is None else check_id(asked.bulk)
     except InvalidInput as error:
         raise InvalidInput("bulk", error.code, error.problem) from None
     store = await call.store()
-    found = await store.audit(before=asked.before, limit=asked.limit, bulk=bulk)
+
+    async def read(before: str | None, count: int) -> list[Audited]:
+        return await store.audit(before=None if before is None else int(before), limit=count, bulk=bulk)
+
+    found, following = await cursors.page(call, read, lambda one: str(one.id))
     about = [one.job_id for one in found if one.job_id is not None and (one.reason or one.data)]
     jobs = await store.get(about) if call.redaction and about else {}
     told = [call.redaction.audited(one, jobs.get(one.job_id or "")) for one in found]
     items = [shapes.AuditBody(**msgspec.structs.asdict(one)) for one in told]
-    return answer(shapes.AuditAnswer(items=items, next=found[-1].id if len(found) == asked.limit else None))
+    return answer(shapes.AuditAnswer(items=items, next=following))
 
 
 ROUTES = [
     Route(
         method="GET", path="/api/topics", access=scope("read", bounded=True), handler=list_topics,
         summary="Topics: how their jobs stand, whether they are paused, who works on them",
-        answers=(shapes.TopicsAnswer,),
+        query=shapes.PageQuery, answers=(shapes.TopicsAnswer,),
     ),
     Route(
         method="POST", path="/api/topics/{topic*}/pause", access=scope("manage", bounded=True), handler=pause_topic,
@@ -123,7 +123,8 @@ ROUTES = [
     ),
     Route(
         method="GET", path="/api/workers", access=scope("read"), handler=list_workers,
-        summary="The workers that have reported, and what dead ones held", answers=(shapes.WorkersAnswer,),
+        summary="The workers that have reported, and what dead ones held", query=shapes.PageQuery,
+        answers=(shapes.WorkersAnswer,),
     ),
     Route(
         method="GET", path="/api/audit", access=scope("admin"), handler=list_audit, summary="Who did what, and why",

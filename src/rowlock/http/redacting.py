@@ -63,16 +63,16 @@ def check_unmarked(call: Call, payload: Any, before: Job | None = None) -> None:
 
 async def search(call: Call, wanted: Filter, *, limit: int, offset: int, cursor: str | None) -> Page:
     """A list by a part of the error, which is found in what is kept, and told only where it is shown as well: else one
-    could guess a secret letter by letter. So `total` is what was found on the way."""
+    could guess a secret letter by letter. So `total` is what was found on the way, and at least so much behind a
+    cursor."""
     jobs = call.api.jobs
     if wanted.error is None or not call.redaction or may_reveal(call):
         return await jobs.list(wanted, limit=limit, offset=offset, cursor=cursor)
     place, part = check_place(limit, offset, cursor), wanted.error.lower()
     enough, found = place.offset + place.limit + 1, list[str]()
-    partial = False
     for _ in range(_LOOKED_AT // _AT_ONCE):
         page = await jobs.list(wanted, limit=_AT_ONCE, cursor=cursor)
-        cursor, partial = page.next, page.partial
+        cursor = page.next
         found += [job.id for job in page.items if part in (call.redaction.job(job).last_error or "").lower()]
         del page  # before the next one comes
         if cursor is None or len(found) >= enough:
@@ -82,8 +82,8 @@ async def search(call: Call, wanted: Filter, *, limit: int, offset: int, cursor:
     return Page(
         items=[jobs_by_id[job_id] for job_id in shown if job_id in jobs_by_id],
         total=len(found),
-        total_capped=more or cursor is not None,
-        partial=partial,
+        total_capped=more or cursor is not None or place.after is not None,
+        partial=not more and cursor is not None,
         next=make_cursor(shown[-1]) if more else cursor,
         limit=place.limit,
         offset=place.offset,

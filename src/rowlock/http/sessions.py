@@ -8,7 +8,7 @@ import msgspec
 
 from rowlock.access import secrets, sessions, superusers
 from rowlock.access.identity import Identity
-from rowlock.http import shapes
+from rowlock.http import cursors, shapes
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem
 from rowlock.http.request import Request
@@ -118,12 +118,16 @@ def me_body(identity: Identity) -> shapes.MeBody:
 
 
 async def list_sessions(call: Call) -> Response:
+    store = await call.store()
+    found, following = await cursors.page(
+        call, lambda after, count: sessions.every(store, after=after, limit=count), lambda session: session.id
+    )
     items = []
-    for one in await sessions.every(await call.store()):
+    for one in found:
         told = msgspec.structs.asdict(one)
         del told["stamp"]
         items.append(shapes.SessionBody(**told))
-    return answer(shapes.SessionsAnswer(items=items))
+    return answer(shapes.SessionsAnswer(items=items, next=following))
 
 
 async def end_session(call: Call) -> Response:
@@ -150,7 +154,7 @@ ROUTES = [
     ),
     Route(
         method="GET", path="/api/sessions", access=scope("admin"), handler=list_sessions, summary="Who is logged in",
-        answers=(shapes.SessionsAnswer,),
+        query=shapes.PageQuery, answers=(shapes.SessionsAnswer,),
     ),
     Route(
         method="DELETE", path="/api/sessions/{session_id}", access=scope("admin"), handler=end_session,

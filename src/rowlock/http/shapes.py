@@ -26,7 +26,6 @@ from rowlock.core.job import (
     Status,
 )
 from rowlock.stores.base import Enqueued
-from rowlock.stores.failures import MOST_GROUPS
 from rowlock.stores.reading import MAX_LIMIT, MAX_OFFSET
 from rowlock.stores.series import RANGES
 
@@ -60,6 +59,17 @@ Scope = Annotated[str, _said(enum=list(SCOPES))]
 
 class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What comes in: an unknown name is a mistake, and said to be one."""
+
+
+class PageQuery(Asked, frozen=True, kw_only=True):
+    """Every list has these. `cursor`: the `next` of an earlier page, for the same caller and the same question."""
+
+    limit: Annotated[int, _said(minimum=1, maximum=MAX_LIMIT)] = 20
+    cursor: str | None = None
+
+
+class LongPageQuery(PageQuery, frozen=True, kw_only=True):
+    limit: Annotated[int, _said(minimum=1, maximum=MAX_LIMIT)] = MAX_LIMIT
 
 
 # ── Jobs, in ──
@@ -313,8 +323,9 @@ class BatchAnswer(Struct, kw_only=True):
 
 
 class ListAnswer(Struct, kw_only=True):
-    """Newest first. `total` is exact unless `total_capped` (there are more) or `partial` (older jobs were not looked
-    at); `next` is the cursor of the next page."""
+    """Newest first. `next` is the cursor of the next page; null: nothing older is left. `partial`: the search ended at
+    its bound before the page was full, so that there may be older jobs or none; `next` goes on with it. `total`: how
+    many jobs meet the filter; `total_capped`: at least so many."""
 
     items: list[JobBody]
     total: int
@@ -399,11 +410,13 @@ EVENTS = {"jobs": LiveJobs, "stats": StatsAnswer, "behind": Behind, "end": Strea
 
 class EventsAnswer(Struct, kw_only=True):
     items: list[Event]
+    next: str | None
 
 
 class LogsAnswer(Struct, kw_only=True):
     items: list[LogLine]
     dropped: int
+    next: str | None
 
 
 class RevealBody(Asked, frozen=True, kw_only=True):
@@ -423,13 +436,12 @@ class RevealAnswer(Struct, kw_only=True):
 # ── Failures ──
 
 
-class FailuresQuery(Asked, frozen=True, kw_only=True):
+class FailuresQuery(PageQuery, frozen=True, kw_only=True):
     """`since`: dead letters that ended then or later. `trend`: counts of the last 24 hours, or of the last 30 days."""
 
     topic: tuple[Topic, ...] = ()
     since: Time | None = None
     trend: Literal["hour", "day"] = "hour"
-    limit: Annotated[int, _said(minimum=1, maximum=MOST_GROUPS)] = 50
 
 
 class FailureQuery(Asked, frozen=True, kw_only=True):
@@ -461,11 +473,12 @@ class FailureAnswer(FailureBody, kw_only=True):
 
 
 class FailuresAnswer(Struct, kw_only=True):
-    """The largest first. `more`: there are other groups. `capped`: only the newest dead letters were looked at.
-    `ungrouped`: so many have no fingerprint yet; a running worker gives it to them."""
+    """The largest first. A group that has grown since an earlier page may be missing, or come twice. `capped`: only the
+    newest dead letters were looked at. `ungrouped`: so many have no fingerprint yet; a running worker gives it to
+    them."""
 
     items: list[FailureBody]
-    more: bool
+    next: str | None
     capped: bool
     ungrouped: int
 
@@ -496,6 +509,7 @@ class TopicBody(StatsBody, kw_only=True):
 class TopicsAnswer(Struct, kw_only=True):
     items: list[TopicBody]
     capped: bool
+    next: str | None
 
 
 class PausedAnswer(Struct, kw_only=True):
@@ -524,6 +538,7 @@ class WorkerBody(Struct, kw_only=True):
 
 class WorkersAnswer(Struct, kw_only=True):
     items: list[WorkerBody]
+    next: str | None
 
 
 class WhyBody(Struct, kw_only=True):
@@ -579,6 +594,7 @@ class TokenBody(Struct, kw_only=True):
 
 class TokensAnswer(Struct, kw_only=True):
     items: list[TokenBody]
+    next: str | None
 
 
 class SessionBody(Struct, kw_only=True):
@@ -592,6 +608,7 @@ class SessionBody(Struct, kw_only=True):
 
 class SessionsAnswer(Struct, kw_only=True):
     items: list[SessionBody]
+    next: str | None
 
 
 class SettingsBody(Struct, kw_only=True):
@@ -660,12 +677,10 @@ class ExplainAnswer(Struct, kw_only=True):
     parts: list[ExplainedPart]
 
 
-class AuditQuery(Asked, frozen=True, kw_only=True):
+class AuditQuery(PageQuery, frozen=True, kw_only=True):
     """`bulk`: what this bulk action did to each of its jobs. Without it, that is left out."""
 
     bulk: str | None = None
-    before: Annotated[int, _said(minimum=0)] | None = None
-    limit: Annotated[int, _said(minimum=1, maximum=200)] = 50
 
 
 class AuditBody(Struct, kw_only=True):
@@ -682,7 +697,7 @@ class AuditBody(Struct, kw_only=True):
 
 class AuditAnswer(Struct, kw_only=True):
     items: list[AuditBody]
-    next: int | None
+    next: str | None
 
 
 # ── The worker protocol ──

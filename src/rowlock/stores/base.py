@@ -477,8 +477,10 @@ class Store(Protocol):
         ...
 
     # ── Records: settings, accounts, sessions, tokens ──
-    async def records(self, kind: str, ids: Sequence[str] | None = None) -> list[Record]:
-        """Those of a kind, all or by id, without what has expired, in the order of ids."""
+    async def records(
+        self, kind: str, ids: Sequence[str] | None = None, *, after: str | None = None, limit: int | None = None
+    ) -> list[Record]:
+        """Those of a kind, all or by id, without what has expired, in the order of ids; behind the id `after`."""
         ...
 
     async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:

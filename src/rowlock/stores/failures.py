@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
@@ -9,13 +10,15 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from rowlock.core.fingerprint import GAP, HALF, WHOLE, Cause, cause, check_fingerprint
+from rowlock.core.fingerprint import DIGITS, GAP, HALF, WHOLE, Cause, cause, check_fingerprint
 from rowlock.core.job import check_time, check_topic
 from rowlock.errors import InvalidInput
+from rowlock.stores.times import micros, moment
 
 MOST_LOOKED_AT = 100_000  # dead letters, the newest
-MOST_GROUPS = 100
+MOST_GROUPS = 200
 MOST_TOPICS = 100
+_CURSOR = re.compile(rf"(\d{{1,9}}) (\d{{1,16}}) ([0-9a-f]{{{DIGITS}}})")
 TRENDS: dict[str, tuple[float, int]] = {"hour": (3600.0, 24), "day": (86_400.0, 30)}  # seconds of a part, parts
 
 CUT_ERROR = f"CASE WHEN length(j.last_error) > {WHOLE} THEN {{left}} || '{GAP}' || {{right}} ELSE j.last_error END"
@@ -24,13 +27,14 @@ CUT_ERROR = f"CASE WHEN length(j.last_error) > {WHOLE} THEN {{left}} || '{GAP}' 
 
 class FailureQuery(Struct, frozen=True, kw_only=True):
     """`topics`: none is all. `since`: dead letters that ended then or later. `fingerprint`: one group alone. `trend`:
-    counts of the last 24 hours, or of the last 30 days."""
+    counts of the last 24 hours, or of the last 30 days. `cursor`: behind the last group of an earlier answer."""
 
     topics: Sequence[str] = ()
     since: datetime | None = None
     fingerprint: str | None = None
     trend: Literal["hour", "day"] = "hour"
     limit: int = 50
+    cursor: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.topics, str) or not isinstance(self.topics, Iterable):
@@ -48,6 +52,7 @@ class FailureQuery(Struct, frozen=True, kw_only=True):
             raise InvalidInput("trend", "unknown_name", f"{self.trend!r:.40} is none of {', '.join(TRENDS)}")
         if type(self.limit) is not int or not 1 <= self.limit <= MOST_GROUPS:
             raise InvalidInput("limit", "out_of_range", f"must be 1 to {MOST_GROUPS}, not {self.limit!r:.40}")
+        read_cursor(self.cursor)
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -67,11 +72,12 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class Failures(Struct, frozen=True, kw_only=True):
-    """The largest groups first. `more`: there are others. `capped`: only the newest dead letters were looked at.
+    """The largest groups first. `next`: the cursor of the next page; None: this is all. Groups grow: one that has grown
+    since an earlier page may be missing, or come twice. `capped`: only the newest dead letters were looked at.
     `ungrouped`: so many have no fingerprint yet; a worker gives it to them."""
 
     items: list[Failure]
-    more: bool
+    next: str | None
     capped: bool
     ungrouped: int
 
@@ -93,10 +99,24 @@ def make_failures(query: FailureQuery, groups: Sequence[Grouped], looked_at: int
     """`groups`: one more than asked for, if there is one."""
     return Failures(
         items=[_failure(query, group, cause(group.error)) for group in groups[: query.limit]],
-        more=len(groups) > query.limit,
+        next=_cursor(groups[query.limit - 1]) if len(groups) > query.limit else None,
         capped=looked_at > MOST_LOOKED_AT,
         ungrouped=ungrouped,
     )
+
+
+def _cursor(group: Grouped) -> str:
+    return f"{group.count} {micros(group.last)} {group.fingerprint}"
+
+
+def read_cursor(cursor: object) -> tuple[int, datetime, str] | tuple[None, None, None]:
+    """Count, last end and fingerprint of the group behind which the answer begins."""
+    if cursor is None:
+        return None, None, None
+    found = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
+    if found is None:
+        raise InvalidInput("cursor", "bad_cursor", f"{cursor!r:.80} is not what an earlier page gave as next")
+    return int(found[1]), moment(int(found[2])), check_fingerprint(found[3])
 
 
 def _failure(query: FailureQuery, group: Grouped, found: Cause) -> Failure:

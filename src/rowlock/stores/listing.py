@@ -4,7 +4,8 @@ Jobs stand in two tables, and no index knows every combination of filters. So a 
 one index, that judge row by row what their index doesn't know:
 
 - In the order of ids, until enough is found. What is looked at is bounded. A walk that ends at its bound leaves a
-  horizon: below it nothing is known, so the page ends there, says `partial`, and the cursor goes on from the horizon.
+  horizon: below it nothing is known. A page that is not full by then ends there, says `partial`, and the cursor goes on
+  from the horizon. A count that ends there says `total_capped`.
 - All at once, where an index is in another order, up to a bound as well. Beyond it walks in the order of ids stand in.
 
 This module does no I/O: `find` yields steps, the store answers what it saw.
@@ -86,13 +87,13 @@ class Seen(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """Ids of the page and what follows it, newest first. `horizon`: where the search ended without having seen all."""
+    """Ids of the page and what follows it, newest first. `horizon`: where the search ended without having seen all.
+    `total_capped`: there are more, or there may be."""
 
     ids: list[str]
     horizon: str | None
     total: int
     total_capped: bool
-    partial: bool
 
 
 class Goal(Struct, frozen=True):
@@ -127,11 +128,12 @@ def find(filter: Filter, place: Place) -> Generator[Step, Seen, Found]:
     groups = plan(filter)
     page = place.offset + place.limit + 1
     found = yield from _search(filter, groups, Goal(None, 0 if place.after else page, MAX_TOTAL + 1))
-    total, partial = found.count, found.horizon is not None
+    count, total_capped = found.count, found.count > MAX_TOTAL or found.horizon is not None
     if place.after is not None:
         found = yield from _search(filter, groups, Goal(place.after, page, 0))
-        partial = partial or found.horizon is not None
-    return Found(_known(found)[:page], found.horizon, min(total, MAX_TOTAL), total > MAX_TOTAL, partial)
+    ids = _known(found)[:page]
+    total = max(count, len(ids)) if total_capped else count  # a page may reach further than the counting
+    return Found(ids, found.horizon, min(total, MAX_TOTAL), total_capped)
 
 
 def find_newest(filter: Filter, limit: int) -> Generator[Step, Seen, list[str]]:
@@ -215,14 +217,13 @@ def page_ids(found: Found, place: Place) -> list[str]:
 
 def make_page(found: Found, place: Place, jobs: Mapping[str, Job]) -> Page:
     ids = page_ids(found, place)
-    end = found.horizon
-    if len(found.ids) > place.offset + place.limit:
-        end = ids[-1]
+    is_full = len(found.ids) > place.offset + place.limit
+    end = ids[-1] if is_full else found.horizon
     return Page(
         items=[jobs[job_id] for job_id in ids],
         total=found.total,
         total_capped=found.total_capped,
-        partial=found.partial,
+        partial=not is_full and end is not None,
         next=None if end is None else make_cursor(end),
         limit=place.limit,
         offset=place.offset,

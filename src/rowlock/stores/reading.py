@@ -39,7 +39,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     """Which jobs to list: those that meet all that is given. Ranges hold their beginning, but not their end.
 
     `tags` (all of them), `payload` and `error` are looked for among the newest jobs that meet the rest; a page says
-    by `partial` that there are older ones, and the cursor goes on behind them. `payload` maps dotted paths of object
+    by `partial` that there may be older ones, and the cursor goes on behind them. `payload` maps dotted paths of object
     members to JSON values, {"user.id": 7}; `error` is a part of last_error, in which A-Z and a-z are the same. `where`
     is a condition on columns, such as what an access rule leaves. `fingerprint`: dead letters of a group (`failures`).
     """
@@ -96,9 +96,13 @@ class Filter(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """Jobs, newest first. `total` is exact unless `total_capped` (there are more) or `partial` (older jobs were not
-    looked at). `next` continues where this page ends; None: this is all. `reached`: the search has ended at its bound,
-    and has not looked at jobs that were created before."""
+    """Jobs, newest first. `next` continues where this page ends; None: nothing older is left. `partial`: the search
+    ended at its bound before the page was full, so that there may be older jobs or none; `next` goes on with it, and is
+    never None then. `reached`: then jobs that were created before have not been looked at. If there is a `next` and the
+    page is not partial, there is at least one older job.
+
+    `total`: how many jobs meet the filter, those of other pages included. `total_capped`: at least so many, because the
+    counting ended at its bound."""
 
     items: list[Job]
     total: int
@@ -148,16 +152,21 @@ class Place(Struct, frozen=True):
     after: str | None
 
 
-def check_place(limit: object, offset: object, cursor: str | None) -> Place:
+def check_limit(limit: object) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
         raise InvalidInput("limit", "out_of_range", f"must be 1 to {MAX_LIMIT}, not {limit!r:.40}")
+    return limit
+
+
+def check_place(limit: object, offset: object, cursor: str | None) -> Place:
+    size = check_limit(limit)
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_OFFSET:
         raise InvalidInput("offset", "out_of_range", f"must be 0 to {MAX_OFFSET} (then use cursor), not {offset!r:.40}")
     if cursor is None:
-        return Place(limit, offset, None)
+        return Place(size, offset, None)
     if offset:
         raise InvalidInput("offset", "both_given", "give offset or cursor, not both")
-    return Place(limit, 0, read_cursor(cursor))
+    return Place(size, 0, read_cursor(cursor))
 
 
 def make_cursor(job_id: str) -> str:

@@ -77,6 +77,23 @@ function readProblem(answer: Response, text: string): ApiError {
 
 export const get = <T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> =>
   call<T>("GET", path, { query, ...(signal ? { signal } : {}) });
+const PAGE = 200;
+const MOST = 2000; // items of a list that a screen shows whole
+
+/** A list with all its pages, or as many as a screen can show; then `next` is not null. */
+export async function all<T extends { items: unknown[]; next: string | null }>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
+  const whole = await get<T>(path, { ...query, limit: PAGE }, signal);
+  while (whole.next !== null && whole.items.length < MOST) {
+    const page: T = await get<T>(path, { ...query, limit: PAGE, cursor: whole.next }, signal);
+    whole.items.push(...page.items);
+    whole.next = page.next;
+  }
+  return whole;
+}
+
+/** The cursor in the address is of someone else, or of another question: a link that was handed on. */
+export const isBadCursor = (error: unknown): boolean => error instanceof ApiError && error.code === "bad_cursor";
+
 export const post = <T>(path: string, body?: unknown): Promise<T> => call<T>("POST", path, { body });
 export const patch = <T>(path: string, body: unknown): Promise<T> => call<T>("PATCH", path, { body });
 export const remove = (path: string): Promise<void> => call<void>("DELETE", path);

@@ -48,6 +48,9 @@ export function filterQuery(query: URLSearchParams): Query {
   return found;
 }
 
+/** Its times as they went to the API. A cursor goes on with the same question: "2h ago" would be another one by then. */
+export const times = (asked: Query): Parameters => Object.fromEntries(FIELDS.filter(isTime).map(({ name }) => [name, asked[name] as string | undefined]));
+
 /** The same in a body. */
 export function filterBody(query: URLSearchParams): Record<string, Json> {
   return Object.fromEntries(Object.entries(filterQuery(query)).filter(([, value]) => value !== undefined && value !== "" && !(Array.isArray(value) && !value.length))) as Record<string, Json>;

@@ -6,7 +6,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rowlock.core.fingerprint import fingerprint
-from rowlock.stores.failures import MOST_LOOKED_AT, TRENDS, FailureQuery, Failures, Grouped, make_failures
+from rowlock.stores.failures import (
+    MOST_LOOKED_AT,
+    TRENDS,
+    FailureQuery,
+    Failures,
+    Grouped,
+    make_failures,
+    read_cursor,
+)
 from rowlock.stores.postgres.statements import Statements
 
 _EVER = datetime(1900, 1, 1, tzinfo=UTC)
@@ -33,6 +41,7 @@ async def read(connection: Any, sql: Statements, query: FailureQuery) -> Failure
         seconds,
         parts,
         query.fingerprint,
+        *read_cursor(query.cursor),
     )
     groups = [_grouped(row) for row in found if row["fingerprint"] is not None]
     return make_failures(query, groups, found[0]["looked_at"], found[0]["ungrouped"])

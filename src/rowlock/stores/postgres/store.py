@@ -629,9 +629,12 @@ class PostgresStore:
 
     # ── Records ──
 
-    async def records(self, kind: str, ids: Sequence[str] | None = None) -> list[Record]:
+    async def records(
+        self, kind: str, ids: Sequence[str] | None = None, *, after: str | None = None, limit: int | None = None
+    ) -> list[Record]:
         asked = None if ids is None else list(ids)
-        return [records.record(kind, row) for row in await self._fetch(self._sql.records, kind, asked)]
+        found = await self._fetch(self._sql.records, kind, asked, after or "", limit)
+        return [records.record(kind, row) for row in found]
 
     async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
         async def run(connection: Any) -> bool:

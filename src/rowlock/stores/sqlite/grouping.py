@@ -7,7 +7,16 @@ from typing import Any
 
 from rowlock.core.codec import decode
 from rowlock.core.fingerprint import fingerprint
-from rowlock.stores.failures import MOST_LOOKED_AT, TRENDS, FailureQuery, Failures, Grouped, cut_error, make_failures
+from rowlock.stores.failures import (
+    MOST_LOOKED_AT,
+    TRENDS,
+    FailureQuery,
+    Failures,
+    Grouped,
+    cut_error,
+    make_failures,
+    read_cursor,
+)
 from rowlock.stores.sqlite.rows import json_text, micros, moment, span, sql
 
 _CUT_ERROR = cut_error("substr(j.last_error, 1, {})", "substr(j.last_error, -{})")
@@ -23,7 +32,7 @@ def group(conn: Connection, limit: int) -> int:
 def read(conn: Connection, now: int, query: FailureQuery) -> Failures:
     seconds, parts = TRENDS[query.trend]
     seen = sql("failures_newest" if query.fingerprint is None else "failures_of_one")
-    asked = {
+    asked: dict[str, Any] = {
         "bound": MOST_LOOKED_AT + 1,
         "since": -(1 << 62) if query.since is None else micros(query.since),
         "topics": json_text(query.topics) if query.topics else None,
@@ -33,6 +42,8 @@ def read(conn: Connection, now: int, query: FailureQuery) -> Failures:
         "fingerprint": query.fingerprint,
         "now": now,
     }
+    n, last, known = read_cursor(query.cursor)
+    asked |= {"after_n": n, "after_last": None if last is None else micros(last), "after_fingerprint": known}
     text = sql("failures").replace("{seen}", seen).replace("{error}", _CUT_ERROR)
     found = conn.execute(text, asked).fetchall()
     groups = [_grouped(row) for row in found if row[0] is not None]

@@ -12,8 +12,11 @@ from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.sqlite.rows import Times, json_text, micros, sql
 
 
-def read(conn: Connection, now: int, kind: str, ids: Sequence[str] | None) -> list[Record]:
+def read(
+    conn: Connection, now: int, kind: str, ids: Sequence[str] | None, after: str | None, limit: int | None
+) -> list[Record]:
     asked = {"kind": kind, "now": now, "ids": None if ids is None else json_text(list(ids))}
+    asked |= {"after": after or "", "limit": -1 if limit is None else limit}
     times = Times()
     return [
         Record(kind, id_, revision, times[created], times[updated], times[expires], codec.decode(data))

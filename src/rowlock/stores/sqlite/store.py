@@ -375,8 +375,10 @@ class SqliteStore:
     async def logs(self, job_id: str) -> Log:
         return await self._read(lambda db: db.logs(job_id))
 
-    async def records(self, kind: str, ids: Sequence[str] | None = None) -> list[Record]:
-        return await self._read(lambda db: db.records(kind, ids))
+    async def records(
+        self, kind: str, ids: Sequence[str] | None = None, *, after: str | None = None, limit: int | None = None
+    ) -> list[Record]:
+        return await self._read(lambda db: db.records(kind, ids, after, limit))
 
     async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
         return await self._write(lambda db: db.write_records(writes, entry))

@@ -1,5 +1,5 @@
 -- $1: how many dead letters are looked at. $3: topics, or NULL. $4: how many groups. $5, $6: a trend's part in seconds, and
--- how many parts it has; what is older is one part more. A row per group, and at least one, for the numbers at its end.
+-- how many parts it has; what is older is one part more. $8 to $10: the group behind which to begin, or NULL. A row per group, and at least one, for the numbers at its end.
 WITH every AS MATERIALIZED (
     SELECT fingerprint, part, min(topic) AS topic, count(*)::int AS n, min(finished_at) AS first, max(finished_at) AS last
     FROM (
@@ -16,6 +16,8 @@ grouped AS MATERIALIZED (
            array_agg(part) AS parts, array_agg(n) AS counts
     FROM counted
     GROUP BY fingerprint
+    HAVING $8::int IS NULL OR sum(n) < $8::int OR (sum(n) = $8::int AND (
+        max(last) < $9::timestamptz OR (max(last) = $9::timestamptz AND fingerprint > $10::text)))
     ORDER BY n DESC, last DESC, fingerprint
     LIMIT $4::int
 )

@@ -1,5 +1,5 @@
 -- :topics is a JSON array, or NULL. :span and :parts: a trend's part in microseconds, and how many parts it has; what is
--- older is one part more. A row per group, and at least one, for the numbers at its end.
+-- older is one part more. :after_…: the group behind which to begin, or NULL. A row per group, and at least one, for the numbers at its end.
 WITH every AS MATERIALIZED (
     SELECT fingerprint, min(max((:now - finished_at) / :span, 0), :parts) AS part, min(topic) AS topic, count(*) AS n,
            min(finished_at) AS first, max(finished_at) AS last
@@ -13,6 +13,8 @@ grouped AS MATERIALIZED (
            json_group_array(json_array(part, n)) AS parts
     FROM counted
     GROUP BY fingerprint
+    HAVING :after_n IS NULL OR sum(n) < :after_n OR (sum(n) = :after_n AND (
+        max(last) < :after_last OR (max(last) = :after_last AND fingerprint > :after_fingerprint)))
     ORDER BY n DESC, last DESC, fingerprint
     LIMIT :limit
 ),
