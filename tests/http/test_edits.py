@@ -43,7 +43,7 @@ async def test_the_new_content_must_satisfy_enqueue_rule(world: World, way: str)
     ):
         answer, _ = await edit(world, "user A", way, fine)
         assert answer.status_code == 200, answer.text
-    for wrong in ({"priority": 101}, {"priority": "explicit"}, {"runAt": LATER}, {"delay": 30 * 86_400}):
+    for wrong in ({"priority": 101}, {"priority": "explicit"}, {"run_at": LATER}, {"delay": 30 * 86_400}):
         answer, _ = await edit(world, "user A", way, wrong)
         assert "enqueue_rule" in is_problem(answer, 403, "not_allowed")["detail"]
 
@@ -93,7 +93,7 @@ async def test_a_plain_requeue_needs_manage_rule_alone(world: World) -> None:
 async def test_what_is_wrong_with_an_edit_is_still_named(world: World) -> None:
     await world.change_settings(manage_rule=OWN, enqueue_rule=OWN)
     for body, field in (
-        ({}, "update"), ({"priority": "highest"}, "priority"), ({"runAt": "2030-01-01T00:00:00"}, "runAt"),
-        ({"runAt": LATER, "delay": 1}, "delay"), ({"delay": -1}, "delay"),
+        ({}, "update"), ({"priority": "highest"}, "priority"), ({"run_at": "2030-01-01T00:00:00"}, "run_at"),
+        ({"run_at": LATER, "delay": 1}, "delay"), ({"delay": -1}, "delay"),
     ):  # fmt: skip
         assert is_problem((await edit(world, "user A", "update", body))[0], 400)["field"] == field

@@ -73,8 +73,8 @@ EXAMPLES: dict[str, Any] = {
     "CloneBody": {"payload": {"to": "bob@example.org"}, "run_at": _AT, "max_retries": 1},
     "JobTokenBody": {"seconds": 600, "cancel": True},
     "CancelAnswer": {"id": _ID},
-    "EventsAnswer": {"items": [_EVENT]},
-    "LogsAnswer": {"items": [_LINE], "dropped": 0},
+    "EventsAnswer": {"items": [_EVENT], "next": None},
+    "LogsAnswer": {"items": [_LINE], "dropped": 0, "next": None},
     "WhyBody": {"code": "paused", "answer": "Its topic is paused.", "details": ["since 08:00 by ann@example.com"]},
     "RevealBody": {"reason": "ticket 4711"},
     "RevealAnswer": {"job": _JOB, "events": [_EVENT], "logs": [_LINE]},
@@ -101,14 +101,14 @@ EXAMPLES: dict[str, Any] = {
     "StreamEnd": {"reason": "stopping"},
     "Series": {"topic": "send_mail", "from": _AT, "until": "2026-01-31T08:01:00Z", "step": 60, "points": [_POINT]},
     # Failures, topics, workers, audit
-    "FailuresAnswer": {"items": [_FAILURE], "more": False, "capped": False, "ungrouped": 0},
+    "FailuresAnswer": {"items": [_FAILURE], "next": None, "capped": False, "ungrouped": 0},
     "FailureAnswer": {**_FAILURE, "capped": False},
     "TopicsAnswer": {
         "items": [{
             **_STATS, "topic": "send_mail", "workers": 2,
             "paused": {"at": _AT, "until": None, "reason": "mail server", "by": "superuser:ann@example.com"},
         }],
-        "capped": False,
+        "capped": False, "next": None,
     },
     "PauseBody": {"reason": "mail server", "until": _AT},
     "PausedAnswer": {"topic": "send_mail", "paused": True},
@@ -118,6 +118,7 @@ EXAMPLES: dict[str, Any] = {
             "running": 3, "lease": 30.0, "stopping": False, "rowlock": "0.1.0", "started": _AT, "seen": _LATER,
             "live": True, "holds": [],
         }],
+        "next": None,
     },
     "AuditAnswer": {
         "items": [{
@@ -151,7 +152,7 @@ EXAMPLES: dict[str, Any] = {
         "name": "shop", "scopes": ["enqueue", "read"], "topics": ["send_mail"], "expires_at": "2030-01-01T00:00:00Z",
     },
     "TokenBody": {**_TOKEN, "token": "rlk_k3v9x2m7q1_…"},
-    "TokensAnswer": {"items": [_TOKEN]},
+    "TokensAnswer": {"items": [_TOKEN], "next": None},
     "SettingsPatch": {**_SETTINGS, "reason": "customers may see their own jobs"},
     "SettingsBody": {
         **_SETTINGS, "worker_pool_size": 10, "poll_interval": 1.0, "lock_duration": 30.0, "redact": [],
@@ -176,6 +177,7 @@ EXAMPLES: dict[str, Any] = {
             "id": "w8r2t6y0u4", "email": "ann@example.com", "created": _AT, "seen": _LATER,
             "ends": "2026-01-31T20:00:00Z", "client": "127.0.0.1 Mozilla/5.0",
         }],
+        "next": None,
     },
     # Probes and errors
     "Up": {"status": "ok"},
