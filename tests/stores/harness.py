@@ -30,8 +30,8 @@ from rowlock.core.lifecycle import (
 )
 from rowlock.core.retry import Delays
 from rowlock.stores.base import MAX_LOG_LINES, Claim, Claimed, Enqueued, Store, WorkerInfo
-from rowlock.stores.postgres.rows import event
 from rowlock.stores.postgres.hints import Floor, LaneHints
+from rowlock.stores.postgres.rows import event
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.stores.rows import Audit, Row, micros, moment, timeline
