@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 class Access(Struct, frozen=True):
     """Who may call it.
 
-    `probe`: everyone, whatever the settings say. `public`: everyone. `known`: whoever is not anonymous. `enqueue`: the
+    `probe`: everyone, whatever the settings say. `page`: everyone, also while the database is away: files that hold no
+    data. `public`: everyone. `known`: whoever is not anonymous. `enqueue`: the
     scope enqueue, or whom enqueue_rule lets. `jobs`: the scope, or whom manage_rule lets; and only as far as it does.
     `scope`: who has it.
     """
 
-    kind: Literal["probe", "public", "known", "enqueue", "jobs", "scope"]
+    kind: Literal["probe", "page", "public", "known", "enqueue", "jobs", "scope"]
     scope: str = ""
     bounded: bool = False  # a token that is for some topics may as well: the handler sees to that
     writes: bool | None = None  # None: every method but GET does
@@ -35,6 +36,7 @@ class Access(Struct, frozen=True):
 
 
 PROBE = Access("probe")
+PAGE = Access("page")
 PUBLIC = Access("public")
 KNOWN = Access("known", bounded=True)
 ENQUEUE = Access("enqueue", bounded=True)

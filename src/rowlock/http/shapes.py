@@ -515,12 +515,15 @@ class SetupBody(Asked, frozen=True, kw_only=True):
 
 
 class MeBody(Struct, kw_only=True):
+    """`set_up`: the first superuser exists. Only the page is told, and only while nobody is logged in."""
+
     kind: str
     id: str
     name: str
     scopes: list[str]
     topics: tuple[str, ...] | None
     read_only: bool
+    set_up: bool | UnsetType = UNSET
 
 
 class TokenCreateBody(Asked, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ export function span(seconds: number | null): string {
   const s = Math.max(seconds, 0);
   if (s === 0) return "0 s";
   if (s < 1) return s < 0.001 ? `${(s * 1000).toFixed(2)} ms` : `${Math.round(s * 1000)} ms`;
-  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 10 && !Number.isInteger(s)) return `${s.toFixed(1)} s`;
   const units: [number, string][] = [[86_400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
   let left = Math.round(s);
   const words: string[] = [];
@@ -55,6 +55,12 @@ const pad = (n: number, digits = 2): string => String(n).padStart(digits, "0");
 export function local(at: string): string {
   const d = new Date(at);
   return `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())} ${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
+}
+
+/** For people who were there today: 23:41, or 2026-11-16 23:41. */
+export function minute(at: number, now: number): string {
+  const [day, time] = local(new Date(at).toISOString()).split(" ") as [string, string];
+  return local(new Date(now).toISOString()).startsWith(day) ? time.slice(0, 5) : `${day} ${time.slice(0, 5)}`;
 }
 
 export const utc = (at: string): string => `${new Date(at).toISOString().slice(0, 19).replace("T", " ")}Z`;

@@ -215,4 +215,5 @@ export interface Me {
   name: string;
   scopes: string[];
   read_only: boolean;
+  set_up?: boolean; // while nobody is logged in
 }
