@@ -75,6 +75,15 @@ def first_id_of(millisecond: int) -> str:
     return f"{clock[:8]}-{clock[8:]}-0000-0000-000000000000"
 
 
+def time_of(job_id: str) -> datetime | None:
+    """Return the time that an id of version 7 says; None: it is another kind of id, or says a time after 9999."""
+    made = UUID(job_id)
+    try:
+        return _EPOCH + (made.int >> 80) * _MILLISECOND if made.version == 7 else None
+    except OverflowError:
+        return None
+
+
 def check_id(value: object) -> str:
     """The canonical text of a caller's own id. Any UUID will do; v7 keeps the archive in order."""
     if isinstance(value, UUID):

@@ -170,8 +170,8 @@ class LiveQuery(JobFilter, frozen=True, kw_only=True):
     seconds: Annotated[float, _said(minimum=0, maximum=86_400)] | None = None
 
 
-class StatsQuery(Asked, frozen=True, kw_only=True):
-    topic: Topic | None = None
+class StatsQuery(JobFilter, frozen=True, kw_only=True):
+    """One topic, or none, has counters. What else is asked for is counted, up to 10,000 of each status."""
 
 
 class SeriesQuery(Asked, frozen=True, kw_only=True):
@@ -282,7 +282,8 @@ class BatchAnswer(Struct, kw_only=True):
 
 class ListAnswer(Struct, kw_only=True):
     """Newest first. `total` is exact unless `total_capped` (there are more) or `partial` (older jobs were not looked
-    at); `next` is the cursor of the next page."""
+    at); `next` is the cursor of the next page. `looked_back_to`: if it is partial, jobs that were created before this
+    time were not looked at for this page."""
 
     items: list[JobBody]
     total: int
@@ -291,6 +292,7 @@ class ListAnswer(Struct, kw_only=True):
     total_capped: bool
     partial: bool
     next: str | None
+    looked_back_to: Time | None
 
 
 class StatsBody(Struct, kw_only=True):

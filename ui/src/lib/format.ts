@@ -57,10 +57,15 @@ export function local(at: string): string {
   return `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())} ${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
 }
 
-/** For people who were there today: 23:41, or 2026-11-16 23:41. */
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
+/** 23:41 if it is of today, 14 Nov 23:41 if it is of this year, 14 Nov 2025 23:41. */
 export function minute(at: number, now: number): string {
-  const [day, time] = local(new Date(at).toISOString()).split(" ") as [string, string];
-  return local(new Date(now).toISOString()).startsWith(day) ? time.slice(0, 5) : `${day} ${time.slice(0, 5)}`;
+  const [then, today] = [new Date(at), new Date(now)];
+  const time = `${pad(then.getHours())}:${pad(then.getMinutes())}`;
+  if (then.toDateString() === today.toDateString()) return time;
+  const year = then.getFullYear() === today.getFullYear() ? "" : ` ${then.getFullYear()}`;
+  return `${DAY.format(then)}${year} ${time}`;
 }
 
 export const utc = (at: string): string => `${new Date(at).toISOString().slice(0, 19).replace("T", " ")}Z`;

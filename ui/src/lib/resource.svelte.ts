@@ -70,7 +70,7 @@ export function resource<T>(load: (signal: AbortSignal) => Promise<T>, { key = (
   const made = new Resource(load, every);
   $effect(() => {
     key();
-    void made.reload(true);
+    untrack(() => void made.reload(true)); // what it reads on the way is no reason to load it again
   });
   $effect(() => {
     untrack(() => (shown.items = [...shown.items, made]));

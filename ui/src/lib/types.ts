@@ -52,6 +52,7 @@ export interface JobList {
   total_capped: boolean;
   partial: boolean;
   next: string | null;
+  looked_back_to: string | null;
 }
 
 export type Counts = Record<Status, number> & {
