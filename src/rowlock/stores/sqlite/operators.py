@@ -96,6 +96,7 @@ def requeue(
             return Changed(row.id, False, STATUS[row.status], holder[0]), {}
         before = _before(conn, row, wanted)
         change = {"payload": None} | before | wanted | {"run_at": run_at, "ready": run_at <= order.now}
+        conn.execute(sql("requeue_first_failure"), {"n": row.n})
         conn.execute(sql("requeue"), change | {"n": row.n, "now": order.now})
         more = {"changed": sorted(wanted)} if wanted else {}
         append_history(conn, [(row.n, order.entry("requeued", Status.PENDING, row.version, **more))])
