@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 
 class _Link:
@@ -12,6 +13,9 @@ class _Link:
 
     frozen = False
     choked = False
+
+    def __init__(self, *writers: asyncio.StreamWriter) -> None:
+        self.writers = writers
 
 
 class Proxy:
@@ -25,6 +29,19 @@ class Proxy:
         self.port = 0
         self.swallow = 0
         self.swallowed = 0
+        self._is_cut = False
+
+    @classmethod
+    def before(cls, url: str) -> Self:
+        """Before the server of this database."""
+        address = urlsplit(url)
+        assert address.hostname is not None
+        assert address.port is not None
+        return cls(address.hostname, address.port)
+
+    def through(self, url: str) -> str:
+        """The same database, by way of this proxy."""
+        return url.replace(f"{self._target[0]}:{self._target[1]}/", f"127.0.0.1:{self.port}/")
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -40,6 +57,16 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def cut(self) -> None:
+        """Every connection breaks, and no other is made until `mend`: as when the server is stopped."""
+        self._is_cut = True
+        for link in self._links:
+            for writer in link.writers:
+                writer.transport.abort()
+
+    def mend(self) -> None:
+        self._is_cut = False
+
     def freeze_newest(self) -> None:
         """As when the other host has lost its power."""
         self._links[-1].frozen = True
@@ -49,6 +76,9 @@ class Proxy:
         self._links[-1].choked = True
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.close()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -58,7 +88,7 @@ class Proxy:
         except OSError:
             writer.close()
             return
-        link = _Link()
+        link = _Link(writer, up_writer)
         self._links.append(link)
         try:
             async with asyncio.TaskGroup() as group:

@@ -2,11 +2,12 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from uuid import UUID, uuid4
+from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
 
-from rowlock.core.ids import IdMaker, check_id
+from rowlock.core.ids import IdMaker, check_id, time_in
 from rowlock.errors import InvalidInput
 
 MS = 1_000_000  # in ns
@@ -84,3 +85,9 @@ def test_check_id_refuses(value: object) -> None:
     with pytest.raises(InvalidInput) as caught:
         check_id(value)
     assert (caught.value.field, caught.value.code) == ("id", "bad_id")
+
+
+def test_an_id_says_when_it_was_made() -> None:
+    made = time_in(IdMaker(lambda: AT, os.urandom).one())
+    assert made == datetime.fromtimestamp(AT // MS / 1000, UTC)
+    assert time_in("ffffffff-ffff-7fff-bfff-ffffffffffff") is None  # no datetime goes that far

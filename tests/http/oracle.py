@@ -116,6 +116,8 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
     refused = 401 if who.kind == "anonymous" else 403
     if access.kind == "probe":
         return 200
+    if access.kind == "page":  # whoever asks
+        return done
     if not who.good:
         return 401
     writes = access.writes if access.writes is not None else route.method != "GET"
@@ -305,7 +307,7 @@ REQUESTS: dict[str, Prepare] = {
     "GET /api/openapi.json": plain("/api/openapi.json"),
     "GET /": plain("/", done=307),
     "GET /_": plain("/_/"),
-    "GET /_/setup": plain("/_/setup", done=307),
+    "GET /_/setup": plain("/_/setup"),
     "GET /_/me": plain("/_/me"),
     "GET /_/{name}": plain("/_/icon.svg"),
 }

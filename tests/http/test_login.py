@@ -507,10 +507,11 @@ async def test_the_link_works_once_and_then_there_is_nothing_there(place: Place)
         assert link
         page = await world.get(ANYONE, "/_/setup")
         assert page.status_code == 200
+        assert (await world.get(ANYONE, "/_/me")).json()["set_up"] is False
         assert "script-src 'self'" in page.headers["content-security-policy"]
         assert (await set_up(world, link.text)).status_code == 200
         is_problem(await set_up(world, link.text, "second@example.com"), 404)
-        assert (await world.get(ANYONE, "/_/setup")).status_code == 307  # to the login
+        assert (await world.get(ANYONE, "/_/me")).json()["set_up"] is True  # by which the page explains a used link
         assert await superusers.first_link(await world.store()) is None
         assert len(await superusers.every(await world.store())) == 1
 

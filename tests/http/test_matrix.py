@@ -325,7 +325,7 @@ def test_a_route_of_an_unknown_scope_is_an_error_at_start_up() -> None:
 
 def test_what_anyone_may_call_is_a_short_list() -> None:
     """Whoever adds to it thinks twice."""
-    public = {signature(route) for route in by_name().values() if route.access.kind in ("probe", "public")}
+    public = {signature(route) for route in by_name().values() if route.access.kind in ("probe", "page", "public")}
     assert public == {
         "GET /healthz", "GET /readyz", "POST /api/auth/login", "POST /api/auth/setup",
         "GET /", "GET /_", "GET /_/setup", "GET /_/me", "GET /_/{name}",

@@ -2,11 +2,14 @@
 
 import gzip
 import re
+import socket
 
 import pytest
 
+from rowlock import Jobs
 from rowlock.http import ui
-from tests.http.harness import ANYONE, World, is_problem
+from tests.http.harness import ANYONE, Place, World, is_problem
+from tests.proxy import Proxy
 
 LARGEST = 150_000  # bytes of everything, as it is sent
 
@@ -28,7 +31,7 @@ async def test_all_its_addresses_are_relative_and_lead_somewhere(sqlite_world: W
         assert (await sqlite_world.get(ANYONE, f"/_/{address[2:]}")).status_code == 200
 
 
-@pytest.mark.parametrize(("asked", "place"), [("/", "_/"), ("/_", "_/"), ("/_/setup", "./")])
+@pytest.mark.parametrize(("asked", "place"), [("/", "_/"), ("/_", "_/")])
 async def test_who_comes_by_another_door_is_led_to_it(sqlite_world: World, asked: str, place: str) -> None:
     answer = await sqlite_world.get(ANYONE, asked)
     assert (answer.status_code, answer.headers["location"]) == (307, place)
@@ -78,3 +81,35 @@ async def test_a_link_from_elsewhere_opens_the_page_and_nothing_more(sqlite_worl
 async def test_nobody_is_an_answer_to_who_looks(sqlite_world: World) -> None:
     assert (await sqlite_world.get(ANYONE, "/_/me")).json()["kind"] == "anonymous"
     assert (await sqlite_world.get("superuser", "/_/me")).json()["kind"] == "superuser"
+
+
+# ── Without the database ──
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["refused", "silent"])
+async def test_its_files_are_there_without_the_database(listens: bool) -> None:
+    """Also if it accepts connections and says nothing, and whatever session a browser brings along."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:
+            server.listen()
+        url = f"postgresql://nobody@127.0.0.1:{server.getsockname()[1]}/none"
+        world = World(Place("postgres", url), Jobs(url))
+        for path in ("/_/", "/_/setup", *(f"/_/{name}" for name in ui._files())):
+            answer = await world.get(ANYONE, path, headers={"cookie": "rowlock_session=rls_x"})
+            assert answer.status_code == 200, path
+        if not listens:
+            assert (await world.get(ANYONE, "/_/me")).status_code == 503
+        await world.jobs.close()
+
+
+async def test_a_page_that_was_switched_off_stays_so_without_the_database(postgres_world: World) -> None:
+    url = postgres_world.place.url
+    async with Proxy.before(url) as proxy, Jobs(proxy.through(url)) as jobs:
+        api = jobs.asgi()
+        await postgres_world.change_settings(http_enabled=False)
+        is_problem(await postgres_world.get(ANYONE, "/_/", api=api), 404, "http_disabled")
+        proxy.cut()
+        api._room.read_at = 0.0  # a while later
+        is_problem(await postgres_world.get(ANYONE, "/_/", api=api), 404, "http_disabled")
+        proxy.mend()

@@ -184,6 +184,25 @@ async def test_a_group_tells_how_many_since_when_and_what(store: Harness) -> Non
     assert by_day.items[0].trend == (*[0] * 29, 2)
 
 
+async def test_a_group_keeps_the_time_of_its_first_failure_after_a_requeue(store: Harness) -> None:
+    oldest = await dead(store, OTHER)
+    await store.advance(3600)
+    newer = await dead(store, OTHER)
+    # The newer one first: what is requeued later may be older.
+    for job in (newer, oldest):
+        assert (await one(store)).first == START
+        assert [done.done for done in await store.store.requeue([job.id], by="ann")] == [True]
+    assert (await look(store)).items == []
+    await store.store.delete([newer.id, oldest.id], by="ann")
+    await store.advance(3600)
+    await dead(store, OTHER, "bills")  # another group
+    again = await dead(store, OTHER)
+    firsts = {group.topic: group.first for group in (await look(store)).items}
+    assert firsts == {"mail": START, "bills": START + timedelta(hours=2)}
+    found = await one(store, fingerprint=fingerprint("mail", OTHER))
+    assert (found.first, found.last, found.count) == (START, again.finished_at, 1)
+
+
 async def test_what_is_older_than_the_trend_counts_but_has_no_part_in_it(store: Harness) -> None:
     await dead(store, OTHER)
     await store.advance(24 * 3600)

@@ -8,6 +8,7 @@ from playwright.async_api import Browser, async_playwright
 from tests.http.conftest import (  # noqa: F401 - the fixtures are ours as well
     http_database,
     place,
+    postgres_world,
     quick_passwords,
     sqlite_place,
     sqlite_world,

@@ -45,7 +45,7 @@ async def test_a_server_that_comes_back_is_found_again(browser: Browser, sqlite_
             await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
             first.call(first.app.stop)
             await asyncio.to_thread(first.stop)
-            await expect(page.get_by_role("status").filter(has_text="Reconnecting")).to_be_visible()
+            await expect(page.get_by_role("status").filter(has_text="No connection")).to_be_visible()
             second = Server(sqlite_world.place.url)
             second._uvicorn.config.port = first.port
             with second.serving():

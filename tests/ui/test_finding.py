@@ -1,5 +1,7 @@
 """Lists of jobs: to find, to page, to choose what is shown, and to come back to it."""
 
+from datetime import datetime, timedelta
+
 import pytest
 from playwright.async_api import expect
 
@@ -159,3 +161,102 @@ async def test_numbers_and_charts_lead_to_jobs(visitor: Visitor, world: World) -
     await page.keyboard.type("letters")
     await page.keyboard.press("Enter")
     await expect(page.locator("tbody tr").filter(has_text="letters")).to_have_count(1)
+
+
+async def test_a_search_goes_on_among_older_jobs(visitor: Visitor, world: World) -> None:
+    needle = await world.enqueue(None, topic="old", payload={"user": {"id": 7}}, delay=3600)
+    other = await world.enqueue(None, topic="old", payload={"user": {"id": 9}}, delay=3600)
+    for _ in range(6):
+        await world.jobs.enqueue_many([{"topic": "new", "payload": {"user": {"id": 1}}, "delay": 3600}] * 1000)
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("jobs?payload=user.id%3D7")
+    await expect(page.get_by_text("No match among the newest jobs")).to_be_visible()
+    await expect(page.get_by_text("Looked at jobs back to ")).to_be_visible()
+    await page.get_by_role("button", name="Search older").click()
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    await expect(page.locator(f"a[href='#/job/{needle}']")).to_be_visible()
+    await expect(page.get_by_text("1 job found. All jobs were looked at.")).to_be_visible()
+    await world.jobs.cancel(needle)  # what was found so is followed as well
+    await expect(page.locator("tbody tr").filter(has_text="cancelled")).to_be_visible()
+    # A few are found, and the search goes on behind them.
+    newest = await world.enqueue(None, topic="old", payload={"user": {"id": 9}}, delay=3600)
+    await visitor.go("jobs?payload=user.id%3D9")
+    await expect(page.get_by_text("1 job found. Looked at jobs back to ")).to_be_visible()
+    await page.get_by_role("button", name="Search older").click()
+    for job_id in (newest, other):
+        await expect(page.locator(f"a[href='#/job/{job_id}']")).to_be_visible()
+    await expect(page.get_by_role("button", name="Search older")).to_have_count(0)
+    # To the end, in vain.
+    await visitor.go("jobs?payload=user.id%3D8")
+    await page.get_by_role("button", name="Search older").click()
+    await expect(page.get_by_text("No job meets this")).to_be_visible()
+    await expect(page.get_by_text("All jobs were looked at.")).to_be_visible()
+
+
+async def test_every_term_can_be_typed_and_the_tabs_count_what_is_left(visitor: Visitor, world: World) -> None:
+    await world.ended(None, "mail", error="ValueError: no", payload={"n": 1})
+    done = await world.ended(None, "mail", payload={"n": 1})
+    await world.enqueue(None, topic="mail", payload={"n": 2}, delay=9999, key="k-1", scope="user", tags=["vip"])
+    await world.enqueue("u-7", topic="bills", payload={"n": 2}, delay=9999)
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("jobs")
+    bar, rows = page.get_by_label("Filter jobs"), page.locator("tbody tr")
+    await expect(rows).to_have_count(5)
+    cases = {
+        "status:failed": 1, "status:pending": 3, "topic:mail": 3, "key:k-1": 1, "scope:user": 1, "tag:vip": 1,
+        "scope_id:u-7": 1, "scopeId:u-7": 1, f"id:{done}": 1, "status:failed topic:mail": 1,
+        'topic:mail error:"ValueError: no"': 1, "STATUS:Completed topic=mail": 1, "payload.n:2 topic:bills": 1,
+    }  # fmt: skip
+    for text, count in cases.items():
+        await bar.fill(text)
+        await page.keyboard.press("Enter")
+        await expect(rows).to_have_count(count)
+        await visitor.go("jobs")
+        await expect(rows).to_have_count(5)
+    await bar.fill("status:fialed")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("There is no status “fialed”")).to_be_visible()
+    await bar.fill("status:failed status:com")
+    await page.get_by_role("option").filter(has_text="completed").click()
+    await expect(rows).to_have_count(2)
+    tabs = page.get_by_role("navigation", name="Status")
+    await expect(tabs.get_by_role("link", name="pending")).to_contain_text("3")  # of all jobs
+    await bar.fill("payload.n:2")
+    await page.keyboard.press("Enter")
+    await expect(tabs.get_by_role("link", name="pending")).to_contain_text("2")
+    await expect(tabs.get_by_role("link", name="failed")).to_contain_text("0")
+    await tabs.get_by_role("link", name="pending").click()
+    await expect(rows).to_have_count(2)
+
+
+async def test_jobs_of_a_time_range(visitor: Visitor, world: World) -> None:
+    old = await world.enqueue(None, topic="times", delay=9999)
+    [before] = await world.place.fetch("SELECT min(created) FROM _jobs")
+    ago = before[0] - (3 * 3600_000_000 if world.place.kind == "sqlite" else timedelta(hours=3))
+    value = ago if world.place.kind == "sqlite" else f"'{ago.isoformat()}'"
+    await world.place.fetch(f"UPDATE _jobs SET created = {value}, stray = true WHERE id = '{old}'")
+    new = await world.enqueue(None, topic="times", delay=9999)
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("jobs?topic=times")
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(2)
+    for choice, count, found in (("Last hour", 1, new), ("Last 24 hours", 2, old), ("Last 15 minutes", 1, new)):
+        await page.locator(".finding .menu > button").click()
+        await page.get_by_role("button", name=choice, exact=True).click()
+        await expect(page.locator(".finding .menu > button")).to_have_text(choice)
+        await expect(rows).to_have_count(count)
+        await expect(page.locator(f"a[href='#/job/{found}']")).to_be_visible()
+    assert await visitor.violations() == []
+    await page.locator(".finding .menu > button").click()
+    await page.get_by_role("button", name="Custom range…").click()
+    await page.get_by_label("Until").fill((datetime.now().astimezone() - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M"))
+    await page.get_by_role("button", name="Show them").click()
+    await expect(rows).to_have_count(1)
+    await expect(page.locator(f"a[href='#/job/{old}']")).to_be_visible()
+    await expect(page.locator(".finding .menu > button")).to_have_text("Custom range")
+    await page.locator(".finding .menu > button").click()
+    await page.get_by_role("button", name="Any time").click()
+    await expect(rows).to_have_count(2)

@@ -6,9 +6,10 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from rowlock.core.job import Job
-from rowlock.stores.base import NewLine, Progress
+from rowlock.core.lifecycle import Failed, Outcome, Released
+from rowlock.stores.base import Edit, NewLine, Progress
 from tests.http.harness import GUEST, Server, World
-from tests.stores.harness import claim_by
+from tests.stores.harness import claim_by, settlement
 from tests.ui.browser import Visitor, visiting
 
 SECRET = "hunter22"
@@ -267,7 +268,7 @@ async def test_what_can_not_be_loaded_again_stays_and_says_how_old_it_is(
     await expect(shown).to_be_visible()
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
     all_but_the_stream = re.compile(r"/api/(?!events)")
-    await page.route(all_but_the_stream, lambda route: route.abort())
+    await page.route(all_but_the_stream, lambda route: route.fulfill(status=500, body='{"code": "internal"}'))
     if screen == "jobs":
         await sqlite_world.enqueue(None, topic="two", delay=3600)
         await page.get_by_role("button", name="1 new").click()
@@ -279,4 +280,24 @@ async def test_what_can_not_be_loaded_again_stays_and_says_how_old_it_is(
     await page.unroute(all_but_the_stream)
     await page.get_by_role("button", name="Try again").click()
     await expect(note).to_have_count(0)
-    sqlite_visitor.complaints.clear()  # that the server was away
+    sqlite_visitor.complaints.clear()  # that the server was in trouble
+
+
+async def test_attempts_are_runs_and_not_claims(visitor: Visitor, world: World) -> None:
+    """A worker that claims ahead and gives the job back has made no attempt."""
+    job_id = await world.enqueue(None, topic="ahead", max_retries=1)
+    store = await world.store()
+    outcomes: list[tuple[Outcome, float | None]] = [(Released(), None), (Failed("no"), 0.5)]
+    for outcome, ran in outcomes * 2:
+        await store.update([job_id], Edit(delay=0.0), by="ann")  # the retry is due now
+        [claimed] = (await store.claim(claim_by("w1", "ahead", limit=1, start=ran is not None))).jobs
+        await store.settle([settlement(claimed, outcome, ran=ran)])
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("jobs?topic=ahead")
+    row = page.locator("tbody tr")
+    await expect(row.filter(has_text="failed")).to_be_visible()
+    await expect(row.locator("td[data-label=tries]")).to_have_text("2")
+    await visitor.go(f"job/{job_id}")
+    await expect(page.get_by_text("after 2 attempts")).to_be_visible()
+    await expect(page.locator(".attempt b")).to_have_text(["Attempt 2", "Attempt 1"])

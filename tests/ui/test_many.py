@@ -132,3 +132,29 @@ async def test_a_bulk_action_is_stopped_and_goes_on(world: World, visitor: Visit
     await expect(page.get_by_text("4 of 4")).to_be_visible()
     statuses = [str(job.status) for job in (await world.jobs.list(Filter(topics=["many"]))).items]
     assert statuses == ["cancelled"] * 4
+
+
+async def test_a_preview_shows_what_is_meant_page_by_page(visitor: Visitor, world: World) -> None:
+    ids = [await world.ended(None, "bills", error="ValueError: no money", payload={"bill": n}) for n in range(12)]
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("failures")
+    await page.get_by_role("row").filter(has_text="no money").get_by_role("button", name="Requeue").click()
+    sample = page.get_by_label("Jobs that are meant")
+    shown = set[str]()
+    for said, count in (("1–5 of 12", 5), ("6–10 of 12", 5), ("11–12 of 12", 2)):
+        await expect(sample.get_by_text(said)).to_be_visible()
+        await expect(sample.locator("li")).to_have_count(count)
+        for row in await sample.locator("li").all():
+            await expect(row).to_contain_text('{"bill":')
+            await expect(row).to_contain_text("ValueError: no money")
+            await expect(row.locator("time")).to_be_visible()
+            shown.add((await row.get_by_role("link").get_attribute("href") or "").removeprefix("#/job/"))
+        if count == 5:
+            await sample.get_by_role("button", name="Next jobs").click()
+    assert shown == set(ids)
+    assert await visitor.violations() == []
+    await sample.get_by_role("button", name="Jobs before").click()
+    await expect(sample.get_by_text("6–10 of 12")).to_be_visible()
+    await page.get_by_role("dialog").get_by_role("button", name="Requeue 12 jobs").click()
+    await visitor.toast("12 jobs requeued")

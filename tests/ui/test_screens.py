@@ -226,9 +226,46 @@ async def test_the_first_superuser_comes_by_the_link(browser: Browser, sqlite_pl
             await page.get_by_label("Password").fill("correct horse battery staple")
             await page.get_by_role("button", name="Create").click()
             await expect(page.get_by_text("No job has been here yet")).to_be_visible()
-            assert "setup" not in page.url
+            assert page.url == f"{server.url}/_/"
             await page.get_by_title("Log out").click()
             await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        async with visiting(browser, server.url) as visitor:  # the same link once more, in another browser
+            page = visitor.page
+            await page.goto(f"{server.url}/_/setup#{link.text}")
+            await expect(page.get_by_text("This link has been used")).to_be_visible()
+            assert page.url == f"{server.url}/_/setup"  # without the secret
+            assert await visitor.violations() == []
+            await page.get_by_label("E-mail address").fill("ann@example.com")
+            await page.get_by_label("Password").fill("correct horse battery staple")
+            await page.get_by_role("button", name="Log in").click()
+            await expect(page.get_by_text("No job has been here yet")).to_be_visible()
+            assert page.url == f"{server.url}/_/"
+            await page.goto(f"{server.url}/_/setup#{link.text}")  # one who is in is led on
+            await expect(page.get_by_text("No job has been here yet")).to_be_visible()
+
+
+async def test_a_link_that_brings_its_account_along_works_again(browser: Browser, sqlite_place: Place) -> None:
+    """The demo's: its password stands nowhere else."""
+    async with Jobs(sqlite_place.url) as jobs:
+        first = link = await superusers.first_link(await jobs._store())
+    assert first is not None
+    with Server.running(sqlite_place.url) as server:
+        for password in ("as-in-the-link", "as-in-the-link", "of-another-demo"):
+            async with visiting(browser, server.url) as visitor:
+                page = visitor.page
+                await page.goto(f"{server.url}/_/")
+                told = "Nobody has an account here yet"
+                await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+                await expect(page.get_by_text(told)).to_have_count(0 if link is None else 1)
+                await page.goto(f"{server.url}/_/setup#{first.text}&email=demo%40example.com&password={password}")
+                if password == "of-another-demo":
+                    await expect(page.get_by_text("This link has been used")).to_be_visible()
+                    assert "password" not in page.url
+                    visitor.complaints.clear()  # that the login was refused
+                else:
+                    await expect(page.get_by_text("No job has been here yet")).to_be_visible()
+                    assert page.url == f"{server.url}/_/"
+                link = None
 
 
 @pytest.mark.proof

@@ -64,6 +64,7 @@ log = logging.getLogger("rowlock.http")
 _PARTS = (jobs, redacting, bulk, streams, series, failures, operators, workers, access, sessions, service, ui)
 ROUTES = [route for part in _PARTS for route in part.ROUTES]
 _FRESH = 1.0  # seconds after which settings that another process has changed apply here
+_PAGE_PATIENCE = 0.5  # seconds that a page's file waits for the settings
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}\Z")
 _PROCESS, _NUMBERS = secrets.token_hex(4), count(1)
 _JSON = "application/json"
@@ -251,6 +252,10 @@ class Api:
             return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters, route))
         self._doorkeeper.check_host(request)
         self._doorkeeper.note_proxy(request)
+        if route.access.kind == "page":
+            passage.origin = self._doorkeeper.check_origin(request)
+            await self._page_enabled()
+            return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters, route))
         await self._enabled()
         passage.origin = self._doorkeeper.check_origin(request)
         call = await self.admit(route, request, parameters, passage)
@@ -288,10 +293,16 @@ class Api:
         self._authorize(self.table.find(call.request.method, call.request.path)[0], call)
 
     async def _enabled(self) -> access_settings.Current:
-        current = await self.current()
-        if not current.settings.http_enabled:
-            raise Problem("http_disabled", "the HTTP API is switched off: rowlock settings set http_enabled=true")
-        return current
+        return _check_enabled(await self.current())
+
+    async def _page_enabled(self) -> None:
+        """While the database is away, the settings that were read last count. The page then says what is wrong."""
+        try:
+            async with asyncio.timeout(_PAGE_PATIENCE):
+                await self._enabled()
+        except (RowlockError, TimeoutError):
+            if self._room.current is not None:
+                _check_enabled(self._room.current)
 
     async def _preflight(self, request: Request, passage: _Passage) -> Response:
         """May a page of another origin call this? By default none may."""
@@ -336,6 +347,12 @@ class Api:
             room.current = None
 
 
+def _check_enabled(current: access_settings.Current) -> access_settings.Current:
+    if not current.settings.http_enabled:
+        raise Problem("http_disabled", "the HTTP API is switched off: rowlock settings set http_enabled=true")
+    return current
+
+
 async def _flow(stream: AsyncGenerator[bytes, None], send: Send, request_id: str) -> None:
     """Part by part, as fast as the reader reads."""
     try:
@@ -374,7 +391,7 @@ def _line(text: str) -> str:
 def _is_allowed(wanted: Access, call: Call) -> bool:
     identity = call.identity
     match wanted.kind:
-        case "probe" | "public":
+        case "probe" | "page" | "public":
             return True
         case "known":
             return identity.kind != "anonymous"

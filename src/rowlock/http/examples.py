@@ -65,6 +65,7 @@ EXAMPLES: dict[str, Any] = {
     "JobBody": _JOB,
     "ListAnswer": {
         "items": [_JOB], "total": 1, "limit": 20, "offset": 0, "total_capped": False, "partial": False, "next": None,
+        "looked_back_to": None,
     },
     "StatsAnswer": {**_STATS, "topics": {"send_mail": _STATS}, "topics_capped": False},
     "UpdateBody": {"priority": "explicit", "delay": 60, "reason": "the customer waits"},

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from rowlock.access import job_tokens, tokens
 from rowlock.core.conditions import Condition, holds, required
@@ -29,7 +29,7 @@ from rowlock.errors import InvalidInput, InvalidState
 from rowlock.http import cursors, shapes
 from rowlock.http.call import Call, columns, denied
 from rowlock.http.problems import Problem
-from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
+from rowlock.http.redacting import check_filter, check_guesses, check_unmarked, job_body, search
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import CANCEL_JOBS, ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
 from rowlock.stores.reading import Filter
@@ -155,6 +155,7 @@ async def list_jobs(call: Call) -> Response:
             total_capped=page.total_capped,
             partial=page.partial,
             next=await call.api.cursors.seal(call, page.next),
+            looked_back_to=page.reached,
         )
     )
 
@@ -215,13 +216,17 @@ def _path(text: str) -> tuple[str, Any]:
 
 async def get_stats(call: Call) -> Response:
     asked: shapes.StatsQuery = call.query
-    return answer(await read_stats(call.api, visible(call), asked.topic))
+    if asked == shapes.StatsQuery(topic=asked.topic[:1]):
+        return answer(await read_stats(call.api, visible(call), asked.topic[0] if asked.topic else None))
+    wanted = asked_filter(asked, visible(call))
+    check_guesses(call, wanted)
+    return answer(await _counted(call.api.jobs, wanted))
 
 
 async def read_stats(api: Api, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
     """Of the jobs that meet the condition."""
     if condition is not True:
-        return await _own_stats(api.jobs, condition, topic)
+        return await _counted(api.jobs, Filter(**_narrowed(condition, {} if topic is None else {"topics": [topic]})))
     stats = await api.counting.stats(None if topic is None else check_topic(topic))
     topics = {name: stats_body(one) for name, one in stats.topics.items()}
     fields = msgspec.structs.asdict(stats_body(stats))
@@ -232,18 +237,17 @@ def stats_body(counts: Any) -> shapes.StatsBody:
     return shapes.StatsBody(**{name: getattr(counts, name) for name in shapes.StatsBody.__struct_fields__})
 
 
-async def _own_stats(jobs: Jobs, condition: Condition, topic: str | None) -> shapes.StatsAnswer:
-    """Of the jobs that one may see, which no counter knows: counted, up to what a list counts."""
-    narrowed = _narrowed(condition, {} if topic is None else {"topics": [topic]})
+async def _counted(jobs: Jobs, wanted: Filter) -> shapes.StatsAnswer:
+    """Of jobs that no counter knows: counted, up to what a list counts."""
     pages = {}
-    for status in Status:
-        limit = _SAMPLE if status is Status.COMPLETED else 1
-        pages[status] = await jobs.list(Filter(statuses=[status], **narrowed), limit=limit)
-    counts = {str(status): page.total for status, page in pages.items()}
+    for status in wanted.statuses or Status:
+        limit = _SAMPLE if status == Status.COMPLETED else 1
+        pages[Status(status)] = await jobs.list(structs.replace(wanted, statuses=[status]), limit=limit)
+    counts = {str(status): pages[status].total if status in pages else 0 for status in Status}
     ended = counts["completed"] + counts["failed"] + counts["expired"]
     took = [
         (job.finished_at - job.started_at).total_seconds() * 1000
-        for job in pages[Status.COMPLETED].items
+        for job in (pages[Status.COMPLETED].items if Status.COMPLETED in pages else ())
         if job.finished_at is not None and job.started_at is not None
     ]
     return shapes.StatsAnswer(
@@ -251,7 +255,7 @@ async def _own_stats(jobs: Jobs, condition: Condition, topic: str | None) -> sha
         success_rate=counts["completed"] / ended if ended else None,
         avg_execution_time=sum(took) / len(took) if took else None,
         oldest_wait=None,
-        capped=tuple(str(status) for status, page in pages.items() if page.total_capped),
+        capped=tuple(str(status) for status, page in pages.items() if page.total_capped or page.partial),
         topics={},
         topics_capped=False,
     )

@@ -109,7 +109,7 @@ def _ref(shape: Any) -> dict[str, Any]:
 
 def _who(access: Access) -> str:
     match access.kind:
-        case "probe" | "public":
+        case "probe" | "page" | "public":
             return "everyone"
         case "known":
             return "whoever is logged in or has a token"

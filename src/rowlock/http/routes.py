@@ -25,12 +25,13 @@ API_VERSION_HEADER = "rowlock-api-version"
 class Access(Struct, frozen=True):
     """Who may call it.
 
-    `probe`: everyone, whatever the settings say. `public`: everyone. `known`: whoever is not anonymous. `enqueue`: the
-    scope enqueue, or whom enqueue_rule lets. `jobs`: the scope, or whom a rule lets that grants it for single jobs, and
-    only for those jobs. `scope`: who has it.
+    `probe`: everyone, whatever the settings say. `page`: everyone, also while the database is away: files that hold no
+    data. `public`: everyone. `known`: whoever is not anonymous. `enqueue`: the scope enqueue, or whom enqueue_rule
+    lets. `jobs`: the scope, or whom a rule lets that grants it for single jobs, and only for those jobs. `scope`: who
+    has it.
     """
 
-    kind: Literal["probe", "public", "known", "enqueue", "jobs", "scope"]
+    kind: Literal["probe", "page", "public", "known", "enqueue", "jobs", "scope"]
     scope: str = ""
     bounded: bool = False  # a token that is for some topics may as well: the handler sees to that
     writes: bool | None = None  # None: every method but GET does
@@ -42,6 +43,7 @@ class Access(Struct, frozen=True):
 
 
 PROBE = Access("probe")
+PAGE = Access("page")
 PUBLIC = Access("public")
 KNOWN = Access("known", bounded=True)
 ENQUEUE = Access("enqueue", bounded=True)

@@ -187,8 +187,8 @@ class LiveQuery(JobFilter, frozen=True, kw_only=True):
     seconds: Annotated[float, _said(minimum=0, maximum=86_400)] | None = None
 
 
-class StatsQuery(Asked, frozen=True, kw_only=True):
-    topic: Topic | None = None
+class StatsQuery(JobFilter, frozen=True, kw_only=True):
+    """One topic, or none, has counters. What else is asked for is counted, up to 10,000 of each status."""
 
 
 class SeriesQuery(Asked, frozen=True, kw_only=True):
@@ -324,8 +324,9 @@ class BatchAnswer(Struct, kw_only=True):
 
 class ListAnswer(Struct, kw_only=True):
     """Newest first. `next` is the cursor of the next page; null: nothing older is left. `partial`: the search ended at
-    its bound before the page was full, so that there may be older jobs or none; `next` goes on with it. `total`: how
-    many jobs meet the filter; `total_capped`: at least so many."""
+    its bound before the page was full, so that there may be older jobs or none; `next` goes on with it, and jobs that
+    were created before `looked_back_to` were not looked at. `total`: how many jobs meet the filter; `total_capped`: at
+    least so many."""
 
     items: list[JobBody]
     total: int
@@ -334,6 +335,7 @@ class ListAnswer(Struct, kw_only=True):
     total_capped: bool
     partial: bool
     next: str | None
+    looked_back_to: Time | None
 
 
 class StatsBody(Struct, kw_only=True):
@@ -562,12 +564,15 @@ class SetupBody(Asked, frozen=True, kw_only=True):
 
 
 class MeBody(Struct, kw_only=True):
+    """`set_up`: the first superuser exists. Only the page is told, and only while nobody is logged in."""
+
     kind: str
     id: str
     name: str
     scopes: list[str]
     topics: tuple[str, ...] | None
     read_only: bool
+    set_up: bool | UnsetType = UNSET
 
 
 class TokenCreateBody(Asked, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from rowlock.http import shapes
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem
 from rowlock.http.response import Response, answer
-from rowlock.http.routes import PUBLIC, Route
+from rowlock.http.routes import PAGE, PUBLIC, Route
 from rowlock.http.sessions import me_body
 
 _POLICY = "; ".join(
@@ -91,15 +91,17 @@ async def get_page(call: Call) -> Response:
 
 
 async def get_setup_page(call: Call) -> Response:
-    """The form behind the one-time link. The secret is in the URL's fragment, which browsers keep to themselves."""
-    if await superusers.is_set_up(await call.store()):
-        return _moved("./")
+    """The form behind the one-time link. The secret is in the URL's fragment, which browsers keep to themselves. A
+    used link opens it as well: the page then says so."""
     return _answer(call, "index.html", "no-cache")
 
 
 async def get_me(call: Call) -> Response:
-    """Who looks at the page? Nobody is an answer: then it shows the login."""
-    return answer(me_body(call.identity))
+    """Who looks at the page? Nobody is an answer: then it shows the login, or says how to make the first account."""
+    body = me_body(call.identity)
+    if call.identity.kind == "anonymous":
+        body.set_up = await superusers.is_set_up(await call.store())
+    return answer(body)
 
 
 async def get_file(call: Call) -> Response:
@@ -109,13 +111,13 @@ async def get_file(call: Call) -> Response:
 
 ROUTES = [
     Route(
-        method="GET", path="/", access=PUBLIC, handler=get_root, summary="To the admin page", status=307, media="",
+        method="GET", path="/", access=PAGE, handler=get_root, summary="To the admin page", status=307, media="",
     ),
     Route(
-        method="GET", path="/_", access=PUBLIC, handler=get_page, summary="The admin page", media="text/html",
+        method="GET", path="/_", access=PAGE, handler=get_page, summary="The admin page", media="text/html",
     ),
     Route(
-        method="GET", path="/_/setup", access=PUBLIC, handler=get_setup_page, media="text/html",
+        method="GET", path="/_/setup", access=PAGE, handler=get_setup_page, media="text/html",
         summary="The page behind the one-time link",
     ),
     Route(
@@ -123,7 +125,7 @@ ROUTES = [
         answers=(shapes.MeBody,),
     ),
     Route(
-        method="GET", path="/_/{name}", access=PUBLIC, handler=get_file, summary="Its scripts and styles",
+        method="GET", path="/_/{name}", access=PAGE, handler=get_file, summary="Its scripts and styles",
         media="text/javascript", errors=(404,),
     ),
 ]  # fmt: skip

@@ -57,7 +57,8 @@ class FailureQuery(Struct, frozen=True, kw_only=True):
 
 class Failure(Struct, frozen=True, kw_only=True):
     """Dead letters of one topic that failed alike. `type`, `frame` and `title` are those of the newest, whose id is
-    `sample`. `first` and `last`: when they ended. `trend`: how many in each hour or day, the last one is under way."""
+    `sample`. `first` and `last`: when they ended; `first` also counts those that were requeued since.
+    `trend`: how many in each hour or day, the last one is under way."""
 
     fingerprint: str
     topic: str

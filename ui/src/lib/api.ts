@@ -1,5 +1,6 @@
 // The one way to the API. Addresses are relative to the page, so the prefix never matters.
 
+import { connection } from "./connection.svelte";
 import { parseAnswer, stringify, type Json } from "./json";
 
 export const API = "../api/";
@@ -56,11 +57,16 @@ export async function call<T>(method: string, path: string, { query, raw, body, 
     });
   } catch (error) {
     if (signal?.aborted) throw error;
+    connection.fails("server");
     throw new ApiError(0, "unreachable", "The server can't be reached.");
   }
   const text = await answer.text();
-  if (answer.ok) return (text ? parseAnswer(text) : undefined) as T;
+  if (answer.ok) {
+    connection.works();
+    return (text ? parseAnswer(text) : undefined) as T;
+  }
   const told = readProblem(answer, text);
+  connection.judge(told.status, told.code);
   if (answer.status === 401 && told.code !== "wrong_login") signedOut();
   throw told;
 }

@@ -1,10 +1,11 @@
 // A job's history, by runs.
 
 import { between } from "./format";
-import type { JobEvent, LogLine } from "./types";
+import type { JobEvent, LiveJob, LogLine } from "./types";
 
 export interface Attempt {
   version: number;
+  number: number; // among the runs: a claim that was given back before its start is none
   worker: string | null;
   claimed: string;
   started: string | null;
@@ -16,9 +17,16 @@ export interface Attempt {
 
 const ENDS = ["completed", "failed", "retried", "snoozed", "released", "rescued", "cancelled", "expired", "cancel_timed_out"];
 
+const UNSTARTED = ["released", "rescued", "cancelled", "cancel_timed_out"]; // without a start, nothing has run
+
 function fromMicros(at: number): string {
   const whole = Math.floor(at / 1_000_000);
   return `${new Date(whole * 1000).toISOString().slice(0, 19)}.${String(at - whole * 1_000_000).padStart(6, "0")}Z`;
+}
+
+/** How many runs are charged to a job, and the current one. Its version counts claims, also those without a run. */
+export function tries({ version, retries, status, started_at: started }: LiveJob): number {
+  return Math.min(version, retries + (started && status !== "pending" ? 1 : 0));
 }
 
 /** Newest first. */
@@ -27,7 +35,7 @@ export function attempts(events: JobEvent[], logs: LogLine[]): Attempt[] {
   for (const { event, version, at, by, data } of events) {
     if (event === "claimed") {
       const started = typeof data["started_at"] === "number" ? fromMicros(data["started_at"]) : null;
-      found.set(version, { version, worker: by, claimed: at, started, ended: null, outcome: "running", error: null, logs: logs.filter((line) => line.version === version) });
+      found.set(version, { version, number: 0, worker: by, claimed: at, started, ended: null, outcome: "running", error: null, logs: logs.filter((line) => line.version === version) });
     } else if (ENDS.includes(event)) {
       const attempt = found.get(version);
       if (attempt && !attempt.ended) {
@@ -37,7 +45,9 @@ export function attempts(events: JobEvent[], logs: LogLine[]): Attempt[] {
       }
     }
   }
-  return [...found.values()].reverse();
+  const runs = [...found.values()].filter((run) => run.started || run.logs.length || !UNSTARTED.includes(run.outcome));
+  runs.forEach((run, n) => (run.number = n + 1));
+  return runs.reverse();
 }
 
 export interface Piece {
@@ -55,7 +65,7 @@ export function strip(created: string, runs: Attempt[], until: string): Piece[] 
     pieces.push({ kind: "waited", tone: "", seconds: between(at, run.started ?? run.claimed) ?? 0, title: "waited" });
     at = run.ended ?? until;
     const tone = run.outcome === "completed" ? "ok" : ["failed", "retried", "rescued", "expired"].includes(run.outcome) ? "bad" : "";
-    pieces.push({ kind: "ran", tone, seconds: between(run.started ?? run.claimed, at) ?? 0, title: `run ${run.version}: ${run.outcome}` });
+    pieces.push({ kind: "ran", tone, seconds: between(run.started ?? run.claimed, at) ?? 0, title: `attempt ${run.number}: ${run.outcome}` });
   }
   return pieces.filter((piece) => piece.seconds > 0);
 }

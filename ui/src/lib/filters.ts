@@ -4,7 +4,7 @@ import type { Query } from "./api";
 import { headline } from "./format";
 import type { Json } from "./json";
 import type { Parameters } from "./router.svelte";
-import type { Job } from "./types";
+import { STATUSES, type Job, type Status } from "./types";
 
 export interface Field {
   name: string; // in the URL and in the API
@@ -14,6 +14,7 @@ export interface Field {
 }
 
 export const FIELDS: Field[] = [
+  { name: "status", label: "status", hint: "how the job stands", many: true },
   { name: "topic", label: "topic", hint: "what kind of work", many: true },
   { name: "payload", label: "payload", hint: "payload.user.id:7, a path and its value", many: true },
   { name: "error", label: "error", hint: "a part of the last error", many: false },
@@ -29,20 +30,35 @@ export const FIELDS: Field[] = [
   { name: "finished_until", label: "finished before", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
 ];
 
+export const RANGES = { created: ["created_from", "created_until"], finished: ["finished_from", "finished_until"] } as const;
+/** Ages that are chosen with one click. */
+export const PRESETS: Record<string, string> = { "15m": "15 minutes", "1h": "hour", "24h": "24 hours", "7d": "7 days" };
+
 export interface Chip {
   field: Field;
   value: string;
 }
 
+/** All that is filtered by, but what another part of the screen shows: a tab, or the time range. */
 export function chips(query: URLSearchParams): Chip[] {
-  return FIELDS.flatMap((field) => query.getAll(field.name).map((value) => ({ field, value })));
+  return FIELDS.flatMap((field) => {
+    const values = query.getAll(field.name);
+    if (field.name === "status" && values.length === 1) return [];
+    if (field.name === RANGES.created[0] && values[0]! in PRESETS && !query.has(RANGES.created[1])) return [];
+    return values.map((value) => ({ field, value }));
+  });
 }
+
+/** Is anything asked for beside the status? */
+export const isFiltered = (query: URLSearchParams): boolean => FIELDS.some(({ name }) => name !== "status" && query.has(name));
+/** Something that no index knows, so that only some thousand jobs are looked at at once. */
+export const isSearch = (query: URLSearchParams): boolean => ["payload", "error", "tag"].some((name) => query.has(name));
 
 export const spoken = ({ field, value }: Chip): string => (isTime(field) && AGO.test(value) ? `${value} ago` : value);
 
-/** What goes to the API; `status` is the tab. */
+/** What goes to the API. */
 export function filterQuery(query: URLSearchParams): Query {
-  const found: Query = { status: query.getAll("status") };
+  const found: Query = {};
   for (const { name, many } of FIELDS) found[name] = many ? query.getAll(name) : (query.get(name) ?? undefined);
   for (const { name } of FIELDS.filter(isTime)) if (found[name]) found[name] = moment(found[name] as string);
   return found;
@@ -62,16 +78,36 @@ const SECONDS: Record<string, number> = { s: 1, m: 60, h: 3600, d: 86_400 };
 
 export const isId = (text: string): boolean => UUID.test(text.trim());
 
-/** What was typed, as a change of the URL; null: it makes no sense yet. */
-export function typed(text: string, query: URLSearchParams): Parameters | null {
-  const said = text.trim();
-  if (!said) return null;
-  const found = /^([a-z _A-Z]+?)(?:\.([^:=]+))?\s*[:=]\s*(.+)$/s.exec(said);
-  const field = found && FIELDS.find(({ label, name }) => [label, name].includes(found[1]!.trim()));
-  if (!found || !field) return { error: said };
-  let value = unquoted(found[3]!.trim());
-  if (field.name === "payload") value = found[2] ? `${found[2]}=${value}` : value;
-  return { [field.name]: field.many ? [...query.getAll(field.name), value] : value };
+const plain = (name: string): string => name.toLowerCase().replace(/[\s_]/g, "");
+const LABELS = FIELDS.flatMap(({ label, name }) => [label, name, name.replaceAll("_", "")]);
+const TERM = new RegExp(`(?:^|\\s)(?=(?:${LABELS.join("|")})(?:\\.[^\\s:=]+)?\\s*[:=])`, "gi");
+
+/** "status:failed topic:mail" has two terms. What stands in quotes is not taken apart. */
+export function terms(text: string): string[] {
+  const masked = text.replace(/"[^"]*"/g, (quoted) => "\u0001".repeat(quoted.length));
+  const begins = [...new Set([0, ...[...masked.matchAll(TERM)].map((found) => found.index)])];
+  return begins.map((from, n) => text.slice(from, begins[n + 1])).filter((term) => term.trim());
+}
+
+/** What was typed, as a change of the URL; or what is wrong with it. */
+export function typed(text: string, query: URLSearchParams): Parameters | string {
+  const after = new URLSearchParams(query);
+  const changed = new Set<string>();
+  for (const term of terms(text)) {
+    const found = /^([a-z _]+?)(?:\.([^:=]+))?\s*[:=]\s*(.+)$/is.exec(term.trim());
+    const field = found && FIELDS.find(({ label, name }) => [label, name].some((one) => plain(one) === plain(found[1]!)));
+    const { name, many } = field ?? { name: "error", many: false };
+    let value = unquoted((field ? found[3]! : term).trim());
+    if (name === "payload" && found?.[2]) value = `${found[2]}=${value}`;
+    if (name === "status") {
+      value = value.toLowerCase().replaceAll(" ", "_");
+      if (!STATUSES.includes(value as Status)) return `There is no status “${value}”. These are: ${STATUSES.join(", ")}.`;
+    }
+    if (!many) after.delete(name);
+    if (!after.getAll(name).includes(value)) after.append(name, value);
+    changed.add(name);
+  }
+  return Object.fromEntries([...changed].map((name) => [name, after.getAll(name)]));
 }
 
 function unquoted(text: string): string {
@@ -91,6 +127,7 @@ function moment(text: string): string {
 /** What jobs on the screen have, for suggestions. */
 export function known(jobs: Job[]): Record<string, string[]> {
   const found: Record<string, string[]> = {
+    status: [...STATUSES],
     error: jobs.flatMap((job) => (job.last_error ? [headline(job.last_error).slice(0, 120)] : [])),
     tag: jobs.flatMap((job) => job.tags),
     key: jobs.flatMap((job) => job.key ?? []),

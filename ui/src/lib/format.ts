@@ -16,7 +16,7 @@ export function span(seconds: number | null): string {
   const s = Math.max(seconds, 0);
   if (s === 0) return "0 s";
   if (s < 1) return s < 0.001 ? `${(s * 1000).toFixed(2)} ms` : `${Math.round(s * 1000)} ms`;
-  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 10 && !Number.isInteger(s)) return `${s.toFixed(1)} s`;
   const units: [number, string][] = [[86_400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
   let left = Math.round(s);
   const words: string[] = [];
@@ -55,6 +55,17 @@ const pad = (n: number, digits = 2): string => String(n).padStart(digits, "0");
 export function local(at: string): string {
   const d = new Date(at);
   return `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())} ${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
+}
+
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
+/** 23:41 if it is of today, 14 Nov 23:41 if it is of this year, 14 Nov 2025 23:41. */
+export function minute(at: number, now: number): string {
+  const [then, today] = [new Date(at), new Date(now)];
+  const time = `${pad(then.getHours())}:${pad(then.getMinutes())}`;
+  if (then.toDateString() === today.toDateString()) return time;
+  const year = then.getFullYear() === today.getFullYear() ? "" : ` ${then.getFullYear()}`;
+  return `${DAY.format(then)}${year} ${time}`;
 }
 
 export const utc = (at: string): string => `${new Date(at).toISOString().slice(0, 19).replace("T", " ")}Z`;

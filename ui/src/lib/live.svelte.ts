@@ -1,6 +1,7 @@
 // What happens, as it happens: one stream per page, for what its screen shows. Without streams it asks every few seconds.
 
 import { address, type Query } from "./api";
+import { connection } from "./connection.svelte";
 import { session } from "./session.svelte";
 import type { Counts, LiveJob, Stats } from "./types";
 
@@ -33,6 +34,10 @@ class Live {
       if (this.query === null || this.paused) return;
       if (document.hidden) this.close();
       else this.open();
+    });
+    connection.back(() => {
+      this.failures = 0;
+      if (!this.paused && !document.hidden) this.open();
     });
   }
 
@@ -81,6 +86,7 @@ class Live {
   }
 
   private count(data: string): void {
+    connection.works();
     const told = JSON.parse(data) as Stats;
     const { topic } = this.query ?? {};
     if (Array.isArray(topic) && topic.length === 1) this.counts = told;
@@ -88,6 +94,7 @@ class Live {
   }
 
   private tell(data: string): void {
+    connection.works();
     this.behind = null;
     this.heard(JSON.parse(data) as Told);
   }

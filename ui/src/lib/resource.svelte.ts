@@ -2,6 +2,7 @@
 
 import { onDestroy, untrack } from "svelte";
 import { ApiError } from "./api";
+import { connection } from "./connection.svelte";
 import { live } from "./live.svelte";
 
 const AGAIN = 5; // seconds until what could not be loaded is tried again
@@ -62,13 +63,14 @@ class Shown {
   items = $state.raw<Resource<unknown>[]>([]);
 }
 export const shown = new Shown();
+connection.back(() => shown.items.forEach((one) => void one.reload()));
 
 /** `key`: when it changes, what was loaded is of something else. `every`: seconds; 0: only when it is asked to. */
 export function resource<T>(load: (signal: AbortSignal) => Promise<T>, { key = () => "", every = 0 }: { key?: () => string; every?: number } = {}): Resource<T> {
   const made = new Resource(load, every);
   $effect(() => {
     key();
-    void made.reload(true);
+    untrack(() => void made.reload(true)); // what it reads on the way is no reason to load it again
   });
   $effect(() => {
     untrack(() => (shown.items = [...shown.items, made]));

@@ -1,22 +1,30 @@
 // Who is logged in.
 
 import { get, onSignedOut, post } from "./api";
+import { connection } from "./connection.svelte";
 import type { Me } from "./types";
 
 class Session {
   state = $state<"unknown" | "out" | "in" | "unreachable">("unknown");
   me = $state.raw<Me | null>(null);
+  isSetUp = $state(true); // there is a first superuser
+  problem = $state.raw<unknown>(null); // that keeps us from knowing who it is
 
   constructor() {
     onSignedOut(() => this.leave());
+    connection.back(() => {
+      if (this.state === "unreachable") void this.look();
+    });
   }
 
   async look(): Promise<void> {
     try {
       const me = await get<Me>("../_/me");
+      this.isSetUp = me.set_up ?? true;
       if (me.kind === "anonymous") this.leave();
       else this.enter(me);
-    } catch {
+    } catch (error) {
+      this.problem = error;
       this.state = "unreachable";
     }
   }

@@ -52,6 +52,7 @@ export interface JobList {
   total_capped: boolean;
   partial: boolean;
   next: string | null;
+  looked_back_to: string | null;
 }
 
 export type Counts = Record<Status, number> & {
@@ -217,4 +218,5 @@ export interface Me {
   name: string;
   scopes: string[];
   read_only: boolean;
+  set_up?: boolean; // while nobody is logged in
 }

@@ -105,6 +105,7 @@ def requeue(
         before = _before(conn, row, wanted)
         run_at = wanted.get("run_at", row.run_at if undo else order.now)
         change = {"payload": None} | before | wanted | {"run_at": run_at, "ready": run_at <= order.now}
+        conn.execute(sql("requeue_first_failure"), {"n": row.n})
         conn.execute(sql("requeue"), change | {"n": row.n, "now": order.now, "undo": undo})
         more = {"changed": sorted(wanted)} if wanted else {}
         append_history(conn, [(row.n, order.entry("requeued", Status.PENDING, row.version, **more))])

@@ -21,7 +21,7 @@ grouped AS MATERIALIZED (
     ORDER BY n DESC, last DESC, fingerprint
     LIMIT $4::int
 )
-SELECT g.fingerprint, g.topic, g.n, g.first, g.last, newest.id::text AS sample, newest.error, g.parts, g.counts,
+SELECT g.fingerprint, g.topic, g.n, least(g.first, f.at) AS first, g.last, newest.id::text AS sample, newest.error, g.parts, g.counts,
        (SELECT coalesce(sum(n), 0)::int FROM counted) AS looked_at,
        (SELECT count(*)::int FROM (
             SELECT 1 FROM {schema}._jobs u WHERE u.fingerprint IS NULL AND u.status IN ('failed', 'expired')
@@ -29,6 +29,7 @@ SELECT g.fingerprint, g.topic, g.n, g.first, g.last, newest.id::text AS sample, 
             LIMIT $1::int) u) AS ungrouped
 FROM (SELECT) AS always
 LEFT JOIN grouped g ON true
+LEFT JOIN {schema}._jobs_first_failures f ON f.fingerprint = g.fingerprint
 LEFT JOIN LATERAL (
     SELECT j.id, {error} AS error FROM {schema}._jobs j
     WHERE j.fingerprint IS NOT NULL AND j.finished_at IS NOT NULL AND j.finished_at = g.last

@@ -43,6 +43,17 @@ counted AS (
            -count(*) FILTER (WHERE was = 'cancelled')
     FROM changed GROUP BY topic
 ),
+-- This sees the jobs as they were before. In order, and only what is new: others may requeue jobs of the same groups.
+seen AS (
+    INSERT INTO {schema}._jobs_first_failures AS f (fingerprint, at)
+    SELECT k.fingerprint, min(k.finished_at) FROM {schema}._jobs k
+    WHERE k.id = ANY (ARRAY(SELECT id FROM changed)) AND k.fingerprint IS NOT NULL AND k.finished_at IS NOT NULL
+    GROUP BY k.fingerprint
+    HAVING NOT EXISTS (SELECT FROM {schema}._jobs_first_failures o
+                       WHERE o.fingerprint = k.fingerprint AND o.at <= min(k.finished_at))
+    ORDER BY k.fingerprint
+    ON CONFLICT (fingerprint) DO UPDATE SET at = least(f.at, excluded.at)
+),
 audited AS (
     INSERT INTO {schema}._jobs_audit (at, by, action, job_id, topic, reason, data)
     SELECT updated, $2::text, 'requeue', id, topic, $3::text, CASE WHEN $12::text[] <> '{}' THEN json_build_object(

@@ -25,11 +25,12 @@ newest AS MATERIALIZED (
           AND j.fingerprint = g.fingerprint) AS id
     FROM grouped g
 )
-SELECT g.fingerprint, g.topic, g.n, g.first, g.last, newest.id,
+SELECT g.fingerprint, g.topic, g.n, min(g.first, coalesce(f.at, g.first)), g.last, newest.id,
        (SELECT {error} FROM _jobs j WHERE j.id = newest.id), g.parts,
        (SELECT coalesce(sum(n), 0) FROM counted),
        (SELECT count(*) FROM (SELECT 1 FROM _jobs INDEXED BY _jobs_ungrouped
             WHERE fingerprint IS NULL AND (status = 'failed' OR status = 'expired')
               AND (:topics IS NULL OR topic IN (SELECT value FROM json_each(:topics))) LIMIT :bound))
 FROM (SELECT 1) LEFT JOIN grouped g ON 1 LEFT JOIN newest ON newest.fingerprint = g.fingerprint
+LEFT JOIN _jobs_first_failures f ON f.fingerprint = g.fingerprint
 ORDER BY g.n DESC, g.last DESC, g.fingerprint
