@@ -626,9 +626,11 @@ class ExplainAnswer(Struct, kw_only=True):
 
 
 class AuditQuery(Asked, frozen=True, kw_only=True):
-    """`bulk`: what this bulk action did to each of its jobs. Without it, that is left out."""
+    """`bulk`: what this bulk action did to each of its jobs. Without it, that is left out. `search`: a text that stands
+    in any part of an entry, as it is shown; A-Z and a-z are the same."""
 
     bulk: str | None = None
+    search: Text | None = None
     before: Annotated[int, _said(minimum=0)] | None = None
     limit: Annotated[int, _said(minimum=1, maximum=200)] = 50
 
@@ -646,8 +648,11 @@ class AuditBody(Struct, kw_only=True):
 
 
 class AuditAnswer(Struct, kw_only=True):
+    """`looked_back_to`: a search has ended there, and goes on with `next`."""
+
     items: list[AuditBody]
     next: int | None
+    looked_back_to: Time | None
 
 
 # ── The worker protocol ──
