@@ -1,12 +1,20 @@
 """The demo: lines in a pipe, a picture on a terminal, a summary and exit code 0 in any case."""
 
+import asyncio
 import os
 import pty
 import re
 import signal
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import pytest
+
+from rowlock import Jobs
+from rowlock.cli.demo_past import make_up
 
 DEMO = [sys.executable, "-m", "rowlock", "demo"]
 PAGE = re.compile(r"Open the page: http://127\.0\.0\.1:\d+/_/setup#rlo_\S+&email=\S+&password=\S+$")
@@ -77,3 +85,22 @@ def test_another_database_is_kept(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     stats = [sys.executable, "-m", "rowlock", "stats", "--url", url]
     assert "mail.send" in subprocess.run(stats, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.parametrize("second", [0, 1, 37, 59])
+async def test_the_past_that_is_made_up_leads_up_to_now(tmp_path: Path, second: int) -> None:
+    """Its charts go on where the demo begins, also in the middle of a minute."""
+    async with Jobs(f"sqlite:///{tmp_path}/past.db") as jobs:
+        now = int(time.time() - 600) // 60 * 60 + second
+        await asyncio.to_thread(make_up, tmp_path / "past.db", float(now))
+        until = datetime.fromtimestamp(now, UTC)
+        found = await jobs.series(since=until - timedelta(hours=1), until=until, step=60)
+    full = [point for point in found.points if point.at <= until - timedelta(minutes=1)]
+    for name in ("enqueued", "completed", "failed", "retried"):
+        usual = sum(getattr(point, name) for point in full) / len(full)
+        for point in found.points:
+            lasted = min(60.0, max(1.0, (until - point.at).total_seconds()))
+            if lasted >= 30:
+                assert 0.5 < getattr(point, name) / usual * 60 / lasted < 1.7, (name, point.at)
+    enqueued = sum(point.enqueued for point in full) / len(full)
+    assert enqueued == pytest.approx(441, rel=0.1)  # as many as the demo's customers enqueue in a minute

@@ -66,3 +66,40 @@ async def test_a_search_says_how_far_back_it_has_looked(world: World) -> None:
     assert [item["id"] for item in second["items"]] == [needle]
     assert (second["next"], second["looked_back_to"]) == (None, None)
     assert (await world.get("superuser", "/api/jobs?limit=1")).json()["looked_back_to"] is None  # all is known
+
+
+async def test_the_audit_is_searched_in_what_it_shows(world: World) -> None:
+    ids = [await world.enqueue(None, topic="bills", delay=3600) for _ in range(3)]
+    for n, job_id in enumerate(ids):
+        await world.jobs.cancel(job_id, by=f"ann-{n}@example.com", reason="The Bank is away")
+    for query, count in (("bank", 3), ("ann-1", 1), (ids[0], 1), ("CANCEL", 3), ("bills", 3), ("nobody-was-it", 0)):
+        found = (await world.get("superuser", f"/api/audit?search={query}")).json()
+        assert (len(found["items"]), found["next"]) == (count, None), query
+    first = (await world.get("superuser", "/api/audit?search=bank&limit=2")).json()
+    rest = (await world.get("superuser", f"/api/audit?search=bank&limit=2&before={first['next']}")).json()
+    assert [len(page["items"]) for page in (first, rest)] == [2, 1]
+    assert first["looked_back_to"] == first["items"][-1]["at"]
+
+
+async def test_a_search_of_the_audit_is_bounded_and_goes_on(sqlite_world: World) -> None:
+    world = sqlite_world
+    await world.jobs.cancel(await world.enqueue(None, topic="oldest", delay=3600), by="ann")
+    await world.place.fetch(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 2500) "
+        "INSERT INTO _jobs_audit (at, \"by\", action, data) SELECT 1, 'test', 'noise', '{}' FROM n"
+    )
+    first = (await world.get("superuser", "/api/audit?search=oldest")).json()
+    assert first["items"] == []
+    assert first["looked_back_to"] is not None
+    second = (await world.get("superuser", f"/api/audit?search=oldest&before={first['next']}")).json()
+    assert [one["topic"] for one in second["items"]] == ["oldest"]
+
+
+async def test_what_is_hidden_is_not_found_in_the_audit(world: World) -> None:
+    await world.change_settings(redact=["payload.password"])
+    job_id = await world.enqueue(None, topic="bills", payload={"password": "hunter22"}, delay=3600)
+    answer = await world.call("superuser", "PATCH", f"/api/jobs/{job_id}", {"payload": {"password": "hunter23"}})
+    assert answer.status_code == 200, answer.text
+    for guess, count in (("hunter", 0), ("redacted", 1)):
+        found = (await world.get("superuser", f"/api/audit?search={guess}")).json()["items"]
+        assert len([one for one in found if one["job_id"] == job_id]) == count, guess

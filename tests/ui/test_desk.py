@@ -1,12 +1,15 @@
 """Topics, workers, failures, new jobs, who may do what: every action of the screens that are not lists of jobs."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.async_api import Browser, expect
 
+from rowlock.access import settings as access_settings
+from rowlock.stores.base import Progress
 from rowlock.stores.reading import Filter
+from rowlock.stores.sqlite.rows import micros
 from tests.http.harness import BOSS, GUEST, Server, World
 from tests.stores.harness import claim_by, info
 from tests.ui.browser import Visitor, visiting
@@ -201,3 +204,92 @@ async def test_a_wrong_password_is_told_with_the_request(sqlite_visitor: Visitor
     await sqlite_visitor.log_in()
     await page.get_by_title("Log out").click()
     await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+
+
+async def test_groups_of_failures_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    for n, topic in enumerate(("bills", "bills", "letters")):
+        await sqlite_world.ended(None, topic, error="ValueError: no", payload={"n": n})
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go("failures")
+    await expect(page.locator("tbody tr")).to_have_count(2)
+    await page.keyboard.press("j")
+    await page.keyboard.press("j")
+    await expect(page.locator("tbody tr.current")).to_contain_text("letters")
+    await page.keyboard.press("k")
+    await page.keyboard.press("r")
+    await expect(page.get_by_role("dialog")).to_contain_text("2 jobs will be requeued")
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    await expect(page.locator("tbody tr").filter(has_text="bills")).to_have_count(2)
+
+
+async def test_the_audit_is_searched_and_says_what_was_changed(visitor: Visitor, world: World) -> None:
+    for n in range(3):
+        await world.jobs.cancel(await world.enqueue(None, topic=f"bills.{n}", delay=3600), by="ann", reason="no money")
+    await world.change_settings(worker_pool_size=7, poll_interval=2.0, reason="a quiet night")
+    page = visitor.page
+    await visitor.log_in()
+    await visitor.go("audit")
+    entry = page.locator("tbody tr").filter(has_text="a quiet night")
+    await expect(entry).to_contain_text("worker pool size: – → 7")
+    await expect(entry).to_contain_text("poll interval: – → 2")
+    field = page.get_by_label("Search the audit")
+    await field.fill("BILLS.1")
+    await page.get_by_role("button", name="Search", exact=True).click()
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    assert "search=BILLS.1" in page.url
+    await field.fill("money")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("tbody tr")).to_have_count(3)
+    await field.fill("nothing like it")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("stands in no entry")).to_be_visible()
+    await page.get_by_role("button", name="All entries").click()
+    await expect(entry).to_be_visible()
+    assert await visitor.violations() == []
+
+
+async def test_switching_off_the_api_is_asked_for_by_our_own_dialog(
+    sqlite_visitor: Visitor, sqlite_world: World
+) -> None:
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go("settings")
+    await page.get_by_label("The HTTP API and this page are on").uncheck()
+    await page.get_by_role("button", name="Save", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("Only the command line switches it on again")
+    await dialog.get_by_role("button", name="Back").click()
+    assert (await access_settings.load(await sqlite_world.store())).settings.http_enabled
+    await page.get_by_role("button", name="Save", exact=True).click()
+    await dialog.get_by_role("button", name="Switch it off").click()
+    await sqlite_visitor.toast("Saved")
+    assert not (await access_settings.load(await sqlite_world.store())).settings.http_enabled
+    sqlite_visitor.complaints.clear()  # that nothing is there any more
+
+
+async def test_numbers_are_rounded_once_and_fit(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    """In the list, on the job's screen, and in what the server says about it."""
+    job_id = await sqlite_world.enqueue(None, topic="slow")
+    store = await sqlite_world.store()
+    [claimed] = (await store.claim(claim_by("w1", "slow"))).jobs
+    await store.progress([Progress(job_id, claimed.version, 80 / 3, "reading", None, ())])
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go(f"job/{job_id}")
+    await expect(page.get_by_text("27 %")).to_have_count(1)
+    await expect(page.locator("main")).not_to_contain_text("26.6")
+    why = await sqlite_world.get("superuser", f"/api/jobs/{job_id}/why")
+    assert "27 %" in why.text
+    for seconds, said in ((0, "0 s"), (0.000_001, "< 0.01 ms"), (0.000_35, "0.35 ms"), (1, "1 s"), (1.25, "1.3 s")):
+        begin = datetime(2026, 1, 1, tzinfo=UTC)
+        end = begin + timedelta(seconds=seconds)
+        await sqlite_world.place.fetch(
+            f"UPDATE _jobs SET status = 'cancelled', locked_by = NULL, locked_until = NULL, "
+            f"started_at = {micros(begin)}, finished_at = {micros(end)}, updated = updated + 1 WHERE id = '{job_id}'"
+        )
+        await sqlite_visitor.go("jobs?topic=slow")
+        await page.reload()
+        await expect(page.locator("tbody td").last).to_have_text(said)

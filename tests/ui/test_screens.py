@@ -45,6 +45,17 @@ TOO_WIDE = """() => {
 }"""
 
 
+# What a finger would miss. A checkbox is as large as its label; links in a text are as high as the text.
+TOO_SMALL = """() => [...document.querySelectorAll(
+        "button, select, input, textarea, summary, a.button, nav a, a.badge, .chip > a")]
+    .filter(one => one.checkVisibility({ visibilityProperty: true }) && !one.closest(".json"))
+    .map(one => one.matches("[type=checkbox], [type=radio]") ? one.closest("label") ?? one : one)
+    .map(one => [one.getBoundingClientRect(), one.outerHTML.slice(0, 200)])
+    .filter(([{ width, height }]) => width && Math.min(width, height) < 39.5)
+    .map(([{ width, height }, html]) => `${width} x ${height}: ${html}`)"""
+PHONE = 390
+
+
 def traceback(text: str) -> str:
     """Of which a group of failures shows the innermost function and the last line."""
     line = text.replace("\u2028", " ")
@@ -112,6 +123,8 @@ async def look_at_everything(visitor: Visitor, jobs: list[str], *, axe: bool) ->
             await expect(page.locator("main")).to_contain_text("owned")  # it is there, as text
         assert await is_clean(page), screen
         assert await page.evaluate(TOO_WIDE) == [], screen
+        if await page.evaluate("() => innerWidth") == PHONE:
+            assert await page.evaluate(TOO_SMALL) == [], screen
         if axe and (violations := await visitor.violations()):
             found[screen.partition("/")[0]] = violations
     assert found == {}
@@ -181,7 +194,7 @@ async def test_nothing_that_a_dialog_a_note_or_a_suggestion_shows_is_run(
 
 @pytest.mark.proof
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, PHONE])
 async def test_every_screen_is_accessible(browser: Browser, sqlite_world: World, theme: str, width: int) -> None:
     jobs = await furnish(sqlite_world)
     shape = {"color_scheme": theme, "viewport": {"width": width, "height": 850}}

@@ -17,27 +17,30 @@ from rowlock.stores.rollups import ALL, COUNTED, HOUR, MINUTE
 _OPEN = 30 * int(DAY)  # seconds
 _IN_MINUTES = int(DAY)  # of which this much is known by the minute
 _OUTAGE = range(5 * HOUR, 5 * HOUR - 20 * MINUTE, -MINUTE)  # seconds ago, when the bank did not answer
-_MADE_UP = COUNTED.index("enqueued"), COUNTED.index("completed"), COUNTED.index("failed"), COUNTED.index("cancelled")
+_MADE_UP = tuple(map(COUNTED.index, ("enqueued", "completed", "failed", "cancelled", "retried")))
+_RISE = 0.8  # radians: how far the day is when the demo begins, so that its charts go on as they were
 
 
 class _Kind(NamedTuple):
-    """Jobs a minute; of which so many fail and are cancelled; seconds that most wait and run for."""
+    """Jobs a minute, as cli/sample.py enqueues them; of which so many fail and are cancelled; how often each is
+    retried; seconds that most wait and run for."""
 
     rate: float
     failed: float = 0.0
     cancelled: float = 0.0
+    retried: float = 0.0
     wait: float = 0.01
     run: float = 0.06
 
 
 _SHOP = {
-    "mail.send": _Kind(220),
-    "payment.check": _Kind(45, failed=0.25, run=0.2),
-    "report.render": _Kind(26, wait=0.2, run=4.1),
-    "stock.sync": _Kind(19, failed=1.0, run=0.001),
+    "mail.send": _Kind(280),
+    "payment.check": _Kind(47, failed=0.25, retried=2.25, run=0.2),
+    "report.render": _Kind(28, wait=0.2, run=4.1),
+    "stock.sync": _Kind(20, failed=1.0, retried=1.0, run=0.001),
     "video.encode": _Kind(8, cancelled=0.33, run=15.0),
-    "invoice.remind": _Kind(33, run=0.1),
-    "order.express": _Kind(22, run=0.3),
+    "invoice.remind": _Kind(35, run=0.1),
+    "order.express": _Kind(23, run=0.3),
 }
 
 _Counts = list[int]
@@ -45,9 +48,9 @@ _Rollups = dict[tuple[int, int], _Counts]  # by span and beginning
 
 
 def make_up(database: Path, now: float) -> None:
-    """Until the minute before `now`, in seconds since the epoch."""
+    """Until `now`, in seconds since the epoch: the demo goes on in the middle of a minute."""
     chance = random.Random(7)  # noqa: S311 - a demo
-    end = int(now) // MINUTE * MINUTE
+    end = int(now)
     every: _Rollups = defaultdict(lambda: [0] * len(COUNTED))
     rows: list[tuple[object, ...]] = []
     for topic, kind in _SHOP.items():
@@ -68,20 +71,21 @@ def make_up(database: Path, now: float) -> None:
 
 
 def _steps(chance: random.Random, topic: str, kind: _Kind, end: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Beginnings, and how many came, completed, failed, were cancelled: by the hour, and in the end by the minute."""
+    """Beginnings, and how many came, completed, failed, were cancelled, were retried: by the hour, and in the end by
+    the minute."""
     late = 0
     edge = (end - _IN_MINUTES) // HOUR * HOUR
     for at in [*range(edge - _OPEN + _IN_MINUTES, edge, HOUR), *range(edge, end, MINUTE)]:
-        long = HOUR if at < edge else MINUTE
-        evening = 0.75 + 0.35 * math.sin((at / DAY - 0.3) * math.tau)  # customers sleep, and so do we
+        long = min(HOUR if at < edge else MINUTE, end - at)
+        evening = 0.75 + 0.35 * math.sin((at - end) / DAY * math.tau + _RISE)  # customers sleep, and so do we
         came = max(0, round(kind.rate * long / MINUTE * evening * chance.gauss(1, 0.08)))
         late += came
-        is_out = topic == "payment.check" and end - at in _OUTAGE
+        is_out = topic == "payment.check" and (end - at) // MINUTE * MINUTE in _OUTAGE
         left = 0 if at + long >= end else chance.randrange(came // 20 + 1)  # for the next
         ended = came // 10 if is_out else min(late - left, came * 2)
         late -= ended
         failed, cancelled = round(ended * kind.failed), round(ended * kind.cancelled)
-        yield at, (came, ended - failed - cancelled, failed, cancelled)
+        yield at, (came, ended - failed - cancelled, failed, cancelled, round(ended * kind.retried))
 
 
 def _sketches(chance: random.Random, kinds: list[_Kind]) -> list[tuple[bytes, bytes]]:

@@ -174,7 +174,7 @@ def _holder(job: Job, now: datetime, workers: Sequence[WorkerInfo]) -> list[str]
     if job.locked_until is not None and job.locked_until > now:
         details.append(f"The lease of {job.locked_by} holds until {_when(job.locked_until, now)}, and is renewed.")
     if job.progress or job.stage or job.message:
-        words = [f"{job.progress:g} %", job.stage, job.message]
+        words = [f"{job.progress:.0f} %", job.stage, job.message]
         details.append(f"Its progress: {', '.join(word for word in words if word)}.")
     worker = next((one for one in workers if one.name == job.locked_by), None)
     if worker is None:

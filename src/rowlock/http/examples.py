@@ -126,7 +126,7 @@ EXAMPLES: dict[str, Any] = {
             "id": 7, "at": _AT, "by": "superuser:ann@example.com", "action": "delete", "job_id": _ID,
             "topic": "send_mail", "reason": "sent by hand", "data": {}, "bulk": None,
         }],
-        "next": None,
+        "next": None, "looked_back_to": None,
     },
     # The worker protocol
     "ClaimBody": {"worker": _WORKER, "topics": ["video"], "limit": 1, "lease": 30, "wait": 20, "runs": []},

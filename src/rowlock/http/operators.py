@@ -13,9 +13,9 @@ from rowlock.http.call import Call, denied
 from rowlock.http.jobs import stats_body
 from rowlock.http.response import Response, answer
 from rowlock.http.routes import Route, scope
-from rowlock.stores.reading import TopicStats
-from rowlock.stores.records import Audited
+from rowlock.stores.reading import MAX_LIMIT, TopicStats, check_limit
 
+_SEARCHED = 2000  # entries of the audit that a search looks at
 MOST_HELD = 1000  # jobs that are told of all dead workers together
 
 
@@ -92,17 +92,53 @@ async def list_audit(call: Call) -> Response:
         bulk = None if asked.bulk is None else check_id(asked.bulk)
     except InvalidInput as error:
         raise InvalidInput("bulk", error.code, error.problem) from None
+    if asked.search is not None:
+        return answer(await _search_audit(call, asked, bulk))
+
+    async def read(before: str | None, count: int) -> list[shapes.AuditBody]:
+        return await _audited(call, before, count, bulk)
+
+    items, following = await cursors.page(call, read, _place)
+    return answer(shapes.AuditAnswer(items=list(items), next=following, looked_back_to=None))
+
+
+def _place(entry: shapes.AuditBody) -> str:
+    return str(entry.id)
+
+
+async def _audited(call: Call, before: str | None, limit: int, bulk: str | None) -> list[shapes.AuditBody]:
     store = await call.store()
-
-    async def read(before: str | None, count: int) -> list[Audited]:
-        return await store.audit(before=None if before is None else int(before), limit=count, bulk=bulk)
-
-    found, following = await cursors.page(call, read, lambda one: str(one.id))
+    found = await store.audit(before=None if before is None else int(before), limit=limit, bulk=bulk)
     about = [one.job_id for one in found if one.job_id is not None and (one.reason or one.data)]
     jobs = await store.get(about) if call.redaction and about else {}
     told = [call.redaction.audited(one, jobs.get(one.job_id or "")) for one in found]
-    items = [shapes.AuditBody(**msgspec.structs.asdict(one)) for one in told]
-    return answer(shapes.AuditAnswer(items=items, next=following))
+    return [shapes.AuditBody(**msgspec.structs.asdict(one)) for one in told]
+
+
+async def _search_audit(call: Call, asked: shapes.AuditQuery, bulk: str | None) -> shapes.AuditAnswer:
+    """Search what is shown, so that nobody can guess what is hidden. No index knows it: so a search ends after some
+    thousand entries."""
+    part, limit = (asked.search or "").casefold(), check_limit(asked.limit)
+    items: list[shapes.AuditBody] = []
+    last: shapes.AuditBody | None = None
+    before = await call.api.cursors.open(call, asked.cursor)
+    for _ in range(_SEARCHED // MAX_LIMIT):
+        seen = await _audited(call, before, MAX_LIMIT, bulk)
+        for entry in seen:
+            if len(items) == limit:
+                return await _cut(call, items, items[-1])
+            if part in msgspec.json.encode(entry).decode().casefold():
+                items.append(entry)
+        if len(seen) < MAX_LIMIT:
+            return shapes.AuditAnswer(items=items, next=None, looked_back_to=None)
+        last, before = seen[-1], _place(seen[-1])
+    assert last is not None  # noqa: S101 - narrows the type: the loop has run
+    return await _cut(call, items, last)
+
+
+async def _cut(call: Call, items: list[shapes.AuditBody], last: shapes.AuditBody) -> shapes.AuditAnswer:
+    following = await call.api.cursors.seal(call, _place(last))
+    return shapes.AuditAnswer(items=items, next=following, looked_back_to=last.at)
 
 
 ROUTES = [

@@ -683,9 +683,11 @@ class ExplainAnswer(Struct, kw_only=True):
 
 
 class AuditQuery(PageQuery, frozen=True, kw_only=True):
-    """`bulk`: what this bulk action did to each of its jobs. Without it, that is left out."""
+    """`bulk`: what this bulk action did to each of its jobs. Without it, that is left out. `search`: a text that stands
+    in any part of an entry, as it is shown; A-Z and a-z are the same."""
 
     bulk: str | None = None
+    search: Text | None = None
 
 
 class AuditBody(Struct, kw_only=True):
@@ -701,8 +703,11 @@ class AuditBody(Struct, kw_only=True):
 
 
 class AuditAnswer(Struct, kw_only=True):
+    """`looked_back_to`: a search has ended there, and goes on with `next`."""
+
     items: list[AuditBody]
     next: str | None
+    looked_back_to: Time | None
 
 
 # ── The worker protocol ──

@@ -15,6 +15,7 @@ export function span(seconds: number | null): string {
   if (seconds === null || !Number.isFinite(seconds)) return "–";
   const s = Math.max(seconds, 0);
   if (s === 0) return "0 s";
+  if (s < 0.000_005) return "< 0.01 ms";
   if (s < 1) return s < 0.001 ? `${(s * 1000).toFixed(2)} ms` : `${Math.round(s * 1000)} ms`;
   if (s < 10 && !Number.isInteger(s)) return `${s.toFixed(1)} s`;
   const units: [number, string][] = [[86_400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
