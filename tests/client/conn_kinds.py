@@ -53,7 +53,7 @@ class Place:
             return
         assert isinstance(self.store, PostgresStore)
         async with self.store._connections.acquire() as conn:
-            await conn.execute("SET rowlock.folds = 'rollups'")  # or notes would be kept: see 0004_rollups.sql
+            await conn.execute("SET rowlock.folds = 'requeues'")  # or notes would be kept: see 0012_requeues.sql
             await conn.execute(emptying(await conn.fetch(PostgresHarness.tables), "public."))
             await conn.execute("RESET rowlock.folds")
 

@@ -38,7 +38,7 @@ def calls(name: str) -> Iterator[tuple[str, ast.Call]]:
 def used() -> dict[str, set[str]]:
     """The codes that a request may meet, and the files that use them."""
     found: dict[str, set[str]] = {}
-    for name, place in (("Problem", 0), ("InvalidInput", 1)):
+    for name, place in (("Problem", 0), ("InvalidInput", 1), ("BadClaim", 1)):
         for file, call in calls(name):
             if name == "InvalidInput" and file in OFFLINE:
                 continue

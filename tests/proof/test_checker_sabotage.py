@@ -17,6 +17,7 @@ from tests.proof.random_lives import RandomLives
 SEEDS = range(100, 130)
 STEPS = 150
 
+_RETRIES = "retries = iif(:undo, retries, 0)"
 STATEMENTS = {  # what is taken away: (file, text, its replacement, the invariants one of which must catch it)
     "the version doesn't grow": ("claim", "version = version + 1", "version = version", {"S4"}),
     "a claim without a lease": ("claim", "locked_until = :until", "locked_until = 1 + 0 * :until", {"S5"}),
@@ -29,8 +30,8 @@ STATEMENTS = {  # what is taken away: (file, text, its replacement, the invarian
     "expired jobs are claimed": ("claim_lane", "expires_at > ?", "(expires_at > ? OR true)", {"S11"}),
     "expire doesn't wait": ("expire_due", "expires_at <= ?", "expires_at > ?", {"S11"}),
     "cancels time out at once": ("cancel_timeout_due", "cancel_requested_at < ?", "? > 0", {"S10"}),
-    "a requeue keeps the retries": ("requeue", "retries = 0", "retries = retries", {"S9"}),
-    "a requeue forgets why it failed": ("requeue", "retries = 0", "retries = 0, last_error = NULL", {"S3"}),
+    "a requeue keeps the retries": ("requeue", _RETRIES, "retries = retries", {"S9"}),
+    "a requeue forgets why it failed": ("requeue", _RETRIES, f"{_RETRIES}, last_error = NULL", {"S3"}),
     "a settle forgets to let go": ("settle", "locked_by = NULL", "locked_by = locked_by", {"S3"}),
     "a settle is free": ("settle", "coalesce(:retries, retries)", "coalesce(0 * :retries, retries)", {"S9"}),
     "a completed job stays": ("settle_delete", "WHERE", "WHERE false AND", {"S3", "S7"}),

@@ -223,7 +223,7 @@ async def test_a_plan_made_for_an_empty_archive_still_finds_jobs_by_their_primar
     assert [line for line in lines if not any(way in line for way in fine)] == [], lines
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("existing", 5), ("requeue", 12)])
+@pytest.mark.parametrize(("name", "parameters"), [("existing", 5), ("requeue", 13)])
 async def test_a_key_is_looked_up_in_its_scope(store: PostgresStore, name: str, parameters: int) -> None:
     """By all that is unique, planned while there was nothing: a key may be in use in each of many scopes."""
     async with store._connections.acquire() as connection:

@@ -148,7 +148,7 @@ class Doorkeeper:
         try:
             return None if self._verifier is None else await self._verifier.identify(text)
         except BadClaim as error:
-            raise _unauthenticated(str(error), error.code, error.claim) from None
+            raise Problem(error.code, str(error), field=error.claim, headers=_REFUSED) from None
 
     async def _token(self, shown: secrets.Shown | None) -> Identity | None:
         record = None if shown is None else await self._tokens.get(shown.id)
@@ -205,5 +205,8 @@ def _foreign() -> Problem:
     return Problem("cross_origin", "pages of other origins may not call this", field="origin")
 
 
-def _unauthenticated(detail: str, code: str = "not_authenticated", field: str | None = None) -> Problem:
-    return Problem(code, detail, field=field, headers={"www-authenticate": 'Bearer error="invalid_token"'})
+_REFUSED = {"www-authenticate": 'Bearer error="invalid_token"'}
+
+
+def _unauthenticated(detail: str) -> Problem:
+    return Problem("not_authenticated", detail, headers=_REFUSED)
