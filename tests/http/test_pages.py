@@ -31,7 +31,7 @@ async def test_all_its_addresses_are_relative_and_lead_somewhere(sqlite_world: W
         assert (await sqlite_world.get(ANYONE, f"/_/{address[2:]}")).status_code == 200
 
 
-@pytest.mark.parametrize(("asked", "place"), [("/", "_/"), ("/_", "_/")])
+@pytest.mark.parametrize(("asked", "place"), [("/", "_/"), ("/_", "_/"), ("/_/jobs", "./#/jobs")])
 async def test_who_comes_by_another_door_is_led_to_it(sqlite_world: World, asked: str, place: str) -> None:
     answer = await sqlite_world.get(ANYONE, asked)
     assert (answer.status_code, answer.headers["location"]) == (307, place)

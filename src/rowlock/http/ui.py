@@ -106,6 +106,8 @@ async def get_me(call: Call) -> Response:
 
 async def get_file(call: Call) -> Response:
     name = call.parameters["name"]
+    if name.isascii() and name.isalpha():  # somebody has typed the name of a screen: /_/jobs
+        return _moved(f"./#/{name}")
     return _answer(call, name, _FOREVER if "-" in name else "no-cache")
 
 
