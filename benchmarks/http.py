@@ -209,7 +209,7 @@ async def reading_over_http(name: str, url: str, options: argparse.Namespace) ->
     else:
         await reading.fill_postgres(url, options.filled, options.filled // 10, now_ms)
     _, token = await tokens.create(store, "bench", ["read"], by="bench")
-    await settings.change(store, {"manage_rule": "scope_id = @request.auth.id"}, by="bench")
+    await settings.change(store, {"view_rule": "scope_id = @request.auth.id"}, by="bench")
     user = jwt.encode({"sub": "u10", "exp": int(time.time()) + 3600}, SECRET, algorithm="HS256")
     assert await Verifier(secret=SECRET).identify(user)
     job = (await store.list(reading.Filter(), limit=1)).items[0].id

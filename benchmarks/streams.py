@@ -105,7 +105,7 @@ async def watch(name: str, url: str, options: argparse.Namespace, kind: str) -> 
     store = open_store(url)
     await store.migrate()
     await store.open()
-    await settings.change(store, {"manage_rule": "scope_id = @request.auth.id"}, by="bench")
+    await settings.change(store, {"view_rule": "scope_id = @request.auth.id"}, by="bench")
     _, token = await tokens.create(store, "bench", ["read"], by="bench")
     await store.close()
     users = [f"u{n}" for n in range(options.clients)]

@@ -2,9 +2,10 @@
 
 ROWLOCK_URL=sqlite:///jobs.db uvicorn --app-dir examples/http starlette_app:app
 
-Who may do what is a setting. Nobody may anything before it is set; here, users may see and enqueue what is theirs:
+Who may do what is a setting. Nobody may anything before it is set; here, users enqueue, see and cancel what is theirs:
 
-rowlock settings set 'enqueue_rule=scope_id = @request.auth.id' 'manage_rule=scope_id = @request.auth.id'
+own='scope_id = @request.auth.id'
+rowlock settings set enqueue_rule="$own" view_rule="$own" cancel_rule="$own"
 """
 
 import secrets

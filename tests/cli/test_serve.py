@@ -189,7 +189,9 @@ def test_users_come_by_json_web_tokens(shell: Shell) -> None:
     import jwt
 
     secret = "this is the secret of the application"
-    shell("settings", "set", "manage_rule=scope_id = @request.auth.id", "enqueue_rule=scope_id = @request.auth.id")
+    own = "scope_id = @request.auth.id"
+    shown = shell.json("settings", "set", *(f"{name}_rule={own}" for name in ("view", "cancel", "enqueue")))
+    assert [shown[f"{name}_rule"] for name in ("enqueue", "view", "cancel", "manage")] == [own, own, own, ""]
     with serving(shell, ROWLOCK_JWT_SECRET=secret) as server:
         ann, bob = (
             jwt.encode({"sub": name, "exp": 4_000_000_000}, secret, algorithm="HS256") for name in ("ann", "bob")
@@ -199,6 +201,9 @@ def test_users_come_by_json_web_tokens(shell: Shell) -> None:
         assert server.ask("POST", "/api/jobs/enqueue", bob, json={"topic": "mail", "scopeId": "ann"}).status_code == 403
         path = f"/api/jobs/{made.json()['id']}"
         assert (server.ask("GET", path, ann).status_code, server.ask("GET", path, bob).status_code) == (200, 404)
+        assert server.ask("PATCH", path, ann, json={"priority": 5}).status_code == 403
+        assert server.ask("POST", f"{path}/cancel", bob).status_code == 404
+        assert server.ask("POST", f"{path}/cancel", ann).json()["status"] == "cancelled"
 
 
 # ── What it refuses to do ──
@@ -317,7 +322,7 @@ def test_settings(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
-        ("manage_rule=scopeid = 1", 1, "no field scopeid"),
+        *((f"{name}_rule=scopeid = 1", 1, "no field scopeid") for name in ("enqueue", "view", "cancel", "manage")),
         ("worker_pool_size=0", 1, "from 1 to"),
         ("worker_pool_size=many", 2, "is not JSON"),
         ("colour=red", 2, "is not JSON"),

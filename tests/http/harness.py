@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from rowlock import Jobs
 from rowlock.access import passwords, sessions, superusers, tokens
+from rowlock.access.identity import SCOPES
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.http.app import Api
@@ -162,7 +163,7 @@ class World:
         self.who = {"anonymous": ANYONE}
         for name, user in (("user A", A), ("user B", B)):
             self._add(Who(name, bearer(user_token(user, role="member")), "user", id=user))
-        for scope in ("read", "enqueue", "manage", "worker", "admin"):
+        for scope in ("read", "enqueue", "cancel", "manage", "worker", "admin"):
             await self._add_token(f"{scope} token", [scope])
         await self._add_token("mail token", ["manage", "enqueue"], topics=["mail"])
         await self._add_token("mail worker token", ["worker"], topics=["mail"])
@@ -207,7 +208,7 @@ class World:
         issued = await sessions.begin(await self.store(), found, client="test", old=None)
         name = "read-only superuser" if read_only else "superuser"
         headers = {"cookie": f"rowlock_session={issued.text}", "x-rowlock-csrf": "1"}
-        scopes = frozenset({"read"}) if read_only else frozenset({"read", "enqueue", "manage", "worker", "admin"})
+        scopes = frozenset({"read"}) if read_only else frozenset(SCOPES)
         return Who(name, headers, "superuser", scopes, email, read_only=read_only)
 
     # ── Jobs ──

@@ -1,9 +1,11 @@
 """Who may do what, said a second time: from what a route declares and what somebody was given, without the product."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import product
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from rowlock.core.fingerprint import fingerprint
 from rowlock.http.app import ROUTES
@@ -15,20 +17,52 @@ RULES = {"closed": "", "own": "scope_id = @request.auth.id", "open": "true"}
 
 NOWHERE = "0193fb1e-0000-7000-8000-000000000000"
 
-_INCLUDED = {"manage": {"manage", "read"}, "admin": {"read", "enqueue", "manage", "worker", "admin"}}
+_INCLUDED = {
+    "manage": {"manage", "read", "cancel"},
+    "admin": {"read", "enqueue", "cancel", "manage", "worker", "admin"},
+}
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """Which of RULES each setting has."""
+
+    enqueue: str = "closed"
+    view: str = "closed"
+    cancel: str = "closed"
+    manage: str = "closed"
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in asdict(self).items())
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {f"{name}_rule": RULES[value] for name, value in asdict(self).items()}
+
+
+CLOSED = Rules()
+WATCH = Rules(view="own", cancel="own")
+OWN = Rules(enqueue="own", manage="own")
+OPEN = Rules(enqueue="open", manage="open")
+
+
+def every_set() -> list[Rules]:
+    """Each setting closed or for one's own jobs, with each of the others; each of them open, alone and with all."""
+    names = Rules.__struct_fields__
+    sets = [Rules(**dict(zip(names, values, strict=True))) for values in product(("closed", "own"), repeat=4)]
+    return [*sets, *(Rules(**{name: "open"}) for name in names), Rules(**dict.fromkeys(names, "open"))]
 
 
 class Target(Struct, frozen=True):
-    """The job that a request is about."""
+    """The job that a request is about. `user` None: it has no scope."""
 
     topic: str
-    user: str
+    user: str | None
 
     def __str__(self) -> str:
         return f"{self.topic} of {self.user}"
 
 
-TARGETS = (Target("mail", A), Target("mail", B), Target("bills", A))
+TARGETS = (Target("mail", A), Target("mail", B), Target("bills", A), Target("mail", None))
 
 
 def scopes(who: Who) -> set[str]:
@@ -46,19 +80,39 @@ def in_bounds(who: Who, target: Target, job_id: str | None) -> bool:
     return (who.topics is None or target.topic in who.topics) and (who.job is None or who.job == job_id)
 
 
-def sees(who: Who, scope: str, rule: str, target: Target, job_id: str | None) -> bool:
-    return in_bounds(who, target, job_id) and (scope in scopes(who) or rule_lets(rule, who, target))
+def rules_let(rules: Rules, scope: str, who: Who, target: Target | None) -> bool:
+    asked = {
+        "enqueue": (rules.enqueue,),
+        "read": (rules.view, rules.manage),
+        "cancel": (rules.cancel, rules.manage),
+        "manage": (rules.manage,),
+    }
+    return any(rule_lets(rule, who, target) for rule in asked[scope])
 
 
-def may_enqueue(who: Who, rule: str, target: Target) -> bool:
-    return in_bounds(who, target, None) and ("enqueue" in scopes(who) or rule_lets(rule, who, target))
+def may(who: Who, scope: str, rules: Rules, target: Target, job_id: str | None) -> bool:
+    return in_bounds(who, target, job_id) and (scope in scopes(who) or rules_let(rules, scope, who, target))
 
 
-def expected(
-    route: Route, who: Who, rule: str, target: Target, job_id: str | None, done: int, *, read_only: bool = False
-) -> int:
-    """The status. `done`: if it may."""
-    access = route.access
+def may_edit(who: Who, rules: Rules, target: Target) -> bool:
+    """A job that it manages: may it have other content?"""
+    return bool({"manage", "enqueue"} & scopes(who)) or rules_let(rules, "enqueue", who, target)
+
+
+def is_edit(route: Route, ready: "Ready") -> bool:
+    return route.method == "PATCH" or (route.path.endswith("/requeue") and bool(ready.json))
+
+
+def may_give_token(who: Who, rules: Rules, target: Target, ready: "Ready") -> bool:
+    asked = ready.json or {}
+    if asked.get("manage") and "manage" not in scopes(who):
+        return False
+    return not asked.get("cancel") or may(who, "cancel", rules, target, ready.job)
+
+
+def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready", *, read_only: bool = False) -> int:
+    """The status."""
+    access, done, job_id = route.access, ready.done, ready.job
     refused = 401 if who.kind == "anonymous" else 403
     if access.kind == "probe":
         return 200
@@ -87,20 +141,22 @@ def expected(
             named = "{topic*}" in route.path or route.path in ("/api/worker/claim", "/api/stats/series")
             return refused if named and who.topics is not None and target.topic not in who.topics else done
         case "enqueue":
-            return done if may_enqueue(who, rule, target) else refused
+            return done if may(who, "enqueue", rules, target, None) else refused
         case "jobs":
-            if access.scope not in scopes(who) and not rule_lets(rule, who, None):
+            if access.scope not in scopes(who) and not rules_let(rules, access.scope, who, None):
                 return refused
             if "{id}" not in route.path:
                 return done
-            if not sees(who, access.scope, rule, target, job_id):
-                return 404
+            if not may(who, access.scope, rules, target, job_id):
+                return refused if may(who, "read", rules, target, job_id) else 404
             if route.path.endswith("/clone"):
-                return done if may_enqueue(who, rule, target) else refused
+                return done if may(who, "enqueue", rules, target, None) else refused
             if route.path.endswith("/token"):
                 # One that is for one job can't make itself last longer; and nobody in particular has none to give.
-                return 403 if who.job is not None else 401 if who.kind == "anonymous" else done
-            return done
+                if who.job is not None or who.kind == "anonymous":
+                    return refused
+                return done if may_give_token(who, rules, target, ready) else refused
+            return done if not is_edit(route, ready) or may_edit(who, rules, target) else refused
 
 
 class Ready(Struct, frozen=True):
@@ -255,6 +311,22 @@ REQUESTS: dict[str, Prepare] = {
     "GET /_/me": plain("/_/me"),
     "GET /_/{name}": plain("/_/icon.svg"),
 }
+
+
+# Other ways to ask some of them, which others may.
+MORE: list[tuple[str, Prepare]] = [
+    ("PATCH /api/jobs/{id}", on_job(json={"payload": {"amount": 1}})),
+    ("POST /api/jobs/{id}/requeue", on_job("/requeue", {"payload": {"amount": 1}}, cancelled=True)),
+    ("POST /api/jobs/{id}/requeue", on_job("/requeue", {"delay": 5}, cancelled=True)),
+    ("POST /api/jobs/{id}/clone", on_job("/clone", {"payload": {"amount": 1}})),
+    ("POST /api/jobs/{id}/token", on_job("/token", {"cancel": True}, 201)),
+    ("POST /api/jobs/{id}/token", on_job("/token", {"manage": True}, 201)),
+]
+
+
+def every_request() -> Iterator[tuple[str, Prepare]]:
+    yield from REQUESTS.items()
+    yield from MORE
 
 
 def signature(route: Route) -> str:

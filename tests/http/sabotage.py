@@ -43,6 +43,7 @@ from rowlock.stores.records import Write
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.http import test_bad_input as bad_input
 from tests.http import test_bulk as bulk
+from tests.http import test_edits as edits
 from tests.http import test_injection as injection
 from tests.http import test_jwt as of_users
 from tests.http import test_login as login
@@ -52,6 +53,7 @@ from tests.http import test_redaction as redaction
 from tests.http import test_rules_over_http as settings
 from tests.http import test_worker_protocol as protocol
 from tests.http.harness import SECRET, A, World, is_problem
+from tests.http.oracle import OWN
 
 Switch = Callable[[pytest.MonkeyPatch], None]
 Probe = Callable[[Any], Awaitable[None]]
@@ -225,7 +227,7 @@ async def _unverified(self: jwt.Verifier, text: str) -> Identity | None:
 
 
 async def _everyone(world: World) -> None:
-    await matrix.test_whoever_may_does_and_nobody_else(world, "own")
+    await matrix.test_whoever_may_does_and_nobody_else(world, OWN)
 
 
 async def _undeclared_route(world: World) -> None:
@@ -481,6 +483,12 @@ DEFENCES = [
         "what is not there matches nothing",
         _missing_claims_are_empty,
         settings.test_jobs_without_a_scope_are_nobodys,
+    ),
+    Defence(
+        "A10",
+        "an edited job is judged like a new one",
+        replaced(rowlock.http.jobs, "_check_edited", _nothing),
+        with_case(edits.test_the_new_content_must_satisfy_enqueue_rule, "update"),
     ),
     Defence(
         "A12",

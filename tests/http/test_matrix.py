@@ -1,15 +1,37 @@
 """Every route for everyone, under every kind of rule: who gets in is what the route declares, and nothing else."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from rowlock.access import settings as access_settings
 from rowlock.access import tokens
+from rowlock.access.identity import SCOPES
 from rowlock.http.routes import PUBLIC, Access, Route
 from rowlock.http.service import get_health
+from rowlock.stores.records import Write
 from tests.http.harness import BOSS, A, B, Who, World, bearer, is_problem
-from tests.http.oracle import REQUESTS, RULES, TARGETS, Target, by_name, expected, sees, signature
+from tests.http.oracle import (
+    CLOSED,
+    OPEN,
+    OWN,
+    REQUESTS,
+    RULES,
+    TARGETS,
+    WATCH,
+    Prepare,
+    Rules,
+    Target,
+    by_name,
+    every_request,
+    every_set,
+    expected,
+    may,
+    signature,
+)
 
+CONTENT = '"of":'  # stands in every payload here
 CANARIES = ("canary-payload", "canary-key", "canary-error", "canary-tag", "canary-scope", "canary-result")
 
 
@@ -17,61 +39,147 @@ def test_every_route_has_an_expectation() -> None:
     assert REQUESTS.keys() == by_name().keys()
 
 
-async def ask_all(world: World, name: str, rule: str, target: Target, *, api: Any = None) -> list[str]:
-    """What is wrong with the answers that everyone gets."""
+async def ask_all(
+    world: World,
+    name: str,
+    prepare: Prepare,
+    rules: Rules,
+    target: Target,
+    *,
+    names: Sequence[str] = (),
+    api: Any = None,
+) -> list[str]:
+    """What is wrong with the answers that everyone gets. `names`: that these get."""
     route, wrong = by_name()[name], []
-    ready = await REQUESTS[name](world, target)
-    for who in list(world.who.values()):
+    ready = await prepare(world, target)
+    for who in [world.who[one] for one in names or world.who]:
         if name in ("POST /api/auth/login", "POST /api/auth/logout") and who.kind == "superuser":
             who = await world.session(who.id, read_only=who.read_only)  # ends by it; the other one is still needed
         answer = await world.call(who, route.method, ready.path, ready.json, api=api)
-        wanted = expected(route, who, rule, target, ready.job, ready.done, read_only=api is not None)
+        wanted = expected(route, who, rules, target, ready, read_only=api is not None)
         if 400 <= answer.status_code < 500:
             is_problem(answer)
         if answer.status_code != wanted:
-            wrong.append(f"{name} for {who}, {target}: {answer.status_code}, not {wanted}: {answer.text[:150]}")
+            told = f"{answer.status_code}, not {wanted}: {answer.text[:150]}"
+            wrong.append(f"{name} {ready.json} for {who}, {target}, {rules}: {told}")
+        if ready.job and CONTENT in answer.text and not may(who, "read", rules, target, ready.job):
+            wrong.append(f"{name} {ready.json} for {who}, {target}, {rules} tells what is in the job")
         if answer.is_success and route.method != "GET":  # may have used it up
-            ready = await REQUESTS[name](world, target)
+            ready = await prepare(world, target)
     return wrong
 
 
-@pytest.mark.parametrize("rule", RULES)
-async def test_whoever_may_does_and_nobody_else(world: World, rule: str) -> None:
-    if world.place.kind == "postgres" and rule != "own":
-        pytest.skip("the database has no part in it: a rule that leaves a condition is enough")
-    await world.change_settings(enqueue_rule=RULES[rule], manage_rule=RULES[rule])
+def targets(route: Route) -> Sequence[Target]:
+    about = "{" in route.path or route.access.kind == "enqueue" or route.path == "/api/worker/claim"
+    return TARGETS if about else TARGETS[:1]
+
+
+@pytest.mark.parametrize("rules", [CLOSED, OWN, OPEN, WATCH], ids=str)
+async def test_whoever_may_does_and_nobody_else(world: World, rules: Rules) -> None:
+    if world.place.kind == "postgres" and rules not in (OWN, WATCH):
+        pytest.skip("the database has no part in it: rules that leave a condition are enough")
+    await world.change_settings(**rules.settings)
     wrong = []
-    for name, route in by_name().items():
-        about = "{" in route.path or route.access.kind == "enqueue" or route.path == "/api/worker/claim"
-        for target in TARGETS if about else TARGETS[:1]:
-            wrong += await ask_all(world, name, rule, target)
+    for name, prepare in every_request():
+        for target in targets(by_name()[name]):
+            wrong += await ask_all(world, name, prepare, rules, target)
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_each_rule_lets_through_what_it_is_for(world: World) -> None:
+    """Every set of rules with every route about which rules have a say."""
+    names = ["user A"] if world.place.kind == "postgres" else ["user A", "anonymous", "read token", "cancel token"]
+    wrong = []
+    for rules in every_set():
+        await world.change_settings(**rules.settings)
+        wrong += await ask_by_rules(world, rules, names)
+    assert not wrong, "\n".join(wrong)
+
+
+async def ask_by_rules(world: World, rules: Rules, names: Sequence[str]) -> list[str]:
+    wrong = []
+    for name, prepare in every_request():
+        route = by_name()[name]
+        for target in targets(route) if route.access.kind in ("jobs", "enqueue") else ():
+            wrong += await ask_all(world, name, prepare, rules, target, names=names)
+    return wrong
+
+
+async def test_an_upgrade_opens_nothing_and_takes_nothing_away(world: World) -> None:
+    """Settings as they were when there were two rules."""
+    old = {"enqueue_rule": RULES["own"], "manage_rule": RULES["own"], "worker_pool_size": 3}
+    await (await world.store()).write_records([Write(access_settings.KIND, access_settings.ID, old)])
+    world.api.forget_settings()
+    shown = (await world.get("admin token", "/api/settings")).json()
+    assert (shown["view_rule"], shown["cancel_rule"], shown["given"]) == ("", "", sorted(old))
+    names = ["user A", "anonymous", "superuser", *(f"{scope} token" for scope in SCOPES)]
+    wrong = await ask_by_rules(world, OWN, names)
     assert not wrong, "\n".join(wrong)
 
 
 async def test_a_read_only_server_changes_nothing_for_anyone(world: World) -> None:
-    await world.change_settings(enqueue_rule="true", manage_rule="true")
+    await world.change_settings(**OPEN.settings)
     api = world.another_api(read_only=True)
     wrong = []
-    for name in by_name():
-        wrong += await ask_all(world, name, "open", TARGETS[0], api=api)
+    for name, prepare in every_request():
+        wrong += await ask_all(world, name, prepare, OPEN, TARGETS[0], api=api)
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("scope", ["read", "manage"])
-async def test_a_job_token_is_for_its_job(world: World, scope: str) -> None:
-    """With each route: its own job as far as its scope goes, and no other."""
+@pytest.mark.parametrize("scopes", [["read"], ["read", "cancel"], ["manage"]], ids=str)
+async def test_a_job_token_is_for_its_job(world: World, scopes: list[str]) -> None:
+    """With each route: its own job as far as its scopes go, and no other."""
     wrong = []
-    for name, route in by_name().items():
+    for name, prepare in every_request():
+        route = by_name()[name]
         if not route.path.startswith("/api/jobs/{id}"):
             continue
-        ready = await REQUESTS[name](world, TARGETS[0])
-        token, text = await tokens.create(await world.store(), "one", [scope], by="test", job=ready.job)
-        who = Who("its token", bearer(text), scopes=frozenset({scope}), job=token.job)
+        ready = await prepare(world, TARGETS[0])
+        token, text = await tokens.create(await world.store(), "one", scopes, by="test", job=ready.job)
+        who = Who("its token", bearer(text), scopes=frozenset(scopes), job=token.job)
         answer = await world.call(who, route.method, ready.path, ready.json)
-        wanted = expected(route, who, "closed", TARGETS[0], ready.job, ready.done)
+        wanted = expected(route, who, CLOSED, TARGETS[0], ready)
         if answer.status_code != wanted:
             wrong.append(f"{name}: {answer.status_code}, not {wanted}")
     assert wrong == []
+
+
+# ── A browser that watches and cancels its own jobs ──
+
+# All that view_rule and cancel_rule open. Whoever adds a route thinks twice whether it belongs here.
+LOOKS = {"GET /api/jobs", "GET /api/jobs/stats", "GET /api/events"}
+WATCHES = {
+    *LOOKS, "GET /api/jobs/{id}", "GET /api/jobs/{id}/events", "GET /api/jobs/{id}/logs", "GET /api/jobs/{id}/wait",
+    "GET /api/jobs/{id}/why", "POST /api/jobs/{id}/cancel", "POST /api/jobs/{id}/token",
+    "POST /api/jobs/{id}/token {'cancel': True}",
+}  # fmt: skip
+
+
+async def crawl_as(world: World, who: str, target: Target) -> tuple[set[str], set[str]]:
+    """Return the requests that are answered with success, and those that have changed the job they are about."""
+    done, changed = set(), set()
+    for name, prepare in every_request():
+        ready = await prepare(world, target)
+        before = await world.job(ready.job) if ready.job else None
+        answer = await world.call(who, by_name()[name].method, ready.path, ready.json)
+        asked = name if REQUESTS[name] is prepare else f"{name} {ready.json}"
+        if answer.status_code < 400:
+            done.add(asked)
+        if ready.job and await world.job(ready.job) != before:
+            changed.add(asked)
+    return done, changed
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+async def test_a_browser_watches_and_cancels_its_own_jobs_and_nothing_more(world: World, target: Target) -> None:
+    await world.change_settings(**CLOSED.settings)
+    anyway, changed = await crawl_as(world, "user A", target)
+    assert changed == set()
+    await world.change_settings(**WATCH.settings)
+    done, changed = await crawl_as(world, "user A", target)
+    is_own = target.user == A
+    assert done - anyway == (WATCHES if is_own else LOOKS)
+    assert changed == ({"POST /api/jobs/{id}/cancel"} if is_own else set())
 
 
 async def test_a_job_token_learns_nothing_of_topics_and_pauses_none(world: World) -> None:
@@ -225,13 +333,13 @@ def test_what_anyone_may_call_is_a_short_list() -> None:
 async def test_whoever_sees_by_the_oracle_sees_in_the_list(world: World) -> None:
     """A list shows what single looks show, for everyone."""
     jobs = {await world.enqueue(target.user, topic=target.topic): target for target in TARGETS}
-    for rule, text in RULES.items():
-        await world.change_settings(manage_rule=text)
-        for who in world.who.values():
-            answer = await world.get(who, "/api/jobs")
-            found = {item["id"] for item in answer.json().get("items", [])}
-            wanted = {job_id for job_id, target in jobs.items() if who.good and sees(who, "read", rule, target, job_id)}
-            assert found & jobs.keys() == wanted, (rule, who.name)
+    for rules in every_set():
+        await world.change_settings(**rules.settings)
+        for who in world.who.values() if rules in (CLOSED, OWN, OPEN) else [world.who["user A"]]:
+            wanted = {one for one, target in jobs.items() if who.good and may(who, "read", rules, target, one)}
+            for path in ("/api/jobs", "/api/events?seconds=0&stats=false"):
+                answer = await world.get(who, path)
+                assert {one for one in jobs if one in answer.text} == wanted, (path, rules, who.name)
 
 
 async def test_the_oracle_knows_the_superuser_by_name(world: World) -> None:

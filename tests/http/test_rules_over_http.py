@@ -8,9 +8,11 @@ import pytest
 
 from rowlock import Jobs
 from rowlock.access import settings as access_settings
+from rowlock.core.conditions import required
 from rowlock.stores.records import Write
-from tests.http.harness import ANYONE, A, B, World, is_problem
+from tests.http.harness import ANYONE, A, B, Who, World, bearer, is_problem
 from tests.http.oracle import REQUESTS, TARGETS, by_name
+from tests.stores.harness import claim_by
 
 OWN = "scope_id = @request.auth.id"
 ENQUEUE = "/api/jobs/enqueue"
@@ -27,7 +29,7 @@ async def until(happens: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def test_whoever_owns_a_job_sees_and_steers_it_in_every_way(world: World) -> None:
-    await world.change_settings(manage_rule=OWN)
+    await world.change_settings(manage_rule=OWN, enqueue_rule=OWN)
     own, other = await world.enqueue(A), await world.enqueue(B)
     for path in ("", "/events", "/logs", "/why", "/wait?timeout=0"):
         assert (await world.get("user A", f"/api/jobs/{own}{path}")).status_code == 200, path
@@ -115,6 +117,84 @@ async def test_one_job_and_the_list_agree_on_every_rule(world: World, rule: str,
     assert (alone.status_code == 200) == sees
     assert ([item["id"] for item in listed.json().get("items", [])] == [job_id]) == sees
     assert (stats.json().get("pending", 0) == 1) == sees
+
+
+# ── view_rule and cancel_rule ──
+
+
+async def test_who_may_cancel_a_job_but_not_see_it_learns_nothing_of_it(world: World) -> None:
+    await world.change_settings(cancel_rule=OWN)
+    running, ended = await world.enqueue(A, topic="run"), await world.ended(A, "ended", error="canary")
+    await (await world.store()).claim(claim_by("w1", "run", limit=1))
+    for job_id in (await world.enqueue(A), running):
+        for _ in range(2):  # one that was asked to stop before, or is cancelled already
+            answer = await world.post("user A", f"/api/jobs/{job_id}/cancel", {"reason": "enough"})
+            if answer.status_code != 409:
+                assert answer.json() == {"id": job_id}
+        job = await world.job(job_id)
+        assert job
+        assert (job.cancel_requested_at is not None, job.cancel_reason) == (True, "enough")
+        is_problem(await world.get("user A", f"/api/jobs/{job_id}"), 403)
+    told = is_problem(await world.post("user A", f"/api/jobs/{ended}/cancel"), 409, "wrong_state")
+    assert "failed" not in str(told)
+    is_problem(await world.post("user A", f"/api/jobs/{await world.enqueue(B)}/cancel"), 404, "not_found")
+    await world.change_settings(view_rule=OWN)
+    assert (await world.post("user A", f"/api/jobs/{await world.enqueue(A)}/cancel")).json()["status"] == "cancelled"
+    told = is_problem(await world.post("user A", f"/api/jobs/{ended}/cancel"), 409, "wrong_state")
+    assert told["job_status"] == "failed"
+
+
+async def test_the_answer_to_a_cancel_is_judged_on_the_job_as_it_is_then(world: World) -> None:
+    await world.change_settings(cancel_rule=OWN, view_rule=f"{OWN} && status = 'pending'")
+    job_id = await world.enqueue(A)
+    assert (await world.get("user A", f"/api/jobs/{job_id}")).status_code == 200
+    assert (await world.post("user A", f"/api/jobs/{job_id}/cancel")).json() == {"id": job_id}
+
+
+async def test_who_sees_a_job_is_told_what_it_would_need_to_do_more(world: World) -> None:
+    only_bills = f"{OWN} && topic = 'bills'"
+    await world.change_settings(view_rule=OWN, cancel_rule=only_bills, manage_rule=only_bills)
+    own, other = await world.enqueue(A), await world.enqueue(B)
+    for method, path in (("POST", "/cancel"), ("POST", "/requeue"), ("DELETE", "")):
+        told = is_problem(await world.call("user A", method, f"/api/jobs/{own}{path}"), 403, "not_allowed")
+        assert "manage_rule" in told["detail"]
+        is_problem(await world.call("user A", method, f"/api/jobs/{other}{path}"), 404, "not_found")
+
+
+async def test_rules_that_overlap_still_lead_lists_to_an_index(world: World) -> None:
+    """A list by view_rule or manage_rule, where one says the same and more, asks for one scope_id."""
+    bounded = f"{OWN} && topic = 'mail'"
+    for view, manage in ((OWN, OWN), (OWN, bounded), (bounded, OWN), (bounded, f"{bounded} && priority > 5")):
+        await world.change_settings(view_rule=view, manage_rule=manage)
+        current = await access_settings.load(await world.store())
+        assert required(current.granted("read", {"id": A}))["scope_id"] == A
+
+
+async def test_a_token_for_one_job_may_no_more_than_its_maker(world: World) -> None:
+    await world.change_settings(view_rule=OWN, enqueue_rule=OWN)
+    job_id = await world.enqueue(A)
+    path = f"/api/jobs/{job_id}"
+
+    async def made(**body: Any) -> Who:
+        answer = await world.post("user A", f"{path}/token", body)
+        assert answer.status_code == 201, answer.text
+        return Who("made", bearer(answer.json()["token"]))
+
+    looks = await made()
+    assert is_problem(await world.post("user A", f"{path}/token", {"cancel": True}), 403)["field"] == "cancel"
+    await world.change_settings(cancel_rule=OWN)
+    cancels = await made(cancel=True)
+    # With the scope it would not have to satisfy enqueue_rule, as its maker has to.
+    await world.change_settings(manage_rule=OWN)
+    assert is_problem(await world.post("user A", f"{path}/token", {"manage": True}), 403)["field"] == "manage"
+    await world.change_settings(view_rule="", cancel_rule="", manage_rule="")
+    for who in (looks, cancels):
+        assert (await world.get(who, path)).status_code == 200
+        for method, more, body in (("PATCH", "", {"priority": 5}), ("DELETE", "", None), ("POST", "/requeue", None)):
+            is_problem(await world.call(who, method, f"{path}{more}", body), 403, "not_allowed")
+        is_problem(await world.post(who, f"{path}/token", {}), 403, "not_allowed")
+    is_problem(await world.post(looks, f"{path}/cancel"), 403, "not_allowed")
+    assert (await world.post(cancels, f"{path}/cancel")).json()["status"] == "cancelled"
 
 
 # ── enqueue_rule and allowed_topics ──
@@ -233,7 +313,7 @@ async def test_a_rule_that_can_not_be_read_denies(world: World, rule: str, caplo
     """Another version may have written it."""
     job_id = await world.enqueue(A)
     store = await world.store()
-    data = {"manage_rule": rule, "enqueue_rule": rule}
+    data = dict.fromkeys(access_settings.RULES, rule)
     await store.write_records([Write(access_settings.KIND, access_settings.ID, data)])
     api = world.another_api()
     is_problem(await world.get("user A", "/api/jobs", api=api), 403)
@@ -252,7 +332,7 @@ async def test_a_rule_that_can_not_be_read_denies(world: World, rule: str, caplo
     ],
 )  # fmt: skip
 async def test_a_bad_rule_is_refused_with_the_place_of_the_mistake(sqlite_world: World, rule: str, at: int) -> None:
-    for name in ("manage_rule", "enqueue_rule"):
+    for name in access_settings.RULES:
         answer = await sqlite_world.call("superuser", "PATCH", "/api/settings", {name: rule})
         problem = is_problem(answer, 400, "bad_rule")
         assert problem["field"] == name
@@ -296,11 +376,35 @@ async def test_explain_says_what_the_routes_do(world: World) -> None:
         "scope_id != @request.auth.id",
         "key = ''",
     ):
-        await world.change_settings(manage_rule=rule)
-        for who, claims in (("user A", {"id": A}), ("user B", {"id": B}), ("anonymous", {})):
-            told = await explained(world, claims=claims, job=job_id)
-            done = await world.get(who, f"/api/jobs/{job_id}")
-            assert told["allowed"] == (done.status_code == 200), (rule, who)
+        for name in ("view_rule", "manage_rule"):
+            await world.change_settings(**{"view_rule": "", "manage_rule": "", name: rule})
+            for who, claims in (("user A", {"id": A}), ("user B", {"id": B}), ("anonymous", {})):
+                told = await explained(world, action="view", claims=claims, job=job_id)
+                done = await world.get(who, f"/api/jobs/{job_id}")
+                assert told["allowed"] == (done.status_code == 200), (name, rule, who)
+                assert (f"{name} holds" == told["why"]) == told["allowed"]
+
+
+async def test_explain_knows_all_rules_that_allow_an_action(world: World) -> None:
+    job_id = await world.enqueue(A)
+    await world.change_settings(enqueue_rule="topic = 'x'", view_rule=OWN, cancel_rule="", manage_rule="topic = 'mail'")
+    for action, claims, allowed, why, of in (
+        ("enqueue", {"id": A}, False, "enqueue_rule doesn't hold", ["enqueue_rule"]),
+        ("view", {"id": A}, True, "view_rule holds", ["view_rule", "manage_rule"]),
+        ("view", {"id": B}, True, "manage_rule holds", ["view_rule", "manage_rule"]),
+        ("cancel", {"id": B}, True, "manage_rule holds", ["manage_rule"]),
+        ("manage", {"id": B}, True, "manage_rule holds", ["manage_rule"]),
+    ):
+        told = await explained(world, action=action, claims=claims, job=job_id)
+        assert (told["allowed"], told["why"], [part["rule"] for part in told["parts"]]) == (allowed, why, of)
+    given = await explained(world, action="view", claims={"id": B}, job=job_id, rule=OWN)
+    assert (given["allowed"], given["why"]) == (False, "the rule doesn't hold")
+    await world.change_settings(view_rule=OWN, manage_rule="topic = 'x'")
+    assert (await explained(world, action="view", claims={"id": B}, job=job_id))["why"] == (
+        "neither view_rule nor manage_rule holds"
+    )
+    await world.change_settings(view_rule="", manage_rule="")
+    assert (await explained(world, action="view"))["why"].startswith("view_rule and manage_rule are empty")
 
 
 async def test_explain_changes_nothing_and_is_for_admins(world: World) -> None:

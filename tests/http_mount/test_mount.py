@@ -78,7 +78,8 @@ def database(folder: Path) -> str:
 
     async def make() -> None:
         async with Jobs(url) as jobs:
-            await settings.change(await jobs._store(), {"enqueue_rule": OWN, "manage_rule": OWN}, by="test")
+            own = dict.fromkeys(("enqueue_rule", "view_rule", "cancel_rule"), OWN)
+            await settings.change(await jobs._store(), own, by="test")
 
     url = f"sqlite:///{folder}/jobs.db"
     asyncio.run(make())
@@ -120,9 +121,12 @@ async def test_users_of_the_application_see_their_own_jobs_only(site: Site) -> N
         assert await ids(bob) == {his}
         got = await ada.get(f"/queue/api/jobs/{hers}")
         assert (got.status_code, got.json()["payload"]) == (200, {"title": "sales"})
-        for method, path in (("GET", ""), ("POST", "/cancel"), ("DELETE", ""), ("GET", "/events")):
-            refused = await ada.request(method, f"/queue/api/jobs/{his}{path}")
-            assert refused.status_code == 404
+        for method, path, status in (
+            ("GET", his, 404), ("POST", f"{his}/cancel", 404), ("GET", f"{his}/events", 404), ("DELETE", his, 403),
+            ("DELETE", hers, 403), ("POST", f"{hers}/requeue", 403),
+        ):  # fmt: skip
+            refused = await ada.request(method, f"/queue/api/jobs/{path}")
+            assert refused.status_code == status
             assert refused.headers["content-type"] == "application/problem+json"
         cancelled = await ada.post(f"/queue/api/jobs/{hers}/cancel")
         assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")

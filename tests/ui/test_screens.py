@@ -319,7 +319,7 @@ async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sq
     page = sqlite_visitor.page
     await sqlite_visitor.log_in()
     await sqlite_visitor.go("access")
-    rule = page.get_by_label("Who may see and manage jobs?")
+    rule = page.get_by_label("Who may see jobs?")
     await rule.fill("scope_id ==")
     await expect(page.locator(".wrong").first).to_be_visible()
     assert all(
@@ -330,6 +330,7 @@ async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sq
     await expect(page.get_by_text("Allowed")).to_be_visible()
     await page.get_by_label("Claims of the user").fill('{"id": "8"}')
     await expect(page.get_by_text("Not allowed")).to_be_visible()
+    await page.get_by_label("Who may cancel jobs?").fill("scope_id = @request.auth.id")
     await page.get_by_role("button", name="Save the rules").click()
     await sqlite_visitor.toast("The rules are saved")
     await page.get_by_role("button", name="New token").click()
@@ -348,7 +349,9 @@ async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sq
     await page.get_by_role("button", name="Save").click()
     await sqlite_visitor.toast("Saved")
     settings = (await sqlite_world.get("admin token", "/api/settings")).json()
-    assert (settings["worker_pool_size"], settings["manage_rule"]) == (7, "scope_id = @request.auth.id")
+    assert settings["worker_pool_size"] == 7
+    assert settings["view_rule"] == settings["cancel_rule"] == "scope_id = @request.auth.id"
+    assert (settings["manage_rule"], settings["enqueue_rule"]) == ("", "")
 
 
 @pytest.mark.proof

@@ -12,12 +12,13 @@ from msgspec import Struct
 from rowlock.core.codec import clean_text
 from rowlock.core.conditions import Compared, Condition, Every, Some
 
-SCOPES = ("read", "enqueue", "manage", "worker", "admin")
-"""Of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `manage`: requeue, cancel, update, delete,
-pause; includes read. `worker`: claim and settle. `admin`: everything a superuser may."""
+SCOPES = ("read", "enqueue", "cancel", "manage", "worker", "admin")
+"""Of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `cancel`: cancel jobs; it doesn't include
+read. `manage`: requeue, update, delete, pause; includes read and cancel. `worker`: claim and settle. `admin`:
+everything a superuser may."""
 
 LONGEST_NAME = 500  # behind it stands what kind of identity it is
-_IMPLIED = {"manage": ("read",), "admin": SCOPES}
+_IMPLIED = {"manage": ("read", "cancel"), "admin": SCOPES}
 
 
 class Identity(Struct, frozen=True, kw_only=True):

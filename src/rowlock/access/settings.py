@@ -14,6 +14,7 @@ from msgspec import Struct
 from rowlock.access import redaction, rules
 from rowlock.access.rules import Rule
 from rowlock.core.codec import check_text
+from rowlock.core.conditions import Condition, Every, Some
 from rowlock.core.job import check_topic
 from rowlock.errors import InvalidInput
 from rowlock.stores.base import Store
@@ -25,14 +26,25 @@ KIND, ID = "settings", "jobs"
 MOST_TOPICS = 1000
 _NOBODY = Rule("", False)
 
+RULES = ("enqueue_rule", "view_rule", "cancel_rule", "manage_rule")
+GRANTED_BY = {
+    "enqueue": ("enqueue_rule",),
+    "read": ("view_rule", "manage_rule"),
+    "cancel": ("cancel_rule", "manage_rule"),
+    "manage": ("manage_rule",),
+}
+"""The rules that allow for single jobs what a scope allows for all of them. One that holds is enough."""
+
 
 class AccessSettings(Struct, frozen=True, kw_only=True):
-    """`enqueue_rule` is judged on the job to be created, `manage_rule` on jobs that are there: '' is superusers only.
+    """`enqueue_rule` is judged on the job to be created, the other rules on jobs that are there: '' is superusers only.
     `allowed_topics`: what may be enqueued over HTTP; empty is any. `redact`: patterns of fields that are not shown over
     HTTP. The workers' are `worker_pool_size` and two times in seconds."""
 
     http_enabled: bool = True
     enqueue_rule: str = ""
+    view_rule: str = ""
+    cancel_rule: str = ""
     manage_rule: str = ""
     allowed_topics: tuple[str, ...] = ()
     worker_pool_size: int = 10
@@ -46,14 +58,28 @@ _BOUNDS = {"worker_pool_size": (1, 10_000), "poll_interval": (0.01, 3600), "lock
 
 
 class Current(Struct, frozen=True):
-    """`given`: what was set, beside its checked form. `revision` 0: nothing ever was."""
+    """`given`: what was set, beside its checked form. `revision` 0: nothing ever was. `rules`: by their settings'
+    names."""
 
     settings: AccessSettings
     given: Mapping[str, Any]
     revision: int
-    enqueue: Rule
-    manage: Rule
+    rules: Mapping[str, Rule]
     redaction: redaction.Redaction
+
+    def granted(self, scope: str, claims: Mapping[str, Any]) -> Condition:
+        """Return the jobs for which a rule allows what `scope` allows, to a caller with these claims."""
+        return _either([self.rules[name].bind(claims) for name in GRANTED_BY[scope]])
+
+
+def _either(conditions: Sequence[Condition]) -> Condition:
+    """Return a condition that holds if one of these does. It leaves out those that only repeat another one with more
+    demands: without them, a list can use the index that the other one leads to."""
+    if True in conditions:
+        return True
+    demands = {one: set(one.parts) if isinstance(one, Every) else {one} for one in conditions if one is not False}
+    left = tuple(one for one in demands if not any(demands[other] < demands[one] for other in demands))
+    return Some(left) if len(left) > 1 else left[0] if left else False
 
 
 def check(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +98,7 @@ def _check(name: str, value: Any) -> Any:
             if not isinstance(value, bool):
                 raise InvalidInput(name, "not_a_bool", f"must be true or false, not {value!r:.40}")
             return value
-        case "enqueue_rule" | "manage_rule":
+        case _ if name in RULES:
             if not isinstance(value, str):
                 raise InvalidInput(name, "not_text", f"must be text, not {type(value).__name__}")
             return rules.parse(value, name).text
@@ -110,8 +136,7 @@ def read(record: Record | None) -> Current:
         settings,
         given,
         0 if record is None else record.revision,
-        _rule("enqueue_rule", settings.enqueue_rule),
-        _rule("manage_rule", settings.manage_rule),
+        {name: _rule(name, getattr(settings, name)) for name in RULES},
         redaction.redaction(settings.redact),
     )
 
@@ -121,7 +146,7 @@ def _is_good(name: str, value: Any) -> bool:
     if name not in NAMES or value is None:
         return False
     try:
-        return name in ("enqueue_rule", "manage_rule") or _check(name, value) is not None
+        return name in RULES or _check(name, value) is not None
     except InvalidInput as error:
         log.error("the setting has no effect: %s", error)
         return False

@@ -12,8 +12,6 @@ from rowlock.cli.options import actor, database
 from rowlock.cli.show import print_json, print_table
 from rowlock.jobs import Jobs
 
-_TEXTS = ("enqueue_rule", "manage_rule")
-
 
 @click.group()
 def settings() -> None:
@@ -36,7 +34,7 @@ def show(url: str | None, output: str) -> None:
 @actor
 @database
 def change(changes: tuple[str, ...], reason: str | None, by: str | None, url: str | None, output: str) -> None:
-    """Change settings: manage_rule='scope_id = @request.auth.id', allowed_topics='["mail"]', worker_pool_size=20.
+    """Change settings: view_rule='scope_id = @request.auth.id', allowed_topics='["mail"]', worker_pool_size=20.
 
     Servers apply it within a second, workers within five. `null` means the default.
     """
@@ -54,7 +52,7 @@ def _read(text: str) -> tuple[str, Any]:
         raise click.UsageError(f"{text!r} is not NAME=VALUE, such as http_enabled=false")
     if value == "null":
         return name, None
-    if name in _TEXTS:
+    if name in access.RULES:
         return name, value
     try:
         return name, json.loads(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 
 from rowlock.access import rules, settings, tokens
 from rowlock.access.explain import explain
-from rowlock.core.conditions import FIELDS, holds
+from rowlock.core.conditions import FIELDS, Condition, holds
 from rowlock.core.ids import check_id
 from rowlock.errors import InvalidInput
 from rowlock.http import shapes
@@ -19,7 +20,7 @@ from rowlock.http.problems import Problem, not_found
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import Route, scope
 
-ACTIONS = ("enqueue", "manage")
+ACTIONS = {"enqueue": "enqueue", "view": "read", "cancel": "cancel", "manage": "manage"}  # scopes that allow them
 
 
 async def list_tokens(call: Call) -> Response:
@@ -60,16 +61,27 @@ async def explain_access(call: Call) -> Response:
     asked: shapes.ExplainBody = call.body
     if asked.action not in ACTIONS:
         raise Problem(400, "unknown_action", f"action: must be {' or '.join(ACTIONS)}", field="action")
-    current = call.settings
-    saved = current.enqueue if asked.action == "enqueue" else current.manage
-    rule = saved if asked.rule is None else rules.parse(asked.rule)
+    names = settings.GRANTED_BY[ACTIONS[asked.action]]
+    judged = (
+        {name: call.settings.rules[name] for name in names} if asked.rule is None else {"rule": rules.parse(asked.rule)}
+    )
     job = await _job(call, asked.job)
-    condition = rule.bind(asked.claims)
-    allowed = condition if isinstance(condition, bool) else None if job is None else holds(condition, job)
-    parts = [shapes.ExplainedPart(**msgspec.structs.asdict(part)) for part in explain(rule, asked.claims, job)]
+    allowed = {name: _allowed(rule.bind(asked.claims), job) for name, rule in judged.items()}
+    parts = [
+        shapes.ExplainedPart(rule=name, **msgspec.structs.asdict(part))
+        for name, rule in judged.items()
+        for part in explain(rule, asked.claims, job)
+    ]
     for part in parts:  # a column may hold what a handler has said: its stage
         part.left, part.right = call.redaction.data([part.left, part.right])
-    return answer(shapes.ExplainAnswer(allowed=allowed, why=_why(rule, allowed), rule=rule.text, parts=parts))
+    verdict = True if True in allowed.values() else None if None in allowed.values() else False
+    own = next(iter(judged.values()))  # before manage_rule, which includes the others
+    return answer(shapes.ExplainAnswer(allowed=verdict, why=_why(judged, allowed), rule=own.text, parts=parts))
+
+
+def _allowed(condition: Condition, job: dict[str, Any] | None) -> bool | None:
+    """None: it depends on the job."""
+    return condition if isinstance(condition, bool) else None if job is None else holds(condition, job)
 
 
 async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any] | None:
@@ -99,12 +111,17 @@ def _time(name: str, value: str) -> datetime:
         raise InvalidInput(f"job.{name}", error.code, error.problem) from None
 
 
-def _why(rule: rules.Rule, allowed: bool | None) -> str:
-    if not rule.text.strip():
-        return "the rule is empty: superusers and tokens with the scope only"
-    if allowed is None:
+def _why(judged: Mapping[str, rules.Rule], allowed: Mapping[str, bool | None]) -> str:
+    names = {name: f"the {name}" if name == "rule" else name for name in judged}
+    if holding := [names[name] for name in judged if allowed[name]]:
+        return f"{holding[0]} holds"
+    if None in allowed.values():
         return "it depends on the job"
-    return "the rule holds" if allowed else "the rule doesn't hold"
+    written = [names[name] for name, rule in judged.items() if rule.text.strip()]
+    if not written:
+        verb = "is" if len(names) == 1 else "are"
+        return f"{' and '.join(names.values())} {verb} empty: superusers and tokens with the scope only"
+    return f"neither {' nor '.join(written)} holds" if len(written) > 1 else f"{written[0]} doesn't hold"
 
 
 ROUTES = [

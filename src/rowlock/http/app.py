@@ -35,7 +35,7 @@ from rowlock.http import (
     workers,
 )
 from rowlock.http.bulk_runner import BulkRunner
-from rowlock.http.call import Call, denied
+from rowlock.http.call import Call, denied, needs
 from rowlock.http.counting import Counting
 from rowlock.http.desk import Desk
 from rowlock.http.doorkeeper import LOOPBACK, Doorkeeper, host_name
@@ -378,7 +378,7 @@ def _is_allowed(wanted: Access, call: Call) -> bool:
         case "known":
             return identity.kind != "anonymous"
         case "enqueue":
-            return identity.has("enqueue") or call.settings.enqueue.bind(identity.claims) is not False
+            return identity.has("enqueue") or call.settings.granted("enqueue", identity.claims) is not False
         case "jobs":
             return call.reach(wanted.scope) is not False
         case "scope":
@@ -390,7 +390,7 @@ def _needs(wanted: Access) -> str:
         case "enqueue":
             return "this needs the scope enqueue, or an enqueue_rule that lets you"
         case "jobs":
-            return f"this needs the scope {wanted.scope}, or a manage_rule that lets you"
+            return needs(wanted.scope)
         case _:
             return f"this needs the scope {wanted.scope}"
 

@@ -9,7 +9,7 @@ import msgspec
 
 from rowlock.access.identity import Identity
 from rowlock.access.redaction import Redaction
-from rowlock.access.settings import Current
+from rowlock.access.settings import GRANTED_BY, Current
 from rowlock.core.conditions import Condition, Every, holds
 from rowlock.core.ids import check_id
 from rowlock.core.job import Job
@@ -65,13 +65,17 @@ class Call:
         return await self.api.jobs._store()
 
     def reach(self, scope: str) -> Condition:
-        """The jobs that it may see (read) or manage."""
+        """The jobs that it may see (read), cancel or manage."""
         identity = self.identity
-        allowed: Condition = True if identity.has(scope) else self.settings.manage.bind(identity.claims)
+        allowed: Condition = True if identity.has(scope) else self.settings.granted(scope, identity.claims)
         bounds = identity.reach
         if allowed is False or bounds is True:
             return allowed
         return bounds if allowed is True else Every((allowed, bounds))
+
+    def may(self, scope: str, job: Job) -> bool:
+        condition = self.reach(scope)
+        return condition is True or holds(condition, columns(job))
 
     async def job(self, scope: str) -> Job:
         """The one in the path. What may not be seen is not there."""
@@ -81,17 +85,21 @@ class Call:
             if isinstance(error, InvalidInput):
                 raise Problem(400, error.code, f"id: {error.problem}", field="id") from None
             raise not_found() from None
-        condition = self.reach(scope)
-        if condition is not True and not holds(condition, columns(job)):
-            raise not_found()
-        return job
+        if self.may(scope, job):
+            return job
+        if scope != "read" and self.may("read", job):
+            raise denied(self.identity, f"{needs(scope)}: you may see this job, but no more")
+        raise not_found()
 
-    def check_enqueue(self, topic: str, columns: Callable[[], Mapping[str, Any]]) -> None:
-        """`columns`: what the job is going to have."""
+    def check_enqueue(self, topic: str, columns: Callable[[], Mapping[str, Any]], *, edits: bool = False) -> None:
+        """`columns`: what the job is going to have. `edits`: a job within reach gets other content. For that the scope
+        manage is as good as enqueue."""
         identity, settings = self.identity, self.settings.settings
-        if not identity.has("enqueue") and not holds(self.settings.enqueue.bind(identity.claims), columns()):
-            raise denied(identity, "enqueue_rule doesn't let you enqueue this job")
-        if identity.is_bounded and not holds(identity.reach, columns()):
+        by_scope = identity.has("enqueue") or (edits and identity.has("manage"))
+        if not by_scope and not holds(self.settings.granted("enqueue", identity.claims), columns()):
+            verb = "change the job to this" if edits else "enqueue this job"
+            raise denied(identity, f"enqueue_rule doesn't let you {verb}")
+        if not edits and identity.is_bounded and not holds(identity.reach, columns()):
             raise denied(identity, "this token is for other topics", field="topic")
         if settings.allowed_topics and not identity.has("admin") and topic not in settings.allowed_topics:
             raise denied(identity, "this topic is not among the allowed_topics", field="topic")
@@ -99,6 +107,11 @@ class Call:
 
 def columns(job: Job) -> dict[str, Any]:
     return {**msgspec.structs.asdict(job), "status": str(job.status)}
+
+
+def needs(scope: str) -> str:
+    """For a problem: what a caller must have who wants to do this to a job."""
+    return f"this needs the scope {scope}, or a {' or '.join(GRANTED_BY[scope])} that lets you"
 
 
 def denied(identity: Identity, detail: str, *, field: str | None = None) -> Problem:

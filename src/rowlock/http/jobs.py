@@ -19,18 +19,19 @@ from rowlock.core.job import (
     DEFAULT_PRIORITY,
     DEFAULT_TIMEOUT,
     LIVE,
+    Job,
     Status,
     check_priority,
     check_timeout,
     check_topic,
 )
-from rowlock.errors import InvalidInput
+from rowlock.errors import InvalidInput, InvalidState
 from rowlock.http import shapes
 from rowlock.http.call import Call, columns, denied
 from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_filter, check_guesses, check_unmarked, job_body, search
 from rowlock.http.response import Response, answer, nothing
-from rowlock.http.routes import ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
+from rowlock.http.routes import CANCEL_JOBS, ENQUEUE, MANAGE_JOBS, SEE_JOBS, Route
 from rowlock.stores.base import Enqueued
 from rowlock.stores.reading import MAX_LIMIT, MAX_VALUES, Filter, read_cursor
 
@@ -201,7 +202,7 @@ _SAME = (
 def visible(call: Call) -> Condition:
     condition = call.reach("read")
     if condition is False:
-        raise denied(call.identity, "manage_rule doesn't let you see any job")
+        raise denied(call.identity, "neither view_rule nor manage_rule lets you see any job")
     return condition
 
 
@@ -337,13 +338,22 @@ async def requeue_job(call: Call) -> Response:
     asked: shapes.RequeueBody = call.body
     job = await call.job("manage")
     check_unmarked(call, asked.payload, job)
-    changes = {**_changes(asked), "version": asked.version}
-    return answer(job_body(call, await call.api.jobs.requeue(job.id, **changes, reason=asked.reason, by=call.by)))
+    changes = _changes(asked)
+    if changes:
+        _check_edited(call, job, changes, run_at=None, expires_at=None)  # a requeue drops both
+    changed = await call.api.jobs.requeue(job.id, **changes, version=asked.version, reason=asked.reason, by=call.by)
+    return answer(job_body(call, changed))
 
 
 async def cancel_job(call: Call) -> Response:
-    job = await call.job("manage")
-    return answer(job_body(call, await call.api.jobs.cancel(job.id, reason=call.body.reason, by=call.by)))
+    job = await call.job("cancel")
+    try:
+        job = await call.api.jobs.cancel(job.id, reason=call.body.reason, by=call.by)
+    except InvalidState:
+        if call.may("read", job):
+            raise
+        raise Problem(409, "wrong_state", "the job can't be cancelled any more") from None  # its status is content
+    return answer(job_body(call, job) if call.may("read", job) else shapes.CancelAnswer(id=job.id))
 
 
 async def delete_job(call: Call) -> Response:
@@ -357,6 +367,8 @@ async def update_job(call: Call) -> Response:
     job = await call.job("manage")
     check_unmarked(call, asked.payload, job)
     changes = _changes(asked)
+    if changes:
+        _check_edited(call, job, changes, run_at=job.run_at, expires_at=job.expires_at)
     return answer(job_body(call, await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
 
 
@@ -365,36 +377,55 @@ def _changes(asked: shapes.UpdateBody) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not UNSET}
 
 
+def _check_edited(call: Call, job: Job, changes: dict[str, Any], **times: datetime | None) -> None:
+    """Refuse content that the caller might not enqueue, either: else an edit would get around enqueue_rule. `times`:
+    those that it has if nothing changes them."""
+    if "delay" in changes:
+        times["run_at"] = None
+    content = shapes.EnqueueBody(**{**_content(job), "key": job.key, **times, **changes})
+    call.check_enqueue(job.topic, partial(_columns, call, content), edits=True)
+
+
+def _content(job: Job) -> dict[str, Any]:
+    return {
+        "topic": job.topic, "payload": job.payload, "priority": job.priority, "scope": job.scope,
+        "scope_id": job.scope_id, "max_retries": job.max_retries, "timeout": job.timeout, "tags": job.tags or None,
+    }  # fmt: skip
+
+
 async def clone_job(call: Call) -> Response:
     """A new job like this one, with what is given changed. Needs what enqueuing it needs."""
     asked: shapes.CloneBody = call.body
     job = await call.job("read")
     check_unmarked(call, asked.payload, job)
     changed = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) is not None}
-    like = {
-        "topic": job.topic, "payload": job.payload, "priority": job.priority, "scope": job.scope,
-        "scope_id": job.scope_id, "max_retries": job.max_retries, "timeout": job.timeout, "tags": job.tags or None,
-    }  # fmt: skip
-    call.body = shapes.EnqueueBody(**{**like, **changed})
+    call.body = shapes.EnqueueBody(**{**_content(job), **changed})
     return await enqueue(call)
 
 
 async def make_job_token(call: Call) -> Response:
-    """For a page that shows this one job: it sees (or manages) nothing else, and not for long."""
+    """For a page that shows this one job: it sees (or cancels, or manages) nothing else, and not for long.
+
+    By a rule one may cancel a job, or see it, but not give `manage` away: a token has the scope, and so would not have
+    to satisfy enqueue_rule."""
     asked: shapes.JobTokenBody = call.body
     if not 1 <= asked.seconds <= LONGEST_TOKEN:
         raise Problem(400, "out_of_range", f"seconds: must be 1 to {LONGEST_TOKEN:g}", field="seconds")
-    job = await call.job("manage" if asked.manage else "read")
+    job = await call.job("read")
     if call.identity.job is not None:  # else it would live as long as it likes
         raise denied(call.identity, "a token that is for one job can't make others")
     if call.identity.kind == "anonymous":
         raise denied(call.identity, "a token needs somebody who gives it away")
+    if asked.manage and not call.identity.has("manage"):
+        raise denied(call.identity, "a token that manages the job needs a maker with the scope manage", field="manage")
+    if asked.cancel and not call.may("cancel", job):
+        raise denied(call.identity, "you may not cancel this job, nor may a token that you make", field="cancel")
     store = await call.store()
     ends = await store.now() + timedelta(seconds=asked.seconds)
     token, text = await tokens.create(
         store,
         f"job {job.id}",
-        ["manage" if asked.manage else "read"],
+        ["manage"] if asked.manage else ["read", "cancel"] if asked.cancel else ["read"],
         by=call.by,
         job=job.id,
         expires_at=ends if call.identity.expires_at is None else min(ends, call.identity.expires_at),
@@ -442,9 +473,9 @@ ROUTES = [
         body_optional=True, answers=(shapes.JobBody,), errors=(404, 409),
     ),
     Route(
-        method="POST", path="/api/jobs/{id}/cancel", access=MANAGE_JOBS, handler=cancel_job,
+        method="POST", path="/api/jobs/{id}/cancel", access=CANCEL_JOBS, handler=cancel_job,
         summary="Stop a job: at once if it is not running, else it is asked to", body=shapes.ReasonBody,
-        body_optional=True, answers=(shapes.JobBody,), errors=(404, 409),
+        body_optional=True, answers=(shapes.JobBody, shapes.CancelAnswer), errors=(404, 409),
     ),
     Route(
         method="POST", path="/api/jobs/{id}/clone", access=SEE_JOBS, handler=clone_job,

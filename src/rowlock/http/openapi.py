@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from rowlock import __version__
+from rowlock.access.settings import GRANTED_BY
 from rowlock.http import shapes
 from rowlock.http.problems import TITLES, ProblemBody
 from rowlock.http.routes import Access, Route
@@ -102,7 +103,8 @@ def _who(access: Access) -> str:
         case "enqueue":
             return "superusers, tokens with the scope enqueue, and whom enqueue_rule lets"
         case "jobs":
-            return f"superusers, tokens with the scope {access.scope}, and whom manage_rule lets"
+            rules = " or ".join(GRANTED_BY[access.scope])
+            return f"superusers, tokens with the scope {access.scope}, and whom {rules} lets"
         case "scope":
             return f"superusers, and tokens with the scope {access.scope}"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from rowlock.access.identity import SCOPES
+from rowlock.access.settings import GRANTED_BY
 from rowlock.http.problems import Problem
 from rowlock.http.response import Response
 
@@ -20,9 +21,9 @@ class Access(Struct, frozen=True):
     """Who may call it.
 
     `probe`: everyone, whatever the settings say. `page`: everyone, also while the database is away: files that hold no
-    data. `public`: everyone. `known`: whoever is not anonymous. `enqueue`: the
-    scope enqueue, or whom enqueue_rule lets. `jobs`: the scope, or whom manage_rule lets; and only as far as it does.
-    `scope`: who has it.
+    data. `public`: everyone. `known`: whoever is not anonymous. `enqueue`: the scope enqueue, or whom enqueue_rule
+    lets. `jobs`: the scope, or whom a rule lets that grants it for single jobs, and only for those jobs. `scope`: who
+    has it.
     """
 
     kind: Literal["probe", "page", "public", "known", "enqueue", "jobs", "scope"]
@@ -31,8 +32,9 @@ class Access(Struct, frozen=True):
     writes: bool | None = None  # None: every method but GET does
 
     def __post_init__(self) -> None:
-        if self.kind in ("jobs", "scope") and self.scope not in SCOPES:
-            raise TypeError(f"{self.kind} needs one of {', '.join(SCOPES)}")
+        known = {"jobs": tuple(GRANTED_BY), "scope": SCOPES}.get(self.kind)
+        if known is not None and self.scope not in known:
+            raise TypeError(f"{self.kind} needs one of {', '.join(known)}")
 
 
 PROBE = Access("probe")
@@ -41,6 +43,7 @@ PUBLIC = Access("public")
 KNOWN = Access("known", bounded=True)
 ENQUEUE = Access("enqueue", bounded=True)
 SEE_JOBS = Access("jobs", "read", bounded=True)
+CANCEL_JOBS = Access("jobs", "cancel", bounded=True)
 MANAGE_JOBS = Access("jobs", "manage", bounded=True)
 
 

@@ -189,9 +189,11 @@ class WaitQuery(Asked, frozen=True, kw_only=True):
 
 
 class JobTokenBody(Asked, frozen=True, kw_only=True):
-    """`seconds`: how long it lives. `manage`: it may also cancel, requeue, update and delete the job."""
+    """`seconds`: how long it lives. `cancel`: it may also cancel the job. `manage`: it may also cancel, requeue, update
+    and delete it; that needs the scope manage, a rule is not enough."""
 
     seconds: Annotated[float, _said(minimum=1, maximum=86_400)] = 3600.0
+    cancel: bool = False
     manage: bool = False
 
 
@@ -240,6 +242,12 @@ class JobBody(Struct, kw_only=True):
     last_error: str | UnsetType = UNSET
     existing: bool | UnsetType = UNSET
     redacted: list[str] | UnsetType = UNSET
+
+
+class CancelAnswer(Struct, kw_only=True):
+    """All that a caller is told who may cancel the job, but not see it."""
+
+    id: str
 
 
 _COPIED = tuple(
@@ -572,6 +580,8 @@ class SettingsBody(Struct, kw_only=True):
 
     http_enabled: bool
     enqueue_rule: str
+    view_rule: str
+    cancel_rule: str
     manage_rule: str
     allowed_topics: tuple[str, ...]
     worker_pool_size: int
@@ -586,6 +596,8 @@ class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     http_enabled: bool | UnsetType | None = UNSET
     enqueue_rule: str | UnsetType | None = UNSET
+    view_rule: str | UnsetType | None = UNSET
+    cancel_rule: str | UnsetType | None = UNSET
     manage_rule: str | UnsetType | None = UNSET
     allowed_topics: Annotated[tuple[Topic, ...], _said(maxItems=1000)] | UnsetType | None = UNSET
     worker_pool_size: Annotated[int, _said(minimum=1, maximum=10_000)] | UnsetType | None = UNSET
@@ -600,16 +612,19 @@ class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ExplainBody(Asked, frozen=True, kw_only=True):
-    """May someone with these claims do this? `rule`: this one instead of the saved one. `job`: an id, or the columns of
-    a job that is not there yet."""
+    """May someone with these claims do this? `rule`: this one alone, instead of those that are saved. `job`: an id, or
+    the columns of a job that is not there yet."""
 
-    action: Annotated[str, _said(enum=["enqueue", "manage"])]
+    action: Annotated[str, _said(enum=["enqueue", "view", "cancel", "manage"])]
     claims: dict[str, Any] = {}
     rule: str | None = None
     job: str | dict[str, Any] | None = None
 
 
 class ExplainedPart(Struct, kw_only=True):
+    """`rule`: the setting in which it stands, or "rule" for the one that was given."""
+
+    rule: str
     text: str
     left: Any
     right: Any
@@ -617,7 +632,8 @@ class ExplainedPart(Struct, kw_only=True):
 
 
 class ExplainAnswer(Struct, kw_only=True):
-    """`parts`: each comparison, with what stood on its sides; `holds` null: it depends on the job."""
+    """`rule`: the action's own. `parts`: each comparison of all rules that can allow it, with what stood on its sides;
+    `holds` null: it depends on the job."""
 
     allowed: bool | None
     why: str

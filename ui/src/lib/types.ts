@@ -201,6 +201,8 @@ export interface Session {
 export interface Settings {
   http_enabled: boolean;
   enqueue_rule: string;
+  view_rule: string;
+  cancel_rule: string;
   manage_rule: string;
   allowed_topics: string[];
   worker_pool_size: number;
