@@ -72,7 +72,7 @@ async def test_the_audit_is_searched_in_what_it_shows(world: World) -> None:
     ids = [await world.enqueue(None, topic="bills", delay=3600) for _ in range(3)]
     for n, job_id in enumerate(ids):
         await world.jobs.cancel(job_id, by=f"ann-{n}@example.com", reason="The Bank is away")
-    for query, count in (("bank", 3), ("ann-1", 1), (ids[0], 1), ("CANCEL", 3), ("bills", 3), ("nobody-was-it", 0)):
+    for query, count in (("bank", 3), ("ann-1", 1), (ids[0], 1), ("BANK is", 3), ("bills", 3), ("nobody-was-it", 0)):
         found = (await world.get("superuser", f"/api/audit?search={query}")).json()
         assert (len(found["items"]), found["next"]) == (count, None), query
     first = (await world.get("superuser", "/api/audit?search=bank&limit=2")).json()

@@ -468,3 +468,70 @@ async def test_explain_changes_nothing_and_is_for_admins(world: World) -> None:
     assert await world.place.counts() == before
     for who in ("anonymous", "user A", "manage token", "mail token", "job token", "read-only superuser"):
         assert is_problem(await world.post(who, "/api/access/explain", {"action": "manage"}))["status"] in (401, 403)
+
+
+# ── What one may do, told in advance ──
+
+ASKED = {
+    "view own, cancel own": ({"view_rule": OWN, "cancel_rule": OWN}, ["read", "cancel"], ["cancel"]),
+    "view own": ({"view_rule": OWN}, ["read"], []),
+    "manage own": ({"manage_rule": OWN}, ["read", "cancel", "manage"], ["cancel", "manage"]),
+    "enqueue": ({"enqueue_rule": "true", "view_rule": "true"}, ["read", "enqueue"], []),
+    "cancel failed": (
+        {"view_rule": OWN, "cancel_rule": "status = 'failed'"}, ["read", "cancel"], [],
+    ),
+    "nothing": ({"view_rule": ""}, [], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ASKED)
+async def test_a_caller_is_told_what_it_may_do_and_to_this_job(sqlite_world: World, case: str) -> None:
+    world = sqlite_world
+    rules, anything, to_this = ASKED[case]
+    job_id = await world.enqueue(A, delay=3600)
+    await world.change_settings(**rules)
+    for path in ("/api/auth/me", "/_/me"):
+        assert (await world.get("user A", path)).json()["can"] == anything
+    job = await world.get("user A", f"/api/jobs/{job_id}")
+    if to_this is None:
+        is_problem(job, 403)
+    else:
+        assert job.json()["can"] == to_this
+    # What is said is what is so.
+    for verb, path in (("cancel", "cancel"), ("manage", "requeue")):
+        answer = await world.post("user A", f"/api/jobs/{job_id}/{path}")
+        assert (answer.status_code in (200, 409)) == (verb in (to_this or [])), (verb, answer.text)
+
+
+async def test_superusers_and_read_only_ones_are_told_what_they_may_do(sqlite_world: World) -> None:
+    world = sqlite_world
+    job_id = await world.enqueue(A, delay=3600)
+    everything = ["read", "enqueue", "cancel", "manage"]
+    for who, anything, to_this in (
+        ("superuser", everything, ["cancel", "manage"]),
+        ("read-only superuser", ["read"], []),
+    ):
+        assert (await world.get(who, "/_/me")).json()["can"] == anything
+        assert (await world.get(who, f"/api/jobs/{job_id}")).json()["can"] == to_this
+    api = world.another_api(read_only=True)
+    assert (await world.get("superuser", "/_/me", api=api)).json()["can"] == ["read"]
+    assert "can" not in (await world.get("superuser", "/api/jobs")).json()["items"][0]
+
+
+@pytest.mark.parametrize(
+    ("claims", "name"),
+    [
+        ({"name": "Ann Example"}, "Ann Example"), ({"email": "ann@example.org"}, "ann@example.org"), ({}, A),
+        ({"name": ""}, A), ({"name": 7, "email": ["x"]}, A), ({"name": "x" * 501}, A),
+    ],
+)  # fmt: skip
+async def test_a_user_is_called_by_the_name_that_the_application_gives(
+    sqlite_world: World, claims: dict[str, Any], name: str
+) -> None:
+    await sqlite_world.change_settings(manage_rule="true")
+    who = Who("somebody", bearer(user_token(A, **claims)), "user", id=A)
+    assert (await sqlite_world.get(who, "/_/me")).json()["name"] == name
+    job_id = await sqlite_world.enqueue(A, delay=3600)
+    await sqlite_world.post(who, f"/api/jobs/{job_id}/cancel")
+    found = (await sqlite_world.get("superuser", "/api/audit?limit=1")).json()["items"]
+    assert found[0]["by"] == f"user {A}"  # whatever they call themselves

@@ -87,6 +87,12 @@ def user(claims: Mapping[str, Any], *, expires_at: datetime | None = None) -> Id
     return Identity(kind="user", id=name, claims={**claims, "id": name}, expires_at=expires_at)
 
 
+def shown_name(identity: Identity) -> str:
+    """Return how to call them on a page. The audit has the id: an application's users may choose their names."""
+    given = (identity.name, identity.claims.get("name"), identity.claims.get("email"))
+    return next((text for text in given if isinstance(text, str) and is_name(text)), identity.id)
+
+
 def is_name(text: str) -> bool:
     """Can it stand in the audit, and in an answer?"""
     return 0 < len(text) <= LONGEST_NAME and is_storable(text)

@@ -77,6 +77,13 @@ class Call:
             return allowed
         return bounds if allowed is True else Every((allowed, bounds))
 
+    def can(self, job: Job | None = None) -> list[str]:
+        """Return what is allowed: for this job, or, without one, for any job at all."""
+        is_read_only = self.identity.read_only or self.api.settings.read_only
+        asked = ("cancel", "manage") if job is not None else ("read", "enqueue", "cancel", "manage")
+        scopes = [scope for scope in asked if scope == "read" or not is_read_only]
+        return [one for one in scopes if (self.reach(one) is not False if job is None else self.may(one, job))]
+
     def may(self, scope: str, job: Job) -> bool:
         condition = self.reach(scope)
         return condition is True or holds(condition, columns(job))

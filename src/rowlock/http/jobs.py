@@ -132,7 +132,8 @@ def _taken() -> Problem:
 
 
 async def get_job(call: Call) -> Response:
-    return answer(job_body(call, await call.job("read")))
+    job = await call.job("read")
+    return answer(job_body(call, job, can=call.can(job)))
 
 
 def asked_filter(asked: shapes.JobFilter, condition: Condition) -> Filter:

@@ -7,7 +7,7 @@ import logging
 import msgspec
 
 from rowlock.access import secrets, sessions, superusers
-from rowlock.access.identity import Identity
+from rowlock.access.identity import shown_name
 from rowlock.http import cursors, shapes
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem
@@ -60,7 +60,8 @@ async def _begin(call: Call, found: superusers.Superuser) -> Response:
     client = f"{request.client} {request.headers.get('user-agent', '')}"
     client = "".join(char for char in client if char.isprintable())
     issued = await sessions.begin(await call.store(), found, client=client, old=shown_session(request))
-    response = answer(me_body(found.identity))
+    call.identity = found.identity
+    response = answer(me_body(call))
     response.headers = [_set_cookie(request, issued.text)]
     return response
 
@@ -103,16 +104,18 @@ async def log_out(call: Call) -> Response:
 
 
 async def get_me(call: Call) -> Response:
-    return answer(me_body(call.identity))
+    return answer(me_body(call))
 
 
-def me_body(identity: Identity) -> shapes.MeBody:
+def me_body(call: Call) -> shapes.MeBody:
+    identity = call.identity
     return shapes.MeBody(
         kind=identity.kind,
         id=identity.id,
-        name=identity.name,
+        name=shown_name(identity),
         scopes=sorted(identity.scopes),
         topics=identity.topics,
+        can=call.can(),
         read_only=identity.read_only,
     )
 

@@ -219,7 +219,8 @@ class JobTokenBody(Asked, frozen=True, kw_only=True):
 
 class JobBody(Struct, kw_only=True):
     """A job. `locked_until`, `last_error` and `redacted` are there only if they say something: `redacted` names the
-    fields of which something is not shown."""
+    fields of which something is not shown. `can`: what the caller may do to it, cancel or manage; told by GET
+    /api/jobs/{id}, whatever its status allows."""
 
     id: str
     topic: str
@@ -258,6 +259,7 @@ class JobBody(Struct, kw_only=True):
     locked_until: Time | UnsetType = UNSET
     last_error: str | UnsetType = UNSET
     redacted: list[str] | UnsetType = UNSET
+    can: list[str] | UnsetType = UNSET
 
 
 class CancelAnswer(Struct, kw_only=True):
@@ -267,7 +269,9 @@ class CancelAnswer(Struct, kw_only=True):
 
 
 _COPIED = tuple(
-    name for name in JobBody.__struct_fields__ if name not in ("locked_until", "last_error", "status", "redacted")
+    name
+    for name in JobBody.__struct_fields__
+    if name not in ("locked_until", "last_error", "status", "redacted", "can")
 )
 
 
@@ -564,13 +568,15 @@ class SetupBody(Asked, frozen=True, kw_only=True):
 
 
 class MeBody(Struct, kw_only=True):
-    """`set_up`: the first superuser exists. Only the page is told, and only while nobody is logged in."""
+    """`can`: what is allowed for all jobs, or for some by a rule: read, enqueue, cancel, manage. `set_up`: the first
+    superuser exists; only the page is told, and only while nobody is logged in."""
 
     kind: str
     id: str
     name: str
     scopes: list[str]
     topics: tuple[str, ...] | None
+    can: list[str]
     read_only: bool
     set_up: bool | UnsetType = UNSET
 

@@ -98,7 +98,7 @@ async def get_setup_page(call: Call) -> Response:
 
 async def get_me(call: Call) -> Response:
     """Who looks at the page? Nobody is an answer: then it shows the login, or says how to make the first account."""
-    body = me_body(call.identity)
+    body = me_body(call)
     if call.identity.kind == "anonymous":
         body.set_up = await superusers.is_set_up(await call.store())
     return answer(body)

@@ -2,6 +2,7 @@
 
 import { patch, post, remove } from "./api";
 import { link } from "./router.svelte";
+import { session } from "./session.svelte";
 import { act } from "./toasts.svelte";
 import type { Job, Status } from "./types";
 
@@ -14,7 +15,7 @@ export const jobActions = {
   cancel: (id: string, reason?: string) =>
     act(() => post<Job>(`jobs/${id}/cancel`, said(reason)), (job) => (job.status === "cancelled" ? `…${short(id)} is cancelled` : `…${short(id)} was asked to stop`), (job) => ({
       href: link("job", id),
-      ...(job.status === "cancelled" ? { undo: () => post(`jobs/${id}/requeue`, { reason: "cancel undone" }) } : {}),
+      ...(job.status === "cancelled" && session.may("manage") ? { undo: () => post(`jobs/${id}/requeue`, { reason: "cancel undone" }) } : {}),
     })),
   runNow: (id: string) => act(() => patch<Job>(`jobs/${id}`, { delay: 0 }), () => `…${short(id)} is due now`, { href: link("job", id) }),
   delete: (id: string) => act(() => remove(`jobs/${id}`).then(() => true), () => `…${short(id)} is deleted`),

@@ -3,6 +3,7 @@
 import { live } from "./live.svelte";
 import { prefs, THEMES } from "./prefs.svelte";
 import { go, link } from "./router.svelte";
+import { session } from "./session.svelte";
 
 export type Keys = Record<string, () => void>;
 
@@ -45,7 +46,7 @@ class Keyboard {
     }
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
     const jump = JUMPS[event.key];
-    if (jump && event.timeStamp - this.jumping < 1500) {
+    if (jump && session.opens(jump[0]) && event.timeStamp - this.jumping < 1500) {
       this.jumping = -Infinity;
       event.preventDefault();
       go(link(jump[0]));

@@ -54,6 +54,28 @@ class Session {
     this.leave();
   }
 
+  /** For some jobs at least: by a scope, or by a rule. */
+  may(verb: "read" | "enqueue" | "cancel" | "manage"): boolean {
+    return this.me?.can.includes(verb) ?? false;
+  }
+
+  /** Which screens there are for whom. An application's own user has the jobs that the rules show. */
+  opens(screen: string): boolean {
+    if (["jobs", "job"].includes(screen)) return this.may("read");
+    if (screen === "new") return this.may("enqueue");
+    return ["audit", "access", "settings"].includes(screen) ? this.seesAll : this.can("read");
+  }
+
+  /** Somebody who has logged in here; others are logged in by the application, and can't be logged out by us. */
+  get isOurs(): boolean {
+    return this.me?.kind === "superuser";
+  }
+
+  get home(): string {
+    return this.can("read") ? "overview" : "jobs";
+  }
+
+  /** For all jobs, by a scope. */
   can(scope: string): boolean {
     const { scopes = [], read_only: readOnly = true } = this.me ?? {};
     if (readOnly && scope !== "read") return false;

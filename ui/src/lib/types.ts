@@ -44,6 +44,7 @@ export interface Job extends LiveJob {
   trace: string | null;
   last_error?: string;
   redacted?: string[];
+  can?: string[]; // of a job that was asked for by its id
 }
 
 export interface JobList {
@@ -217,6 +218,7 @@ export interface Me {
   id: string;
   name: string;
   scopes: string[];
+  can: string[]; // for all jobs, or for some by a rule
   read_only: boolean;
   set_up?: boolean; // while nobody is logged in
 }

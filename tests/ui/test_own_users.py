@@ -1,0 +1,127 @@
+"""An application's own users: the page that is mounted in it shows them what the rules allow, and nothing else."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, BrowserContext, Page, expect
+
+from rowlock.http.request import Request
+from tests.http.harness import A, B, Server, World
+from tests.stores.harness import claim_by
+from tests.ui.browser import Visitor
+
+OWN = "scope_id = @request.auth.id"
+NAMES = {A: "Ann Example", B: "Ben Example"}
+
+
+def who_is_it(request: Request) -> Mapping[str, Any] | None:
+    """The application's own login: a cookie."""
+    user = request.cookie("shop_user")
+    return {"id": user, "name": NAMES[user]} if user in NAMES else None
+
+
+@contextmanager
+def shop(world: World) -> Iterator[Server]:
+    with Server.running(world.place.url, authenticate=who_is_it) as server:
+        yield server
+
+
+async def visit(browser: Browser, server: Server, user: str, **shape: Any) -> tuple[BrowserContext, Visitor]:
+    context = await browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **shape})
+    await context.add_cookies([{"name": "shop_user", "value": user, "url": server.url}])
+    visitor = Visitor(await context.new_page(), server.url)
+    await visitor.page.goto(f"{server.url}/_/")
+    return context, visitor
+
+
+def shown_in(page: Page, name: str) -> Any:
+    return page.locator("main").get_by_role("button", name=name, exact=True)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_a_user_watches_and_cancels_their_own_jobs_and_no_more(
+    browser: Browser, world: World, width: int
+) -> None:
+    await world.change_settings(view_rule=OWN, cancel_rule=OWN)
+    running = await world.enqueue(A, topic="render", payload={"film": 1})
+    store = await world.store()
+    [claimed] = (await store.claim(claim_by("w1", "render"))).jobs
+    failed = await world.ended(A, "mail.sent", error="ValueError: no")
+    other = await world.enqueue(B, topic="secret", delay=3600)
+    with shop(world) as server:
+        context, visitor = await visit(browser, server, A, viewport={"width": width, "height": 850})
+        page = visitor.page
+        await expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()  # it lands there
+        await expect(page.locator("tbody tr")).to_have_count(3)  # one is the world's own
+        await expect(page.get_by_text("secret")).to_have_count(0)
+        await expect(page.locator(".problem")).to_have_count(0)
+        if width == 390:
+            await page.get_by_role("button", name="Menu").click()
+        links = page.get_by_role("navigation", name="Screens").get_by_role("link")
+        await expect(links).to_have_text(["Jobs"])
+        await expect(page.locator(".side .foot").get_by_text("Ann Example")).to_be_visible()
+        await expect(page.get_by_title("Log out")).to_have_count(0)  # that is the application's
+        if width == 390:
+            await page.get_by_role("button", name="Close the menu").click(position={"x": 380, "y": 400})
+        assert await visitor.violations() == []
+        await expect(page.get_by_label("Select the page")).to_have_count(0)
+        await expect(page.get_by_role("link", name="New job")).to_have_count(0)
+
+        await visitor.go(f"job/{failed}")
+        await expect(page.get_by_text("after 1 attempt")).to_be_visible()
+        await expect(shown_in(page, "Requeue")).to_have_count(0)
+        await page.get_by_role("button", name="More").click()
+        for name in ("Edit…", "Delete…", "Clone…", "Run now"):
+            await expect(shown_in(page, name)).to_have_count(0)
+
+        await visitor.go(f"job/{running}")
+        await shown_in(page, "Cancel").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+        await visitor.toast("was asked to stop")
+        job = await world.job(claimed.id)
+        assert job is not None
+        assert job.status == "cancel_requested"
+
+        for screen in ("failures", "topics", "audit", "settings"):
+            await visitor.go(screen)
+            await expect(page.get_by_role("heading", name="This screen is for operators")).to_be_visible()
+        await page.get_by_role("link", name="To your jobs").click()
+        await expect(page.locator("tbody tr")).to_have_count(3)
+        assert visitor.complaints == []  # nothing was asked for that is refused
+        await visitor.go(f"job/{other}")
+        await expect(page.get_by_role("heading", name="This job is not here")).to_be_visible()
+        await context.close()
+
+
+async def test_a_user_who_may_manage_requeues_and_enqueues(browser: Browser, sqlite_world: World) -> None:
+    await sqlite_world.change_settings(manage_rule=OWN, enqueue_rule=OWN)
+    failed = await sqlite_world.ended(A, "mail.sent", error="ValueError: no")
+    with shop(sqlite_world) as server:
+        context, visitor = await visit(browser, server, A)
+        page = visitor.page
+        await expect(page.locator("tbody tr")).to_have_count(2)
+        await visitor.go(f"job/{failed}")
+        await shown_in(page, "Requeue").click()
+        await visitor.toast("is pending again")
+        await visitor.go("new")
+        await page.get_by_role("combobox", name="Topic").fill("mail.sent")
+        await page.get_by_role("button", name="Like the last one of this topic").click()
+        await expect(page.get_by_label("Scope id")).to_have_value(A)
+        await page.get_by_role("button", name="Enqueue").click()
+        await visitor.toast("The job is there")
+        found = await sqlite_world.jobs.list(limit=1)
+        assert (found.items[0].topic, found.items[0].scope_id) == ("mail.sent", A)
+        assert visitor.complaints == []
+        await context.close()
+
+
+async def test_a_user_for_whom_there_is_no_rule_is_told_so(browser: Browser, sqlite_world: World) -> None:
+    with shop(sqlite_world) as server:
+        context, visitor = await visit(browser, server, B)
+        await expect(visitor.page.get_by_role("heading", name="You may not see any job")).to_be_visible()
+        await expect(visitor.page.locator("main")).to_contain_text("Ben Example")
+        assert await visitor.violations() == []
+        assert visitor.complaints == []
+        await context.close()
