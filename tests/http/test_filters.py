@@ -76,7 +76,7 @@ async def test_the_audit_is_searched_in_what_it_shows(world: World) -> None:
         found = (await world.get("superuser", f"/api/audit?search={query}")).json()
         assert (len(found["items"]), found["next"]) == (count, None), query
     first = (await world.get("superuser", "/api/audit?search=bank&limit=2")).json()
-    rest = (await world.get("superuser", f"/api/audit?search=bank&limit=2&before={first['next']}")).json()
+    rest = (await world.get("superuser", f"/api/audit?search=bank&limit=2&cursor={first['next']}")).json()
     assert [len(page["items"]) for page in (first, rest)] == [2, 1]
     assert first["looked_back_to"] == first["items"][-1]["at"]
 
@@ -91,7 +91,7 @@ async def test_a_search_of_the_audit_is_bounded_and_goes_on(sqlite_world: World)
     first = (await world.get("superuser", "/api/audit?search=oldest")).json()
     assert first["items"] == []
     assert first["looked_back_to"] is not None
-    second = (await world.get("superuser", f"/api/audit?search=oldest&before={first['next']}")).json()
+    second = (await world.get("superuser", f"/api/audit?search=oldest&cursor={first['next']}")).json()
     assert [one["topic"] for one in second["items"]] == ["oldest"]
 
 

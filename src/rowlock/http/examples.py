@@ -20,7 +20,7 @@ _JOB = {
     "result": {"sent": True}, "retries": 0, "max_retries": 5, "crashes": 0, "timeout": 600.0, "version": 1,
     "locked_by": None, "cancel_requested_at": None, "cancel_reason": None, "template_version": None, "step": None,
     "flow_id": None, "schedule_id": None, "fire_at": None, "created": _AT, "updated": _LATER, "claimed_at": _AT,
-    "started_at": _AT, "finished_at": _LATER, "trace": None,
+    "started_at": _AT, "finished_at": _LATER, "trace": None, "can": ["cancel", "manage"],
 }  # fmt: skip
 _STATS = {
     "pending": 100, "blocked": 0, "processing": 5, "waiting": 0, "cancel_requested": 0, "completed": 990, "failed": 10,
@@ -171,7 +171,7 @@ EXAMPLES: dict[str, Any] = {
     "SetupBody": {"token": "rll_…", "email": "ann@example.com", "password": "correct horse battery staple"},
     "MeBody": {
         "kind": "superuser", "id": "ann@example.com", "name": "ann@example.com", "scopes": ["admin"], "topics": None,
-        "read_only": False,
+        "can": ["read", "enqueue", "cancel", "manage"], "read_only": False,
     },
     "SessionsAnswer": {
         "items": [{
