@@ -33,7 +33,7 @@ async def test_a_topic_is_paused_until_a_time_and_shows_how_long_it_runs(visitor
     assert pause.until is not None
     assert pause.until.year in (2098, 2099)
     await row.get_by_role("button", name="Resume").click()
-    await visitor.toast("bills goes on")
+    await visitor.toast("bills is resumed")
     assert await (await world.store()).paused() == []
     await row.get_by_role("button", name="Charts").click()
     chart = page.get_by_role("img", name="Run time, last hour")
@@ -103,7 +103,7 @@ async def test_a_new_job_has_all_that_was_asked_for_and_a_key_is_made_once(visit
     await page.get_by_label("Retries").fill("9")
     await page.get_by_label("Tags").fill("a, b")
     await page.get_by_role("button", name="Enqueue").click()
-    await visitor.toast("The job is there")
+    await visitor.toast("The job is enqueued")
     [made] = (await world.jobs.list(limit=1)).items
     assert (made.payload, made.key, made.max_retries, made.tags) == ({"n": 2}, "k", 9, ("a", "b"))
     assert made.run_at - made.created > timedelta(days=365)

@@ -125,7 +125,7 @@ async def test_live_is_paused_and_goes_on(sqlite_visitor: Visitor, sqlite_world:
     await page.keyboard.press(".")
     await expect(page.get_by_role("status").filter(has_text="Paused")).to_be_visible()
     await sqlite_world.jobs.cancel(first)
-    await page.get_by_role("button", name="Go on live").click()
+    await page.get_by_role("button", name="Resume live").click()
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
     await expect(page.locator("tbody tr").filter(has_text="cancelled")).to_be_visible()
 

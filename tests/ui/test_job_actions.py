@@ -47,7 +47,7 @@ async def test_a_dead_letter_runs_again_with_another_payload_as_the_job_it_is(vi
     await page.get_by_label("Tags").fill("late, again")
     await page.get_by_label("Why?").fill("a typo")
     await page.get_by_role("dialog").get_by_role("button", name="Requeue").click()
-    await visitor.toast("Changed, and pending again")
+    await visitor.toast("The job is changed, and pending again")
     await expect(page.locator(".hero").get_by_text("pending")).to_be_visible()
     await expect(page.locator(".timeline").get_by_text("requeued")).to_be_visible()
     job = await there(world, job_id)
@@ -108,7 +108,7 @@ async def test_a_job_is_run_now_cloned_and_steered_by_keys(visitor: Visitor, wor
     await more(page, "Clone…")
     await page.get_by_label("Payload").fill('{"n": 2}')
     await page.get_by_role("button", name="Make the job").click()
-    await visitor.toast("A new job is there")
+    await visitor.toast("The new job is enqueued")
     await expect(page.locator(".json").get_by_text("2", exact=True)).to_be_visible()
     assert job_id not in page.url
     [new] = (await world.jobs.list(limit=1)).items
@@ -153,7 +153,7 @@ async def test_what_is_hidden_is_revealed_to_who_says_why_and_never_sent_back(vi
     await expect(page.get_by_label("Payload")).not_to_be_editable()
     await page.get_by_label("Priority").fill("9")
     await page.get_by_role("dialog").get_by_role("button", name="Requeue").click()
-    await visitor.toast("Changed, and pending again")
+    await visitor.toast("The job is changed, and pending again")
     job = await there(world, job_id)
     assert (job.payload, job.priority) == (payload, 9)
     assert SECRET not in await page.content()

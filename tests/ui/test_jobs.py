@@ -146,7 +146,7 @@ async def test_a_new_job_is_made_from_json(sqlite_visitor: Visitor, sqlite_world
     await page.get_by_label("Priority").fill("explicit")
     await page.get_by_label("When").select_option("delay")
     await page.get_by_role("button", name="Enqueue").click()
-    await sqlite_visitor.toast("The job is there")
+    await sqlite_visitor.toast("The job is enqueued")
     [made] = (await sqlite_world.jobs.list()).items[:1]
     assert (made.topic, made.payload, made.priority) == ("made.here", {"n": LARGE}, 150)
 

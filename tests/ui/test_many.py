@@ -127,8 +127,8 @@ async def test_a_bulk_action_is_stopped_and_goes_on(world: World, visitor: Visit
     await visitor.toast("Stopped: what is done stays done")
     await expect(page.locator("tbody").get_by_text("stopped")).to_be_visible()
     assert (await world.jobs.get_bulk(made.id)).status == "stopped"
-    await page.get_by_role("button", name="Go on").click()
-    await visitor.toast("It goes on")
+    await page.get_by_role("button", name="Resume").click()
+    await visitor.toast("Resumed")
     await expect(page.get_by_text("4 of 4")).to_be_visible()
     statuses = [str(job.status) for job in (await world.jobs.list(Filter(topics=["many"]))).items]
     assert statuses == ["cancelled"] * 4

@@ -110,7 +110,7 @@ async def test_a_user_who_may_manage_requeues_and_enqueues(browser: Browser, sql
         await page.get_by_role("button", name="Like the last one of this topic").click()
         await expect(page.get_by_label("Scope id")).to_have_value(A)
         await page.get_by_role("button", name="Enqueue").click()
-        await visitor.toast("The job is there")
+        await visitor.toast("The job is enqueued")
         found = await sqlite_world.jobs.list(limit=1)
         assert (found.items[0].topic, found.items[0].scope_id) == ("mail.sent", A)
         assert visitor.complaints == []

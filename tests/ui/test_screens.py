@@ -153,7 +153,7 @@ async def test_nothing_that_a_dialog_a_note_or_a_suggestion_shows_is_run(
     await page.keyboard.press("e")
     await page.get_by_label("Why?").fill(EVIL[1])
     await page.get_by_role("dialog").get_by_role("button", name="Requeue").click()
-    await sqlite_visitor.toast("Changed, and pending again")
+    await sqlite_visitor.toast("The job is changed, and pending again")
     await expect(page.locator(".timeline").get_by_text(EVIL[1])).to_be_visible()
     await sqlite_visitor.go("jobs")
     await page.get_by_label("Filter jobs").fill("error:")
