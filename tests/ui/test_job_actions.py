@@ -1,5 +1,6 @@
 """One job: everything that can be done to it, and what may happen to it meanwhile."""
 
+import asyncio
 import re
 
 import pytest
@@ -251,7 +252,10 @@ async def test_a_job_that_is_not_there_is_said_calmly(sqlite_visitor: Visitor, s
     await sqlite_visitor.log_in()
     await sqlite_visitor.go(f"job/{job_id}")
     await expect(sqlite_visitor.page.get_by_role("heading", name="This job is not here")).to_be_visible()
-    assert all("404 (Not Found)" in complaint for complaint in sqlite_visitor.complaints)  # the browser's
+    async with asyncio.timeout(30):  # the browser complains about each of four answers
+        while len(sqlite_visitor.complaints) < 4:  # noqa: ASYNC110 - nothing tells when it does
+            await asyncio.sleep(0.05)
+    assert all("404 (Not Found)" in complaint for complaint in sqlite_visitor.complaints)
     sqlite_visitor.complaints.clear()
 
 

@@ -124,7 +124,7 @@ async def test_a_bulk_action_is_stopped_and_goes_on(world: World, visitor: Visit
     await visitor.go("bulk")
     await expect(page.get_by_text("1 of 4")).to_be_visible()
     await page.get_by_role("button", name="Stop").click()
-    await visitor.toast("Stopped: what is done stays done")
+    await visitor.toast("Stopped. What is done stays done.")
     await expect(page.locator("tbody").get_by_text("stopped")).to_be_visible()
     assert (await world.jobs.get_bulk(made.id)).status == "stopped"
     await page.get_by_role("button", name="Resume").click()
