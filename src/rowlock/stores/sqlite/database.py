@@ -457,7 +457,9 @@ class Database:
             found = self.conn.execute(rows.sql("logs"), {"id": job_id}).fetchone()
         return Log([]) if found is None else read_log(*found)
 
-    def records(self, kind: str, ids: Sequence[str] | None, after: str | None, limit: int | None) -> list[Record]:
+    def records(
+        self, kind: str, ids: Sequence[str] | None, after: str | None = None, limit: int | None = None
+    ) -> list[Record]:
         with translated(self.where):
             return records.read(self.conn, self._clock(), kind, ids, after, limit)
 
