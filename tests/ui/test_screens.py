@@ -84,8 +84,9 @@ async def furnish(world: World) -> list[str]:
     for text in EVIL:
         filter = Filter(tags=[text[:100]], error=text[:100], payload=[("a", text)])
         await world.jobs.bulk("delete", filter, reason=text[:1000], by=text[:200], dry_run=False)
-    rule = {"manage_rule": f"scope_id = {json.dumps(EVIL[0])}", "reason": EVIL[1]}
-    answer = await world.call("admin token", "PATCH", "/api/settings", rule)
+    rule = f"scope_id = {json.dumps(EVIL[0])}"
+    rules = {"view_rule": rule, "manage_rule": rule, "reason": EVIL[1]}
+    answer = await world.call("admin token", "PATCH", "/api/settings", rules)
     assert answer.status_code == 200, answer.text
     return [ids[0], ids[1], ids[6], ids[-1]]
 
