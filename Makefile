@@ -1,5 +1,5 @@
-# Everything runs in .venv, made on first use and made again when pyproject.toml changes. It is made in two stages: rowlock, which
-# is enough for the demo, and then the tools of `make test` and `make check`, which take much longer.
+# Everything runs in .venv. make creates it on first use, and again when pyproject.toml changes. There are two stages: rowlock alone,
+# which is enough for the demo, and then the tools of `make test` and `make check`, which take much longer.
 #   make test ARGS="-k retry -x"      WORKERS=4 make test      PYTHON=python3.12 make test
 
 VENV := .venv
@@ -11,7 +11,7 @@ ARGS ?=
 BENCH := .bench/venv
 DURATION ?= 2h
 
-# Some shells set it. Tests start hundreds of interpreters, and each would compile every module that it imports.
+# Some shells set it. Tests start hundreds of interpreters, and each of them would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test proof faults faults-long bench bench-quick check format clean ui ui-test ui-load
@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
-demo: $(INSTALLED) ## see it work, in this terminal and on a page (ARGS="--for 30" ends it by itself)
+demo: $(INSTALLED) ## show rowlock at work, in this terminal and on a page (ARGS="--for 30" ends it after 30 s)
 	@$(BIN)/rowlock demo $(ARGS)
 
 test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in parallel)
@@ -29,34 +29,35 @@ proof: $(READY) ## try to break every promise (docs/reliability.md); takes minut
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime tests/cli tests/http $(ARGS)
 
-ui-test: $(READY) ## the page in a real browser: every screen, every action, on each database
+ui-test: $(READY) ## test the page in a real browser: every screen, every action, on each database
 	$(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/ui $(ARGS)
 
-ui-load: $(READY) ## the page beside a million jobs, and ten minutes of 5,000 changes a second, on each database
+ui-load: $(READY) ## measure the page beside a million jobs, and under 5,000 changes a second for ten minutes
 	$(BIN)/python -m benchmarks.page $(ARGS)
 
-faults: $(READY) ## kill, freeze, cut off, fill up: every fault suite, about 15 minutes (ARGS="kills --seed 7")
+faults: $(READY) ## run every fault suite against real processes: about 15 minutes (ARGS="kills --seed 7")
 	$(BIN)/python -m tests.faults $(ARGS)
 
-faults-long: $(READY) ## all faults mixed for DURATION=2h: does anything break, does anything grow?
+faults-long: $(READY) ## run all faults mixed for DURATION=2h, and look for failures and growth
 	$(BIN)/python -m tests.faults.soak --for $(DURATION) $(ARGS)
 
 bench-quick: .bench/peers-quick ## measure rowlock beside some other queues; about two minutes (benchmarks/README.md)
 	$(BENCH)/bin/python -m benchmarks --quick $(ARGS)
 
-bench: .bench/peers ## every measure, every other queue; takes more than an hour
+bench: .bench/peers ## measure everything beside every other queue; more than an hour
 	$(BENCH)/bin/python -m benchmarks $(ARGS)
 
-check: $(READY) ## lint, formatting, types, import rules
+check: $(READY) ## check lint, formatting, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/sync_twin.py --check
 	$(BIN)/python tools/openapi.py --check
+	$(BIN)/python tools/sql.py --check
 	$(BIN)/python tools/ui.py --check
 
-ui: $(READY) ui/node_modules/.ready ## build the admin page from ui/ (needs Node 20 or later; what it makes is checked in)
+ui: $(READY) ui/node_modules/.ready ## build the admin page from ui/ (needs Node 20 or later; the result is checked in)
 	cd ui && npm run --silent check && npm run --silent build
 	$(BIN)/python tools/ui.py
 
@@ -64,13 +65,14 @@ ui/node_modules/.ready: ui/package-lock.json
 	cd ui && npm install --no-save --silent  # not ci: the bundler for other systems than ours is not in the lock file
 	touch $@
 
-format: $(READY) ## rewrite the sources in the house style
+format: $(READY) ## format the sources, and write the generated files
 	$(BIN)/python tools/sync_twin.py
 	$(BIN)/python tools/openapi.py
+	$(BIN)/python tools/sql.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-clean: ## remove .venv and everything else that was made
+clean: ## remove .venv and everything else that make has created
 	rm -rf $(VENV) .bench benchmarks/node/node_modules ui/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -84,8 +86,8 @@ $(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
 	touch $@
 
-# What is measured is what users get: a wheel, made again when the sources change. The other queues are a group of
-# pyproject.toml, named like the file that says that they are there.
+# The benchmark installs rowlock as users do: as a wheel, built again when the sources change. The other queues are a dependency group of
+# pyproject.toml with the same name as the target.
 .bench/peers-quick .bench/peers: pyproject.toml tools/venv $(shell find src -name '*.py' -o -name '*.sql')
 	test -x $(BENCH)/bin/python || { mkdir -p .bench && tools/venv $(BENCH); }
 	$(BENCH)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'

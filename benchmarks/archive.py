@@ -1,4 +1,4 @@
-"""Does a drain get slower as completed jobs pile up?"""
+"""Measures whether completed jobs make a drain slower."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def label(count: int) -> str:
 
 
 def loss(results: Results) -> float | None:
-    """What the largest archive costs: 0.05 means 5 % fewer jobs per second than beside an empty one."""
+    """Return the cost of the largest archive: 0.05 means 5 % fewer jobs per second than beside an empty one."""
     medians = list(results.medians("archive").values())
     return round(1 - medians[-1] / medians[0], 3) if len(medians) > 1 else None
 
 
 def fill(bench: Bench, rowlock: System, count: int, n: int) -> str:
-    """The name of a database with so many completed jobs, and n to do."""
+    """Return the name of a database with so many completed jobs, and n pending ones."""
     name = f"archive_{count}"
     servers = bench.servers
     servers.wait(servers.postgres.execute(f"CREATE DATABASE {name}"))

@@ -1,4 +1,4 @@
-"""What every measure is given: the databases, the systems, how much of everything, and where results go."""
+"""The arguments of every measure: the databases, the systems, the sizes, and the results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Bench:
         return [system for system in self.systems if system.name in names]
 
     def able(self, *verbs: str, sqlite: bool = False) -> list[System]:
-        """Systems that have these verbs."""
+        """Return the systems that have these verbs."""
         return [
             system
             for system in self.systems

@@ -1,4 +1,4 @@
-"""Which systems there are."""
+"""The systems that are measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FULL = (
 
 
 def load(names: Sequence[str]) -> tuple[list[System], dict[str, str]]:
-    """The systems that can be measured here, and why the others can't."""
+    """Return the systems that can be measured here, and why the others can't."""
     found: list[System] = []
     missing: dict[str, str] = {}
     node_is_there, reason = _install_node() if set(names) & set(NODE) else (False, "")

@@ -1,4 +1,4 @@
-"""Drain: from the first handler's start until the store says that nothing is left."""
+"""Measures a drain: from the first handler's start until the store has no job left."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def jobs_for(system: System, seconds: float) -> int:
 
 
 def drained(servers: Servers, task: Task, workers: int, *, before: int = 0) -> float:
-    """Seconds that workers take for the n jobs in the queue. `before`: jobs that were completed before."""
+    """Return the seconds that workers take for the n jobs in the queue. `before`: jobs that were completed before."""
     servers.settle(task.system, task.url)
     with programs.marks_folder() as folder:
         working = Task(task.system, task.url, task.n, folder, options=task.options)
@@ -48,8 +48,8 @@ def drained(servers: Servers, task: Task, workers: int, *, before: int = 0) -> f
 
 
 def measure_fetch(bench: Bench, name: str, systems: list[System]) -> None:
-    """Sixteen processes that take one job at a time. They are idle when the jobs come: on a few cores the first would
-    have finished before the last has started."""
+    """Measure sixteen processes that take one job at a time. They are idle when the jobs come: on a few cores
+    the first would otherwise finish before the last has started."""
 
     def act(system: System, cell: Cell) -> float:
         n = 500 if cell.median is None else max(round(cell.values[0] * bench.scale.fetch_seconds), 100)
@@ -74,7 +74,7 @@ def begin(folder: Path) -> int:
 
 
 def wait_until_done(servers: Servers, task: Task, started: list[Program], before: int = 0) -> int:
-    """The moment (monotonic ns) when n distinct jobs are completed in the store; checks that they are."""
+    """Return when (monotonic ns) n distinct jobs are completed in the store, and check that they are."""
     _wait_for_marks(task, started)
     deadline = time.monotonic() + STALLED
     while left := servers.wait(task.system.unfinished(task.url)):
@@ -107,7 +107,7 @@ def _wait_for_marks(task: Task, started: list[Program]) -> None:
 
 
 def wait_until_idle(started: list[Program], *, quiet: float = 1.0, longest: float = 60.0) -> None:
-    """Until they have started: hardly any of them needs the processor."""
+    """Wait until the processes have started: hardly any of them uses the processor."""
     from benchmarks.idle import cpu_seconds, tree
 
     deadline = time.monotonic() + longest

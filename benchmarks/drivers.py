@@ -384,7 +384,7 @@ ENTRY = '[{"at": "2026-01-01T00:00:00Z", "move": "retry", "by": "worker-1"}]'
 
 
 class Drainer:
-    """One connection that settles what it claimed last and claims the next batch."""
+    """One connection that settles its last batch and claims the next one."""
 
     def __init__(self, run: Run, v: Variant, worker: str) -> None:
         self.run, self.worker, self.n = run, worker, v.batch
@@ -444,7 +444,7 @@ async def drain(url: str, v: Variant, calls: int = 40) -> Result:
 
 
 async def ask_in_vain(url: str, v: Variant, calls: int = 150) -> Result:
-    """Nothing to settle and nothing to claim: what a call costs before it does any work."""
+    """Measure a call with nothing to settle and nothing to claim: the fixed cost of a call."""
     run, close = await v.connect(url)
     drainer = Drainer(run, v, "worker")
     for _ in range(WARM_UP_CALLS):

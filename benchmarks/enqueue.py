@@ -1,4 +1,4 @@
-"""Enqueue one by one, by many callers, in bulk."""
+"""Measures enqueue: one by one, by many callers, and in bulk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def measure(
     sizes: dict[str, int] = {}
 
     def act(system: System, cell: Cell) -> float:
-        first = whole(min(FIRST[verb], system.pace))  # who drains slowly is seldom fast at this
+        first = whole(min(FIRST[verb], system.pace))  # a system that drains slowly seldom enqueues fast
         n = sizes.get(system.name, first)
         rate = once(bench, system, verb, n, options or {})
         wanted = min(max(rate * bench.scale.enqueue_seconds, first / 2), MOST)
@@ -41,12 +41,12 @@ def measure(
 
 
 def whole(n: float) -> int:
-    """All callers have the same number of jobs to enqueue."""
+    """Return a number of jobs that divides evenly among the callers."""
     return max(round(n / CALLERS), 1) * CALLERS
 
 
 def once(bench: Bench, system: System, verb: str, n: int, options: Mapping[str, Any]) -> float:
-    """Jobs per second."""
+    """Return the jobs per second."""
     with bench.servers.fresh(system) as url:
         bench.servers.settle(system, url)
         answer = programs.run(programs.Task(system, url, n=n, callers=CALLERS, options=options), verb)

@@ -1,4 +1,4 @@
-"""How many enqueues the HTTP API takes, beside endpoints that only parse the same body; and how long reading takes.
+"""Measures enqueues per second over HTTP, beside endpoints that only parse the same body, and the time of reads.
 
     python -m benchmarks.http                 SQLite, and PostgreSQL of its own (durable, as `make bench` has it)
     python -m benchmarks.http --filled 1000000     also get, list and stats over so many jobs
@@ -33,7 +33,7 @@ BODY = {"topic": "mail", "payload": {"user": 7, "subject": "hello", "text": "x" 
 SECRET = "a secret of the benchmark's own, long enough"
 PARTS = """
 import msgspec, uvicorn, sys
-from rowlock.http.shapes import EnqueueBody, EnqueuedBody
+from rowlock.http.enqueue import EnqueueBody, EnqueuedBody
 from datetime import datetime, UTC
 decode = msgspec.json.Decoder(EnqueueBody).decode
 def told(body):
@@ -75,7 +75,7 @@ uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", access_log=False, l
 
 
 class Asker(asyncio.Protocol):
-    """One connection that asks again as soon as it has an answer."""
+    """One connection that sends its next request as soon as it has an answer."""
 
     def __init__(self, request: bytes, left: list[int], done: asyncio.Event, slow: list[float]) -> None:
         self._request = request
@@ -114,7 +114,7 @@ class Asker(asyncio.Protocol):
 
 
 async def ask(port: int, request: bytes, count: int, connections: int) -> tuple[float, list[float]]:
-    """Answers per second, and how long each took."""
+    """Return the answers per second, and how long each took."""
     loop = asyncio.get_running_loop()
     left, done, slow = [count, count], asyncio.Event(), list[float]()
     began = time.perf_counter()
@@ -136,7 +136,7 @@ def request(method: str, path: str, token: str, body: Any = None) -> bytes:
 
 @contextmanager
 def server(*command: str, **environ: str) -> Iterator[int]:
-    """Its port."""
+    """Start the server, and yield its port."""
     process = subprocess.Popen(
         [sys.executable, *command], stdout=subprocess.PIPE, text=True, env={**os.environ, **environ}
     )
@@ -182,7 +182,7 @@ async def enqueueing(name: str, url: str, options: argparse.Namespace) -> dict[s
 
 
 def ratio(others: list[float], own: list[float]) -> float:
-    """Of the same round."""
+    """Return the median of the ratios within each round."""
     return round(statistics.median(b / a for a, b in zip(others, own, strict=True)), 2)
 
 

@@ -1,4 +1,4 @@
-"""What a worker costs that has nothing to do: processor time and memory, of all its processes."""
+"""Measures processor time and memory of an idle worker, over all its processes."""
 
 from __future__ import annotations
 

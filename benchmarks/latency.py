@@ -1,4 +1,4 @@
-"""Pickup: from before the enqueue call to the handler's start in another process, which is idle."""
+"""Measures pickup: from before the enqueue call to the handler's start in another, idle process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def note(cell: Cell, found: list[float]) -> float:
 
 
 def warm_up(system: System, url: str, folder: Path, started: list[Program], n: int = 1) -> None:
-    """The workers are there and have worked."""
+    """Enqueue n jobs, and wait until the workers have run them."""
     programs.run(Task(system, url, n, folder, gap=GAP), "produce")
     wait_for(folder, n, started)
 

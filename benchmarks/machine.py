@@ -1,4 +1,4 @@
-"""What the figures depend on: the machine."""
+"""Describes the machine that the figures depend on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe(folder: Path) -> dict[str, str]:
 
 
 def installation() -> str:
-    """As users have it, or as its developers do?"""
+    """Return whether rowlock is installed as a wheel or as a checkout."""
     rowlock = distribution("rowlock")
     about = json.loads(rowlock.read_text("direct_url.json") or "{}")
     editable = about.get("dir_info", {}).get("editable", False)
@@ -49,14 +49,14 @@ def _cpu() -> str:
 
 
 def filesystem(path: Path) -> str:
-    """The kind of file system that a folder is on."""
+    """Return the kind of file system that a folder is on."""
     mounts = {mount.point: mount.kind for mount in current_mounts()}
     folders = [path.resolve(), *path.resolve().parents]
     return next((mounts[str(folder)] for folder in folders if str(folder) in mounts), "unknown")
 
 
 def flushes_per_second(folder: Path) -> float:
-    """How often a commit can reach the disk, one after the other."""
+    """Return how many commits per second reach the disk, one after the other."""
     flush = getattr(os, "fdatasync", os.fsync)
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         file.write(BLOCK * FLUSHES)

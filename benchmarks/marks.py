@@ -1,4 +1,4 @@
-"""What handlers leave behind for the harness, in files that it can read at any time without asking the store: which
+"""Marks that handlers leave for the harness, in files that it can read at any time without asking the store: which
 jobs were handled, when the first began, how long each pickup took. One set of files per worker process; made so that a
 mark costs a handler well under a microsecond.
 
@@ -56,13 +56,13 @@ def _new_marks(now: int) -> mmap.mmap:
 
 
 def first(folder: Path) -> int | None:
-    """When the first handler began."""
+    """Return when the first handler began."""
     found = [int(text) for path in folder.glob("first-*") if (text := path.read_text())]
     return min(found) if found else None
 
 
 def distinct(folder: Path, n: int) -> int:
-    """How many of the jobs 0 … n-1 have been handled by someone."""
+    """Return how many of the jobs 0 … n-1 have been handled."""
     union = 0
     for path in folder.glob("seen-*"):
         with path.open("rb") as file:
@@ -71,7 +71,7 @@ def distinct(folder: Path, n: int) -> int:
 
 
 def pickups(folder: Path) -> list[float]:
-    """Milliseconds, in the order of enqueueing."""
+    """Return the milliseconds, in the order of enqueueing."""
     found: dict[int, float] = {}
     for path in folder.glob("pickup-*"):
         for line in path.read_text().splitlines():

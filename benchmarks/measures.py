@@ -1,4 +1,4 @@
-"""The measures: what they are called, what their numbers are, and who measures them."""
+"""The measures: their names, their units, and the functions that measure them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Measure:
 
     @property
     def is_rate(self) -> bool:
-        """Has it one number per system, more of which is better?"""
+        """True if each system has one number, and a larger one is better."""
         return self.unit == "jobs/s"
 
     @property
@@ -65,7 +65,7 @@ ALL = (
     ),
     Measure(
         "idle", "An idle worker", idle.measure, unit="MB", quick=True,
-        note="After 50 jobs. Memory is the resident set of the largest process; what processes share counts for each.",
+        note="After 50 jobs. Memory is the resident set of the largest process; shared memory counts for each process.",
     ),
     Measure(
         "sqlite_enqueue_one", "SQLite: enqueue, one by one, synchronous FULL",
@@ -97,7 +97,7 @@ ALL = (
     ),
     Measure(
         "xmin_pinned", "Drain beside a long transaction", pinned.measure, unit="share lost",
-        note="A transaction that is older than the jobs holds its snapshot: what is dead can't be vacuumed.",
+        note="A transaction that is older than the jobs holds its snapshot: dead rows can't be vacuumed.",
     ),
     Measure(
         "xmin_offered", "Pickup beside a long transaction", offered.measure, unit="ms by 10 s",

@@ -1,4 +1,4 @@
-"""From what was measured to what is reported."""
+"""Computes the reported figures from the measured ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ OURS, RAW = "rowlock", "raw"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of the values that is not less than `share` of them all: always one that was measured."""
+    """Return the smallest value that is not less than `share` of all values. It is always a measured one."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)), 1) - 1]
 
 
 def comparison(medians: Mapping[str, float]) -> dict[str, object]:
-    """rowlock beside its own limit and beside the others; more than 1 means that rowlock is faster."""
+    """Return rowlock's ratios to its raw limit and to the peers. Above 1, rowlock is faster."""
     ours, raw = medians.get(OURS), medians.get(RAW)
     found: dict[str, object] = {OURS: rounded(ours), RAW: rounded(raw)}
     if ours is None:
@@ -31,7 +31,7 @@ def ratio(value: float, base: float | None) -> float | None:
 
 
 def rounded(value: float | None) -> float | None:
-    """Three digits are more than a benchmark knows."""
+    """Round to three digits: a benchmark is not more exact."""
     if value is None or not value or not math.isfinite(value):
         return value
     digits = 2 - math.floor(math.log10(abs(value)))
@@ -43,7 +43,7 @@ def median(values: Sequence[float]) -> float | None:
 
 
 def rates(series: Sequence[tuple[float, int]], begin: float, end: float) -> float:
-    """Jobs per second between two moments of a series (seconds, jobs done so far)."""
+    """Return the jobs per second between two moments of a series (seconds, jobs done so far)."""
     inside = [point for point in series if begin <= point[0] <= end]
     if len(inside) < 2 or inside[-1][0] == inside[0][0]:
         return 0.0

@@ -41,7 +41,7 @@ def measure(bench: Bench, name: str) -> None:
 
 
 def offer(bench: Bench, system: System, start: list[str], *, pin: bool) -> list[float]:
-    """Milliseconds from before each enqueue to its handler's start."""
+    """Return the milliseconds from before each enqueue to its handler's start."""
     n = round(RATE * bench.scale.offered_seconds)
     with bench.servers.fresh(system) as url, programs.marks_folder() as folder, contextlib.ExitStack() as stack:
         if pin:

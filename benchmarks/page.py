@@ -1,4 +1,4 @@
-"""The page beside a large database, and while thousands of things happen a second.
+"""Measures the page beside a large database, and under thousands of changes a second.
 
     python -m benchmarks.page                                    both databases, each on a server of its own
     python -m benchmarks.page --only postgres --seconds 0        no load
@@ -38,7 +38,7 @@ KINDS = ("sqlite", "postgres")
 
 @contextmanager
 def database(kind: str) -> Iterator[str]:
-    """Its URL. On a disk, and as durable as in production."""
+    """Yield the URL of a database on a disk, as durable as in production."""
     if kind == "sqlite":
         with tempfile.TemporaryDirectory(prefix="rowlock-page-", dir=disk_folder()) as folder:
             yield f"sqlite:///{Path(folder) / 'jobs.db'}"
@@ -49,7 +49,7 @@ def database(kind: str) -> Iterator[str]:
 
 @asynccontextmanager
 async def serving(url: str) -> AsyncIterator[str]:
-    """Where the page's server is, which has just been started."""
+    """Start the page's server, and yield its address."""
     command = [sys.executable, "-m", "rowlock", "serve", "--url", url, "--port", "0"]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
@@ -74,7 +74,7 @@ async def let_in(url: str) -> None:
 
 
 def busy() -> str:
-    """What is measured beside others' work says little."""
+    """Return a note on the machine's load: figures beside other work mean little."""
     cores = os.cpu_count() or 1
     waiting = os.getloadavg()[0]
     warning = ": too busy, the times below are not the page's own" if waiting > cores else ""
@@ -82,7 +82,7 @@ def busy() -> str:
 
 
 async def measure(url: str, options: argparse.Namespace) -> list[str]:
-    """What is over its limit."""
+    """Measure one database. Return the figures that are over their limits."""
     print(f"\n## {url.split(':')[0]}: {options.archived:,} completed, {options.live:,} others\n", flush=True)
     began = time.monotonic()
     await fill(url, options.archived, options.live)

@@ -1,5 +1,5 @@
-"""A database as one looks after a week: jobs that are on their way, that failed and that are done, and what was noted
-of them: totals, charts, groups of failures, the audit, workers that are gone."""
+"""Fills a database as after a week of use: live, failed and completed jobs, with totals, charts, groups of failures,
+the audit, and dead workers."""
 
 import asyncio
 import sqlite3
@@ -9,7 +9,7 @@ from benchmarks.reading import DAYS, fill_postgres, fill_sqlite
 from rowlock.core.ids import first_id
 from rowlock.core.sketch import Sketch
 from rowlock.stores import open_store
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from rowlock.stores.rollups import KEPT, MINUTE, SPANS
 
 AUDITED = 20_000
@@ -50,13 +50,13 @@ def series(first: int, last: int) -> str:
 
 
 def with_series(count: int, statement: str) -> str:
-    """A series in front of what is inserted: SQLite and PostgreSQL agree on that place alone."""
+    """Put a series before the INSERT, the only place that both SQLite and PostgreSQL accept."""
     insert, select = statement.strip().split("\n", 1)
     return f"{insert}\n{series(1, count)}\n{select}"
 
 
 def _rollups(now: datetime, at: str, sketch: str) -> list[str]:
-    """`at`: how a database says when something begins, given `second`."""
+    """Return the statements that fill the rollups. `at`: the SQL of a start time, given `second`."""
     statements = []
     for span in SPANS:
         last = int(now.timestamp()) // span * span
@@ -101,7 +101,7 @@ async def note_postgres(url: str, now: datetime) -> None:
 
 
 async def make_parts(url: str, now: datetime) -> None:
-    """Of the days over which the archive is spread: a database in use has made each when it was due."""
+    """Create the partitions of the days over which the archive is spread."""
     import asyncpg
 
     connection = await asyncpg.connect(url)
@@ -115,7 +115,7 @@ async def make_parts(url: str, now: datetime) -> None:
 
 
 async def fill(url: str, archived: int, live: int) -> None:
-    """Nothing, if there are jobs already."""
+    """Fill the database, unless it has jobs already."""
     store = open_store(url)
     await store.migrate()
     await store.open()
@@ -132,7 +132,7 @@ async def fill(url: str, archived: int, live: int) -> None:
             await make_parts(url, now)
             await fill_postgres(url, archived, live, now_ms)
             await note_postgres(url, now)
-        while await store.group_failures(1000):
+        while await store.tidy("group_failures", 1000):
             pass
     finally:
         await store.close()

@@ -1,4 +1,4 @@
-"""The list of jobs stays open while thousands of things happen a second: does it live, does it grow, is it late?"""
+"""Keeps the list of jobs open under thousands of changes a second, and measures heap, longest task and delay."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ class Look(Struct, frozen=True):
 
 
 async def churn(url: str, seconds: float) -> None:
-    """In a process of its own. Prints how many changes a second it made."""
+    """Make changes, in a process of its own, and print how many per second."""
     logging.getLogger("rowlock").addHandler(logging.NullHandler())  # it rescues what was filled in
     jobs = Jobs(url)
 
@@ -55,7 +55,7 @@ async def churn(url: str, seconds: float) -> None:
                 await asyncio.sleep(due - now)
             await jobs.enqueue_many([{"topic": "churn", "payload": {"n": n}} for n in range(BATCH)])
             made += BATCH
-            due = max(due + PAUSE, time.monotonic() - 1)  # who was held up catches up, but not for long
+            due = max(due + PAUSE, time.monotonic() - 1)  # after a delay it catches up, by one second at most
         took = time.monotonic() - began
         done = (await jobs.stats("churn")).completed - before
         print(f"{(2 * done + made) / took:.0f}", flush=True)  # a completed job was claimed as well
@@ -63,14 +63,14 @@ async def churn(url: str, seconds: float) -> None:
 
 
 async def memory(session: CDPSession) -> float:
-    """Megabytes, after the garbage was collected."""
+    """Return the heap in megabytes, after a garbage collection."""
     await session.send("HeapProfiler.collectGarbage")
     told: dict[str, Any] = await session.send("Performance.getMetrics")
     return float(next(one["value"] for one in told["metrics"] if one["name"] == "JSHeapUsedSize")) / 1e6
 
 
 async def time_change(jobs: Jobs, page: Page, job_id: str) -> float | None:
-    """Seconds from a cancel to its being shown; None: it was not."""
+    """Return the seconds until the page shows a cancel; None if it does not."""
     await jobs.cancel(job_id, by="benchmark")
     began = time.monotonic()
     try:

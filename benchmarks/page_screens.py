@@ -1,4 +1,4 @@
-"""How long each screen takes until it is of use, and each request that it can make."""
+"""Measures how long each screen takes until it is usable, and each request that it can make."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,7 +36,7 @@ _PAGE = "limit=50"
 
 
 def addresses(now: datetime) -> list[str]:
-    """All that the page can ask for, and what is worst of it: filters that few jobs meet, or none."""
+    """Return all requests of the page, with the worst filters: those that few jobs match, or none."""
 
     def ago(**span: float) -> str:
         return quote(f"{now - timedelta(**span):%Y-%m-%dT%H:%M:%SZ}")
@@ -94,7 +94,7 @@ async def time_screens(page: Page, base: str, rounds: int) -> list[str]:
 
 
 async def time_requests(page: Page, rounds: int) -> list[str]:
-    """One by one, in the page's session. It is left where it asks for nothing itself."""
+    """Send the requests one by one in the page's session, from a screen that sends none itself."""
     await page.evaluate("() => { location.hash = '#/settings' }")
     asked = addresses(datetime.now(UTC))
     asked += [found for query in DEEP if (found := await _deep(page, query))]
@@ -119,7 +119,7 @@ async def time_requests(page: Page, rounds: int) -> list[str]:
 
 
 async def _deep(page: Page, query: str) -> str | None:
-    """The address of a page far back, which a cursor leads to."""
+    """Return the address of a page far back, reached by cursors."""
     script = """async query => {
         let cursor = '';
         for (let n = 0; n < 30 && cursor !== null; n++)

@@ -1,4 +1,4 @@
-"""How soon does an idle worker in another process start a job, and what does it cost while it idles?
+"""Measures how soon an idle worker in another process starts a job, and what it costs while it is idle.
 
     python benchmarks/pickup.py                     SQLite, and a private PostgreSQL with durable commits
     python benchmarks/pickup.py --jobs 500 --idle 30

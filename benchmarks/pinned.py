@@ -1,4 +1,4 @@
-"""Drain while a transaction holds an old snapshot, and without one: dead rows and index entries stay, and pile up."""
+"""Drains with and without a transaction that holds an old snapshot. With it, dead rows and index entries pile up."""
 
 from __future__ import annotations
 

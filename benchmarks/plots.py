@@ -127,7 +127,7 @@ def lines(
 
 
 def short(value: float) -> str:
-    """12345 → 12.3k: three digits are enough for a look."""
+    """Return the number in three digits: 12345 → 12.3k."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.9995:  # 999,950 is 1M, not 1000k
             return f"{_three(value / size)}{letter}"
@@ -146,7 +146,7 @@ def _three(value: float) -> str:
 
 
 class _Scale:
-    """From a value to its share of the room, 0 … 1."""
+    """Maps a value to its share of the axis, 0 … 1."""
 
     def __init__(self, values: Sequence[float]) -> None:
         most = max(values, default=0.0)
@@ -211,7 +211,7 @@ def _name_column(names: Iterable[str]) -> float:
 
 
 def _legend(parts: Sequence[str], x: float, y: float) -> list[str]:
-    """Which shade is which; the same for us and for others."""
+    """The legend of the shades; the same for rowlock and for peers."""
     drawn = []
     for place, part in enumerate(parts):
         drawn.append(_bar(x, y, 11, 11, OTHER_SHADES[place % len(OTHER_SHADES)]))

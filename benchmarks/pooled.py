@@ -1,4 +1,4 @@
-"""Through PgBouncer in transaction mode: what does it cost to enqueue one by one, and how soon is a job picked up?"""
+"""Measures enqueue one by one, and pickup, through PgBouncer in transaction mode."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def measure_pickup(bench: Bench, name: str) -> None:
 
 
 def _ways(bench: Bench, name: str, *ways: str) -> list[System]:
-    """The same system, once for each way: so they take turns."""
+    """Return the same system once for each way to connect, so that the ways take turns."""
     rowlock = next(iter(bench.named("rowlock")), None)
     if rowlock is None:
         return []
@@ -56,8 +56,8 @@ def _ways(bench: Bench, name: str, *ways: str) -> list[System]:
 
 
 def _through(bench: Bench, way: System, url: str) -> tuple[str, Mapping[str, str]]:
-    """The URL, and the worker's options."""
+    """Return the URL, and the worker's options."""
     bouncer = bench.servers.pgbouncer
     if way.name == DIRECT or bouncer is None:
         return url, {}
-    return bouncer.via(url), {"listen_url": url} if way.name == AROUND else {}
+    return bouncer.through(url), {"listen_url": url} if way.name == AROUND else {}

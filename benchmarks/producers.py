@@ -1,4 +1,4 @@
-"""Many processes enqueue one by one: what do wake-ups cost them? Run as a program, this is one of the processes."""
+"""Measures what wake-ups cost when many processes enqueue one by one. Run as a program, it is one of these."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def measure(bench: Bench, name: str) -> None:
 
 
 def kept(results: Results) -> float | None:
-    """The share of the producers' rate that is left when workers are woken."""
+    """Return the producers' rate with wake-ups, as a share of the rate without."""
     medians = results.medians("producers_32")
     return medians[ON] / medians[OFF] if ON in medians and OFF in medians else None
 
 
 def wait_to_begin(go: Path) -> float:
-    """Blocks, as nothing else is to be done."""
+    """Wait for the common start time and return it. Blocks, because the process has nothing else to do."""
     while not go.exists():
         time.sleep(0.1)
     begin = float(go.read_text())
@@ -65,7 +65,7 @@ def wait_to_begin(go: Path) -> float:
 
 
 async def produce() -> None:
-    """From a common moment, for some seconds."""
+    """Enqueue from a common start time, for some seconds."""
     wanted = order()
     if wanted.options["raw"]:
         from benchmarks.systems.raw import producing

@@ -24,12 +24,12 @@ MEMORY = Path("/dev/shm")
 
 
 class Failed(Exception):
-    """A system did not do what it was asked to."""
+    """A system failed its verb."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A system, its database, and what it is asked to do."""
+    """A system, its database, and the parameters of its verb."""
 
     system: System
     url: str
@@ -56,14 +56,14 @@ class Task:
 
 @contextlib.contextmanager
 def marks_folder() -> Iterator[Path]:
-    """In memory where there is some, so that marks don't compete with the databases for the disk."""
+    """Return a folder in memory where possible, so that marks don't compete with the databases for the disk."""
     base = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="rowlock-bench-", dir=base) as folder:
         yield Path(folder)
 
 
 def run(task: Task, verb: str) -> dict[str, Any]:
-    """To the end. Answers the object that it has printed."""
+    """Run the program to its end, and return the object that it printed."""
     with start(task, verb) as program:
         return finish(program)
 
@@ -90,14 +90,14 @@ class Program:
         return "\n".join(self.output.read_text(errors="replace").splitlines()[-15:])
 
     def check(self) -> None:
-        """It is to be running."""
+        """Raise if the program is not running."""
         if self.process.poll() is not None:
             raise Failed(f"{self.name} ended by itself with {self.process.returncode}: {self.tail()}")
 
 
 @contextlib.contextmanager
 def start(task: Task, verb: str) -> Iterator[Program]:
-    """Runs beside us; ended at the end, politely first."""
+    """Run the program in the background. At the end stop it, first with SIGTERM."""
     with working(task, verb, 1) as (program,):
         yield program
 

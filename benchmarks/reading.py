@@ -1,4 +1,4 @@
-"""How long list and stats take beside many jobs. Prints a Markdown table.
+"""Measures list and stats beside many jobs. Prints a Markdown table.
 
     python benchmarks/reading.py                          SQLite, in a temporary file
     python benchmarks/reading.py postgresql://…/empty     PostgreSQL, in an empty database, or one filled before
@@ -19,7 +19,7 @@ from typing import Any
 
 from rowlock.stores import open_store
 from rowlock.stores.base import Store
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 
 DAYS = 7  # over which the archive is spread
 DAY_MS = 86_400_000

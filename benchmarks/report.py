@@ -1,4 +1,4 @@
-"""What a run leaves behind: results.json, results.md and plots; and the one line that programs read."""
+"""Writes the results of a run: results.json, results.md, plots, and one line of JSON for programs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(run: Run, out: Path) -> None:
 
 
 def summary(results: Results) -> dict[str, Any]:
-    """Rates beside the raw limit and the peers; of all else, rowlock's own numbers. Only what was measured."""
+    """Return measured rates beside the raw limit and the peers. For other measures, only rowlock's own numbers."""
     found: dict[str, Any] = {}
     for measure in ALL:
         if measure.is_rate and results.medians(measure.name):
@@ -136,7 +136,7 @@ def draw(measure: Measure, results: Results) -> str | None:
 
 
 def pinned_rates(cells: dict[str, Cell]) -> dict[str, list[tuple[float, float]]]:
-    """Every five seconds, beside the long transaction."""
+    """Return the rate in every five seconds beside the long transaction."""
     found = {}
     for name, cell in cells.items():
         series = cell.facts["series"]["pinned"][::10]

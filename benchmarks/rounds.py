@@ -1,4 +1,4 @@
-"""Results, and the rounds that make them: interleaved, so that a machine that slows down slows down everyone."""
+"""Results and rounds. Rounds are interleaved, so that a slower machine slows down every system alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SQLITE = "-sqlite"
 
 @dataclass
 class Cell:
-    """What one system did in one measure."""
+    """The results of one system in one measure."""
 
     values: list[float] = field(default_factory=list)  # one for each round
     samples: list[float] = field(default_factory=list)  # of all rounds together
@@ -56,8 +56,8 @@ Act = Callable[[System, Cell], float]
 
 
 def interleave(results: Results, measure: str, systems: Sequence[System], rounds: int, act: Act) -> None:
-    """Each system once per round, and each round begins with another one. A peer that fails is out of this measure; if
-    we fail ourselves, there is nothing to report."""
+    """Run each system once per round. Each round begins with another system. A peer that fails is left out of this
+    measure. If rowlock fails, the run ends."""
     for n in range(rounds):
         turn = n % len(systems) if systems else 0
         for system in [*systems[turn:], *systems[:turn]]:

@@ -1,4 +1,4 @@
-"""How long charts take, from rollups that are full: every topic busy in every minute, hour and day that is kept.
+"""Measures how long charts take with full rollups: every topic is busy in every minute, hour and day that is kept.
 Prints a Markdown table.
 
     python -m benchmarks.series                          SQLite, in a temporary file
@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from rowlock.core.sketch import Sketch
+from rowlock.core.times import micros, moment
 from rowlock.stores import open_store
 from rowlock.stores.base import Store
 from rowlock.stores.rollups import ALL, COUNTED, KEPT
 from rowlock.stores.series import RANGES, window
-from rowlock.stores.times import micros, moment
 
 COLUMNS = ("span", "topic", "at", *COUNTED, "waits", "runs")
 
 
 def rollups(now: datetime, topics: int, jobs_a_month: int) -> Iterator[tuple[Any, ...]]:
-    """As if so many jobs a month had come, half of them of the first topic."""
+    """Yield rows of rollups as if so many jobs a month had come, half of them of the first topic."""
     chance = random.Random(7)
     second = micros(now) // 1_000_000
     for span, kept in KEPT.items():

@@ -41,13 +41,13 @@ _OWN_TABLES = "SELECT format('ANALYZE %I.%I', schemaname, relname) FROM pg_stat_
 
 
 def disk_folder() -> Path:
-    """Temporary, and on a disk: /tmp may be memory."""
+    """Return a temporary folder on a disk; /tmp may be in memory."""
     usual = Path(tempfile.gettempdir())
     return Path("/var/tmp") if filesystem(usual) == "tmpfs" and os.access("/var/tmp", os.W_OK) else usual
 
 
 class Servers(contextlib.AbstractContextManager["Servers"]):
-    """Started when first asked for."""
+    """The servers. Each is started when it is first used."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
@@ -80,7 +80,7 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
 
     @cached_property
     def pgbouncer(self) -> PgBouncer | None:
-        """In front of PostgreSQL; None if it is not installed."""
+        """The PgBouncer in front of PostgreSQL; None if it is not installed."""
         program = find_pgbouncer()
         return None if program is None else self._stack.enter_context(PgBouncer(program, self.postgres))
 
@@ -88,7 +88,7 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
 
     @contextlib.contextmanager
     def fresh(self, system: System) -> Iterator[str]:
-        """The URL of a database with the system's tables and nothing else."""
+        """Return the URL of a new database with the system's tables and nothing else."""
         if system.store == "redis":
             self.wait(_flush(self.redis))
             yield self.redis
@@ -101,7 +101,7 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
 
     @contextlib.contextmanager
     def filled(self, system: System, n: int) -> Iterator[str]:
-        """The same with n jobs, enqueued in bulk: once, and copied for every round."""
+        """Return the same with n jobs. They are enqueued in bulk once, and copied for every round."""
         if system.store == "redis":
             with self.fresh(system) as url:
                 programs.run(programs.Task(system, url, n), "enqueue_bulk")
@@ -115,8 +115,8 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
 
     @contextlib.contextmanager
     def copy(self, template: str, *, large: bool = False) -> Iterator[str]:
-        """A PostgreSQL database like that one, which nobody may be connected to. Gigabytes are not to go through the
-        WAL, as they do by default since PostgreSQL 15."""
+        """Copy a PostgreSQL database that has no open connections. A large copy does not go through the WAL, as it
+        would by default since PostgreSQL 15."""
         self._count += 1
         name = f"round_{self._count}"
         how = " STRATEGY FILE_COPY" if large and self._postgres_version >= 15 else ""
@@ -151,7 +151,7 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
         return f"sqlite:///{path}"
 
     def settle(self, system: System, url: str) -> None:
-        """Before the clock starts: nothing is left to be written from before."""
+        """Flush all earlier writes, before the clock starts."""
         if system.store == "postgres":
             self.wait(self.postgres.execute("CHECKPOINT"))
         os.sync()
@@ -172,7 +172,7 @@ async def _answer(work: Awaitable[T]) -> T:
 
 
 async def _analyze(url: str) -> None:
-    """A queue in use has statistics; nobody is to be measured with the plans that one without them gets."""
+    """ANALYZE the tables: a queue in use has statistics, and its plans depend on them."""
     import asyncpg
 
     connection = await asyncpg.connect(url)

@@ -1,4 +1,4 @@
-"""How soon many who watch are told of what happens, and what that costs the server.
+"""Measures how soon many streams are told of a change, and what that costs the server.
 
     python -m benchmarks.streams                    SQLite, and PostgreSQL of its own (durable, as `make bench` has it)
     python -m benchmarks.streams --clients 500 --changes 2000 --seconds 10 --watch own
@@ -44,7 +44,7 @@ STATE = re.compile(rb'"id":"([0-9a-f-]{36})","topic":"[^"]*","status":"completed
 
 
 async def make_changes(url: str, options: argparse.Namespace, ids: list[list[str]]) -> None:
-    """Prints when each job's completion was committed."""
+    """Print when each job's completion was committed."""
     store = open_store(url)
     await store.open()
     users = [f"u{n}" for n in range(options.clients)]
@@ -74,11 +74,11 @@ async def make_changes(url: str, options: argparse.Namespace, ids: list[list[str
     print(json.dumps({"rate": rate, "ends": ends}))
 
 
-# ── Who watches ──
+# ── The clients that watch ──
 
 
 class Client(asyncio.Protocol):
-    """Reads a stream; notes when the end of each job was first told."""
+    """Read a stream, and note when the end of each job was first told."""
 
     def __init__(self, asked: bytes, told: dict[str, float], reads: bool) -> None:
         self._asked = asked

@@ -52,7 +52,7 @@ def _rates(cells: Mapping[str, Cell], named: Mapping[str, str]) -> str:
 
 
 def _alone(cells: Mapping[str, Cell], named: Mapping[str, str]) -> str:
-    """Beside nobody."""
+    """Return a table without ratios."""
     rows = [
         _failed(named[name], 3) if cell.median is None else [named[name], f"{cell.median:,.0f}", _spread(cell.values)]
         for name, cell in cells.items()
@@ -61,7 +61,7 @@ def _alone(cells: Mapping[str, Cell], named: Mapping[str, str]) -> str:
 
 
 def _shares(cells: Mapping[str, Cell], named: Mapping[str, str]) -> str:
-    """Beside the first one."""
+    """Return a table with ratios to the first row."""
     base = next(iter(cells.values())).median
     rows = []
     for name, cell in cells.items():

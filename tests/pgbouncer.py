@@ -39,7 +39,7 @@ class PgBouncer:
         self._guard: _Guard | None = None
         self.starts = 0
 
-    def via(self, url: str) -> str:
+    def through(self, url: str) -> str:
         """The same database, through it."""
         return url.replace(f"@{self._server.host}:{self._server.port}/", f"@127.0.0.1:{self._port}/", 1)
 

@@ -18,30 +18,29 @@ class _Link:
         self.writers = writers
 
 
-class Proxy:
-    """`swallow` = n: the next n answers that come from the server are lost, and their connections cut."""
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class TcpProxy:
+    """A server that opens a connection to the target for every client; `_carry` passes on what they say."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._links: list[_Link] = []
         self.port = 0
-        self.swallow = 0
-        self.swallowed = 0
-        self._is_cut = False
 
     @classmethod
     def before(cls, url: str) -> Self:
-        """Before the server of this database."""
+        """A proxy before the server of this database."""
         address = urlsplit(url)
         assert address.hostname is not None
         assert address.port is not None
         return cls(address.hostname, address.port)
 
     def through(self, url: str) -> str:
-        """The same database, by way of this proxy."""
-        return url.replace(f"{self._target[0]}:{self._target[1]}/", f"127.0.0.1:{self.port}/")
+        """The same URL, by way of this proxy."""
+        return url.replace(f"{self._target[0]}:{self._target[1]}/", f"127.0.0.1:{self.port}/", 1)
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -56,6 +55,36 @@ class Proxy:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            upstream = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        try:
+            await self._carry((reader, writer), upstream)
+        finally:
+            writer.close()
+            upstream[1].close()
+
+    async def _carry(self, client: Streams, server: Streams) -> None:
+        raise NotImplementedError
+
+
+class Proxy(TcpProxy):
+    """`swallow` = n: the next n answers that come from the server are lost, and their connections cut."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port)
+        self._links: list[_Link] = []
+        self.swallow = 0
+        self.swallowed = 0
+        self._is_cut = False
 
     def cut(self) -> None:
         """Every connection breaks, and no other is made until `mend`: as when the server is stopped."""
@@ -75,30 +104,17 @@ class Proxy:
         """As when the other host's process is stopped, and its kernel's buffers are full. From any thread."""
         self._links[-1].choked = True
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, client: Streams, server: Streams) -> None:
         if self._is_cut:
-            writer.close()
             return
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        try:
-            up_reader, up_writer = await asyncio.open_connection(*self._target)
-        except OSError:
-            writer.close()
-            return
-        link = _Link(writer, up_writer)
+        link = _Link(client[1], server[1])
         self._links.append(link)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(link, reader, up_writer, answers=False))
-                group.create_task(self._pump(link, up_reader, writer, answers=True))
+                group.create_task(self._pump(link, client[0], server[1], answers=False))
+                group.create_task(self._pump(link, server[0], client[1], answers=True))
         except* OSError:
             pass
-        finally:
-            writer.close()
-            up_writer.close()
 
     async def _pump(
         self, link: _Link, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, answers: bool

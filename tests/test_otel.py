@@ -20,33 +20,9 @@ from rowlock import Context, Final, Jobs, Snooze, otel
 from rowlock.access import identity
 from rowlock.context import Interruption
 from rowlock.errors import InvalidInput
-from rowlock.stores import open_store
-from tests.runtime.waiting import ended, until_true
-from tests.servers import Databases, PostgresServer
+from tests.waiting import ended, until
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # of somebody else
-
-
-class OtelDatabases(Databases):
-    TEMPLATE = "otel_template"
-
-
-@pytest.fixture(scope="session")
-def otel_databases(postgres: PostgresServer) -> OtelDatabases:
-    async def make_template(url: str) -> None:
-        await open_store(url).migrate()
-
-    return OtelDatabases(postgres, make_template)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/jobs.db"
-    else:
-        databases: OtelDatabases = request.getfixturevalue("otel_databases")
-        async with databases.fresh() as fresh:
-            yield fresh
 
 
 @pytest.fixture
@@ -86,7 +62,7 @@ def of_kind(exporter: InMemorySpanExporter, kind: SpanKind) -> list[ReadableSpan
 
 async def runs(exporter: InMemorySpanExporter, count: int = 1) -> list[ReadableSpan]:
     """The spans of runs, once there are so many."""
-    await until_true(lambda: len(of_kind(exporter, SpanKind.CONSUMER)) >= count)
+    await until(lambda: len(of_kind(exporter, SpanKind.CONSUMER)) >= count)
     return of_kind(exporter, SpanKind.CONSUMER)
 
 
@@ -138,7 +114,7 @@ async def test_a_run_is_linked_to_the_span_of_its_enqueue(jobs: Jobs, exporter: 
         "rowlock.job_id": made.id,
     }
     worker = attributes(run).pop("rowlock.worker")
-    assert worker == (await jobs.workers())[0].name
+    assert worker == (await jobs.workers.list())[0].name
     assert attributes(run) == {
         "messaging.system": "rowlock",
         "messaging.operation.name": "run",
@@ -237,7 +213,7 @@ async def test_what_a_handler_enqueues_is_a_child_of_its_run(jobs: Jobs, exporte
     await jobs.start(topics=["first", "second"])
     await first.enqueue()
     one, two = await runs(exporter, 2)
-    await until_true(lambda: len(sends(exporter)) == 3)
+    await until(lambda: len(sends(exporter)) == 3)
     to_one, to_two, to_three = sends(exporter)
     assert_linked(one, to_one)
     assert parent_of(to_two) == traceparent(one)

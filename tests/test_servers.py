@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
@@ -16,6 +14,7 @@ import pytest
 
 from tests.guard import processes, running
 from tests.servers import PostgresServer, ServerError, copy_programs, find_postgres
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can switch users")
@@ -30,13 +29,6 @@ with PostgresServer() as server:
     print(server.folder, server.pid, flush=True)
     sys.stdin.read()
 """
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 def family(pid: int) -> set[int]:
@@ -141,5 +133,5 @@ def test_nothing_is_left_when_the_test_run_is_killed(user: str | None) -> None:
         server = family(int(pid))
         assert running(server) == server
         run.send_signal(signal.SIGKILL)
-        assert until(lambda: not running(server))
-        assert until(lambda: not Path(folder).exists())
+        wait_until(lambda: not running(server))
+        wait_until(lambda: not Path(folder).exists())

@@ -1,4 +1,4 @@
-"""docs/openapi.json and docs/errors.md are what the code says. `--check`: are they? Without: write them."""
+"""Writes docs/openapi.json and docs/errors.md from the code. With --check it exits with 1 if they are out of date."""
 
 import sys
 from pathlib import Path
@@ -11,8 +11,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """\
 # Error codes
 
-Every error is `application/problem+json` with one of these codes: see [http.md](http.md#manners). A code is stable,
-and has one status. `field` names what of the request is wrong. This page is made from the code, by `make format`.
+Every error is `application/problem+json` with one of these codes: see [http.md](http.md#conventions). A code is stable
+and has one status. `field` names the wrong part of the request. `make format` writes this page from the code.
 """
 
 
@@ -30,7 +30,7 @@ def main() -> int:
     if sys.argv[1:] == ["--check"]:
         stale = [name for name, content in files.items() if (DOCS / name).read_bytes() != content]
         for name in stale:
-            print(f"{name} is not what the code says: run `make format`", file=sys.stderr)
+            print(f"{name} is out of date: run `make format`", file=sys.stderr)
         return 1 if stale else 0
     for name, content in files.items():
         (DOCS / name).write_bytes(content)

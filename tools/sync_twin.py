@@ -1,4 +1,4 @@
-"""Writes src/rowlock/sync.py: the verbs of Jobs for code without an event loop, from the verbs themselves.
+"""Writes src/rowlock/sync.py: `jobs.sync`, the verbs of Jobs and of its groups for code without an event loop.
 
 python tools/sync_twin.py            write it
 python tools/sync_twin.py --check    exit 1 if it is out of date
@@ -10,10 +10,18 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src/rowlock"
 
+GROUPS = {  # attribute of Jobs → its class, and the module that has it
+    "audit": ("Audit", "client/audit.py"),
+    "bulk": ("BulkActions", "client/bulk.py"),
+    "failures": ("FailureGroups", "client/failures.py"),
+    "topics": ("Topics", "client/topics.py"),
+    "workers": ("Workers", "client/workers.py"),
+}
+
 HEAD = '''"""`jobs.sync`: the verbs of Jobs for code without an event loop. Made by tools/sync_twin.py: do not edit.
 
-One implementation stands behind both. Verbs run on the portal, a thread with an event loop; with `conn=` they run in
-the caller's thread, on the caller's driver.
+Each verb calls its async twin on the portal, a thread with an event loop. With `conn=` it runs in the caller's thread,
+on the caller's driver.
 """
 
 from __future__ import annotations
@@ -24,16 +32,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from rowlock.client.bulk import BulkPage, ItemsPage
+from rowlock.client.audit import Audit
+from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
+from rowlock.client.failures import FailureGroups
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.topics import Topics
 from rowlock.client.verify import Report
 from rowlock.client.why import Why
+from rowlock.client.workers import Workers
 from rowlock.core.job import Event, Job, Log
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures
-from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.queries import Filter, Page, Stats
 from rowlock.stores.records import Audited
 from rowlock.stores.series import Series
 from rowlock.tasks import EnqueueOptions
@@ -49,47 +61,61 @@ class SyncJobs:
     """Usable from any number of threads, and after fork(). Refuses to be called where an event loop is running."""
 
     def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-
+        self._async = jobs
+{groups}
     def open(self) -> None:
-        """Connect now, and find out what is wrong. Without it, the first use connects."""
+        """Connect now, and raise what is wrong. Without it, the first use connects."""
         refuse_in_loop()
-        self._jobs._stores.reopen()
-        self._run(self._jobs.open)
+        self._async._stores.reopen()
+        self._run(self._async.open)
 
     def close(self) -> None:
-        """Stop working, and let go of all connections. Safe to call twice."""
+        """Stop the worker, and close all connections. Safe to call twice."""
         refuse_in_loop()
-        if self._jobs._worker is not None:
+        if self._async._worker is not None:
             self.stop()
-        self._jobs._stores.close_from_sync()
+        self._async._stores.close_from_sync()
 
     def _run(self, verb: Callable[[], Coroutine[Any, Any, T]], conn: Any = None) -> T:
         refuse_in_loop()
-        run = self._jobs._stores.portal.run
+        stores = self._async._stores
         if conn is None:
-            return run(verb)
-        if not self._jobs._knows_home:
-            run(self._jobs._home)  # known from here on: the verb need not wait for anything
+            return stores.portal.run(verb)
+        if not stores.knows_home:
+            stores.portal.run(stores.home)  # from here on the verb need not wait for anything
         return drive(verb())
+'''
+
+GROUP = '''
+
+class Sync{kind}:
+    """`jobs.sync.{name}`."""
+
+    def __init__(self, group: {kind}, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
 '''
 
 SKIPPED = {"open", "close"}  # by hand, above
 
 
-def twin(source: str) -> str:
-    tree = ast.parse(source)
-    [jobs] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Jobs"]
-    verbs = [
-        node
-        for node in jobs.body
-        if isinstance(node, ast.AsyncFunctionDef) and not node.name.startswith("_") and node.name not in SKIPPED
-    ]
-    return HEAD + "".join(_method(verb) for verb in verbs)
+def twin() -> str:
+    groups = "".join(f"        self.{name} = Sync{kind}(jobs.{name}, self)\n" for name, (kind, _) in GROUPS.items())
+    text = HEAD.replace("{groups}", groups) + _methods("Jobs", "jobs.py")
+    for name, (kind, module) in GROUPS.items():
+        text += GROUP.format(kind=kind, name=name) + _methods(kind, module)
+    return text
+
+
+def _methods(kind: str, module: str) -> str:
+    tree = ast.parse((SOURCE / module).read_text("utf-8"))
+    [found] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind]
+    verbs = [node for node in found.body if isinstance(node, ast.AsyncFunctionDef)]
+    return "".join(_method(verb) for verb in verbs if not verb.name.startswith("_") and verb.name not in SKIPPED)
 
 
 def _method(verb: ast.AsyncFunctionDef) -> str:
-    """The same signature and documentation; the body hands the call over."""
+    """The same signature and documentation; the body calls the async verb."""
     arguments = verb.args
     names = [argument.arg for argument in [*arguments.args[1:], *arguments.kwonlyargs]]
     passed = [argument.arg for argument in arguments.args[1:]]
@@ -105,12 +131,12 @@ def _method(verb: ast.AsyncFunctionDef) -> str:
     return (
         f"\n    def {verb.name}({ast.unparse(arguments)}) -> {returns}:\n"
         f'        """{documentation}"""\n'
-        f"        return self._run(lambda: self._jobs.{verb.name}({', '.join(passed)}){conn})\n"
+        f"        return self._run(lambda: self._async.{verb.name}({', '.join(passed)}){conn})\n"
     )
 
 
 def main() -> None:
-    text = twin((SOURCE / "jobs.py").read_text("utf-8"))
+    text = twin()
     target = SOURCE / "sync.py"
     if "--check" in sys.argv:
         old = ast.dump(ast.parse(target.read_text("utf-8"))) if target.exists() else ""

@@ -1,7 +1,7 @@
-"""Is the page that is checked in the one that its sources make?
+"""Checks that the built page under src/rowlock/http/pages matches its sources in ui/, without Node.
 
-`make ui` builds it, and notes what it was built from; without an argument this does the noting. Node is needed for
-building alone: with --check, which `make check` runs, the sources are compared with the note.
+python tools/ui.py            write the digests of sources and built files, after `make ui` has built the page
+python tools/ui.py --check    exit 1 if they differ from these digests
 """
 
 import hashlib
@@ -19,7 +19,7 @@ def main() -> int:
         NOTE.write_text(_built(), encoding="utf-8")
         return 0
     if not NOTE.exists() or NOTE.read_text(encoding="utf-8") != _built():
-        print("src/rowlock/http/pages was not made from ui as it is now: run make ui", file=sys.stderr)
+        print("src/rowlock/http/pages does not match the sources in ui: run `make ui`", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-// What handlers leave behind for the harness: the twin of benchmarks/marks.py, which tells the format of the files.
+// The marks that handlers leave for the harness: the twin of benchmarks/marks.py, which tells the format of the files.
 // Node has no mmap, so marks gather in memory and a timer writes them, a few milliseconds late. The first mark's file is
 // written at once: the harness's clock starts with it.
 
@@ -40,7 +40,7 @@ function begin() {
 }
 
 function flush() {
-  // Pickups first: who has counted all marks reads them next.
+  // Pickups first: the harness reads them after it has counted all marks.
   if (pickups) appendFileSync(join(folder, `pickup-${process.pid}`), pickups);
   pickups = "";
   if (from < to) writeSync(file, marks, from, to - from, from);

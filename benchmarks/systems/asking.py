@@ -1,4 +1,4 @@
-"""How the harness asks a store what is left in it."""
+"""Counts the jobs that are left in a store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ CONNECTIONS = 10  # of a client with many callers: the usual size of a pool; mor
 
 
 async def count_rows(url: str, query: str, *arguments: object) -> int:
-    """The single number that a PostgreSQL query answers."""
+    """Return the single number that a PostgreSQL query answers."""
     import asyncpg
 
     connection = await asyncpg.connect(url)

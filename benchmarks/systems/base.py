@@ -1,4 +1,4 @@
-"""What the harness must know of a system that it measures."""
+"""The description of a system that the harness measures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class System:
 
 @dataclass(frozen=True)
 class Order:
-    """What a verb is asked to do; read from the environment by the programs of systems."""
+    """The parameters of a verb. The programs of systems read them from the environment."""
 
     url: str
     n: int
@@ -57,5 +57,5 @@ def order() -> Order:
 
 
 def took(seconds: float) -> None:
-    """An enqueue verb's answer."""
+    """The answer of an enqueue verb."""
     print(json.dumps({"seconds": seconds}), flush=True)

@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
 
 
 def setup(wanted: Order) -> None:
-    """Redis needs none."""
+    """Do nothing: Redis needs no tables."""
 
 
 @contextmanager

@@ -31,12 +31,12 @@ def make_noop(wanted: Order) -> Any:
 
 
 def make_broker() -> None:
-    """What its command line calls."""
+    """The entry point of dramatiq's command line."""
     make_noop(order())
 
 
 def setup(wanted: Order) -> None:
-    """Redis needs none."""
+    """Do nothing: Redis needs no tables."""
 
 
 @contextmanager

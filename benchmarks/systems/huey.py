@@ -29,7 +29,7 @@ def make_noop(app: Any) -> Any:
 
 
 def setup(wanted: Order) -> None:
-    """Redis needs none."""
+    """Do nothing: Redis needs no tables."""
 
 
 @contextmanager

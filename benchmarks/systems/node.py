@@ -14,7 +14,7 @@ NPM_SECONDS = 300.0
 
 
 def install() -> tuple[bool, str]:
-    """Install the peers if they aren't there: whether they can be run, and if not, why."""
+    """Install the peers if they are missing. Return whether they can run, and if not, why."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             return False, f"there is no {program} here"

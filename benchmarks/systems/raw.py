@@ -90,13 +90,14 @@ async def worker(wanted: Order) -> None:
 
 
 async def work(url: str, name: str, limit: int, stop: asyncio.Event) -> None:
+    from rowlock.stores.columns import CLAIMED
     from rowlock.stores.postgres import rows
-    from rowlock.stores.postgres.hints import Lanes
+    from rowlock.stores.postgres.claim_bounds import Lanes
     from rowlock.stores.postgres.rows import CLAIMED_JOB
     from rowlock.stores.postgres.statements import Statements
 
-    columns = list(rows.CLAIMED)
-    at_id, at_payload, at_version = (CLAIMED_JOB + columns.index(name) for name in ("j.id", "j.payload", "j.version"))
+    columns = [column.name for column in CLAIMED]
+    at_id, at_payload, at_version = (CLAIMED_JOB + columns.index(name) for name in ("id", "payload", "version"))
     sql = Statements('"public"')
     plan = Lanes((Lane(rowlock.TOPIC),)).plan()
     claim = (*plan.lanes, *plan.parts, None, limit, name, LEASE, True, None, None)

@@ -22,10 +22,12 @@ from rowlock.stores.base import Claim
 
 def open_database(wanted: Order) -> Any:
     from rowlock.stores.sqlite.connect import connect_writer
-    from rowlock.stores.sqlite.database import Database
+    from rowlock.stores.sqlite.connection import SqliteConnection
 
     synchronous = wanted.options.get("synchronous", "FULL").lower()
-    return Database(connect_writer(wanted.url.removeprefix("sqlite:///"), synchronous=synchronous, busy_timeout=30.0))
+    return SqliteConnection(
+        connect_writer(wanted.url.removeprefix("sqlite:///"), synchronous=synchronous, busy_timeout=30.0)
+    )
 
 
 @contextmanager

@@ -19,7 +19,7 @@ TOPIC = "noop"
 
 
 def command(*arguments: str) -> NoReturn:
-    """Become the installed command."""
+    """Replace this process by the installed command."""
     program = Path(sys.executable).with_name("rowlock")
     os.execv(program, [str(program), *arguments])
 

@@ -8,7 +8,7 @@ from rowlock import Jobs
 
 
 def url() -> str:
-    """With the options of the round that are said in the URL."""
+    """Return the URL with the options of the round."""
     asked = order()
     said = {name: str(asked.options[name]) for name in ("synchronous", "listen", "pool_size") if name in asked.options}
     return asked.url + "?" * bool(said) + "&".join(f"{name}={value.lower()}" for name, value in said.items())

@@ -19,7 +19,7 @@ def noop(payload: Payload) -> None:
 
 
 def setup(wanted: Order) -> None:
-    """Redis needs none."""
+    """Do nothing: Redis needs no tables."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The verbs of Python systems, written once: every clock starts and stops at the same place."""
+"""The verbs of all Python systems, so that every clock starts and stops at the same place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def version_of(distribution: str) -> Callable[[], str | None]:
 
 
 def handled(payload: Payload) -> None:
-    """What every handler does."""
+    """The work of every handler."""
     if "t0" in payload:
         marks.picked_up(payload["n"], payload["t0"])
     else:

@@ -2,7 +2,8 @@
 
 ROWLOCK_URL=sqlite:///jobs.db uvicorn --app-dir examples/http django_app:app
 
-Who may do what is a setting. Nobody may anything before it is set; here, users enqueue, see and cancel what is theirs:
+Access rules are settings in the database. Without rules, users may do nothing. These rules let users enqueue, see and
+cancel their own jobs:
 
 own='scope_id = @request.auth.id'
 rowlock settings set enqueue_rule="$own" view_rule="$own" cancel_rule="$own"
@@ -42,7 +43,7 @@ async def report(title: str) -> str:
 
 
 def login(request: HttpRequest, user: str) -> HttpResponse:
-    request.session["user"] = user  # stands for the application's own login
+    request.session["user"] = user  # a stand-in for the application's login
     return HttpResponse()
 
 
@@ -62,7 +63,7 @@ urlpatterns = [path("", home), path("login/<user>", login), path("reports/<title
 
 
 async def claims(request: Request) -> dict[str, str] | None:
-    """@request.auth in the rules. Django's middleware doesn't reach here, its sessions do."""
+    """Return @request.auth of the rules. Django's middleware does not run here, but its sessions can be read."""
     store = import_module(settings.SESSION_ENGINE).SessionStore(request.cookie(settings.SESSION_COOKIE_NAME))
     user = await store.aget("user")
     return None if user is None else {"id": user}
@@ -74,7 +75,7 @@ pages, queue = get_asgi_application(), jobs.asgi(authenticate=claims)
 async def app(
     scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
 ) -> None:
-    if scope["type"] == "lifespan":  # which Django doesn't know
+    if scope["type"] == "lifespan":  # Django doesn't handle it
         await live(receive, send)
     elif scope["type"] == "http" and f"{scope['path']}/".startswith(f"{scope.get('root_path', '')}{PREFIX}/"):
         await queue({**scope, "root_path": scope.get("root_path", "") + PREFIX}, receive, send)

@@ -2,7 +2,8 @@
 
 ROWLOCK_URL=sqlite:///jobs.db uvicorn --app-dir examples/http fastapi_app:app
 
-Who may do what is a setting. Nobody may anything before it is set; here, users enqueue, see and cancel what is theirs:
+Access rules are settings in the database. Without rules, users may do nothing. These rules let users enqueue, see and
+cancel their own jobs:
 
 own='scope_id = @request.auth.id'
 rowlock settings set enqueue_rule="$own" view_rule="$own" cancel_rule="$own"
@@ -19,7 +20,7 @@ from fastapi.requests import HTTPConnection
 from rowlock import Jobs
 
 jobs = Jobs()  # ROWLOCK_URL
-sessions: dict[str, str] = {}  # cookie → user: stands for the application's own login
+sessions: dict[str, str] = {}  # cookie → user: a stand-in for the application's login
 
 
 @jobs.task

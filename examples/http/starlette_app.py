@@ -2,7 +2,8 @@
 
 ROWLOCK_URL=sqlite:///jobs.db uvicorn --app-dir examples/http starlette_app:app
 
-Who may do what is a setting. Nobody may anything before it is set; here, users enqueue, see and cancel what is theirs:
+Access rules are settings in the database. Without rules, users may do nothing. These rules let users enqueue, see and
+cancel their own jobs:
 
 own='scope_id = @request.auth.id'
 rowlock settings set enqueue_rule="$own" view_rule="$own" cancel_rule="$own"
@@ -24,7 +25,7 @@ from rowlock import Jobs
 from rowlock.http.request import Request as QueueRequest
 
 jobs = Jobs()  # ROWLOCK_URL
-sessions: dict[str, str] = {}  # cookie → user: stands for the application's own login
+sessions: dict[str, str] = {}  # cookie → user: a stand-in for the application's login
 
 
 @jobs.task
@@ -58,7 +59,7 @@ async def home(request: Request) -> Response:
 
 
 def claims(request: QueueRequest) -> dict[str, str] | None:
-    """@request.auth in the rules. The middleware has run: a mounted application is behind it too."""
+    """Return @request.auth of the rules. The middleware has run: it also wraps mounted applications."""
     user = request.scope["user"]
     return {"id": user.display_name} if user.is_authenticated else None
 

@@ -1,4 +1,4 @@
-"""A worker in nothing but Python's standard library: the whole protocol in about fifty lines.
+"""A worker that needs only Python's standard library: the whole protocol in about fifty lines.
 
 ROWLOCK_API=http://127.0.0.1:8090 ROWLOCK_TOKEN=rlk_… python worker.py greet
 """
@@ -17,19 +17,20 @@ from typing import Any
 
 API, TOKEN = os.environ["ROWLOCK_API"], os.environ["ROWLOCK_TOKEN"]
 LEASE = float(os.environ.get("ROWLOCK_LEASE", "30"))
-ME = f"plain-{os.getpid()}-{os.urandom(4).hex()}"  # another one in each life
+ME = f"plain-{os.getpid()}-{os.urandom(4).hex()}"  # a new name for each process
 stopping = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
 
 def handle(job: dict[str, Any], unwanted: threading.Event) -> Any:
-    if unwanted.wait(job["payload"].get("seconds", 0)):  # whoever works for long looks at it now and then
+    if unwanted.wait(job["payload"].get("seconds", 0)):  # a long handler checks this now and then
         raise InterruptedError("told to stop")
     return f"hello {job['payload']['name']}"
 
 
 def ask(verb: str, patience: float = 1e6, **body: Any) -> Any:
-    """Until there is an answer: all requests may be repeated. None: the run is not ours, or nobody could be reached."""
+    """Repeat the request until the server answers: every request may be repeated. Return None if the run is lost, or if
+    the server can't be reached."""
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{API}/api/worker/{verb}", json.dumps({"worker": ME, **body}).encode(), headers)
     until = time.monotonic() + patience
@@ -41,7 +42,7 @@ def ask(verb: str, patience: float = 1e6, **body: Any) -> Any:
             if refused.code == 409:
                 return None
             if refused.code < 500 and refused.code != 429:
-                raise  # a mistake of ours
+                raise  # this worker made a mistake
         except (OSError, http.client.HTTPException):
             pass
         time.sleep(1)
@@ -53,7 +54,7 @@ def work(job: dict[str, Any]) -> None:
     unwanted, over = threading.Event(), threading.Event()
 
     def keep() -> None:
-        """Renew the lease, whatever the handler does meanwhile, until the run is over or nobody wants it any more."""
+        """Renew the lease in a thread, until the run is over, cancelled or lost."""
         nonlocal hold
         renewed = time.monotonic()
         while hold == "kept" and not over.wait(0.1):
@@ -78,7 +79,7 @@ def work(job: dict[str, Any]) -> None:
     if hold != "lost":
         try:
             ask(verb, **run, **said)
-        except urllib.error.HTTPError as refused:  # a result that is too large, say
+        except urllib.error.HTTPError as refused:  # for example, the result is too large
             ask("fail", **run, error=f"refused: {refused}", final=True)
 
 

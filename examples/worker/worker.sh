@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# A worker in bash and curl. It runs a command for each job of a topic, with the job as JSON on its standard input. What
-# the command prints is the result; if it fails, what it wrote to standard error is the error.
+# A worker in bash and curl. It runs a command for each job of a topic, with the job as JSON on stdin. The command's
+# stdout is the result; if it fails, its stderr is the error.
 #   ROWLOCK_API=http://127.0.0.1:8090 ROWLOCK_TOKEN=rlk_… ./worker.sh greet ./handle.sh
 set -uo pipefail
 topic=$1 && shift
-me="bash-$$-$RANDOM$RANDOM" lease=${ROWLOCK_LEASE:-30} # another name in each life; whole seconds, 3 or more
+me="bash-$$-$RANDOM$RANDOM" lease=${ROWLOCK_LEASE:-30} # a new name for each process; whole seconds, 3 or more
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 stopping='' && trap 'stopping=1' TERM
 
-ask() { # a verb, and the rest of its body. Until there is an answer; fails if it is a refusal
+ask() { # VERB BODY: repeats the request until the server answers; fails if it refuses
   local answer
   while true; do
     answer=$(printf '{"worker":"%s"%s}' "$me" "${2:+,$2}" | curl --silent --max-time 60 --write-out '\n%{http_code}' \
@@ -16,20 +16,20 @@ ask() { # a verb, and the rest of its body. Until there is an answer; fails if i
       --data-binary @- "$ROWLOCK_API/api/worker/$1")
     case ${answer##*$'\n'} in
       2??) printf '%s' "${answer%$'\n'*}" && return 0 ;;
-      000 | 429 | 5??) sleep 1 ;; # nobody is there, or not now
-      *) echo "$1: ${answer%$'\n'*}" >&2 && return 1 ;; # 409: the run is not ours any more
+      000 | 429 | 5??) sleep 1 ;; # no server, or it is busy
+      *) echo "$1: ${answer%$'\n'*}" >&2 && return 1 ;; # 409: this worker has lost the run
     esac
   done
 }
 
-text() { # a file as a JSON string
+text() { # FILE: prints it as a JSON string
   local said
   said=$(tr -d '\000-\010\013-\037' <"$1")
   said=${said//\\/\\\\} said=${said//\"/\\\"} said=${said//$'\t'/\\t}
   printf '"%s"' "${said//$'\n'/\\n}"
 }
 
-keep() { # a run, and the process that works on it: renews the lease until nobody wants it any more, or we are dead
+keep() { # RUN PID: renews the lease until the run is cancelled or lost, or this worker is dead
   while sleep "$((lease / 3))" && kill -0 "$$"; do
     [[ $(ask heartbeat "\"runs\":[{$1}],\"lease\":$lease") == *'"hold":"kept"'* ]] || kill "$2"
   done
@@ -44,7 +44,7 @@ while [[ -z $stopping ]]; do
   keep "$run" "$handler" >/dev/null 2>&1 &
   keeper=$!
   wait "$handler" && code=0 || code=$?
-  while kill -0 "$handler" 2>/dev/null; do wait "$handler" && code=0 || code=$?; done # only a signal to ourselves
+  while kill -0 "$handler" 2>/dev/null; do wait "$handler" && code=0 || code=$?; done # a signal to this worker ends `wait` early
   kill "$keeper"
   if [[ $code == 0 ]]; then
     ask complete "$run,\"result\":$(text "$scratch/result")"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rowlock.stores.base import Enqueued, WorkerInfo
     from rowlock.stores.bulk import Bulk, BulkItem
     from rowlock.stores.failures import Failure, Failures
-    from rowlock.stores.reading import Filter, Page, Stats
+    from rowlock.stores.queries import Filter, Page, Stats
     from rowlock.tasks import INJECTED, Draft, Task
 
 __version__ = "0.1.0"
@@ -99,7 +99,7 @@ _HOMES = {
     "rowlock.stores.base": "Enqueued WorkerInfo",
     "rowlock.stores.failures": "Failure Failures",
     "rowlock.stores.bulk": "Bulk BulkItem",
-    "rowlock.stores.reading": "Filter Page Stats",
+    "rowlock.stores.queries": "Filter Page Stats",
     "rowlock.tasks": "INJECTED Draft Task",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

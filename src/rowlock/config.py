@@ -1,7 +1,7 @@
-"""Settings: argument > environment (ROWLOCK_*) > file > default, checked before anything is done with them.
+"""Settings. Arguments win over environment variables (ROWLOCK_*), these over the file, the file over the defaults.
 
-The file is rowlock.toml in the working directory, or what ROWLOCK_CONFIG or `config_file=` names; its keys are the
-settings' names, at the top or in a table [rowlock]. Those of the HTTP server stand in a table `server` of that.
+The file is rowlock.toml in the working directory, or the one that ROWLOCK_CONFIG or `config_file=` names. Its keys are
+the settings' names, at the top or in a table [rowlock]. Settings of the HTTP server stand in a table `server` in it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
@@ -23,10 +24,10 @@ FILE = "rowlock.toml"
 
 
 class Settings(Struct, frozen=True):
-    """`listen_url`: where to LISTEN, if `url` leads to a pooler. `migrate` None: yes on SQLite, which is the
-    application's own; no elsewhere, where `rowlock migrate` does it. `by` names this application in the audit. The rest
-    is the worker's: see rowlock.runtime.settings. `given` names what has not its default: for that, nobody looks into
-    the database."""
+    """`listen_url`: where to LISTEN, if `url` leads to a pooler. `migrate`: create or update the tables; None means yes
+    on SQLite and no elsewhere, where `rowlock migrate` does it. `by` names this application in the audit. The other
+    settings are the worker's: see rowlock.runtime.settings. `given` names the settings that were given; for these,
+    workers ignore the settings in the database."""
 
     url: str
     listen_url: str | None = None
@@ -43,7 +44,7 @@ class Settings(Struct, frozen=True):
 
 
 class ServerSettings(Struct, frozen=True):
-    """`rowlock serve`: where it listens, and what ApiSettings says about the rest."""
+    """Settings of `rowlock serve`. ApiSettings explains most of them."""
 
     host: str = "127.0.0.1"
     port: int = 8090
@@ -65,15 +66,19 @@ class ServerSettings(Struct, frozen=True):
 
 
 _Kinds = Mapping[str, type]
-_KINDS: _Kinds = {
-    "url": str, "listen_url": str, "migrate": bool, "by": str, "concurrency": int, "lease": float, "poll": float,
-    "grace": float,
-}  # fmt: skip
-_SERVER: _Kinds = {
-    "host": str, "port": int, "allowed_hosts": tuple, "origins": tuple, "public_url": str, "trusted_proxies": tuple,
-    "read_only": bool, "insecure_http": bool, "certificate": str, "certificate_key": str, "jwt_secret": str,
-    "jwt_jwks": str, "jwt_issuer": str, "jwt_audience": str,
-}  # fmt: skip
+
+
+def _kinds(of: type[Struct]) -> _Kinds:
+    """Return the type of each setting, without None: `str | None` is str, `tuple[str, ...]` is tuple."""
+    kinds = {}
+    for name, hint in get_type_hints(of).items():
+        kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint
+        kinds[name] = get_origin(kind) or kind
+    return kinds
+
+
+_KINDS = {name: kind for name, kind in _kinds(Settings).items() if name != "given"}
+_SERVER = _kinds(ServerSettings)
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -83,7 +88,7 @@ def load(
     config: str | os.PathLike[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """`arguments` that are None were not given."""
+    """Return the settings. `arguments` that are None count as not given."""
     values = _gather(_KINDS, None, arguments, config, environ)
     if "url" not in values:
         raise InvalidInput(
@@ -112,7 +117,7 @@ def _gather(
     values = _from_file(kinds, table, config if config is not None else env.get(f"{PREFIX}CONFIG"))
     for name in kinds:
         text = env.get(f"{PREFIX}{name.upper()}")
-        if text:  # empty is as good as not set
+        if text:  # an empty variable counts as not set
             values[name] = _parse(kinds, name, text, f"{PREFIX}{name.upper()}")
     for name, value in arguments.items():
         if value is not None:
@@ -168,12 +173,12 @@ def _check(kinds: _Kinds, name: str, value: Any, where: str) -> Any:
     kind = kinds[name]
     if kind is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(part, str) and part for part in value):
-            raise InvalidInput(where, "bad_setting", "must be a list of texts")
+            raise InvalidInput(where, "bad_setting", "must be a list of non-empty texts")
         return tuple(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if (
         not isinstance(value, kind) or value == "" or (kind is int and isinstance(value, bool))
-    ):  # not shown: it may hold a password
+    ):  # the value is not shown: it may hold a password
         raise InvalidInput(where, "bad_setting", f"must be a non-empty {kind.__name__}, not {type(value).__name__}")
     return check_text(value, where, max_chars=MAX_TEXT) if name == "by" else value

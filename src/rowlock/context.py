@@ -1,4 +1,5 @@
-"""Context: what a handler may do beside its work. A parameter with this type is filled in by the worker.
+"""Context: lets a handler report, log, enqueue, and write in a fenced transaction. The worker fills in a parameter of
+this type.
 
 @jobs.task
 def embed(ctx: Context, file_id: str) -> int:
@@ -35,7 +36,7 @@ from rowlock.tasks import EnqueueOptions, Enqueues
 
 
 class Interruption(StrEnum):
-    """Why a run is to end. The first one stays, but LOST: that one is about the present."""
+    """Why a run must end. The first reason is kept. Only LOST replaces it: it says how the lease is now."""
 
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
@@ -44,18 +45,18 @@ class Interruption(StrEnum):
 
 
 class Link(Protocol):
-    """What joins a handler to the worker that holds its lease: in the same process, or over a pipe.
+    """Connects a handler to the worker that holds its lease: in the same process, or over a pipe.
 
-    Its methods only note something down, from any thread; the worker does the rest.
+    Its methods may be called from any thread. They only record something; the worker does the rest.
     """
 
     interruption: Interruption | None
-    looks: bool  # the handler asks by itself whether it is to end
-    completed: bool  # the job was completed in a transaction of the handler's
+    looks: bool  # the handler checks by itself whether it must end
+    completed: bool  # the handler has completed the job in a transaction
 
     @property
     def began(self) -> float:
-        """When the handler was started, by time.monotonic()."""
+        """Return when the handler was started, by time.monotonic()."""
         ...
 
     @property
@@ -69,7 +70,7 @@ class Link(Protocol):
 
 
 class Host(Enqueues, Protocol):
-    """What a Context needs of `Jobs`."""
+    """What a Context needs from `Jobs`."""
 
     async def fence(self, guard: Guard, conn: Any) -> None: ...
 
@@ -81,10 +82,10 @@ class Host(Enqueues, Protocol):
 
 
 class Context:
-    """One run of a job. Belongs to the handler it was given to, for as long as that runs."""
+    """One run of a job. Only the handler that got it may use it, and only while it runs."""
 
-    _open: tuple[Guard, ...] = ()  # of transactions
-    _outage: BaseException | None = None  # what the handler heard when the jobs' database went away
+    _open: tuple[Guard, ...] = ()  # the guards of open transactions
+    _outage: BaseException | None = None  # the error that the handler got when the jobs' database went away
 
     def __init__(self, job: Job, link: Link, host: Host) -> None:
         self.job = job
@@ -96,19 +97,19 @@ class Context:
 
     @property
     def sync(self) -> SyncContext:
-        """For handlers that can't `await`."""
+        """The same for handlers that can't `await`."""
         return SyncContext(self)
 
-    # ── Is anyone still waiting for this? ──
+    # ── Must the run end? ──
 
     @property
     def cancelled(self) -> bool:
-        """Is the run to end? Because the job was cancelled, its time is up, its lease is lost, or the worker stops."""
+        """True if the run must end: the job was cancelled, its timeout or its lease is over, or the worker stops."""
         self._link.looks = True
         return self._link.interruption is not None
 
     def check(self) -> None:
-        """Raise if the run is to end: Cancelled, TimeLimit, LeaseLost or WorkerStopping. Costs nothing."""
+        """Raise if the run must end: Cancelled, TimeLimit, LeaseLost or WorkerStopping. It is cheap: no I/O."""
         self._link.looks = True
         match self._link.interruption:
             case Interruption.CANCELLED:
@@ -123,51 +124,55 @@ class Context:
                 pass
 
     def heartbeat(self) -> None:
-        """Renew the lease now. Hardly ever needed: the worker does it by itself, also while a handler blocks."""
+        """Renew the lease now. Rarely needed: the worker renews it by itself, also while a handler blocks."""
         self._link.beat()
 
-    # ── What is it doing? ──
+    # ── Report ──
 
     def progress(self, percent: float | None = None, *, stage: str | None = None, message: str | None = None) -> None:
-        """Say how far it is, 0 to 100. Call it as often as you like: it is written a few times a second."""
+        """Report the progress, 0 to 100. Call it as often as you like: the worker writes it a few times a second."""
         if percent is not None and (isinstance(percent, bool) or not isinstance(percent, int | float)):
             raise InvalidInput("percent", "not_a_number", f"must be a number from 0 to 100, not {percent!r:.40}")
         self._link.report(percent, None if stage is None else str(stage), None if message is None else str(message))
 
     def log(self, text: object, *, level: str = "info") -> None:
-        """Keep a line with the job, for whoever looks at it later. The newest 200 are kept."""
+        """Add a line to the job's log. The newest 200 lines are kept."""
         self._link.log(str(level), str(text))
 
-    # ── What it leaves behind ──
+    # ── Write ──
 
     async def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
-        """Enqueue another job, which inherits scope, scope_id and trace. With `conn=`, in that transaction."""
+        """Enqueue another job. It inherits scope, scope_id and trace. With `conn=`, it is part of that transaction."""
         with self.noticing_outages():
             return await self._host.enqueue(topic, payload, **self._inherit(options))
 
     async def fence(self, conn: Any) -> None:
-        """Last statement before COMMIT in a transaction of yours: LeaseLost if this run is not the job's any more. Then
-        let it roll back. Nobody can take the job from here to the end of the transaction."""
+        """Check the lease in your own transaction, as its last statement before COMMIT.
+
+        Raise LeaseLost if this run has lost the job; then let the transaction roll back. Until the transaction ends, no
+        other worker can take the job.
+        """
         with self.noticing_outages():
             await self._host.fence(self._guard(), conn)
 
     def transaction(self) -> FencedTransaction:
-        """A connection to the jobs' database, in a transaction that only commits while this run holds its lease.
+        """Open a transaction on the jobs' database. It commits only if this run still holds its lease.
 
             async with ctx.transaction() as conn:      # in a sync handler: with ctx.transaction() as conn:
                 await conn.execute("UPDATE accounts SET …")
 
-        asyncpg on PostgreSQL (psycopg in sync handlers), sqlite3 on SQLite, where it holds the write lock: be quick.
+        `conn` is from asyncpg on PostgreSQL (psycopg in sync handlers), from sqlite3 on SQLite. On SQLite it holds the
+        write lock: keep it short.
         """
         return FencedTransaction(self, self._host, self._guard(), self._link.lease / 3)
 
     def complete(self, result: Any = None) -> None:
-        """Inside `transaction()`: its COMMIT also completes the job, with this result. So the writes and the completion
-        happen both or not at all, and once. What the handler returns later is ignored."""
+        """Complete the job with this result in the COMMIT of the open `transaction()`. Then the writes and the
+        completion happen together, once, or not at all. The handler's return value is ignored."""
         if len(self._open) != 1:
-            raise WrongContext("ctx.complete() belongs inside one `with ctx.transaction():` block")
+            raise WrongContext("call ctx.complete() inside exactly one `with ctx.transaction():` block")
         [guard] = self._open
         done = Transition(
             event="completed",
@@ -183,8 +188,8 @@ class Context:
         return Guard(self.job.id, self.job.version, worker=self.job.locked_by)
 
     def _lost(self) -> LeaseLost | None:
-        """What the worker knows, the database may not: another run of the same worker may have been given this
-        version."""
+        """Return the error if the worker knows that the lease is lost. The database may not know it: another run of the
+        same worker may have got the same version."""
         if self._link.interruption is Interruption.LOST:
             return LeaseLost(self.job.id, self.job.version)
         return None
@@ -199,7 +204,7 @@ class Context:
 
     @contextmanager
     def noticing_outages(self) -> Iterator[None]:
-        """What is raised in here because the database is away, or full, is not the handler's fault."""
+        """Remember an error of the database, away or full: such a failure costs the job no retry."""
         try:
             yield
         except (StoreUnavailable, StoreFull) as error:
@@ -207,7 +212,7 @@ class Context:
             raise
 
     def is_cut_off(self, error: BaseException) -> bool:
-        """Did the handler raise this because the jobs' own database went away?"""
+        """True if the handler raised this because the jobs' own database went away."""
         while self._outage is not None and error is not self._outage:
             following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
             if following is None:
@@ -227,7 +232,7 @@ class Context:
 
 
 class SyncContext:
-    """`ctx.sync`: what needs `await` on Context, for handlers without it."""
+    """`ctx.sync`: the awaitable methods of Context for handlers without `await`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -265,16 +270,8 @@ class FencedTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        committed = False
-        lost = self._context._lost() if error is None else None
-        try:
-            with self._context.noticing_outages():
-                await self._entered.__aexit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
-            committed = error is None and lost is None
-        finally:
-            self._context._ended(self._guard, committed=committed, error=error)
-        if lost:
-            raise lost
+        with self._end(error) as lost:
+            await self._entered.__aexit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
 
     def __enter__(self) -> Any:
         with self._context.noticing_outages():
@@ -286,11 +283,18 @@ class FencedTransaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._end(error) as lost:
+            self._entered.__exit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
+
+    @contextmanager
+    def _end(self, error: BaseException | None) -> Iterator[LeaseLost | None]:
+        """Around the end of the transaction. Yields the error if the lease is lost: then the transaction must roll
+        back, and the error is raised."""
         committed = False
         lost = self._context._lost() if error is None else None
         try:
             with self._context.noticing_outages():
-                self._entered.__exit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
+                yield lost
             committed = error is None and lost is None
         finally:
             self._context._ended(self._guard, committed=committed, error=error)

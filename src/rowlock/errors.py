@@ -1,35 +1,35 @@
-"""Every exception rowlock raises on purpose, in one tree.
+"""Every exception that rowlock raises on purpose, in one tree.
 
     RowlockError
-    ├── InvalidInput          what you passed can't be used; .field and .code say what and why
-    ├── JobNotFound           no such job (or it has been pruned)
-    ├── InvalidState          the job is in a state that doesn't allow this; .status
-    ├── VersionPassed         the job has run again since; .version is the one that was expected
+    ├── InvalidInput          a value that you passed can't be used; .field and .code say which and why
+    ├── JobNotFound           there is no such job, or it was deleted or pruned
+    ├── InvalidState          the job's status doesn't allow this; .status
+    ├── VersionPassed         the job has run again since then; .version is the expected one
     ├── KeyTaken              another live job of its scope holds this (topic, key); .holder
     ├── IdTaken               the same id was enqueued before, with other content
-    ├── BulkNotFound          no such bulk action (or it has been pruned)
-    ├── BulkRefused           the bulk action is in a state that doesn't allow this; .status
+    ├── BulkNotFound          there is no such bulk action, or it was pruned
+    ├── BulkRefused           the bulk action's status doesn't allow this; .status
     ├── Final                 raised by a handler: the job has failed, don't retry
     ├── Snooze                raised by a handler: run the job later; costs no retry
-    ├── Interrupted           this run is to end; ctx.check() raises one of these
-    │   ├── Cancelled         the job was cancelled; a handler may also raise it by itself
+    ├── Interrupted           this run must end; ctx.check() raises one of these
+    │   ├── Cancelled         the job was cancelled; a handler may also raise it
     │   ├── TimeLimit         the run has taken longer than the job's timeout
-    │   ├── LeaseLost         someone else owns the job now; nothing that this run writes is kept
-    │   └── WorkerStopping    the worker is ending; the job runs again elsewhere
+    │   ├── LeaseLost         another worker may have the job now; this run can't write any more
+    │   └── WorkerStopping    the worker is stopping; another one runs the job again
     ├── ConnectionRefused     the connection given as conn= can't carry a job; .code and .problem say why
-    ├── WrongContext          jobs.sync in an event loop, or the other way round
-    ├── MissingExtra          a package is not installed that this needs; the message says how to get it
-    └── StoreError            the database said no
-        ├── StoreUnavailable  can't be reached, or hung up; safe to try again
+    ├── WrongContext          jobs.sync was used in an event loop, or async code without one
+    ├── MissingExtra          a needed package is not installed; the message says how to install it
+    └── StoreError            the database refused or failed
+        ├── StoreUnavailable  it can't be reached, or closed the connection; safe to try again
         │   ├── OutcomeUnknown    … and the statement may or may not have been carried out
-        │   ├── StoreReadOnly     a read-only file, or a standby server: it may be promoted, or another one be
+        │   ├── StoreReadOnly     a read-only file, or a standby server; it may be promoted later
         │   └── NoSuchDatabase    the server has no database of this name, or the file's directory doesn't exist
-        ├── StoreBusy         locked by others for longer than we are willing to wait
+        ├── StoreBusy         other transactions held a lock for too long
         ├── StoreFull         no disk space left
         ├── AccessDenied      wrong password, missing privilege
         ├── UnsafeFilesystem  SQLite on a network file system
         ├── NotMigrated       rowlock's tables are missing or too old: run `rowlock migrate`
-        │   └── SchemaDamaged     … although the migrations are on record: a table or column is gone
+        │   └── SchemaDamaged     … although all migrations were applied: a table or column was dropped
         ├── SchemaTooNew      the tables were made by a newer rowlock than this one
         ├── MigrationChanged  an applied migration differs from the one in this code
         ├── StoreClosed       the store was closed, or never opened
@@ -45,7 +45,7 @@ from typing import Any
 
 
 class RowlockError(Exception):
-    """Base of everything rowlock raises on purpose. Survives pickling, to come out of another process whole."""
+    """The base of every error that rowlock raises. It can be pickled, to reach another process unchanged."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args, self.__dict__)
@@ -110,7 +110,7 @@ class IdTaken(RowlockError):
 class BulkNotFound(RowlockError, LookupError):
     def __init__(self, bulk_id: str) -> None:
         self.bulk_id = bulk_id
-        super().__init__(f"no bulk action {bulk_id} (previews are kept for an hour, the others for a week)")
+        super().__init__(f"no bulk action {bulk_id} (a preview is kept for an hour, a started one for a week)")
 
 
 class BulkRefused(RowlockError):
@@ -118,7 +118,7 @@ class BulkRefused(RowlockError):
         self.bulk_id = bulk_id
         self.verb = verb
         self.status = status
-        super().__init__(f"can't {verb} bulk action {bulk_id}, {status}: {problem}")
+        super().__init__(f"can't {verb} bulk action {bulk_id} ({status}): {problem}")
 
 
 class ConnectionRefused(RowlockError):
@@ -146,7 +146,7 @@ class Snooze(RowlockError):
 
 
 class Interrupted(RowlockError):
-    """This run is to end. Let it pass: what the handler does with it decides nothing but how soon."""
+    """This run must end. Don't catch it: catching it only delays the end."""
 
 
 class Cancelled(Interrupted):
@@ -163,7 +163,7 @@ class TimeLimit(Interrupted):
 
 class WorkerStopping(Interrupted):
     def __init__(self) -> None:
-        super().__init__("the worker is stopping; the job runs again elsewhere, and keeps its retries")
+        super().__init__("the worker is stopping; another one runs the job again, and it keeps its retries")
 
 
 class LeaseLost(Interrupted):
@@ -195,19 +195,18 @@ class StoreUnavailable(StoreError):
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The connection broke (or the Jobs were closed) after the statement was sent: it may or may not have been
-    committed.
+    """The connection broke, or the Jobs were closed, after the statement was sent. It may or may not be committed.
 
-    Every verb may be repeated safely: a job keeps its id, and worker writes carry their version.
+    Every verb may be repeated safely: a job keeps its id, and a worker's writes carry the version.
     """
 
 
 class StoreReadOnly(StoreUnavailable):
-    """Nothing was written. A server that is a standby now was a primary before, or will be one."""
+    """Nothing was written. The server is a standby now; it may become the primary again."""
 
 
 class NoSuchDatabase(StoreUnavailable):
-    """Most likely a mistake in the URL. Or it is being restored."""
+    """The URL is probably wrong. Or the database is being restored."""
 
 
 class StoreBusy(StoreError):
@@ -231,7 +230,7 @@ class NotMigrated(StoreError):
 
 
 class SchemaDamaged(NotMigrated):
-    """Migrations won't help: they have been applied. `rowlock migrate` names what is missing, and what to do."""
+    """Migrations can't repair it: they have been applied. `rowlock migrate` names what is missing, and what to do."""
 
 
 class SchemaTooNew(StoreError):

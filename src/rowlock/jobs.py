@@ -1,4 +1,4 @@
-"""Jobs: what an application holds. It opens a store, knows the tasks, and enqueues in anyone's transaction."""
+"""Jobs: the object that an application holds. It composes the groups and has the verbs of a job."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
 from rowlock import config
-from rowlock.client import bulk as bulks
-from rowlock.client.bulk import BulkPage, ItemsPage
+from rowlock.client.audit import Audit, check_by, check_reason
+from rowlock.client.bulk import BulkActions
 from rowlock.client.connections import Handle, Stores
-from rowlock.client.enqueue import Draftable, build, checked, draft, draft_of, plain, refuse_other_content, safe_insert
-from rowlock.client.host import ContextHost
+from rowlock.client.context_services import ContextHost
+from rowlock.client.enqueue import Draftable, Inserts, build, checked, draft, draft_of, plain, safe_insert
+from rowlock.client.failures import FailureGroups
 from rowlock.client.middleware import Around
-from rowlock.client.noise import noise
-from rowlock.client.portal import running_loop
+from rowlock.client.random_bytes import noise
 from rowlock.client.registry import Registry
+from rowlock.client.topics import Topics
 from rowlock.client.verify import Report, verify
 from rowlock.client.why import Why, explain
+from rowlock.client.workers import Workers
 from rowlock.core import codec
 from rowlock.core.ids import IdMaker, check_id
 from rowlock.core.job import (
-    MAX_TEXT,
     Event,
     Job,
     Log,
-    NewJob,
     Status,
     check_delay,
     check_priority,
@@ -48,38 +47,32 @@ from rowlock.errors import (
     InvalidState,
     JobNotFound,
     KeyTaken,
-    StoreBusy,
-    StoreError,
     VersionPassed,
     WrongContext,
 )
 from rowlock.stores import check_listener, open_store
-from rowlock.stores.base import Changed, Edit, Enqueued, Home, Pause, Store, WorkerInfo
-from rowlock.stores.bulk import Bulk
-from rowlock.stores.callers import SyncCaller, caller_for
-from rowlock.stores.failures import FailureQuery, Failures
-from rowlock.stores.inherited import keep_for_ever
-from rowlock.stores.reading import Filter, Page, Stats, check_place
-from rowlock.stores.records import Audited, AuditFilter
+from rowlock.stores.after_fork import keep_for_ever
+from rowlock.stores.base import Changed, Edit, Enqueued, Store
+from rowlock.stores.queries import Filter, Page, Stats
 from rowlock.stores.series import Series, window
 from rowlock.sync import SyncJobs
 from rowlock.tasks import EnqueueOptions
 
-if TYPE_CHECKING:  # who only enqueues doesn't load the worker, nor the server
+if TYPE_CHECKING:  # a process that only enqueues loads neither the worker nor the server
     from rowlock.http.app import Api
-    from rowlock.runtime.board import Board
-    from rowlock.runtime.worker import Replace, Worker
+    from rowlock.runtime.heartbeat import Replace
+    from rowlock.runtime.running_board import RunningBoard
+    from rowlock.runtime.worker import Worker
 
 Answers = list[Enqueued]  # `list` is a verb below
 
-_PATIENCE_IN_TRANSACTION = 5.0  # seconds to open the database while a caller's transaction may lock it
-_FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job that is waited for
+_FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job in `wait`
 
 _all: weakref.WeakSet[Jobs] = weakref.WeakSet()
 
 
 def all_jobs() -> list[Jobs]:
-    """Every Jobs object of this process: where a child process looks for its handler."""
+    """Return every Jobs object of this process. A child process looks for its handler in them."""
     return list(_all)
 
 
@@ -88,7 +81,8 @@ class Jobs(Registry):
 
         jobs = Jobs("sqlite:///jobs.db")        # or postgresql://…; or ROWLOCK_URL, or rowlock.toml
 
-    Connects when it is first used. `jobs.sync` has the same verbs for code without an event loop.
+    It connects when it is first used. Verbs of a job stand here, all others in groups: `jobs.audit`, `jobs.bulk`,
+    `jobs.failures`, `jobs.topics`, `jobs.workers`. `jobs.sync` has the same for code without an event loop.
     """
 
     def __init__(
@@ -102,8 +96,8 @@ class Jobs(Registry):
     ) -> None:
         given = {"url": url, "listen_url": listen_url, "migrate": migrate, "by": by}
         self.settings = config.load(given, config=config_file)
-        first = open_store(self.settings.url, self.settings.listen_url)  # a wrong URL is an error here, not later
-        super().__init__(in_memory=first.is_private)
+        first = open_store(self.settings.url, self.settings.listen_url)  # raises here if the URL is wrong
+        super().__init__(in_memory=first.traits.is_private)
         sqlite = self.settings.url.startswith("sqlite:")
         self._stores = Stores(
             lambda: open_store(self.settings.url, self.settings.listen_url),
@@ -112,8 +106,13 @@ class Jobs(Registry):
             insert=safe_insert,
         )
         self._ids = IdMaker(time.time_ns, noise)
-        self._own_home: Home | None = None
+        self._inserts = Inserts(self._stores, self._announce)
         self._worker: Worker | None = None
+        self.audit = Audit(self._store)
+        self.bulk = BulkActions(self._store, self._ids, self._actor)
+        self.failures = FailureGroups(self._store)
+        self.topics = Topics(self._stores, self._actor, self._announce)
+        self.workers = Workers(self._store)
         self.sync = SyncJobs(self)
         _all.add(self)
 
@@ -130,21 +129,20 @@ class Jobs(Registry):
         await self.close()
 
     async def open(self) -> None:
-        """Connect now, and find out what is wrong. Without it, the first use connects."""
+        """Connect now, and raise what is wrong. Without it, the first use connects."""
         self._stores.reopen()
-        self._own_home = None
         await self._stores.handle()
 
     async def close(self) -> None:
-        """Stop working, and let go of all connections. Safe to call twice."""
+        """Stop the worker, and close all connections. Safe to call twice."""
         await self.stop()
         await self._stores.close()
 
     def asgi(self, **settings: Any) -> Api:
-        """The HTTP API as an ASGI application, to run or to mount at any prefix. `settings` are those of
+        """Return the HTTP API as an ASGI application, to run or to mount at any prefix. `settings` are those of
         rowlock.http.settings.ApiSettings: `authenticate`, `origins`, `read_only`, `jwt_secret`, …
 
-            app.mount("/queue", jobs.asgi(authenticate=whoever_is_logged_in))
+            app.mount("/queue", jobs.asgi(authenticate=current_user))
         """
         from rowlock.http.app import Api
         from rowlock.http.settings import ApiSettings
@@ -152,11 +150,11 @@ class Jobs(Registry):
         return Api(self, ApiSettings(**settings))
 
     def context_host(self, *, in_child: bool = False) -> ContextHost:
-        """What a Context of one of these jobs needs of us. `in_child`: in a process of a worker, which has made the
-        database: if it is missing now, it is lost, and must not be made anew."""
+        """Return what a Context needs from these Jobs. `in_child`: this is a child process of a worker. The worker has
+        opened the database before, so a file that is missing now is lost and must not be created again."""
         if in_child:
             self._stores.creates = False
-        return ContextHost(self, self._stores, self._home)
+        return ContextHost(self, self._stores)
 
     # ── Work ──
 
@@ -170,37 +168,37 @@ class Jobs(Registry):
         grace: float | None = None,
         listen: bool = True,
     ) -> None:
-        """Run jobs in this event loop, `concurrency` at once, until `stop`. Returns when it is connected and working.
+        """Run jobs in this event loop, `concurrency` at once, until `stop`. Return when the worker is connected.
 
-        `topics`: only these; else all that have a handler. `lease`: seconds after which others may take the jobs of a
-        worker that went silent. `poll`: seconds between looks for work. `grace`: seconds that `stop` waits for running
-        jobs. To run a worker as a program of its own, use `rowlock worker module:jobs`.
+        `topics`: only these; default: every topic that has a handler. `lease`: seconds after which other workers may
+        take the jobs of a silent worker. `poll`: seconds between looks for work. `grace`: seconds that `stop` waits for
+        running jobs. To run a worker as a program of its own, use `rowlock worker module:jobs`.
 
-        A database that is not there yet is an error here (StoreUnavailable, StoreFull, …): call it again when you like.
-        Later on, the worker waits for its database by itself.
+        Raises if the database can't be reached (StoreUnavailable, StoreFull, …); call `start` again later. Once it is
+        started, the worker waits through outages by itself.
         """
         self._forget_dead_worker()
         if self._worker is not None:
-            raise WrongContext("these Jobs are working already: call stop() first")
+            raise WrongContext("these Jobs have a running worker already: call stop() first")
         given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "poll": poll, "grace": grace}
         worker = self.make_worker(topics=topics, listen=listen, **{k: v for k, v in given.items() if v is not None})
         await self._run(worker)
 
     async def stop(self, *, grace: float | None = None) -> None:
-        """Claim nothing more, let running jobs finish within the grace, give back the rest at no cost. Safe to call
-        twice."""
+        """Claim no more jobs, let running jobs finish within the grace, and give back the rest at no cost of a retry.
+        Safe to call twice."""
         self._forget_dead_worker()
         worker = self._worker
         if worker is None:
             return
         if worker.loop is not asyncio.get_running_loop():
-            raise WrongContext("stop() belongs to the event loop in which start() was called")
+            raise WrongContext("call stop() in the event loop in which start() was called")
         await worker.stop(grace)
         if self._worker is worker:
             self._worker = None
 
     async def _run(self, worker: Worker) -> None:
-        """It is the worker of these Jobs from now on: what is enqueued here wakes it without a detour."""
+        """Start the worker, and remember it: an enqueue in this process then wakes it directly."""
         self._worker = worker
         try:
             await self._check_listener()
@@ -210,12 +208,12 @@ class Jobs(Registry):
             raise
 
     async def _check_listener(self) -> None:
-        """Before anybody listens: a `listen_url` that leads to another database is a mistake that is told at once."""
+        """Raise if `listen_url` leads to another database."""
         if self.settings.listen_url is not None:
             await check_listener(await self._store())
 
     def _forget_dead_worker(self) -> None:
-        """Its event loop has ended, or it was the parent's before fork()."""
+        """Drop a worker whose event loop has ended, or that belongs to the parent process before fork()."""
         if self._worker is not None and (self._worker.loop.is_closed() or self._worker.pid != os.getpid()):
             keep_for_ever(self._worker)
             self._worker = None
@@ -225,11 +223,11 @@ class Jobs(Registry):
         *,
         topics: Sequence[str] | None = None,
         app: str | None = None,
-        board: Board | None = None,
+        board: RunningBoard | None = None,
         replace: Replace | None = None,
         **settings: Any,
     ) -> Worker:
-        """A worker that has not begun; `settings` are those of WorkerSettings."""
+        """Return a worker that is not started yet. `settings` are those of WorkerSettings."""
         from rowlock import __version__
         from rowlock.runtime.settings import ADOPTED, WorkerSettings
         from rowlock.runtime.worker import Worker
@@ -254,118 +252,52 @@ class Jobs(Registry):
     async def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
-        """Add a job. Returns when it is committed; with `conn=`, when it is part of that transaction."""
-        if not options and not self._middleware:  # the usual case, in short
-            return await self._insert_alone(plain(self._ids.one(), topic, payload, self._tasks.get(check_topic(topic))))
+        """Add a job. Return when it is committed; with `conn=`, when it is part of that transaction."""
+        if not options and not self._middleware:  # the usual case
+            return await self._inserts.alone(
+                plain(self._ids.one(), topic, payload, self._tasks.get(check_topic(topic)))
+            )
         one = draft(topic, payload, options)
         with Around(self._middleware, [one]) as around:
             job = checked(one, self._ids.one(), self._tasks.get(check_topic(one.topic)))
-            answers = await self._write([job], "id" in one.options, options.get("conn"), options.get("notify"))
+            answers = await self._inserts.write([job], "id" in one.options, options.get("conn"), options.get("notify"))
             around.done(answers)
         return answers[0]
 
     async def enqueue_at(
         self, topic: str, payload: Mapping[str, Any] | None, at: datetime, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
-        """Add a job that is not run before `at`."""
+        """Add a job that runs at the time `at`, not earlier."""
         options["run_at"] = at
         return await self.enqueue(topic, payload, **options)
 
     async def enqueue_many(self, jobs: Sequence[Draftable], *, conn: Any = None, notify: bool | None = None) -> Answers:
         """Add many jobs in one transaction: all or none. Each is a Draft (`task.draft(…)`), a (topic, payload) pair, or
         a mapping with topic, payload and options."""
-        if not self._middleware:  # nobody will change them: they need no drafts
+        if not self._middleware:  # only middleware needs drafts
             entries = [*jobs]
             built, named = build(entries, self._ids.many(len(entries)), self._tasks)
-            return await self._write(built, named, conn, notify)
+            return await self._inserts.write(built, named, conn, notify)
         drafts = [draft_of(n, job) for n, job in enumerate(jobs)]
         with Around(self._middleware, drafts) as around:
             built, named = build(drafts, self._ids.many(len(drafts)), self._tasks)
-            answers = await self._write(built, named, conn, notify)
+            answers = await self._inserts.write(built, named, conn, notify)
             around.done(answers)
         return answers
 
-    async def _write(self, jobs: Sequence[NewJob], named: bool, conn: Any, notify: bool | None) -> Answers:
-        """`named`: some ids are the caller's own."""
-        if not jobs:
-            return []
-        if conn is not None:
-            return await self._insert_on(conn, jobs, named, bool(notify))
-        return await self._insert(jobs, named)
-
-    async def _insert_alone(self, job: NewJob) -> Enqueued:
-        """With whatever else is enqueued at this moment."""
-        handle = await self._stores.handle()
-        answer = await handle.group.insert(job)
-        if not answer.existing:
-            self._announce(handle, ring=handle.store.owes_ring)
-        return answer
-
-    async def _insert(self, jobs: Sequence[NewJob], named: bool) -> Answers:
-        if len(jobs) == 1 and jobs[0].key is None and not named:
-            return [await self._insert_alone(jobs[0])]
-        handle = await self._stores.handle()
-        if named:
-            await refuse_other_content(handle.store, jobs)
-        answers = await safe_insert(handle.store)(jobs, repeat=named)
-        if any(not answer.existing for answer in answers):
-            self._announce(handle, ring=handle.store.owes_ring)
-        return answers
-
     def _announce(self, handle: Handle, *, ring: bool = True) -> None:
-        """There is work: for our own worker without a detour, and for others."""
+        """Wake the worker of this process directly, and the others by the doorbell."""
         if self._worker is not None:
             self._worker.nudge()
         if ring:
             handle.bell.ring()
 
-    async def _insert_on(self, conn: Any, jobs: Sequence[NewJob], named: bool, notify: bool) -> Answers:
-        caller = caller_for(conn, await self._home())
-        if isinstance(caller, SyncCaller):
-            if running_loop() is not None:
-                raise WrongContext(f"{caller.kind} would block the event loop: use jobs.sync.enqueue(…, conn=conn)")
-            answers = caller.insert(jobs, repeat=named, notify=notify)
-        else:
-            if running_loop() is None:
-                raise WrongContext(f"{caller.kind} needs an event loop: use await jobs.enqueue(…, conn=conn)")
-            answers = await caller.insert(jobs, repeat=named, notify=notify)
-        caller.on_commit(self._ring)
-        return answers
-
-    async def _home(self) -> Home:
-        """Which database is ours. Known after the first call, so that a sync caller need not wait for it."""
-        if not self._knows_home:
-            patience = _PATIENCE_IN_TRANSACTION if self._stores.first.any_loop else None  # SQLite locks the file
-            try:
-                async with asyncio.timeout(patience):
-                    self._own_home = await (await self._store()).home()
-            except TimeoutError:
-                raise StoreBusy(
-                    "the first use of these Jobs came inside a transaction, which keeps them from opening the "
-                    "database: call jobs.open() or jobs.sync.open() once, when the program starts"
-                ) from None
-        assert self._own_home is not None  # noqa: S101 - narrows the type
-        return self._own_home
-
-    @property
-    def _knows_home(self) -> bool:
-        return self._own_home is not None and self._stores.first.is_home(self._own_home)
-
-    def _ring(self) -> None:
-        """After a caller's commit, from whatever thread made it."""
-
-        async def ring() -> None:
-            self._announce(await self._stores.handle())
-
-        with suppress(StoreError):
-            self._stores.portal.submit(ring)
-
     # ── Look ──
 
     async def get(self, job_id: str) -> Job:
-        """The job, live or archived; JobNotFound if it never was, or is gone."""
+        """Return the job, live or archived. Raise JobNotFound if there is none, or if it was deleted or pruned."""
         wanted = check_id(job_id)
-        found = await (await self._store()).get([wanted])
+        found = await (await self._store()).read([wanted], Job)
         if wanted not in found:
             raise JobNotFound(wanted)
         return found[wanted]
@@ -373,32 +305,14 @@ class Jobs(Registry):
     async def list(
         self, filter: Filter | None = None, *, limit: int = 20, offset: int = 0, cursor: str | None = None
     ) -> Page:
-        """Jobs, newest first. `page.next` is the cursor of the next page."""
+        """Return a page of jobs, newest first. `page.next` is the cursor of the next page."""
         if filter is not None and not isinstance(filter, Filter):
             raise InvalidInput("filter", "not_a_filter", f"must be a Filter(…), not {type(filter).__name__}")
         return await (await self._store()).list(filter or Filter(), limit=limit, offset=offset, cursor=cursor)
 
     async def stats(self, topic: str | None = None) -> Stats:
-        """How many jobs are in which state, in all and by topic; how many ended how, ever; how long they took."""
+        """Return the number of jobs by status, in all and by topic; how many have ever ended; how long they took."""
         return await (await self._store()).stats(None if topic is None else check_topic(topic))
-
-    async def failures(
-        self,
-        *,
-        topics: Sequence[str] = (),
-        since: datetime | None = None,
-        fingerprint: str | None = None,
-        trend: Literal["hour", "day"] = "hour",
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Failures:
-        """Dead letters in groups that failed alike, the largest first. `fingerprint`: one group alone. `trend`: counts
-        of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs. `cursor`: the `next`
-        of an earlier answer."""
-        query = FailureQuery(
-            topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit, cursor=cursor
-        )
-        return await (await self._store()).failures(query)
 
     async def series(
         self,
@@ -409,67 +323,41 @@ class Jobs(Registry):
         until: datetime | None = None,
         step: int | None = None,
     ) -> Series:
-        """What happened when: how many jobs came, ended and how, how long they waited and ran, of a topic or in all.
+        """Return a time series, of one topic or of all: jobs enqueued, jobs ended by status, waiting and run times.
 
-        `range`: 15m, 1h (if nothing is said), 6h, 24h, 7d, 30d or 90d until now; or `since` and `until`. `step`:
-        seconds per point, a multiple of 60. Minutes are kept for 3 days, hours for 40, days for 400.
+        `range`: 15m, 1h (default), 6h, 24h, 7d, 30d or 90d until now; or give `since` and `until`. `step`: seconds per
+        point, a multiple of 60. Minutes are kept for 3 days, hours for 40, days for 400.
         """
         only = None if topic is None else check_topic(topic)
         store = await self._store()
         return await store.series(only, window(await store.now(), range, since, until, step))
 
     async def events(self, job_id: str) -> Sequence[Event]:
-        """The job's history, oldest first."""
+        """Return the job's history, oldest first."""
         job = await self.get(job_id)
         return await (await self._store()).events(job.id)
 
     async def logs(self, job_id: str) -> Log:
-        """What the job's handlers have said by `ctx.log`, oldest first."""
+        """Return the lines that the job's handlers wrote with `ctx.log`, oldest first."""
         job = await self.get(job_id)
-        return await (await self._store()).logs(job.id)
-
-    async def audit(
-        self,
-        *,
-        job_id: str | None = None,
-        by: str | None = None,
-        action: str | None = None,
-        since: datetime | None = None,
-        bulk: str | None = None,
-        limit: int = 50,
-        before: int | None = None,
-    ) -> Sequence[Audited]:
-        """What operators did, newest first: those lines that meet all that is given. `before`: older than the line with
-        this id. What a bulk action did to each of its jobs is told for that `bulk`, or that `job_id`, only."""
-        wanted = AuditFilter(
-            job_id=None if job_id is None else check_id(job_id),
-            by=None if by is None else codec.check_text(by, "by", max_chars=MAX_TEXT),
-            action=None if action is None else codec.check_text(action, "action", max_chars=MAX_TEXT),
-            since=None if since is None else check_time(since, "since"),
-            bulk=None if bulk is None else check_id(bulk),
-        )
-        store = await self._store()
-        return await store.audit(wanted, before=before, limit=check_place(limit, 0, None).limit)
-
-    async def workers(self) -> Sequence[WorkerInfo]:
-        """The workers that have reported to this database, by name; also those that went without a word (`seen`)."""
-        return await (await self._store()).workers()
+        return (await (await self._store()).read([job.id], Log)).get(job.id, Log([]))
 
     async def why(self, job_id: str) -> Why:
-        """Why is it not running? Or why did it end, or who has it."""
+        """Return why the job is not running; or which worker runs it, or how it ended."""
         job = await self.get(job_id)
         store = await self._store()
         pauses = {pause.topic: pause for pause in await store.paused()}
         return explain(job, await store.now(), pauses.get(job.topic), await store.workers())
 
     async def verify(self, *, limit: int = 10_000, seconds: float = 30.0) -> Report:
-        """Look for what must not be, among the newest `limit` jobs on their way and as many completed ones. Reads only.
-        An empty `findings` means that nothing is wrong with what was looked at."""
+        """Check the newest `limit` live jobs and as many archived ones for contradictions. It only reads. Empty
+        `findings` mean that it found nothing wrong."""
         return await verify(await self._store(), limit=limit, seconds=seconds)
 
     async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """The job once it has ended (completed, failed, expired or cancelled); TimeoutError if that takes too long."""
-        job = await self.get(job_id)  # whatever the timeout: it may have ended already
+        """Return the job once it has ended: completed, failed, expired or cancelled. Raise TimeoutError after `timeout`
+        seconds."""
+        job = await self.get(job_id)  # before the timeout starts: the job may have ended already
         async with asyncio.timeout(timeout):
             pause = _FIRST_LOOK
             while job.is_live:
@@ -478,14 +366,15 @@ class Jobs(Registry):
                 job = await self.get(job_id)
         return job
 
-    # ── Steer: each is kept in the audit, with who (`by`) and why ──
+    # ── Change: the audit keeps who did it (`by`) and why (`reason`) ──
 
     async def cancel(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
-        """Stop a job: at once if it is not running, else it is asked to. InvalidState if it has ended."""
+        """Cancel a job: at once if it is not running, else its worker is asked to stop it. Raise InvalidState if the
+        job has ended."""
         wanted = check_id(job_id)
         store = await self._store()
-        [change] = await store.cancel([wanted], by=self._actor(by), reason=_reason(reason))
-        if change.status is not Status.CANCEL_REQUESTED:  # asked before: nothing to add
+        [change] = await store.cancel([wanted], by=self._actor(by), reason=check_reason(reason))
+        if change.status is not Status.CANCEL_REQUESTED:  # a cancel was requested before
             _demand("cancel", change)
         return await self.get(wanted)
 
@@ -502,8 +391,10 @@ class Jobs(Registry):
         reason: str | None = None,
         by: str | None = None,
     ) -> Job:
-        """Run a failed, expired or cancelled job again, with its retries reset, and what is given changed. KeyTaken if
-        its key is in use; VersionPassed if it has run again since `version`."""
+        """Run a failed, expired or cancelled job again, with its retries reset and with the given changes.
+
+        Raise KeyTaken if another live job has its key, VersionPassed if the job has run again since `version`.
+        """
         wanted = check_id(job_id)
         edit = await self._edit(wanted, priority, run_at, delay, payload, tags)
         handle = await self._stores.handle()
@@ -512,7 +403,7 @@ class Jobs(Registry):
             edit,
             version=None if version is None else check_version(version),
             by=self._actor(by),
-            reason=_reason(reason),
+            reason=check_reason(reason),
         )
         if change.holder is not None:
             raise KeyTaken(wanted, (await self.get(wanted)).key or "", change.holder)
@@ -534,13 +425,13 @@ class Jobs(Registry):
         reason: str | None = None,
         by: str | None = None,
     ) -> Job:
-        """Change a pending job: what is given, and nothing else."""
+        """Change the given fields of a pending job."""
         wanted = check_id(job_id)
         edit = await self._edit(wanted, priority, run_at, delay, payload, tags)
-        if not edit.changed:
+        if edit == Edit():
             raise InvalidInput("update", "nothing_given", "give priority, run_at, delay, payload or tags")
         handle = await self._stores.handle()
-        [change] = await handle.store.update([wanted], edit, by=self._actor(by), reason=_reason(reason))
+        [change] = await handle.store.update([wanted], edit, by=self._actor(by), reason=check_reason(reason))
         _demand("update", change)
         self._announce(handle)
         return await self.get(wanted)
@@ -571,115 +462,21 @@ class Jobs(Registry):
         )
 
     async def delete(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Remove a job that is not running. The audit entry stays."""
+        """Delete a job that is not running. Its audit entries stay."""
         wanted = check_id(job_id)
         store = await self._store()
-        [change] = await store.delete([wanted], by=self._actor(by), reason=_reason(reason))
+        [change] = await store.delete([wanted], by=self._actor(by), reason=check_reason(reason))
         _demand("delete", change)
-
-    async def pause(
-        self, topic: str, *, reason: str | None = None, until: datetime | None = None, by: str | None = None
-    ) -> None:
-        """Start no more jobs of a topic, until `resume` or `until`. Running ones go on."""
-        end = None if until is None else check_time(until, "until")
-        store = await self._store()
-        await store.pause(check_topic(topic), by=self._actor(by), reason=_reason(reason), until=end)
-
-    async def resume(self, topic: str, *, reason: str | None = None, by: str | None = None) -> bool:
-        """Start jobs of a topic again. False if it was not paused."""
-        handle = await self._stores.handle()
-        resumed = await handle.store.resume(check_topic(topic), by=self._actor(by), reason=_reason(reason))
-        self._announce(handle)
-        return resumed
-
-    async def paused(self) -> Sequence[Pause]:
-        """The topics that are paused, with who, why and until when."""
-        return await (await self._store()).paused()
-
-    # ── Many at once: docs/bulk.md ──
-
-    async def bulk(
-        self,
-        action: str,
-        filter: Filter | None = None,
-        *,
-        everything: bool = False,
-        priority: int | str | UnsetType = UNSET,
-        run_at: datetime | UnsetType = UNSET,
-        delay: float | timedelta | UnsetType = UNSET,
-        dry_run: bool = True,
-        reason: str | None = None,
-        by: str | None = None,
-    ) -> Bulk:
-        """Requeue, cancel, delete, reprioritise (`priority`) or reschedule (`run_at`, or `delay` from its start) the
-        jobs that meet the filter now. As long as it is a dry run, it only lists them: nothing is changed before
-        `start_bulk`. Jobs that come later, or have moved since, are never caught."""
-        by, why = self._actor(by), _reason(reason)
-        wanted = Filter() if filter is None else filter
-        new = bulks.new_bulk(
-            self._ids.one(), action, wanted, everything=everything, priority=priority, run_at=run_at, delay=delay,
-            by=by, reason=why,
-        )  # fmt: skip
-        store = await self._store()
-        prepared = await bulks.prepare(store, new, wanted)
-        return prepared if dry_run else await bulks.start(store, prepared.id, by=by)
-
-    async def start_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
-        """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped. A reason
-        takes the place of the preview's."""
-        return await bulks.start(await self._store(), bulk_id, by=self._actor(by), reason=_reason(reason))
-
-    async def run_bulk(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
-        """Work on a started one here, until it is done or stopped. `progress` is told how it stands, now and then."""
-        return await bulks.run_all(await self._store(), bulk_id, progress)
-
-    async def stop_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
-        """What is done stays done; no further job is changed once this has returned."""
-        return await bulks.stop(await self._store(), bulk_id, by=self._actor(by), reason=_reason(reason))
-
-    async def undo_bulk(
-        self, bulk_id: str, *, dry_run: bool = True, reason: str | None = None, by: str | None = None
-    ) -> Bulk:
-        """Put back the jobs that a bulk cancel has cancelled while they were pending, with the time, retries and expiry
-        that they had. Answers another bulk action: a preview to be started with `start_bulk`, as `bulk` does. What has
-        happened to a job since is not undone: such a job is skipped."""
-        store = await self._store()
-        done = await bulks.get(store, bulk_id)
-        new = bulks.new_undo(self._ids.one(), done, by=self._actor(by), reason=_reason(reason))
-        prepared = await store.create_bulk(new, Filter())
-        return prepared if dry_run else await bulks.start(store, prepared.id, by=new.by)
-
-    async def get_bulk(self, bulk_id: str) -> Bulk:
-        """How it stands; BulkNotFound if it never was, or is gone."""
-        return await bulks.get(await self._store(), bulk_id)
-
-    async def bulk_sample(self, bulk_id: str) -> Sequence[Job]:
-        """The first ten of its jobs."""
-        return await bulks.sample(await self._store(), (await self.get_bulk(bulk_id)).id)
-
-    async def bulk_items(
-        self, bulk_id: str, *, outcome: str | None = None, limit: int = 20, cursor: str | None = None
-    ) -> ItemsPage:
-        """What became of each job: done, changed, gone, key_taken, locked; or unrun, which it has not come to."""
-        return await bulks.items(await self._store(), bulk_id, outcome, limit, cursor)
-
-    async def list_bulk(self, *, limit: int = 20, cursor: str | None = None) -> BulkPage:
-        """Bulk actions, newest first."""
-        return await bulks.page(await self._store(), limit, cursor)
 
     async def _store(self) -> Store:
         return (await self._stores.handle()).store
 
     def _actor(self, by: str | None) -> str:
-        return self.settings.by if by is None else codec.check_text(by, "by", max_chars=MAX_TEXT)
-
-
-def _reason(reason: str | None) -> str | None:
-    return None if reason is None else codec.check_text(reason, "reason", max_chars=2000)
+        return self.settings.by if by is None else check_by(by)
 
 
 def _demand(verb: str, change: Changed) -> None:
-    """The verb was done, or this says why not."""
+    """Raise if the change was refused."""
     if change.status is None:
         raise JobNotFound(change.id)
     if not change.done:

@@ -1,4 +1,4 @@
-"""Logs for people, or for machines: one JSON object per line. No secret reaches either.
+"""Log lines for people (text) or for machines (one JSON object per line), without secrets.
 
 {"time": "2026-01-31T08:15:00.123Z", "level": "WARNING", "logger": "rowlock", "message": "…", "job_id": "…", …}
 """
@@ -8,32 +8,23 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from datetime import UTC, datetime
 from typing import Literal
 
-from rowlock.core.secret_names import hide_url_passwords
+from rowlock.core import secrets_in_text
 from rowlock.errors import InvalidInput
 
-FORMAT = "ROWLOCK_LOG_FORMAT"  # environment variable: what is started from here inherits it
+FORMAT = "ROWLOCK_LOG_FORMAT"  # environment variable, which child processes inherit
 TEXT = "%(asctime)s %(levelname)-7s %(message)s"
 FIELDS = ("job_id", "topic", "version", "worker", "request_id", "identity")
-"""What a line may carry beside its message: `extra={"job_id": …}`. Anything else that a record has stays out, because
-nobody has promised that it holds no secret."""
-
-_SECRET = re.compile(
-    # Everything is bounded: a log line may be anyone's.
-    r"\b(?P<kind>rl[kso]_[0-9A-Za-z]{4})[0-9A-Za-z_]+"  # our own: tokens, sessions, one-time links
-    r"|\b(?P<scheme>(?i:bearer\s+|authorization['\"]?:\s*['\"]?\w+\s+))[\w.~+/=-]{12,}"
-    r"|(?<![\w-])eyJ[\w-]{1,4000}\.[\w-]{1,8000}\.[\w-]*"  # a JWT; it begins where a word does, and no sooner
-    r"|\b(?P<name>(?i:password|passwd|secret|token)=)[^\s&'\"]+"
-)
+"""What a line may carry beside its message: `extra={"job_id": …}`. All other attributes of a record are left out,
+because they may hold secrets."""
 
 
 def without_secrets(text: str) -> str:
-    """With … in place of what looks like one. The last line of defence: what logs should not have given it."""
-    text = hide_url_passwords(text, "…")
-    return _SECRET.sub(lambda m: f"{m['kind'] or m['scheme'] or m['name'] or ''}…", text)
+    """Return the text with … in place of what looks like a secret. The last line of defence: the code that logs should
+    not have put one there."""
+    return secrets_in_text.without_secrets(text, "…")
 
 
 class TextFormatter(logging.Formatter):
@@ -62,8 +53,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(format: Literal["text", "json"] | None = None, *, verbose: bool = False) -> None:
-    """Log to stderr, unless logging has been set up already. `format` None: as ROWLOCK_LOG_FORMAT says, or text.
-    `verbose`: every job."""
+    """Log to stderr, unless logging has been set up already. `format` None: what ROWLOCK_LOG_FORMAT says, or text.
+    `verbose`: log every job."""
     wanted = format or os.environ.get(FORMAT) or "text"
     if wanted not in ("text", "json"):
         raise InvalidInput("log_format", "unknown_format", f"must be text or json, not {wanted!r:.40}")

@@ -3,11 +3,11 @@
     jobs = Jobs(…)
     rowlock.otel.instrument(jobs)  # beside `jobs`, not under `if __name__ == …`: child processes import it as well
 
-A run is a trace of its own, linked to the enqueue and not its child: it may come days later, and again and again. What
-joins the two is the job's `trace`, a W3C traceparent. For process=True the span is the child's, which has imported the
-application and so has instrumented it too; if the child is killed, its span is lost with it.
+A run is a trace of its own, linked to the enqueue: it may come days later, and several times. The job's `trace`, a W3C
+traceparent, joins the two. For process=True the child process makes the span, because it has imported the application
+and so instrumented it too. If the child is killed, its span is lost.
 
-Needs opentelemetry-api alone. Which spans are kept, and where they go, is up to the application's SDK.
+Needs only opentelemetry-api. The application's SDK decides which spans are kept, and where they go.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_W3C = TraceContextTextMapPropagator()  # whatever the application sends over its wires: this is what `trace` holds
+_W3C = TraceContextTextMapPropagator()  # `trace` holds this, whatever propagators the application uses
 _RUNNING = contexts.create_key("rowlock-running")  # the trace of the job that runs here
 _ERRORS = ("failed", "timed_out", "lost")
 
@@ -51,7 +51,7 @@ _instrumented: WeakSet[Jobs] = WeakSet()
 
 
 def instrument(jobs: Jobs, *, tracer_provider: TracerProvider | None = None) -> None:
-    """Trace what these Jobs enqueue and run. Once: to say it again changes nothing."""
+    """Trace what these Jobs enqueue and run. A second call changes nothing."""
     if jobs in _instrumented:
         return
     _instrumented.add(jobs)
@@ -61,8 +61,8 @@ def instrument(jobs: Jobs, *, tracer_provider: TracerProvider | None = None) -> 
 
 
 def asgi(app: AsgiApp) -> AsgiApp:
-    """Let `jobs.asgi()` go on with the trace that a request's `traceparent` header names. Only where nothing else does:
-    OpenTelemetry's own ASGI instrumentation, which also makes a span of each request, makes this superfluous."""
+    """Let `jobs.asgi()` continue the trace of a request's `traceparent` header. Not needed with OpenTelemetry's own
+    ASGI instrumentation, which also makes a span for each request."""
 
     async def continued(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _current().is_valid:
@@ -84,7 +84,7 @@ def _current() -> SpanContext:
 def _span_of(traceparent: str | None) -> SpanContext | None:
     if traceparent is None:
         return None
-    # An empty context to start from: or what can't be read would be the span that is current here.
+    # From an empty context: else an unreadable traceparent would give the current span.
     found = trace.get_current_span(_W3C.extract({"traceparent": traceparent}, contexts.Context())).get_span_context()
     return found if found.is_valid else None
 
@@ -102,10 +102,10 @@ class _Call:
         self._error: BaseException | None = None
         self._seen = 0
         self.open = 0
-        given = _given(draft)  # a trace that the caller names comes before the one that is current here
+        given = _given(draft)  # a trace that the caller gives comes before the current one
         parent = None if given is None else trace.set_span_in_context(trace.NonRecordingSpan(given), contexts.Context())
-        # It does not become the current span: connections that are opened by this very call, and all that they do
-        # later, would count as part of it.
+        # It does not become the current span: else connections that this call opens would count as part of it, with
+        # everything that they do later.
         self._span = tracer.start_span(
             f"enqueue {_topic(draft)}",
             parent,
@@ -120,7 +120,7 @@ class _Call:
         self._topics.add(_topic(draft))
         given = _given(draft)
         if self._seen and given is not None and given.span_id != self._span.get_span_context().span_id:
-            self._span.add_link(given)  # it can't be the parent: the span has one already
+            self._span.add_link(given)  # the span has a parent already
         self._seen += 1
         self.open += 1
         if self.traceparent is not None:
@@ -168,23 +168,23 @@ def _around_enqueue(tracer: Tracer, draft: Draft) -> Generator[None, Enqueued, N
     try:
         call.wrote((yield))
     except BaseException as error:
-        call.failed(error)  # it goes on without us
+        call.failed(error)  # raised again by the caller
     finally:
-        draft.options = options  # the caller may have use for its draft again, in another trace
+        draft.options = options  # the caller may use its draft again, in another trace
         call.leave()
         if token is not None:
-            with suppress(ValueError):  # an event loop that ends closes what it has left, from outside
+            with suppress(ValueError):  # an ending event loop closes generators from another context
                 _call.reset(token)
 
 
 def _given(draft: Draft) -> SpanContext | None:
-    """The trace that the caller names, and didn't just inherit from the job whose handler it is."""
+    """Return the trace that the caller gives, unless it only inherited it from the running job."""
     named = draft.options.get("trace")
     return None if named == contexts.get_value(_RUNNING) else _span_of(named)
 
 
 def _topic(draft: Draft) -> str:
-    return str(draft.topic)[:MAX_TOPIC]  # nobody has checked it yet
+    return str(draft.topic)[:MAX_TOPIC]  # not checked yet
 
 
 # ── Run ──
@@ -195,7 +195,7 @@ def _around_run(tracer: Tracer, ctx: Context) -> Generator[None, Any, None]:
     enqueued = _span_of(job.trace)
     span = tracer.start_span(
         f"run {job.topic}",
-        contexts.Context(),  # whoever started the worker, and in which trace, has nothing to do with it
+        contexts.Context(),  # not a child of the trace in which the worker was started
         SpanKind.CONSUMER,
         {
             "messaging.system": "rowlock",
@@ -217,7 +217,7 @@ def _around_run(tracer: Tracer, ctx: Context) -> Generator[None, Any, None]:
     try:
         yield
     except BaseException as raised:
-        error = raised  # it goes on without us
+        error = raised  # raised again by the caller
     finally:
         contexts.detach(token)
         outcome = _outcome(ctx, error)
@@ -228,7 +228,7 @@ def _around_run(tracer: Tracer, ctx: Context) -> Generator[None, Any, None]:
 
 
 def _outcome(ctx: Context, error: BaseException | None) -> str:
-    """As the worker will see it: see Executor._meaning. Whether a failed job is tried again, it decides later."""
+    """Return the outcome as the worker will see it: see Executor._meaning. The worker decides about a retry later."""
     why = ctx._link.interruption
     if ctx._link.completed:
         return "completed"
@@ -251,5 +251,5 @@ def _record(span: trace.Span, error: BaseException | None, otherwise: str = "fai
     span.set_attribute("error.type", kind)
     span.set_status(StatusCode.ERROR, kind)
     if error is not None:
-        with suppress(Exception):  # it has a __str__ of the application's own, which may do anything
+        with suppress(Exception):  # the application's own __str__ may fail
             span.record_exception(error)

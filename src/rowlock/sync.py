@@ -1,7 +1,7 @@
 """`jobs.sync`: the verbs of Jobs for code without an event loop. Made by tools/sync_twin.py: do not edit.
 
-One implementation stands behind both. Verbs run on the portal, a thread with an event loop; with `conn=` they run in
-the caller's thread, on the caller's driver.
+Each verb calls its async twin on the portal, a thread with an event loop. With `conn=` it runs in the caller's thread,
+on the caller's driver.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from rowlock.client.bulk import BulkPage, ItemsPage
+from rowlock.client.audit import Audit
+from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
+from rowlock.client.failures import FailureGroups
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.topics import Topics
 from rowlock.client.verify import Report
 from rowlock.client.why import Why
+from rowlock.client.workers import Workers
 from rowlock.core.job import Event, Job, Log
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures
-from rowlock.stores.reading import Filter, Page, Stats
+from rowlock.stores.queries import Filter, Page, Stats
 from rowlock.stores.records import Audited
 from rowlock.stores.series import Series
 from rowlock.tasks import EnqueueOptions
@@ -37,28 +41,33 @@ class SyncJobs:
     """Usable from any number of threads, and after fork(). Refuses to be called where an event loop is running."""
 
     def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
+        self._async = jobs
+        self.audit = SyncAudit(jobs.audit, self)
+        self.bulk = SyncBulkActions(jobs.bulk, self)
+        self.failures = SyncFailureGroups(jobs.failures, self)
+        self.topics = SyncTopics(jobs.topics, self)
+        self.workers = SyncWorkers(jobs.workers, self)
 
     def open(self) -> None:
-        """Connect now, and find out what is wrong. Without it, the first use connects."""
+        """Connect now, and raise what is wrong. Without it, the first use connects."""
         refuse_in_loop()
-        self._jobs._stores.reopen()
-        self._run(self._jobs.open)
+        self._async._stores.reopen()
+        self._run(self._async.open)
 
     def close(self) -> None:
-        """Stop working, and let go of all connections. Safe to call twice."""
+        """Stop the worker, and close all connections. Safe to call twice."""
         refuse_in_loop()
-        if self._jobs._worker is not None:
+        if self._async._worker is not None:
             self.stop()
-        self._jobs._stores.close_from_sync()
+        self._async._stores.close_from_sync()
 
     def _run(self, verb: Callable[[], Coroutine[Any, Any, T]], conn: Any = None) -> T:
         refuse_in_loop()
-        run = self._jobs._stores.portal.run
+        stores = self._async._stores
         if conn is None:
-            return run(verb)
-        if not self._jobs._knows_home:
-            run(self._jobs._home)  # known from here on: the verb need not wait for anything
+            return stores.portal.run(verb)
+        if not stores.knows_home:
+            stores.portal.run(stores.home)  # from here on the verb need not wait for anything
         return drive(verb())
 
     def start(
@@ -71,75 +80,56 @@ class SyncJobs:
         grace: float | None = None,
         listen: bool = True,
     ) -> None:
-        """Run jobs in this event loop, `concurrency` at once, until `stop`. Returns when it is connected and working.
+        """Run jobs in this event loop, `concurrency` at once, until `stop`. Return when the worker is connected.
 
-        `topics`: only these; else all that have a handler. `lease`: seconds after which others may take the jobs of a
-        worker that went silent. `poll`: seconds between looks for work. `grace`: seconds that `stop` waits for running
-        jobs. To run a worker as a program of its own, use `rowlock worker module:jobs`.
+        `topics`: only these; default: every topic that has a handler. `lease`: seconds after which other workers may
+        take the jobs of a silent worker. `poll`: seconds between looks for work. `grace`: seconds that `stop` waits for
+        running jobs. To run a worker as a program of its own, use `rowlock worker module:jobs`.
 
-        A database that is not there yet is an error here (StoreUnavailable, StoreFull, …): call it again when you like.
-        Later on, the worker waits for its database by itself.
+        Raises if the database can't be reached (StoreUnavailable, StoreFull, …); call `start` again later. Once it is
+        started, the worker waits through outages by itself.
         """
         return self._run(
-            lambda: self._jobs.start(
+            lambda: self._async.start(
                 concurrency=concurrency, topics=topics, lease=lease, poll=poll, grace=grace, listen=listen
             )
         )
 
     def stop(self, *, grace: float | None = None) -> None:
-        """Claim nothing more, let running jobs finish within the grace, give back the rest at no cost. Safe to call
-        twice."""
-        return self._run(lambda: self._jobs.stop(grace=grace))
+        """Claim no more jobs, let running jobs finish within the grace, and give back the rest at no cost of a retry.
+        Safe to call twice."""
+        return self._run(lambda: self._async.stop(grace=grace))
 
     def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
-        """Add a job. Returns when it is committed; with `conn=`, when it is part of that transaction."""
-        return self._run(lambda: self._jobs.enqueue(topic, payload, **options), options.get("conn"))
+        """Add a job. Return when it is committed; with `conn=`, when it is part of that transaction."""
+        return self._run(lambda: self._async.enqueue(topic, payload, **options), options.get("conn"))
 
     def enqueue_at(
         self, topic: str, payload: Mapping[str, Any] | None, at: datetime, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
-        """Add a job that is not run before `at`."""
-        return self._run(lambda: self._jobs.enqueue_at(topic, payload, at, **options), options.get("conn"))
+        """Add a job that runs at the time `at`, not earlier."""
+        return self._run(lambda: self._async.enqueue_at(topic, payload, at, **options), options.get("conn"))
 
     def enqueue_many(self, jobs: Sequence[Draftable], *, conn: Any = None, notify: bool | None = None) -> Answers:
         """Add many jobs in one transaction: all or none. Each is a Draft (`task.draft(…)`), a (topic, payload) pair, or
         a mapping with topic, payload and options."""
-        return self._run(lambda: self._jobs.enqueue_many(jobs, conn=conn, notify=notify), conn)
+        return self._run(lambda: self._async.enqueue_many(jobs, conn=conn, notify=notify), conn)
 
     def get(self, job_id: str) -> Job:
-        """The job, live or archived; JobNotFound if it never was, or is gone."""
-        return self._run(lambda: self._jobs.get(job_id))
+        """Return the job, live or archived. Raise JobNotFound if there is none, or if it was deleted or pruned."""
+        return self._run(lambda: self._async.get(job_id))
 
     def list(
         self, filter: Filter | None = None, *, limit: int = 20, offset: int = 0, cursor: str | None = None
     ) -> Page:
-        """Jobs, newest first. `page.next` is the cursor of the next page."""
-        return self._run(lambda: self._jobs.list(filter, limit=limit, offset=offset, cursor=cursor))
+        """Return a page of jobs, newest first. `page.next` is the cursor of the next page."""
+        return self._run(lambda: self._async.list(filter, limit=limit, offset=offset, cursor=cursor))
 
     def stats(self, topic: str | None = None) -> Stats:
-        """How many jobs are in which state, in all and by topic; how many ended how, ever; how long they took."""
-        return self._run(lambda: self._jobs.stats(topic))
-
-    def failures(
-        self,
-        *,
-        topics: Sequence[str] = (),
-        since: datetime | None = None,
-        fingerprint: str | None = None,
-        trend: Literal["hour", "day"] = "hour",
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Failures:
-        """Dead letters in groups that failed alike, the largest first. `fingerprint`: one group alone. `trend`: counts
-        of the last 24 hours, or of the last 30 days. Filter(fingerprint=…) lists a group's jobs. `cursor`: the `next`
-        of an earlier answer."""
-        return self._run(
-            lambda: self._jobs.failures(
-                topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit, cursor=cursor
-            )
-        )
+        """Return the number of jobs by status, in all and by topic; how many have ever ended; how long they took."""
+        return self._run(lambda: self._async.stats(topic))
 
     def series(
         self,
@@ -150,60 +140,39 @@ class SyncJobs:
         until: datetime | None = None,
         step: int | None = None,
     ) -> Series:
-        """What happened when: how many jobs came, ended and how, how long they waited and ran, of a topic or in all.
+        """Return a time series, of one topic or of all: jobs enqueued, jobs ended by status, waiting and run times.
 
-        `range`: 15m, 1h (if nothing is said), 6h, 24h, 7d, 30d or 90d until now; or `since` and `until`. `step`:
-        seconds per point, a multiple of 60. Minutes are kept for 3 days, hours for 40, days for 400.
+        `range`: 15m, 1h (default), 6h, 24h, 7d, 30d or 90d until now; or give `since` and `until`. `step`: seconds per
+        point, a multiple of 60. Minutes are kept for 3 days, hours for 40, days for 400.
         """
-        return self._run(lambda: self._jobs.series(topic, range=range, since=since, until=until, step=step))
+        return self._run(lambda: self._async.series(topic, range=range, since=since, until=until, step=step))
 
     def events(self, job_id: str) -> Sequence[Event]:
-        """The job's history, oldest first."""
-        return self._run(lambda: self._jobs.events(job_id))
+        """Return the job's history, oldest first."""
+        return self._run(lambda: self._async.events(job_id))
 
     def logs(self, job_id: str) -> Log:
-        """What the job's handlers have said by `ctx.log`, oldest first."""
-        return self._run(lambda: self._jobs.logs(job_id))
-
-    def audit(
-        self,
-        *,
-        job_id: str | None = None,
-        by: str | None = None,
-        action: str | None = None,
-        since: datetime | None = None,
-        bulk: str | None = None,
-        limit: int = 50,
-        before: int | None = None,
-    ) -> Sequence[Audited]:
-        """What operators did, newest first: those lines that meet all that is given. `before`: older than the line with
-        this id. What a bulk action did to each of its jobs is told for that `bulk`, or that `job_id`, only."""
-        return self._run(
-            lambda: self._jobs.audit(
-                job_id=job_id, by=by, action=action, since=since, bulk=bulk, limit=limit, before=before
-            )
-        )
-
-    def workers(self) -> Sequence[WorkerInfo]:
-        """The workers that have reported to this database, by name; also those that went without a word (`seen`)."""
-        return self._run(lambda: self._jobs.workers())
+        """Return the lines that the job's handlers wrote with `ctx.log`, oldest first."""
+        return self._run(lambda: self._async.logs(job_id))
 
     def why(self, job_id: str) -> Why:
-        """Why is it not running? Or why did it end, or who has it."""
-        return self._run(lambda: self._jobs.why(job_id))
+        """Return why the job is not running; or which worker runs it, or how it ended."""
+        return self._run(lambda: self._async.why(job_id))
 
     def verify(self, *, limit: int = 10000, seconds: float = 30.0) -> Report:
-        """Look for what must not be, among the newest `limit` jobs on their way and as many completed ones. Reads only.
-        An empty `findings` means that nothing is wrong with what was looked at."""
-        return self._run(lambda: self._jobs.verify(limit=limit, seconds=seconds))
+        """Check the newest `limit` live jobs and as many archived ones for contradictions. It only reads. Empty
+        `findings` mean that it found nothing wrong."""
+        return self._run(lambda: self._async.verify(limit=limit, seconds=seconds))
 
     def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """The job once it has ended (completed, failed, expired or cancelled); TimeoutError if that takes too long."""
-        return self._run(lambda: self._jobs.wait(job_id, timeout=timeout))
+        """Return the job once it has ended: completed, failed, expired or cancelled. Raise TimeoutError after `timeout`
+        seconds."""
+        return self._run(lambda: self._async.wait(job_id, timeout=timeout))
 
     def cancel(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
-        """Stop a job: at once if it is not running, else it is asked to. InvalidState if it has ended."""
-        return self._run(lambda: self._jobs.cancel(job_id, reason=reason, by=by))
+        """Cancel a job: at once if it is not running, else its worker is asked to stop it. Raise InvalidState if the
+        job has ended."""
+        return self._run(lambda: self._async.cancel(job_id, reason=reason, by=by))
 
     def requeue(
         self,
@@ -218,10 +187,12 @@ class SyncJobs:
         reason: str | None = None,
         by: str | None = None,
     ) -> Job:
-        """Run a failed, expired or cancelled job again, with its retries reset, and what is given changed. KeyTaken if
-        its key is in use; VersionPassed if it has run again since `version`."""
+        """Run a failed, expired or cancelled job again, with its retries reset and with the given changes.
+
+        Raise KeyTaken if another live job has its key, VersionPassed if the job has run again since `version`.
+        """
         return self._run(
-            lambda: self._jobs.requeue(
+            lambda: self._async.requeue(
                 job_id,
                 priority=priority,
                 run_at=run_at,
@@ -246,32 +217,56 @@ class SyncJobs:
         reason: str | None = None,
         by: str | None = None,
     ) -> Job:
-        """Change a pending job: what is given, and nothing else."""
+        """Change the given fields of a pending job."""
         return self._run(
-            lambda: self._jobs.update(
+            lambda: self._async.update(
                 job_id, priority=priority, run_at=run_at, delay=delay, payload=payload, tags=tags, reason=reason, by=by
             )
         )
 
     def delete(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Remove a job that is not running. The audit entry stays."""
-        return self._run(lambda: self._jobs.delete(job_id, reason=reason, by=by))
+        """Delete a job that is not running. Its audit entries stay."""
+        return self._run(lambda: self._async.delete(job_id, reason=reason, by=by))
 
-    def pause(
-        self, topic: str, *, reason: str | None = None, until: datetime | None = None, by: str | None = None
-    ) -> None:
-        """Start no more jobs of a topic, until `resume` or `until`. Running ones go on."""
-        return self._run(lambda: self._jobs.pause(topic, reason=reason, until=until, by=by))
 
-    def resume(self, topic: str, *, reason: str | None = None, by: str | None = None) -> bool:
-        """Start jobs of a topic again. False if it was not paused."""
-        return self._run(lambda: self._jobs.resume(topic, reason=reason, by=by))
+class SyncAudit:
+    """`jobs.sync.audit`."""
 
-    def paused(self) -> Sequence[Pause]:
-        """The topics that are paused, with who, why and until when."""
-        return self._run(lambda: self._jobs.paused())
+    def __init__(self, group: Audit, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
 
-    def bulk(
+    def list(
+        self,
+        *,
+        job_id: str | None = None,
+        by: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        bulk: str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Sequence[Audited]:
+        """Return the audit's entries that match every argument, newest first.
+
+        `before`: only entries older than the one with this id. A bulk action has an entry for each of its jobs: they
+        are listed only with `bulk` or `job_id`.
+        """
+        return self._run(
+            lambda: self._async.list(
+                job_id=job_id, by=by, action=action, since=since, bulk=bulk, limit=limit, before=before
+            )
+        )
+
+
+class SyncBulkActions:
+    """`jobs.sync.bulk`."""
+
+    def __init__(self, group: BulkActions, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
+
+    def prepare(
         self,
         action: str,
         filter: Filter | None = None,
@@ -284,11 +279,14 @@ class SyncJobs:
         reason: str | None = None,
         by: str | None = None,
     ) -> Bulk:
-        """Requeue, cancel, delete, reprioritise (`priority`) or reschedule (`run_at`, or `delay` from its start) the
-        jobs that meet the filter now. As long as it is a dry run, it only lists them: nothing is changed before
-        `start_bulk`. Jobs that come later, or have moved since, are never caught."""
+        """List the jobs that match the filter now, for one action: requeue, cancel, delete, reprioritise (with
+        `priority`) or reschedule (with `run_at`, or `delay` from the start of the action).
+
+        Nothing is changed before `start`; with `dry_run=False` it starts at once. Jobs that are added or changed after
+        the listing are left alone.
+        """
         return self._run(
-            lambda: self._jobs.bulk(
+            lambda: self._async.prepare(
                 action,
                 filter,
                 everything=everything,
@@ -301,41 +299,106 @@ class SyncJobs:
             )
         )
 
-    def start_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
-        """Have it done, by whichever workers and servers there are. Also goes on with one that was stopped. A reason
-        takes the place of the preview's."""
-        return self._run(lambda: self._jobs.start_bulk(bulk_id, reason=reason, by=by))
+    def undo(self, bulk_id: str, *, dry_run: bool = True, reason: str | None = None, by: str | None = None) -> Bulk:
+        """Prepare another bulk action that undoes a bulk cancel, to be started like any other.
 
-    def run_bulk(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
-        """Work on a started one here, until it is done or stopped. `progress` is told how it stands, now and then."""
-        return self._run(lambda: self._jobs.run_bulk(bulk_id, progress=progress))
+        It requeues the jobs that were pending when they were cancelled, with their old time, retries and expiry. Jobs
+        that were changed since then are skipped.
+        """
+        return self._run(lambda: self._async.undo(bulk_id, dry_run=dry_run, reason=reason, by=by))
 
-    def stop_bulk(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
-        """What is done stays done; no further job is changed once this has returned."""
-        return self._run(lambda: self._jobs.stop_bulk(bulk_id, reason=reason, by=by))
+    def start(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
+        """Start a prepared bulk action, or continue a stopped one. Workers and servers run it. `reason` replaces the
+        one of `prepare`."""
+        return self._run(lambda: self._async.start(bulk_id, reason=reason, by=by))
 
-    def undo_bulk(
-        self, bulk_id: str, *, dry_run: bool = True, reason: str | None = None, by: str | None = None
-    ) -> Bulk:
-        """Put back the jobs that a bulk cancel has cancelled while they were pending, with the time, retries and expiry
-        that they had. Answers another bulk action: a preview to be started with `start_bulk`, as `bulk` does. What has
-        happened to a job since is not undone: such a job is skipped."""
-        return self._run(lambda: self._jobs.undo_bulk(bulk_id, dry_run=dry_run, reason=reason, by=by))
+    def run(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
+        """Run a started bulk action in this process too, until it is done or stopped. Calls `progress` after each
+        batch."""
+        return self._run(lambda: self._async.run(bulk_id, progress=progress))
 
-    def get_bulk(self, bulk_id: str) -> Bulk:
-        """How it stands; BulkNotFound if it never was, or is gone."""
-        return self._run(lambda: self._jobs.get_bulk(bulk_id))
+    def stop(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
+        """Stop a bulk action. When this returns, no further job is changed. Changes made before are kept."""
+        return self._run(lambda: self._async.stop(bulk_id, reason=reason, by=by))
 
-    def bulk_sample(self, bulk_id: str) -> Sequence[Job]:
-        """The first ten of its jobs."""
-        return self._run(lambda: self._jobs.bulk_sample(bulk_id))
+    def get(self, bulk_id: str) -> Bulk:
+        """Return the bulk action as it is now. Raise BulkNotFound if there is none, or if it was pruned."""
+        return self._run(lambda: self._async.get(bulk_id))
 
-    def bulk_items(
+    def list(self, *, limit: int = 20, cursor: str | None = None) -> BulkPage:
+        """Return a page of bulk actions, newest first."""
+        return self._run(lambda: self._async.list(limit=limit, cursor=cursor))
+
+    def sample(self, bulk_id: str) -> Sequence[Job]:
+        """Return the first ten jobs of a bulk action, without those that are deleted."""
+        return self._run(lambda: self._async.sample(bulk_id))
+
+    def items(
         self, bulk_id: str, *, outcome: str | None = None, limit: int = 20, cursor: str | None = None
     ) -> ItemsPage:
-        """What became of each job: done, changed, gone, key_taken, locked; or unrun, which it has not come to."""
-        return self._run(lambda: self._jobs.bulk_items(bulk_id, outcome=outcome, limit=limit, cursor=cursor))
+        """Return a page of the action's jobs with the outcome of each: done, changed, gone, key_taken or locked. Jobs
+        that it has not reached yet are "unrun"."""
+        return self._run(lambda: self._async.items(bulk_id, outcome=outcome, limit=limit, cursor=cursor))
 
-    def list_bulk(self, *, limit: int = 20, cursor: str | None = None) -> BulkPage:
-        """Bulk actions, newest first."""
-        return self._run(lambda: self._jobs.list_bulk(limit=limit, cursor=cursor))
+
+class SyncFailureGroups:
+    """`jobs.sync.failures`."""
+
+    def __init__(self, group: FailureGroups, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
+
+    def list(
+        self,
+        *,
+        topics: Sequence[str] = (),
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        trend: Literal["hour", "day"] = "hour",
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Failures:
+        """Return groups of dead letters that failed alike, the largest group first.
+
+        `fingerprint`: only this group; `jobs.list(Filter(fingerprint=…))` lists its jobs. `trend`: counts per hour of
+        the last 24 hours, or per day of the last 30 days. `cursor`: the `next` of the page before.
+        """
+        return self._run(
+            lambda: self._async.list(
+                topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit, cursor=cursor
+            )
+        )
+
+
+class SyncTopics:
+    """`jobs.sync.topics`."""
+
+    def __init__(self, group: Topics, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
+
+    def pause(
+        self, topic: str, *, reason: str | None = None, until: datetime | None = None, by: str | None = None
+    ) -> None:
+        """Start no more jobs of this topic, until `resume` or until the time `until`. Running jobs continue."""
+        return self._run(lambda: self._async.pause(topic, reason=reason, until=until, by=by))
+
+    def resume(self, topic: str, *, reason: str | None = None, by: str | None = None) -> bool:
+        """Start jobs of this topic again. Return False if it was not paused."""
+        return self._run(lambda: self._async.resume(topic, reason=reason, by=by))
+
+    def paused(self) -> Sequence[Pause]:
+        """Return the paused topics: who paused each of them, why, and until when."""
+        return self._run(lambda: self._async.paused())
+
+
+class SyncWorkers:
+    """`jobs.sync.workers`."""
+
+    def __init__(self, group: Workers, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
+
+    def list(self) -> Sequence[WorkerInfo]:
+        """Return the registered workers by name, with those that died without signing off: see their `seen`."""
+        return self._run(lambda: self._async.list())

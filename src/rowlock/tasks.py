@@ -38,14 +38,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 INJECTED: Any = None
-"""Default of an injected parameter that doesn't come first, so that type checkers don't ask callers for it:
+"""The default of an injected parameter that is not the first one, so that type checkers don't require it from callers:
 `def embed(file_id: str, ctx: Context = INJECTED)`."""
 
 Kind = Literal["async", "thread", "process"]
 
 
 class JobOptions(TypedDict, total=False):
-    """What may be said about a job beside its topic and payload. See `Job` for the meaning."""
+    """The options of a job, beside its topic and payload. `Job` explains them."""
 
     id: str
     run_at: datetime
@@ -78,14 +78,14 @@ class Draft(Struct):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """How jobs of a topic are treated unless a job says otherwise."""
+    """The options of a topic. A job may override them."""
 
     max_retries: int = DEFAULT_MAX_RETRIES
     timeout: float | timedelta = DEFAULT_TIMEOUT
     priority: int | str = DEFAULT_PRIORITY
     retry: RetryPolicy = DEFAULT_RETRY
     process: bool = False  # run in a child process
-    memory: float | None = None  # MiB that the child process may use; None: half of the machine's
+    memory: float | None = None  # MiB that the child process may use; None: half of the machine's memory
 
     def defaults(self) -> JobOptions:
         return {"max_retries": self.max_retries, "timeout": self.timeout, "priority": self.priority}
@@ -98,7 +98,7 @@ class SyncEnqueues(Protocol):
 
 
 class Enqueues(Protocol):
-    """What a task needs of `Jobs`."""
+    """What a task needs from `Jobs`."""
 
     async def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
@@ -109,7 +109,7 @@ class Enqueues(Protocol):
 
 
 class Task(Generic[P, R]):
-    """Made by `@jobs.task`. Calling it runs the function here and now; `.enqueue` runs it in a worker."""
+    """Made by `@jobs.task`. Calling it runs the function directly; `.enqueue` runs it in a worker."""
 
     def __init__(self, jobs: Enqueues, topic: str, function: Callable[P, R], policy: Policy) -> None:
         self.topic = check_topic(topic)
@@ -119,12 +119,12 @@ class Task(Generic[P, R]):
         self.is_async = _is_async(function)
         self.kind: Kind = "process" if policy.process else "async" if self.is_async else "thread"
         self._jobs = jobs
-        self._usual: tuple[int, int, float] | None = None  # priority, retries, timeout, once they have been checked
+        self._usual: tuple[int, int, float] | None = None  # priority, retries and timeout, after they were checked
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", topic)
 
     def usual_job(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
-        """A job without options of its own. The payload's fields must fit; what the policy says is checked once."""
+        """Return a job without options. The payload is checked each time, the policy only once."""
         self.arguments.values(payload or {})
         if self._usual is None:
             job = new_job(job_id, self.topic, payload, **cast(dict[str, Any], self.policy.defaults()))
@@ -150,11 +150,11 @@ class Task(Generic[P, R]):
         return SyncTask(self._jobs, self.topic, self.arguments, {})
 
     def using(self, **options: Unpack[EnqueueOptions]) -> TaskWith[P]:
-        """The same task with options: `task.using(delay=60, key="order-7").enqueue(…)`."""
+        """Return the task with options: `task.using(delay=60, key="order-7").enqueue(…)`."""
         return TaskWith(self._jobs, self.topic, self.arguments, options)
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """A job for `jobs.enqueue_many`."""
+        """Return a job for `jobs.enqueue_many`."""
         return Draft(self.topic, self.arguments.payload(args, kwargs), {})
 
 
@@ -173,7 +173,7 @@ class SyncTask(Generic[P]):
 
 
 class TaskWith(Generic[P]):
-    """A task with options for its next jobs."""
+    """A task with options. Made by `task.using(…)`."""
 
     def __init__(self, jobs: Enqueues, topic: str, arguments: Arguments, options: EnqueueOptions) -> None:
         self._jobs = jobs
@@ -191,19 +191,19 @@ class TaskWith(Generic[P]):
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         given = cast(dict[str, Any], self._options)
         if unfit := sorted(given.keys() & {"conn", "notify"}):
-            raise InvalidInput(unfit[0], "not_here", "belongs to enqueue_many, for all of its jobs")
+            raise InvalidInput(unfit[0], "not_here", "give it to enqueue_many: it is the same for all jobs")
         return Draft(self._topic, self._arguments.payload(args, kwargs), cast(JobOptions, dict(given)))
 
 
 class Arguments:
-    """Between a function's arguments and a job's payload."""
+    """Converts a function's arguments to a job's payload, and back."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._name = getattr(function, "__qualname__", repr(function))
         self._signature = inspect.signature(function)
         hints = self._hints(function)
         fields: dict[str, Any] = {}
-        self.injected: dict[str, Any] = {}  # parameter → what the worker puts there
+        self.injected: dict[str, Any] = {}  # parameter → its type, Job or Context; the worker fills it in
         self._open_ended = False
         for name, parameter in self._signature.parameters.items():
             hint = hints.get(name, Any)
@@ -212,13 +212,13 @@ class Arguments:
                     self._open_ended = True
                 case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.POSITIONAL_ONLY:
                     raise InvalidInput(
-                        name, "positional", f"{self._name} can't be a handler: fields of a payload have names"
+                        name, "positional", f"{self._name} can't be a handler: make this a named parameter"
                     )
                 case _ if _is_injected(hint):
                     self.injected[name] = hint
                 case _ if parameter.default is inspect.Parameter.empty:
                     fields[name] = _usable(hint)
-                case _:  # left out of the payload, it keeps the function's own default
+                case _:  # a field that the payload lacks gets the function's default
                     fields[name] = typing.NotRequired[_usable(hint)]
         self._fields = frozenset(fields)
         self._required = {name for name, hint in fields.items() if typing.get_origin(hint) is not typing.NotRequired}
@@ -229,7 +229,7 @@ class Arguments:
         self._type = typing.TypedDict("Arguments", fields)  # type: ignore[misc] # made at run time
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The payload of a call with these arguments, checked."""
+        """Return the checked payload of a call with these arguments."""
         try:
             bound = self._signature.bind_partial(*args, **kwargs).arguments
         except TypeError as error:
@@ -245,7 +245,7 @@ class Arguments:
         return cast(dict[str, Any], fields)
 
     def values(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that a payload stands for; InvalidInput names the field that doesn't fit."""
+        """Return the arguments in a payload. Raise InvalidInput with the field that doesn't fit."""
         if self._fits_as_it_is(payload):
             return dict(payload)
         try:
@@ -268,7 +268,7 @@ class Arguments:
         return values
 
     def _fits_as_it_is(self, payload: Mapping[str, Any]) -> bool:
-        """Are all arguments there, and of just the types that were asked for? To convert them takes longer."""
+        """True if all arguments are there with exactly the right types, so that nothing needs to be converted."""
         scalars = self._scalars
         for name, value in payload.items():
             if type(value) is not scalars.get(name):
@@ -276,7 +276,7 @@ class Arguments:
         return payload.keys() >= self._required
 
     def call(self, payload: Mapping[str, Any], job: Job, context: Context) -> dict[str, Any]:
-        """All keyword arguments of a run: those of the payload, and those that are injected."""
+        """Return all keyword arguments of a run: those of the payload and the injected ones."""
         values = self.values(payload)
         for name, hint in self.injected.items():
             values[name] = job if hint is Job or Job in typing.get_args(hint) else context
@@ -288,7 +288,9 @@ class Arguments:
             return typing.get_type_hints(target, include_extras=True)
         except NameError as error:
             raise InvalidInput(
-                "handler", "unknown_type", f"{self._name}: {error}: import the types of its arguments at run time"
+                "handler",
+                "unknown_type",
+                f"{self._name}: {error}: import its argument types at run time, not under TYPE_CHECKING",
             ) from None
 
 
@@ -297,7 +299,7 @@ def _without_default(hint: Any) -> Any:
 
 
 def _is_injected(hint: Any) -> bool:
-    from rowlock.context import Context  # it needs this module
+    from rowlock.context import Context  # that module imports this one
 
     return any(kind is hint or kind in typing.get_args(hint) for kind in (Job, Context))
 
@@ -307,7 +309,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _usable(hint: Any) -> Any:
-    """The hint, or Any where msgspec can't check it (a class of its own kind, a union of two of them)."""
+    """Return the hint, or Any if msgspec can't check it: a custom class, or a union of two of them."""
     try:
         msgspec.convert({}, msgspec.defstruct("Probe", [("field", hint | None, None)]), dec_hook=_decode_model)
     except TypeError:
@@ -316,13 +318,13 @@ def _usable(hint: Any) -> Any:
 
 
 def _checkable(hint: Any) -> bool:
-    """Not a class that only its own code could make from JSON."""
+    """False for a custom class, which msgspec can't make from JSON."""
     found = msgspec.inspect.type_info(hint)
     return not isinstance(found, msgspec.inspect.CustomType)
 
 
 def _pydantic(hint: Any) -> bool:
-    pydantic = sys.modules.get("pydantic")  # who has a model has imported it
+    pydantic = sys.modules.get("pydantic")  # a program that has a model has imported pydantic
     return pydantic is not None and isinstance(hint, type) and issubclass(hint, pydantic.BaseModel)
 
 

@@ -146,8 +146,8 @@ def test_a_hidden_value_is_hidden_wherever_it_stands() -> None:
     event = Event(
         job_id=job.id, seq=1, at=NOW, event="failed", status=None, version=1, by="w", data={"error": job.last_error}
     )
-    assert "hunter2" not in str(USUAL.event(event, job).data)
-    assert "hunter2" not in USUAL.line(LogLine(NOW, 1, "info", f"got {SECRET}"), job).text
+    assert "hunter2" not in str(USUAL.events([event], job)[0].data)
+    assert "hunter2" not in USUAL.lines([LogLine(NOW, 1, "info", f"got {SECRET}")], job)[0].text
 
 
 def test_a_result_hides_what_is_in_the_payload_and_the_other_way_round() -> None:
@@ -209,6 +209,8 @@ def _texts(value: Any) -> list[str]:
         'headers={"Authorization": "Bearer S3CRET"}', "<password>x</password> token=S3CRET",
         "private_key=-----BEGIN KEY-----\nS3CRET\nS3CRET", "Pwd=S3CRET;Database=x", "jwt: S3CRET", "dsn=S3CRET",
         '{"api_keys": "S3CRET"}', "cookies: a=S3CRET; b=S3CRET", "sessionid=S3CRET", "tokens='S3CRET'",
+        "secret = cookie: S3CRET; S3CRET", "password: `S3 S3CRET`", "cookie: `a S3CRET", "password=a`S3CRET",
+        "token='a\nPASSWORD': 'S3CRET'",
     ],
 )  # fmt: skip
 def test_what_stands_behind_a_name_is_hidden(text: str) -> None:
@@ -253,7 +255,7 @@ def test_passwords_in_urls_are_hidden_in_every_text(url: str, shown: str) -> Non
     assert (hidden.job.last_error or "").count(wanted) == 3
     assert hidden.paths == ["payload.to.database", "payload.to.list", "result", "last_error", "message"]
     line, event = LogLine(NOW, 1, "info", url), {"error": error}
-    assert USUAL.line(line, job).text == wanted
+    assert USUAL.lines([line], job)[0].text == wanted
     assert "S3CRET" not in str(USUAL.data(event, job))
     assert USUAL.job(hidden.job) == hidden.job, "what is hidden is not hidden again"
     assert USUAL.hidden_in(url, ("payload", "to")) == "payload.to", "nor found by guessing"

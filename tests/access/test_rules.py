@@ -166,7 +166,7 @@ def test_an_empty_column_matches_no_claim(op: str) -> None:
         ("created > @hour", "created is a time, and is compared with a number"),
         ("@now > 1", "is compared with a number"),
         ("@now > 'soon'", "is no time"),
-        ("@noon > created", "@noon is unknown; there are @request.auth.id and other claims of whoever asks, @now"),
+        ("@noon > created", "@noon is unknown; there are @request.auth.id and other claims of the caller, @now"),
         ("topic = true", "topic is a text, and is compared with a boolean"),
         ("@request.auth.staff > true", "with true there is only = and !="),
         ("@request.auth.id ?> null", "with null there is only = and !="),

@@ -3,10 +3,9 @@
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,24 +17,8 @@ from rowlock.core.job import Lane
 from rowlock.core.lifecycle import Outcome, Settlement, decide
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Claim
-from rowlock.stores.postgres.store import PostgresStore
-from tests.servers import Databases, PostgresServer
 
 T = TypeVar("T")
-
-
-class CliDatabases(Databases):
-    TEMPLATE = "cli_template"
-
-
-@pytest.fixture(scope="session")
-def cli_databases(postgres: PostgresServer) -> CliDatabases:
-    """Databases that are migrated already."""
-
-    async def make_template(url: str) -> None:
-        await PostgresStore(url).migrate()
-
-    return CliDatabases(postgres, make_template)
 
 
 class Shell:
@@ -88,19 +71,11 @@ class Shell:
         return str(self.json("jobs", "show", job_id)["status"])
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def shell(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Shell]:
+@pytest.fixture
+def shell(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ROWLOCK_TRACEBACK", raising=False)
-    if request.param == "sqlite":
-        shutil.copyfile(request.getfixturevalue("sqlite_template"), tmp_path / "jobs.db")
-        yield Shell(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
-    else:
-        databases: CliDatabases = request.getfixturevalue("cli_databases")
-        async with databases.fresh() as url:
-            yield Shell(url, tmp_path)
+    return Shell(url, tmp_path)
 
 
 def environment(**more: str) -> dict[str, str]:

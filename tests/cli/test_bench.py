@@ -5,8 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -21,9 +20,10 @@ from rowlock.core.job import Job, Lane, Status
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Claim, WorkerInfo
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from tests.cli.conftest import Shell, environment
 from tests.guard import processes, running
+from tests.waiting import PATIENCE, wait_until
 
 SMALL = ("bench", "--jobs", "30", "--processes", "1", "--concurrency", "10")
 LONG = ("bench", "--jobs", "60", "--processes", "1", "--concurrency", "10", "--sleep", "30s")
@@ -34,7 +34,6 @@ mostly_sqlite = pytest.mark.parametrize(
 mostly_postgres = pytest.mark.parametrize(
     "shell", ["postgres", pytest.param("sqlite", marks=pytest.mark.proof)], indirect=True
 )
-PATIENCE = 60.0  # seconds until a condition that should come true is given up
 
 
 # ── What it leaves behind ──
@@ -58,16 +57,9 @@ def own(shell: Shell, *statuses: str) -> list[Job]:
 
 def workers(shell: Shell) -> list[WorkerInfo]:
     async def look(jobs: Jobs) -> list[WorkerInfo]:
-        return list(await jobs.workers())
+        return list(await jobs.workers.list())
 
     return shell.do(look)
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -229,7 +221,7 @@ def busy(shell: Shell) -> bool:
 def test_what_is_interrupted_removes_its_jobs(shell: Shell, number: signal.Signals) -> None:
     mine = shell.add()
     with started(shell, *LONG) as process:
-        until(lambda: busy(shell), "the sleeping jobs")
+        wait_until(lambda: busy(shell), "the sleeping jobs")
         children = descendants(process.pid)
         process.send_signal(number)
         said = process.communicate(timeout=PATIENCE)
@@ -242,7 +234,7 @@ def test_what_is_interrupted_removes_its_jobs(shell: Shell, number: signal.Signa
 @pytest.mark.proof  # slow
 def test_ctrl_c_while_it_enqueues(shell: Shell) -> None:
     with started(shell, "bench", "--for", "1h") as process:  # it enqueues one by one for a tenth of that
-        until(lambda: own(shell), "the first jobs")
+        wait_until(lambda: own(shell), "the first jobs")
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=PATIENCE)
     assert (process.returncode, *said) == (130, "", "\n")
@@ -257,7 +249,7 @@ def test_what_could_not_be_removed_is_told(shell: Shell) -> None:
         return job.id
 
     with started(shell, *LONG) as process:
-        until(lambda: busy(shell), "the sleeping jobs")
+        wait_until(lambda: busy(shell), "the sleeping jobs")
         topic = own(shell, "processing")[0].topic
         held = shell.do(hold)
         process.send_signal(signal.SIGINT)
@@ -279,10 +271,10 @@ def test_workers_that_can_t_start_are_an_error_and_leave_nothing(shell: Shell) -
 @pytest.mark.proof  # slow
 def test_its_workers_end_with_it_even_if_it_is_killed(shell: Shell) -> None:
     with started(shell, *LONG) as process:
-        until(lambda: busy(shell), "the sleeping jobs")
+        wait_until(lambda: busy(shell), "the sleeping jobs")
         children = descendants(process.pid)
         process.kill()
-        until(lambda: not running(children), "the workers' end")
+        wait_until(lambda: not running(children), "the workers' end")
     assert own(shell, "processing") == []  # given back
     assert workers(shell) == []
 
@@ -298,7 +290,7 @@ def test_its_workers_end_with_it_even_if_it_is_killed(shell: Shell) -> None:
         (["--jobs", "many"], "--jobs"),
         (["--jobs", "5", "--for", "5"], "not both"),
         (["--for", "0"], "must be 1 s to 1 h"),
-        (["--for", "soon"], "is no length of time"),
+        (["--for", "soon"], "is not a length of time"),
         (["--processes", "0"], "--processes"),
         (["--concurrency", "0"], "--concurrency"),
         (["--concurrency", "1000000"], "--concurrency"),

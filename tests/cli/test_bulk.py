@@ -8,7 +8,7 @@ import pytest
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Store
 from rowlock.stores.postgres.store import PostgresStore
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.cli.conftest import Shell
 
@@ -109,7 +109,7 @@ def test_ctrl_c_stops_it_and_says_how_to_go_on(shell: Shell, monkeypatch: pytest
     monkeypatch.setattr(kind, "run_bulk", interrupted)
     ended = shell("jobs", "cancel", "--topic=mail", "--yes", code=130)
     assert ended.stdout == "cancel: 4 jobs done\n"
-    assert "rowlock: stopped, 2 left; go on with: rowlock bulk start " in ended.stderr
+    assert "rowlock: stopped, 2 left; continue with: rowlock bulk start " in ended.stderr
     monkeypatch.undo()
     bulk_id = ended.stderr.split()[-1]
     assert shell("bulk", "start", bulk_id).stdout == "cancel: 6 jobs done\n"
@@ -120,12 +120,12 @@ def test_the_same_for_code_without_an_event_loop(shell: Shell) -> None:
     job_id = shell.add()
     jobs = Jobs(shell.url)
     try:
-        made = jobs.sync.bulk("cancel", Filter(topics=["mail"]), reason="tidy", by="ann")
-        assert [job.id for job in jobs.sync.bulk_sample(made.id)] == [job_id]
-        assert jobs.sync.start_bulk(made.id).status == "running"
-        assert jobs.sync.run_bulk(made.id).status == "done"
-        assert [item.outcome for item in jobs.sync.bulk_items(made.id).items] == ["done"]
-        assert [bulk.id for bulk in jobs.sync.list_bulk().items] == [made.id]
-        assert jobs.sync.get_bulk(made.id) == jobs.sync.stop_bulk(made.id)
+        made = jobs.sync.bulk.prepare("cancel", Filter(topics=["mail"]), reason="tidy", by="ann")
+        assert [job.id for job in jobs.sync.bulk.sample(made.id)] == [job_id]
+        assert jobs.sync.bulk.start(made.id).status == "running"
+        assert jobs.sync.bulk.run(made.id).status == "done"
+        assert [item.outcome for item in jobs.sync.bulk.items(made.id).items] == ["done"]
+        assert [bulk.id for bulk in jobs.sync.bulk.list().items] == [made.id]
+        assert jobs.sync.bulk.get(made.id) == jobs.sync.bulk.stop(made.id)
     finally:
         jobs.sync.close()

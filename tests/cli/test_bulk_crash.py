@@ -11,7 +11,7 @@ import pytest
 
 from rowlock.core.job import Lane, Status
 from rowlock.core.lifecycle import Failed, Settlement, decide
-from rowlock.core.verify import Kept
+from rowlock.core.verify import StoredRow
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Claim
 from rowlock.stores.bulk import Bulk
@@ -32,8 +32,8 @@ async def add_dead(jobs: Jobs, topic: str, count: int) -> None:
         await store.settle([Settlement(job.id, job.version, end, "w1") for job, end in pairs])
 
 
-async def all_kept(jobs: Jobs) -> list[Kept]:
-    return await (await jobs._store()).kept(archived=False, before=None, limit=1_000_000)
+async def all_kept(jobs: Jobs) -> list[StoredRow]:
+    return await (await jobs._store()).stored_rows(archived=False, before=None, limit=1_000_000)
 
 
 def killed_midway(shell: Shell, server: Server, secret: str, topic: str, count: int) -> Bulk | None:
@@ -49,13 +49,13 @@ def killed_midway(shell: Shell, server: Server, secret: str, topic: str, count: 
         info = server.ask("GET", path, secret).json()
     os.kill(server.process.pid, signal.SIGKILL)
     assert server.process.wait(30) == -signal.SIGKILL
-    left = shell.do(lambda jobs: jobs.get_bulk(made["id"]))
+    left = shell.do(lambda jobs: jobs.bulk.get(made["id"]))
     return left if left.status == "running" else None
 
 
 def finished(shell: Shell, bulk_id: str) -> Bulk:
     async def look(jobs: Jobs) -> Bulk:
-        while (bulk := await jobs.get_bulk(bulk_id)).status == "running":  # noqa: ASYNC110 - others work on it
+        while (bulk := await jobs.bulk.get(bulk_id)).status == "running":  # noqa: ASYNC110 - others work on it
             await asyncio.sleep(0.02)
         return bulk
 

@@ -25,7 +25,7 @@ def test_it_tells_what_happens_and_sums_up() -> None:
     running = subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout is not None
     assert PAGE.match(running.stdout.readline())
-    assert "made up" in running.stdout.readline()
+    assert "invented past" in running.stdout.readline()
     assert running.stdout.readline() == "\n"
     awaited = {("mail.send", "completed"), ("payment.check", "waits")}
     while awaited:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.cli import bulk
+from rowlock.cli import change_jobs
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, Settlement, Transition
 from rowlock.errors import StoreUnavailable
@@ -81,7 +81,7 @@ def test_filters(shell: Shell, options: list[str], matches: bool) -> None:
         (["--payload", "user=ada"], 2, "text needs quotes"),
         (["--limit", "0"], 2, "--limit"),
         (["--cursor", "x"], 1, "cursor"),
-        (["--since", "yesterday"], 2, "is no time"),
+        (["--since", "yesterday"], 2, "is not a time"),
         (["--topic", "no good"], 1, "topic"),
     ],
 )
@@ -312,7 +312,7 @@ def test_a_filter_counts_first_and_wants_a_yes(shell: Shell) -> None:
 
 def test_a_person_is_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = shell.add()
-    monkeypatch.setattr("rowlock.cli.bulk._is_asked_in_person", lambda: True)
+    monkeypatch.setattr("rowlock.cli.connect._is_asked_in_person", lambda: True)
     assert "nothing was changed" in shell("jobs", "delete", "--all", code=1, input="n\n").stderr
     assert shell.status(job_id) == "pending"
     assert "This would delete 1 job. Go on?" in shell("jobs", "delete", "--all", input="y\n").stderr
@@ -346,32 +346,32 @@ def test_more_than_a_page(shell: Shell) -> None:
 
 
 def test_a_database_that_goes_away_leaves_a_true_account(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = [shell.add() for _ in range(bulk._AT_ONCE + 2)]
+    ids = [shell.add() for _ in range(change_jobs._AT_ONCE + 2)]
     cancel, calls = Jobs.cancel, []
 
     async def breaks_down(self: Jobs, job_id: str, **options: Any) -> Any:
         calls.append(job_id)
-        if len(calls) > bulk._AT_ONCE:
+        if len(calls) > change_jobs._AT_ONCE:
             raise StoreUnavailable("the server hung up")
         return await cancel(self, job_id, **options)
 
     monkeypatch.setattr(Jobs, "cancel", breaks_down)
     ended = shell("jobs", "cancel", *ids, code=1)
-    assert ended.stdout == f"cancel: {bulk._AT_ONCE} jobs done\n"
+    assert ended.stdout == f"cancel: {change_jobs._AT_ONCE} jobs done\n"
     assert "rowlock: the server hung up" in ended.stderr
 
 
 def test_ctrl_c_leaves_a_true_account_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = [shell.add() for _ in range(2 * bulk._AT_ONCE + 2)]
+    ids = [shell.add() for _ in range(2 * change_jobs._AT_ONCE + 2)]
     cancel, calls = Jobs.cancel, []
 
     async def interrupts(self: Jobs, job_id: str, **options: Any) -> Any:
         calls.append(job_id)
-        if len(calls) == bulk._AT_ONCE + 2:
+        if len(calls) == change_jobs._AT_ONCE + 2:
             signal.raise_signal(signal.SIGINT)
         return await cancel(self, job_id, **options)
 
     monkeypatch.setattr(Jobs, "cancel", interrupts)
     ended = shell("jobs", "cancel", *ids, code=130)
-    assert ended.stdout == f"cancel: {2 * bulk._AT_ONCE} jobs done\n"
+    assert ended.stdout == f"cancel: {2 * change_jobs._AT_ONCE} jobs done\n"
     assert shell.json("stats")["pending"] == 2

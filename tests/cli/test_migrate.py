@@ -3,24 +3,27 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 
 import psycopg
 import pytest
 
-from rowlock.stores.migrations import load
+from rowlock.stores.postgres import migrate as on_postgres
+from rowlock.stores.postgres.functions import REVISION
+from rowlock.stores.sqlite import migrate as on_sqlite
 from tests.cli.conftest import rowlock
 
 
-def told(what: str, package: str) -> str:
+def told(what: str, store: ModuleType) -> str:
     """Every migration there is, a line each."""
-    return "".join(f"{what}: {migration.title}\n" for migration in load(package))
+    return "".join(f"{what}: {migration.title}\n" for migration in store.known())
 
 
 def test_plan_then_migrate_then_nothing_to_do(tmp_path: Path) -> None:
     plan = rowlock("migrate", "--url", "sqlite:///jobs.db", "--plan", cwd=tmp_path)
-    assert (plan.returncode, plan.stdout) == (0, told("to apply", "rowlock.stores.sqlite"))
+    assert (plan.returncode, plan.stdout) == (0, told("to apply", on_sqlite))
     assert list(tmp_path.iterdir()) == []  # a plan leaves nothing behind
-    for said in (told("applied", "rowlock.stores.sqlite"), "up to date: nothing to apply\n"):
+    for said in (told("applied", on_sqlite), "up to date: nothing to apply\n"):
         assert rowlock("migrate", cwd=tmp_path, ROWLOCK_URL="sqlite:///jobs.db").stdout == said
 
 
@@ -38,8 +41,9 @@ def test_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     script = rowlock("migrate", "--url", url, "--sql", cwd=tmp_path)
     assert script.stdout.startswith('BEGIN;\nCREATE SCHEMA IF NOT EXISTS "work";')
     applied = rowlock("migrate", "--url", url, cwd=tmp_path)
-    assert applied.stdout == told("applied", "rowlock.stores.postgres")
+    assert applied.stdout == told("applied", on_postgres)
     assert "applied: 0001 jobs\n" in applied.stdout
+    assert applied.stdout.endswith(f"applied: functions, revision {REVISION}\n")
     assert rowlock("migrate", "--url", url, "--plan", cwd=tmp_path).stdout == "up to date: nothing to apply\n"
 
 

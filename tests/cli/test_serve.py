@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rowlock.stores import open_store
 from tests.cli.conftest import Shell, environment, rowlock
-from tests.servers import Databases, PostgresServer
+from tests.databases import Databases, empty
+from tests.servers import PostgresServer
 
 APP = """
 from rowlock import Jobs
@@ -233,9 +233,8 @@ def test_what_would_be_open_to_others(shell: Shell, arguments: list[str], said: 
     assert said in ended.stderr
 
 
-async def test_a_listen_url_that_leads_to_another_database(tmp_path: Path, postgres_databases: Databases) -> None:
-    async with postgres_databases.fresh() as url, postgres_databases.fresh() as other:
-        await open_store(url).migrate()
+async def test_a_listen_url_that_leads_to_another_database(tmp_path: Path, databases: Databases) -> None:
+    async with databases.fresh() as url, databases.fresh(empty) as other:
         ended = await asyncio.to_thread(
             rowlock, "serve", "--port", "0", cwd=tmp_path, ROWLOCK_URL=url, ROWLOCK_LISTEN_URL=other
         )

@@ -7,7 +7,7 @@ from rowlock.cli.top import Look, Rates, headline, rates
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.jobs import Jobs
 from rowlock.stores.base import WorkerInfo
-from rowlock.stores.reading import Stats
+from rowlock.stores.queries import Stats
 from tests.cli.conftest import Shell
 
 
@@ -33,7 +33,7 @@ def test_a_topic_is_paused_and_goes_on(shell: Shell) -> None:
     assert (topic["topic"], topic["stats"]["pending"]) == ("mail", 1)
     assert (topic["paused"]["by"], topic["paused"]["reason"]) == ("ann", "provider is down")
     assert "by ann: provider is down" in shell("topics", "list").stdout
-    assert shell("topics", "resume", "mail").stdout == "mail goes on\n"
+    assert shell("topics", "resume", "mail").stdout == "mail is resumed\n"
     assert shell("topics", "resume", "mail").stdout == "mail was not paused\n"
     assert shell.json("topics", "list")["items"][0]["paused"] is None
 

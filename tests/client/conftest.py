@@ -1,35 +1,24 @@
 """`place`: a migrated database with a table of the application's own. `kind`: a connection to it, each in turn."""
 
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.client.conn_kinds import KINDS, Kind, Place, name_of
-from tests.servers import Databases, PostgresServer
+from tests.databases import Databases, execute, migrated
 
 ORDERS = "CREATE TABLE orders (n integer PRIMARY KEY)"
 
 
-class ClientDatabases(Databases):
-    TEMPLATE = "client_template"
-
-
-@pytest.fixture(scope="session")
-def client_databases(postgres: PostgresServer) -> ClientDatabases:
-    """Databases that are migrated already."""
-
-    async def make_template(url: str) -> None:
-        await PostgresStore(url).migrate()
-        await postgres.execute(ORDERS, dbname=ClientDatabases.TEMPLATE)
-
-    return ClientDatabases(postgres, make_template)
+async def with_orders(url: str) -> None:
+    """A migrated PostgreSQL database with the application's table."""
+    await migrated(url)
+    await execute(url, ORDERS)
 
 
 @asynccontextmanager
@@ -43,8 +32,7 @@ async def postgres_at(url: str, *, schema: str = "public") -> AsyncIterator[Plac
 
 
 @asynccontextmanager
-async def sqlite_at(path: Path, template: Path) -> AsyncIterator[Place]:
-    shutil.copyfile(template, path)
+async def sqlite_at(path: Path) -> AsyncIterator[Place]:
     store = SqliteStore(path)
     await store.open()
     try:
@@ -56,20 +44,20 @@ async def sqlite_at(path: Path, template: Path) -> AsyncIterator[Place]:
 
 
 @pytest.fixture
-async def postgres_place(client_databases: ClientDatabases) -> AsyncIterator[Place]:
-    async with client_databases.fresh() as url, postgres_at(url) as place:
+async def postgres_place(databases: Databases) -> AsyncIterator[Place]:
+    async with databases.fresh(with_orders) as url, postgres_at(url) as place:
         yield place
 
 
 @pytest.fixture
-async def sqlite_place(tmp_path: Path, sqlite_template: Path) -> AsyncIterator[Place]:
-    async with sqlite_at(tmp_path / "app.db", sqlite_template) as place:
+async def sqlite_place(tmp_path: Path, databases: Databases) -> AsyncIterator[Place]:
+    async with sqlite_at(databases.file(tmp_path / "app.db")) as place:
         yield place
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def open_places(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Callable[[str], Awaitable[Place]]]:
     """One of each dialect for all connections of a file: the connections are what is new in each test."""
     places: dict[str, Place] = {}
@@ -77,13 +65,10 @@ async def open_places(
 
         async def place(dialect: str) -> Place:
             if dialect not in places and dialect == "sqlite":
-                path = tmp_path_factory.mktemp("places") / "app.db"
-                places[dialect] = await stack.enter_async_context(
-                    sqlite_at(path, request.getfixturevalue("sqlite_template"))
-                )
+                path = databases.file(tmp_path_factory.mktemp("places") / "app.db")
+                places[dialect] = await stack.enter_async_context(sqlite_at(path))
             elif dialect not in places:
-                databases: ClientDatabases = request.getfixturevalue("client_databases")
-                url = await stack.enter_async_context(databases.fresh())
+                url = await stack.enter_async_context(databases.fresh(with_orders))
                 places[dialect] = await stack.enter_async_context(postgres_at(url))
             return places[dialect]
 
@@ -109,12 +94,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "open_places" in getattr(item, "fixturenames", ()):  # they are bound to a loop: it is the test's
             item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
-
-
-async def run(url: str, *statements: str) -> None:
-    conn = await asyncpg.connect(url)
-    try:
-        for statement in statements:
-            await conn.execute(statement)
-    finally:
-        await conn.close()

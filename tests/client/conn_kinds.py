@@ -101,17 +101,20 @@ class Kind(ABC):
         await fence(self.caller(), guard)
 
 
-async def insert(
-    caller: SyncCaller | AsyncCaller, jobs: Sequence[NewJob], *, repeat: bool = False, notify: bool = False
-) -> list[Enqueued]:
-    answer = caller.insert(jobs, repeat=repeat, notify=notify)
+async def done(answer: Any) -> Any:
+    """The answer, awaited if need be."""
     return await answer if isawaitable(answer) else answer
 
 
+async def insert(
+    caller: SyncCaller | AsyncCaller, jobs: Sequence[NewJob], *, repeat: bool = False, notify: bool = False
+) -> list[Enqueued]:
+    found: list[Enqueued] = await done(caller.insert(jobs, repeat=repeat, notify=notify))
+    return found
+
+
 async def fence(caller: SyncCaller | AsyncCaller, guard: Guard) -> None:
-    answer = caller.fence(guard)
-    if isawaitable(answer):
-        await answer
+    await done(caller.fence(guard))
 
 
 @asynccontextmanager
@@ -148,50 +151,40 @@ class PlainSavepoints(Kind):
 # ── PostgreSQL's drivers ──
 
 
-class Psycopg(Kind):
+class Driver(Kind):
+    """A driver whose connection has `execute`, `close` and, mostly, `transaction`: sync or async."""
+
+    connect: Callable[..., Any]
+    options: ClassVar[dict[str, Any]] = {}
+
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        self.conn = psycopg.connect(self.place.address)
+        self.conn = await done(type(self).connect(self.place.address, **self.options))
         try:
             yield
         finally:
-            self.conn.close()
+            await done(self.conn.close())
 
     async def execute(self, statement: str) -> None:
-        self.conn.execute(statement)
+        await done(self.conn.execute(statement))
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return entered(self.conn.transaction())
 
-    savepoint = transaction
+    def savepoint(self) -> AbstractAsyncContextManager[None]:
+        return self.transaction()
 
 
-class AsyncPsycopg(Kind):
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        self.conn = await psycopg.AsyncConnection.connect(self.place.address)
-        try:
-            yield
-        finally:
-            await self.conn.close()
-
-    async def execute(self, statement: str) -> None:
-        await self.conn.execute(statement)
-
-    def transaction(self) -> AbstractAsyncContextManager[None]:
-        return entered(self.conn.transaction())
-
-    savepoint = transaction
+class Psycopg(Driver):
+    connect = psycopg.connect
 
 
-class Psycopg2(PlainSavepoints):
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        self.conn = psycopg2.connect(self.place.address)
-        try:
-            yield
-        finally:
-            self.conn.close()
+class AsyncPsycopg(Driver):
+    connect = psycopg.AsyncConnection.connect
+
+
+class Psycopg2(PlainSavepoints, Driver):
+    connect = psycopg2.connect
 
     async def execute(self, statement: str) -> None:
         with self.conn.cursor() as cursor:
@@ -201,22 +194,8 @@ class Psycopg2(PlainSavepoints):
         return entered(self.conn)
 
 
-class Asyncpg(Kind):
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        self.conn = await asyncpg.connect(self.place.address)
-        try:
-            yield
-        finally:
-            await self.conn.close()
-
-    async def execute(self, statement: str) -> None:
-        await self.conn.execute(statement)
-
-    def transaction(self) -> AbstractAsyncContextManager[None]:
-        return entered(self.conn.transaction())
-
-    savepoint = transaction
+class Asyncpg(Driver):
+    connect = asyncpg.connect
 
 
 class AsyncpgPool(Asyncpg):
@@ -229,19 +208,8 @@ class AsyncpgPool(Asyncpg):
 # ── SQLite's drivers ──
 
 
-class Sqlite(PlainSavepoints):
-    options: ClassVar[dict[str, Any]] = {}
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        self.conn = sqlite3.connect(self.place.address, **self.options)
-        try:
-            yield
-        finally:
-            self.conn.close()
-
-    async def execute(self, statement: str) -> None:
-        self.conn.execute(statement)
+class Sqlite(PlainSavepoints, Driver):
+    connect = sqlite3.connect
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return entered(self.conn)
@@ -266,14 +234,8 @@ class SqliteNeverAutocommit(Sqlite):
     options: ClassVar[dict[str, Any]] = {"autocommit": False}
 
 
-class Aiosqlite(PlainSavepoints):
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        async with aiosqlite.connect(self.place.address) as self.conn:
-            yield
-
-    async def execute(self, statement: str) -> None:
-        await self.conn.execute(statement)
+class Aiosqlite(PlainSavepoints, Driver):
+    connect = aiosqlite.connect
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:

@@ -15,7 +15,7 @@ class Oops(Exception):
 
 
 async def found(kind: Kind, new: NewJob) -> Job:
-    return (await kind.place.store.get([new.id]))[new.id]
+    return (await kind.place.store.read([new.id], Job))[new.id]
 
 
 async def test_commit_shows_the_job_and_the_data(kind: Kind) -> None:

@@ -16,12 +16,14 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
+from rowlock.core.job import Job
 from rowlock.errors import ConnectionRefused, InvalidInput
 from rowlock.stores.base import Home
 from rowlock.stores.callers import caller_for
 from rowlock.stores.sqlite.store import SqliteStore
-from tests.client.conftest import ClientDatabases, postgres_at, run
+from tests.client.conftest import postgres_at, with_orders
 from tests.client.conn_kinds import KINDS, Django, Kind, Place, engine_url, insert, name_of
+from tests.databases import Databases, execute
 from tests.stores.harness import job
 
 
@@ -303,7 +305,7 @@ async def test_a_block_that_is_over(postgres_place: Place) -> None:
 
 async def test_the_identity_is_the_same_for_everybody(postgres_place: Place, sqlite_place: Place) -> None:
     for place in (postgres_place, sqlite_place):
-        assert await place.store.identity() == place.home.identity
+        assert (await place.store.home()).identity == place.home.identity
     async with postgres_at(postgres_place.address) as other:
         assert other.home == postgres_place.home
     again = SqliteStore(sqlite_place.address)
@@ -314,8 +316,8 @@ async def test_the_identity_is_the_same_for_everybody(postgres_place: Place, sql
         await again.close()
 
 
-async def test_a_copy_of_the_database_is_another_one(postgres_place: Place, client_databases: ClientDatabases) -> None:
-    async with client_databases.fresh() as url, postgres_at(url) as copy:
+async def test_a_copy_of_the_database_is_another_one(postgres_place: Place, databases: Databases) -> None:
+    async with databases.fresh(with_orders) as url, postgres_at(url) as copy:
         assert copy.home.identity.partition("@")[0] == postgres_place.home.identity.partition("@")[0]
         with psycopg.connect(url) as conn:
             error = await refused(conn, postgres_place.home)
@@ -324,10 +326,10 @@ async def test_a_copy_of_the_database_is_another_one(postgres_place: Place, clie
         assert await copy.committed() == ([], [])
 
 
-async def test_two_schemas_in_one_database(client_databases: ClientDatabases) -> None:
+async def test_two_schemas_in_one_database(databases: Databases) -> None:
     from rowlock.stores.postgres.store import PostgresStore
 
-    async with client_databases.fresh() as url:
+    async with databases.fresh(with_orders) as url:
         await PostgresStore(f"{url}?schema=Jobs_2").migrate()
         async with postgres_at(url) as first, postgres_at(url, schema="Jobs_2") as second:
             with psycopg.connect(url) as conn:
@@ -348,13 +350,13 @@ async def test_two_schemas_in_one_database(client_databases: ClientDatabases) ->
         ["SELECT ON hidden._jobs_meta", "SELECT, INSERT ON hidden._jobs"],
     ],
 )
-async def test_without_privileges(client_databases: ClientDatabases, grants: list[str]) -> None:
+async def test_without_privileges(databases: Databases, grants: list[str]) -> None:
     from rowlock.stores.postgres.store import PostgresStore
 
-    async with client_databases.fresh() as url:
+    async with databases.fresh(with_orders) as url:
         await PostgresStore(f"{url}?schema=hidden").migrate()
-        await run(url, "DROP ROLE IF EXISTS clerk", "CREATE ROLE clerk", "GRANT ALL ON orders TO clerk")
-        await run(url, *(f"GRANT {grant} TO clerk" for grant in grants))
+        await execute(url, "DROP ROLE IF EXISTS clerk", "CREATE ROLE clerk", "GRANT ALL ON orders TO clerk")
+        await execute(url, *(f"GRANT {grant} TO clerk" for grant in grants))
         async with postgres_at(url, schema="hidden") as place:
             with psycopg.connect(url) as conn:
                 conn.execute("SET ROLE clerk")
@@ -362,16 +364,16 @@ async def test_without_privileges(client_databases: ClientDatabases, grants: lis
                 conn.execute("INSERT INTO orders VALUES (1)")  # the transaction is not aborted
             assert error.code == "no_permission"
             assert "clerk" in str(error)
-        await run(url, "DROP OWNED BY clerk", "DROP ROLE clerk")
+        await execute(url, "DROP OWNED BY clerk", "DROP ROLE clerk")
 
 
-async def test_with_just_enough_privileges(client_databases: ClientDatabases) -> None:
+async def test_with_just_enough_privileges(databases: Databases) -> None:
     from rowlock.stores.postgres.store import PostgresStore
 
-    async with client_databases.fresh() as url:
+    async with databases.fresh(with_orders) as url:
         await PostgresStore(f"{url}?schema=hidden").migrate()
-        await run(url, "DROP ROLE IF EXISTS clerk", "CREATE ROLE clerk", "GRANT USAGE ON SCHEMA hidden TO clerk")
-        await run(
+        await execute(url, "DROP ROLE IF EXISTS clerk", "CREATE ROLE clerk", "GRANT USAGE ON SCHEMA hidden TO clerk")
+        await execute(
             url,
             "GRANT SELECT ON ALL TABLES IN SCHEMA hidden TO clerk",
             "GRANT INSERT, DELETE ON hidden._jobs TO clerk",
@@ -381,8 +383,8 @@ async def test_with_just_enough_privileges(client_databases: ClientDatabases) ->
                 conn.execute("SET ROLE clerk")
                 caller = caller_for(conn, place.home)
                 await insert(caller, [new := job(key="k"), job(key="k")], repeat=True, notify=True)
-            assert [*await place.store.get([new.id])] == [new.id]
-        await run(url, "DROP OWNED BY clerk", "DROP ROLE clerk")
+            assert [*await place.store.read([new.id], Job)] == [new.id]
+        await execute(url, "DROP OWNED BY clerk", "DROP ROLE clerk")
 
 
 # ── SQLite ──

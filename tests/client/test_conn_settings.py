@@ -18,7 +18,7 @@ import sqlalchemy
 from psycopg.rows import dict_row, namedtuple_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from rowlock.core.job import NewJob
+from rowlock.core.job import Job, NewJob
 from rowlock.errors import StoreBusy
 from rowlock.stores.base import Enqueued
 from rowlock.stores.callers import caller_for, postgres
@@ -154,7 +154,7 @@ async def test_session_settings_of_postgresql(postgres_place: Place) -> None:
         conn.execute("SET datestyle = 'SQL, DMY'")
         conn.execute("SET intervalstyle = 'sql_standard'")
         jobs = await works(conn, postgres_place)
-    [stored, _] = (await postgres_place.store.get([new.id for new in jobs])).values()
+    [stored, _] = (await postgres_place.store.read([new.id for new in jobs], Job)).values()
     assert abs((stored.created - await postgres_place.store.now()).total_seconds()) < 60
 
 
@@ -278,7 +278,7 @@ async def test_sqlite_waits_for_the_write_lock(sqlite_place: Place) -> None:
         other.execute("COMMIT")
         [answer] = await waiting
         conn.execute("COMMIT")
-    stored = (await sqlite_place.store.get([new.id]))[new.id]
+    stored = (await sqlite_place.store.read([new.id], Job))[new.id]
     assert answer.created == stored.created
 
 

@@ -17,9 +17,9 @@ from rowlock.core.lifecycle import Answer, Completed
 from rowlock.errors import ConnectionRefused, LeaseLost
 from rowlock.stores.base import Beat, Guard, Hold, Home
 from rowlock.stores.callers import caller_for
-from tests.client.conftest import run
 from tests.client.conn_kinds import KINDS, Kind, Place, fence
 from tests.client.test_conn_settings import somebody_waits
+from tests.databases import execute
 from tests.stores.harness import claim_by, job, settlement
 
 
@@ -39,7 +39,7 @@ async def orders(place: Place) -> list[int]:
 
 
 async def now(place: Place, run: Job) -> Job:
-    return (await place.store.get([run.id]))[run.id]
+    return (await place.store.read([run.id], Job))[run.id]
 
 
 async def write(kind: Kind, guard: Guard, n: int = 1) -> None:
@@ -264,7 +264,7 @@ async def test_a_stricter_transaction_fails_in_the_drivers_own_words(postgres_pl
 
 async def test_a_role_that_may_only_enqueue_is_told_what_it_lacks(postgres_place: Place) -> None:
     run_ = await claimed(postgres_place)
-    await run(
+    await execute(
         postgres_place.address,
         "DO $$ BEGIN CREATE ROLE enqueuer LOGIN PASSWORD 'x'; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
         "GRANT SELECT ON _jobs_meta TO enqueuer",

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from rowlock import errors
-from rowlock.client.group import Group
 from rowlock.core.job import NewJob, Status
 from rowlock.stores.base import Enqueued
+from rowlock.stores.group import Group
 from tests.stores.harness import job
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,41 +45,43 @@ async def writes() -> Writes:
 
 
 @pytest.fixture
-async def group(writes: Writes) -> Group:
+async def group(writes: Writes) -> Group[NewJob, Enqueued]:
     """Its last job was alone."""
     group = Group(writes.insert)
-    await group.insert(job())
+    await group.call(job())
     writes.calls.clear()
     writes.asked.clear()
     return group
 
 
-async def test_one_after_the_other_needs_no_task(group: Group, writes: Writes) -> None:
+async def test_one_after_the_other_needs_no_task(group: Group[NewJob, Enqueued], writes: Writes) -> None:
     for _ in range(3):
-        await group.insert(job())
+        await group.call(job())
     assert writes.calls == [(1, asyncio.current_task())] * 3
 
 
-async def test_who_comes_meanwhile_gathers(group: Group, writes: Writes) -> None:
+async def test_who_comes_meanwhile_gathers(group: Group[NewJob, Enqueued], writes: Writes) -> None:
     writes.go.clear()
-    first = asyncio.ensure_future(group.insert(job()))
+    first = asyncio.ensure_future(group.call(job()))
     await writes.asked.wait()
-    others = [asyncio.ensure_future(group.insert(job())) for _ in range(5)]
+    others = [asyncio.ensure_future(group.call(job())) for _ in range(5)]
     await asyncio.sleep(0)
     assert writes.sizes == [1]
     writes.go.set()
     assert len({answer.id for answer in await asyncio.gather(first, *others)}) == 6
     assert writes.sizes == [1, 5]
-    await asyncio.gather(*(group.insert(job()) for _ in range(4)))  # and from now on they share from the first
+    await asyncio.gather(*(group.call(job()) for _ in range(4)))  # and from now on they share from the first
     assert writes.sizes == [1, 5, 4]
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-async def test_the_end_of_the_first_harms_nobody_else(group: Group, writes: Writes, cancelled: bool) -> None:
+async def test_the_end_of_the_first_harms_nobody_else(
+    group: Group[NewJob, Enqueued], writes: Writes, cancelled: bool
+) -> None:
     writes.go.clear()
-    first = asyncio.ensure_future(group.insert(job()))
+    first = asyncio.ensure_future(group.call(job()))
     await writes.asked.wait()
-    others = [asyncio.ensure_future(group.insert(job())) for _ in range(2)]
+    others = [asyncio.ensure_future(group.call(job())) for _ in range(2)]
     await asyncio.sleep(0)
     if cancelled:
         first.cancel()
@@ -92,22 +94,22 @@ async def test_the_end_of_the_first_harms_nobody_else(group: Group, writes: Writ
     assert writes.sizes == [1, 2]
 
 
-async def test_after_a_cancelled_one_the_next_has_a_task_again(group: Group, writes: Writes) -> None:
+async def test_after_a_cancelled_one_the_next_has_a_task_again(group: Group[NewJob, Enqueued], writes: Writes) -> None:
     writes.go.clear()
-    first = asyncio.ensure_future(group.insert(job()))
+    first = asyncio.ensure_future(group.call(job()))
     await writes.asked.wait()
     first.cancel()
     writes.go.set()
     await asyncio.wait([first])
-    await group.insert(job())
+    await group.call(job())
     assert writes.calls[1][1] is not asyncio.current_task()
 
 
-async def test_drain_waits_for_it_and_for_those_behind(group: Group, writes: Writes) -> None:
+async def test_drain_waits_for_it_and_for_those_behind(group: Group[NewJob, Enqueued], writes: Writes) -> None:
     writes.go.clear()
-    first = asyncio.ensure_future(group.insert(job()))
+    first = asyncio.ensure_future(group.call(job()))
     await writes.asked.wait()
-    second = asyncio.ensure_future(group.insert(job()))
+    second = asyncio.ensure_future(group.call(job()))
     draining = asyncio.ensure_future(group.drain())
     await asyncio.sleep(0.01)
     assert not draining.done()

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Generator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,17 @@ from rowlock.core.job import Lane, Status
 from rowlock.core.lifecycle import Completed, Failed, Settlement, decide
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Claim, Enqueued
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from rowlock.tasks import Draft
-from tests.client.conftest import ClientDatabases
+from tests.databases import Databases
 
 
 @pytest.fixture(params=["sqlite", "memory", "postgres"])
-async def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Jobs]:
-    if request.param == "postgres":
-        databases: ClientDatabases = request.getfixturevalue("client_databases")
-        async with databases.fresh() as url, Jobs(url) as jobs:
-            yield jobs
-    else:
-        async with Jobs("sqlite://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db") as jobs:
-            yield jobs
+async def jobs(request: pytest.FixtureRequest, databases: Databases, tmp_path: Path) -> AsyncIterator[Jobs]:
+    async with AsyncExitStack() as stack:
+        memory = request.param == "memory"
+        url = "sqlite://" if memory else await stack.enter_async_context(databases.at(request.param, tmp_path))
+        yield await stack.enter_async_context(Jobs(url))
 
 
 async def finish(jobs: Jobs, topic: str, *, fail: bool = False) -> None:
@@ -284,11 +282,11 @@ async def test_a_requeue_takes_no_nonsense(jobs: Jobs) -> None:
 
 
 async def test_pause_and_resume(jobs: Jobs) -> None:
-    await jobs.pause("mail", reason="provider is down", by="ann")
-    [pause] = await jobs.paused()
+    await jobs.topics.pause("mail", reason="provider is down", by="ann")
+    [pause] = await jobs.topics.paused()
     assert (pause.topic, pause.reason, pause.by) == ("mail", "provider is down", "ann")
-    assert await jobs.resume("mail")
-    assert not await jobs.resume("mail")
+    assert await jobs.topics.resume("mail")
+    assert not await jobs.topics.resume("mail")
 
 
 async def test_list_and_stats(jobs: Jobs) -> None:

@@ -17,17 +17,13 @@ from rowlock.core.job import Status
 from rowlock.jobs import Jobs
 from rowlock.stores import open_store
 from rowlock.sync import SyncJobs
-from tests.client.conftest import ClientDatabases
+from tests.databases import KINDS, Databases
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/jobs.db"
-        return
-    databases: ClientDatabases = request.getfixturevalue("client_databases")
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, databases: Databases, tmp_path: Path) -> Iterator[str]:
     with asyncio.Runner() as runner:
-        fresh = databases.fresh()
+        fresh = databases.at(request.param, tmp_path)
         yield runner.run(fresh.__aenter__())
         runner.run(fresh.__aexit__(None, None, None))
 
@@ -51,12 +47,24 @@ def test_the_same_verbs(jobs: Jobs) -> None:
     jobs.sync.delete(enqueued.id)
     with pytest.raises(errors.JobNotFound):
         jobs.sync.get(enqueued.id)
+    jobs.sync.topics.pause("mail", by="ann")
+    assert [pause.by for pause in jobs.sync.topics.paused()] == ["ann"]
+    assert jobs.sync.topics.resume("mail")
+    assert [entry.action for entry in jobs.sync.audit.list(limit=2)] == ["resume", "pause"]
+    assert (list(jobs.sync.workers.list()), jobs.sync.failures.list().items) == ([], [])
 
 
-def test_every_verb_has_its_twin() -> None:
-    asynchronous = {name for name in vars(Jobs) if asyncio.iscoroutinefunction(getattr(Jobs, name))}
-    asynchronous = {name for name in asynchronous if not name.startswith("_")}
-    assert asynchronous - set(vars(SyncJobs)) == set()
+def verbs(of: type) -> set[str]:
+    """The names of the public async methods."""
+    return {name for name, value in vars(of).items() if asyncio.iscoroutinefunction(value) and name[0] != "_"}
+
+
+def test_every_verb_has_its_twin(jobs: Jobs) -> None:
+    assert verbs(Jobs) - set(vars(SyncJobs)) == set()
+    groups = {name: group for name, group in vars(jobs).items() if verbs(type(group)) and name[0] != "_"}
+    assert groups.keys() == {"audit", "bulk", "failures", "topics", "workers"}
+    for name, group in groups.items():
+        assert verbs(type(group)) - set(vars(type(getattr(jobs.sync, name)))) == set()
     checked = subprocess.run([sys.executable, "tools/sync_twin.py", "--check"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
 
@@ -195,7 +203,7 @@ def test_a_program_that_closes_nothing_ends(tmp_path: Path) -> None:
 def test_a_first_use_inside_a_transaction_is_told_to_open_earlier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rowlock.jobs._PATIENCE_IN_TRANSACTION", 0.1)
+    monkeypatch.setattr("rowlock.client.connections._PATIENCE_IN_TRANSACTION", 0.1)
     jobs = Jobs(f"sqlite:///{tmp_path}/jobs.db")
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
         connection.execute("CREATE TABLE orders (n)")

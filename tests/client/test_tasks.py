@@ -177,7 +177,7 @@ def _starred(*numbers: int) -> None: ...
 
 @pytest.mark.parametrize("function", [_positional, _starred])
 def test_fields_need_names(jobs: Jobs, function: Any) -> None:
-    with pytest.raises(errors.InvalidInput, match="fields of a payload have names"):
+    with pytest.raises(errors.InvalidInput, match="make this a named parameter"):
         jobs.register("t", function)
 
 
@@ -205,7 +205,7 @@ def test_an_option_that_no_task_has_is_named_with_those_that_there_are(jobs: Job
 def test_types_that_only_the_checker_knows(jobs: Jobs, tmp_path: Path) -> None:
     namespace: dict[str, Any] = {}
     exec("from __future__ import annotations\ndef f(x: Missing) -> None: ...", namespace)
-    with pytest.raises(errors.InvalidInput, match="import the types of its arguments at run time"):
+    with pytest.raises(errors.InvalidInput, match="import its argument types at run time"):
         jobs.register("f", namespace["f"])
 
 

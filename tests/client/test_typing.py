@@ -26,7 +26,7 @@ def mypy(*files: str) -> Faults:
 
 
 def pyright(*files: str) -> Faults:
-    report = json.loads(run("basedpyright", "--outputjson", "--level", "error", *files))
+    report = json.loads(run("basedpyright", "--pythonpath", sys.executable, "--outputjson", "--level", "error", *files))
     assert report["summary"]["filesAnalyzed"] == len(files)
     errors = [one for one in report["generalDiagnostics"] if one["severity"] == "error"]
     return {(Path(one["file"]).name, one["range"]["start"]["line"] + 1) for one in errors}

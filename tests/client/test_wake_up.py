@@ -11,13 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from rowlock.jobs import Jobs
 from rowlock.stores import open_store
 from rowlock.stores.base import Store
-from tests.client.conftest import ClientDatabases
 
 
 @pytest.fixture
-async def url(client_databases: ClientDatabases) -> AsyncIterator[str]:
-    async with client_databases.fresh() as url:
-        yield url
+def url(migrated_url: str) -> str:
+    return migrated_url
 
 
 @pytest.fixture

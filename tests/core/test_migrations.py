@@ -4,7 +4,8 @@ import pytest
 from msgspec import structs
 
 from rowlock.errors import MigrationChanged, NotMigrated, SchemaDamaged, SchemaTooNew
-from rowlock.stores.migrations import Migration, load, made_by, pending, require_none, require_whole
+from rowlock.stores.migrations import Functions, Migration, load, made_by, pending, require_none, require_whole
+from rowlock.stores.postgres.functions import functions
 
 ONE = Migration(1, "first_tables", "CREATE TABLE a (b int);\nSELECT 1;\n")
 TWO = Migration(2, "more", "SELECT 2;")
@@ -32,6 +33,44 @@ def test_white_space_at_line_ends_is_no_change_but_anything_else_is() -> None:
     assert same.checksum == ONE.checksum
     for sql in ("CREATE TABLE a (b int);\nSELECT  1;", "CREATE TABLE a (b int);\n\nSELECT 1;", "select 1"):
         assert structs.replace(ONE, sql=sql).checksum != ONE.checksum
+
+
+FUNCTIONS = Functions(0, "functions", "-- one\nSELECT 1;\n", 2)
+DONE = {1: ONE.checksum, 2: TWO.checksum}
+# Of the functions' code, for each revision. If yours is another: raise REVISION in functions.py, and add a line here.
+REVISIONS = {
+    1: "adeaea1a78574163f89181321aca7224a7dc68426112a25859484e639b5b73a1",
+}
+
+
+@pytest.mark.parametrize(
+    ("applied", "due"),
+    [
+        ({}, True),
+        ({0: FUNCTIONS.checksum}, False),
+        ({0: structs.replace(FUNCTIONS, revision=1).checksum}, True),
+        ({0: structs.replace(FUNCTIONS, sql="SELECT 2;").checksum}, True),
+        ({0: structs.replace(FUNCTIONS, revision=3, sql="SELECT 3;").checksum}, False),  # of a newer release
+        ({0: structs.replace(FUNCTIONS, revision=10).checksum}, False),
+    ],
+)
+def test_when_functions_are_applied_again(applied: dict[int, str], due: bool) -> None:
+    assert pending((*KNOWN, FUNCTIONS), DONE | applied, "db") == [FUNCTIONS] * due
+    assert pending((*KNOWN, FUNCTIONS), applied, "db") == [*KNOWN, *[FUNCTIONS] * due]
+    with pytest.raises(SchemaTooNew, match=r"version 3.*up to 2"):
+        pending((*KNOWN, FUNCTIONS), DONE | applied | {3: "x"}, "db")
+    assert pending(KNOWN, DONE | applied, "db") == []  # a release that knew of no functions
+
+
+def test_comments_and_white_space_are_no_change_of_a_function_but_anything_else_is() -> None:
+    assert structs.replace(FUNCTIONS, sql="\n-- two\n  SELECT\n1;  -- three\n").checksum == FUNCTIONS.checksum
+    assert structs.replace(FUNCTIONS, sql="SELECT 2;").checksum != FUNCTIONS.checksum
+
+
+def test_the_revision_of_the_functions_is_raised_when_they_change() -> None:
+    found = functions()
+    assert found.checksum == f"{found.revision} {REVISIONS.get(found.revision)}"
+    assert found.revision == max(REVISIONS)
 
 
 def test_require_none() -> None:
@@ -79,3 +118,10 @@ def test_what_is_gone_is_named() -> None:
 @pytest.mark.parametrize("package", ["rowlock.stores.sqlite", "rowlock.stores.postgres"])
 def test_the_numbers_have_no_gap(package: str) -> None:
     assert [migration.number for migration in load(package)] == list(range(1, len(load(package)) + 1))
+
+
+def test_a_shortened_migration_keeps_the_checksum_that_databases_know() -> None:
+    short = Migration(1, "first_tables", f"-- checksum: {ONE.checksum}\nCREATE TABLE a (b int);\n")
+    assert pending((short, TWO), {1: ONE.checksum}, "db") == [TWO]
+    with pytest.raises(MigrationChanged, match="0001 first tables"):
+        pending((short, TWO), {1: "other"}, "db")

@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 APP = re.compile(r"Put this into `app.py`:\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SHELL = re.compile(r"Enqueue, run, look:\n\n```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SECTION = re.compile(r"^## Five minutes\n(.*?)^## ", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def from_readme(pattern: re.Pattern[str]) -> str:
@@ -47,7 +48,8 @@ def worker(folder: Path) -> Iterator[None]:
 
 
 def test_every_command_of_the_page_is_tried_here() -> None:
-    commands = {line.split("#")[0].split()[1] for line in from_readme(SHELL).splitlines() if line.startswith("rowlock")}
+    blocks = "\n".join(SHELL.findall(from_readme(SECTION)))
+    commands = set(re.findall(r"\browlock ([a-z]+)", blocks))
     assert commands == {"worker", "enqueue", "jobs", "top", "why"}
 
 

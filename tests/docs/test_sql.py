@@ -14,7 +14,6 @@ import asyncpg
 import pytest
 
 from rowlock.jobs import Jobs
-from rowlock.stores.postgres.store import PostgresStore
 from tests.servers import PostgresServer, find_postgres
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "sql.md").read_text("utf-8")
@@ -32,9 +31,8 @@ def psql() -> str:
 
 
 @pytest.fixture
-async def url(postgres_url: str) -> str:
-    await PostgresStore(postgres_url).migrate()
-    return postgres_url
+def url(migrated_url: str) -> str:
+    return migrated_url
 
 
 def run(psql: str, url: str, text: str) -> list[str]:

@@ -17,7 +17,7 @@ import site
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from tests.servers import _free_port
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(
@@ -36,7 +37,6 @@ BLOCK = re.compile(
     re.MULTILINE,
 )
 POSTGRES = "postgresql://postgres:secret@127.0.0.1:5432/postgres"
-PATIENCE = 60  # seconds
 
 
 class Block(NamedTuple):
@@ -66,13 +66,6 @@ def dependencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if "rowlock" not in installed.name and installed.suffix != ".pth":
             (folder / installed.name).symlink_to(installed)
     return folder
-
-
-def wait_until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, otherwise()
-        time.sleep(0.05)
 
 
 def plain(line: str) -> str:

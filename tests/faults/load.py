@@ -122,7 +122,7 @@ class Load:
 
     async def _pause(self) -> None:
         try:
-            await self._jobs.pause("nap", by="ann")
+            await self._jobs.topics.pause("nap", by="ann")
         finally:  # whatever we were told: a topic that stays paused is never drained
             await self._resume()
 
@@ -130,7 +130,7 @@ class Load:
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:
-                    await self._jobs.resume("nap", by="ann")
+                    await self._jobs.topics.resume("nap", by="ann")
                     return
                 except StoreError:
                     await asyncio.sleep(0.1)

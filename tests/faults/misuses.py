@@ -20,7 +20,7 @@ from uuid import UUID
 from rowlock import Context
 from rowlock.errors import Interrupted, RowlockError, StoreError, WrongContext
 from rowlock.jobs import Jobs
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from tests.faults import strange
 from tests.faults.stage import Stage
 from tests.proof.history_app import app, new_ids
@@ -116,8 +116,8 @@ class Misuses:
                     lambda: self._jobs.stats(junk()),
                     lambda: self._jobs.verify(limit=junk(), seconds=0.5),
                     lambda: self._jobs.wait(one, timeout=soon),
-                    lambda: self._jobs.pause("nobody", until=junk(), reason=junk()),
-                    lambda: self._jobs.resume(junk(), reason=junk()),
+                    lambda: self._jobs.topics.pause("nobody", until=junk(), reason=junk()),
+                    lambda: self._jobs.topics.resume(junk(), reason=junk()),
                     lambda: self._jobs.stop(grace=junk()),
                 ]
                 await chance.choice(others)()

@@ -13,8 +13,9 @@ from tests.faults.stage import LEASE, PATIENCE, Stage
 from tests.faults.suites.outages import BACKENDS, welcome
 from tests.faults.wire import Wire
 from tests.proof.history_app import new_ids
-from tests.runtime.system.fleet import WorkerProcess, until
+from tests.runtime.system.fleet import WorkerProcess
 from tests.servers import PostgresServer
+from tests.waiting import until
 
 WORKERS, PROCESSES = 3, 2
 TIMEOUT = 3.0  # seconds for a statement, and for a connection
@@ -57,7 +58,7 @@ class Mixture:
     # ── Workers ──
 
     def _launch(self) -> WorkerProcess:
-        url = options_of(self._wire.via(self._stage.url) if self._wire else self._stage.url)
+        url = options_of(self._wire.through(self._stage.url) if self._wire else self._stage.url)
         return self._stage.launch(processes=PROCESSES, ROWLOCK_URL=url)
 
     async def _busy(self) -> tuple[WorkerProcess, int] | None:

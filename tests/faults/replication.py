@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import asyncpg
 
 from tests.guard import processes
-from tests.runtime.system.fleet import until
 from tests.servers import PostgresServer, ServerError, find_postgres
+from tests.waiting import until
 
 NEEDED = ("pg_basebackup", "pg_waldump")
 NAME = "standby"  # under which the standby is known to the primary

@@ -22,7 +22,8 @@ from tests.proof.history import History
 from tests.proof.history_app import BUSINESS
 from tests.proof.recorder import Recorder
 from tests.proof.witness import TablesAt, Witness
-from tests.runtime.system.fleet import Fleet, WorkerProcess, opened, until
+from tests.runtime.system.fleet import Fleet, WorkerProcess, opened
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds until what must happen is given up

@@ -13,8 +13,8 @@ from tests.faults.scale import SMALL
 from tests.faults.stage import SLACK, Stage
 from tests.faults.suites import Cell, borrowed
 from tests.faults.suites.outages import Outage, suffer
-from tests.runtime.system.fleet import until
 from tests.servers import PostgresServer
+from tests.waiting import until
 
 
 @pytest.mark.timeout(180)

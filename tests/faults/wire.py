@@ -10,8 +10,8 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
+
+from tests.proxy import Streams, TcpProxy
 
 Statement = Callable[[str], bool]
 
@@ -54,38 +54,17 @@ class Trap:
         self.answered = asyncio.Event()
 
 
-class Wire:
+class Wire(TcpProxy):
     """`delay`: seconds that everything takes, one way. `rate`: bytes per second, of each connection. `silent`: whoever
     connects hears nothing."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._target = (host, port)
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(host, port)
         self.links: list[Link] = []
         self.traps: list[Trap] = []
-        self.port = 0
         self.delay = 0.0
         self.rate: float | None = None
         self.silent = False
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def via(self, url: str) -> str:
-        """The same, by this wire."""
-        return url.replace(f"@{self._target[0]}:{self._target[1]}/", f"@127.0.0.1:{self.port}/", 1)
 
     def freeze(self) -> list["Link"]:
         """Half open: what is connected now stays so, and nothing gets through. Who was frozen."""
@@ -94,17 +73,8 @@ class Wire:
             link.frozen = True
         return found
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        try:
-            up_reader, up_writer = await asyncio.open_connection(*self._target)
-        except OSError:
-            _reset(writer)
-            return
-        link = Link(self, (reader, writer), (up_reader, up_writer))
+    async def _carry(self, client: Streams, server: Streams) -> None:
+        link = Link(self, client, server)
         link.frozen = self.silent
         self.links.append(link)
         try:
@@ -112,11 +82,6 @@ class Wire:
                 await link.run()
         finally:
             self.links.remove(link)
-            writer.close()
-            up_writer.close()
-
-
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Link:

@@ -10,10 +10,9 @@ import pytest
 from rowlock import Jobs
 from rowlock.access import passwords
 from rowlock.stores.postgres.store import PostgresStore
+from tests.databases import KINDS
 from tests.http.harness import Place, Template, World, cheap_hasher, world_at
 from tests.servers import PostgresServer
-
-KINDS = ["sqlite", "postgres"]
 
 
 class HttpDatabase:

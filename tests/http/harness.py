@@ -232,7 +232,7 @@ class World:
         return job_id
 
     async def job(self, job_id: str) -> Job | None:
-        return (await (await self.store()).get([job_id])).get(job_id)
+        return (await (await self.store()).read([job_id], Job)).get(job_id)
 
     async def change_settings(self, **changes: Any) -> None:
         answer = await self.call("admin token", "PATCH", "/api/settings", changes)

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from rowlock.core.fingerprint import fingerprint
 from rowlock.http.app import ROUTES
 from rowlock.http.routes import Route
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from tests.http.harness import GUEST, JSON, PASSWORD, A, B, Who, World
 
 RULES = {"closed": "", "own": "scope_id = @request.auth.id", "open": "true"}
@@ -235,7 +235,7 @@ def on_bulk(suffix: str = "", json: JSON | None = None, *, started: bool = False
     """About no job at all: who may is the question."""
 
     async def prepare(world: World, target: Target) -> Ready:
-        made = await world.jobs.bulk("cancel", Filter(topics=["none"]), dry_run=not started)
+        made = await world.jobs.bulk.prepare("cancel", Filter(topics=["none"]), dry_run=not started)
         return Ready(f"/api/bulk/{made.id}{suffix}", json)
 
     return prepare

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.http.harness import JSON, Who, World
-from tests.runtime.waiting import until_true
+from tests.waiting import until
 
 
 class Reader:
@@ -91,7 +91,7 @@ async def reading(
     }  # fmt: skip
     serving = asyncio.create_task((world.api if api is None else api)(scope, reader.receive, reader.send))
     try:
-        await until_true(lambda: bool(reader.status))
+        await until(lambda: bool(reader.status))
         yield reader
     finally:
         reader.hang_up()

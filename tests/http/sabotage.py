@@ -22,26 +22,29 @@ import rowlock.client.bulk
 import rowlock.http.app
 import rowlock.http.call
 import rowlock.http.cursors
+import rowlock.http.enqueue
 import rowlock.http.jobs
 import rowlock.http.redacting
+import rowlock.http.respond
 import rowlock.http.routes
 import rowlock.http.sessions
 import rowlock.http.streams
+import rowlock.http.tokens
 import rowlock.http.workers
 from rowlock.access import binding, jwt, passwords, rules, secrets, sessions, superusers
 from rowlock.access import settings as access_settings
 from rowlock.access.identity import Identity, user
-from rowlock.access.lookup import Lookup
+from rowlock.access.record_batches import RecordBatches
 from rowlock.access.redaction import Redaction
 from rowlock.core import codec
-from rowlock.http import attempts, places, request
+from rowlock.http import login_attempts, request, stream_limits
 from rowlock.http.app import Api
-from rowlock.http.attempts import Attempts, Bound
-from rowlock.http.doorkeeper import Doorkeeper
+from rowlock.http.authenticate import Authenticator
+from rowlock.http.login_attempts import Attempts, Bound
 from rowlock.http.problems import Problem
 from rowlock.http.routes import Route
 from rowlock.http.settings import ApiSettings
-from rowlock.stores import reading
+from rowlock.stores import queries
 from rowlock.stores.records import Write
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.http import test_bad_input as bad_input
@@ -143,7 +146,7 @@ def _in_the_clear(issue: Any) -> Any:
 def _remembering(get: Any) -> Any:
     known: dict[str, Any] = {}
 
-    async def sabotaged(self: Lookup, record_id: str) -> Any:
+    async def sabotaged(self: RecordBatches, record_id: str) -> Any:
         if known.get(record_id) is None:
             known[record_id] = await get(self, record_id)
         return known[record_id]
@@ -166,7 +169,7 @@ def _without_a_dummy(is_right: Any) -> Any:
     return sabotaged
 
 
-async def _session_without_an_end(self: Doorkeeper, shown: Any) -> Any:
+async def _session_without_an_end(self: Authenticator, shown: Any) -> Any:
     store = await self._store()
     for session in await store.records(sessions.KIND, [shown.id]):
         for owner in await store.records(superusers.KIND, [session.data["email"]]):
@@ -187,7 +190,7 @@ async def _any_body(self: request.Request) -> bytes:
             return data
 
 
-def _any_origin(self: Doorkeeper, asked: request.Request) -> str | None:
+def _any_origin(self: Authenticator, asked: request.Request) -> str | None:
     return asked.headers.get("origin")
 
 
@@ -217,8 +220,8 @@ def _without_an_entry(write: Any) -> Any:
 
 
 def _everything_unsaid(new_bulk: Any) -> Any:
-    def sabotaged(bulk_id: str, action: str, filter: reading.Filter, **options: Any) -> Any:
-        return new_bulk(bulk_id, action, filter, **options | {"everything": filter == reading.Filter()})
+    def sabotaged(bulk_id: str, action: str, filter: queries.Filter, **options: Any) -> Any:
+        return new_bulk(bulk_id, action, filter, **options | {"everything": filter == queries.Filter()})
 
     return sabotaged
 
@@ -256,7 +259,7 @@ def with_patch(test: Any) -> Probe:
 async def _places_for_superusers(world: World) -> None:
     """One place is left for everybody else."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(places, "MOST", 101)
+        patch.setattr(stream_limits, "MOST", 101)
         async with opened(world, "read token"):
             is_problem(await world.get("manage token", "/api/events?seconds=0"), 429, "streams_taken")
             assert (await world.get("superuser", "/api/events?seconds=0")).status_code == 200
@@ -296,7 +299,7 @@ async def _what_went_wrong(world: World) -> None:
 
 
 async def _line_in_the_log(world: World) -> None:
-    assert rowlock.http.app._line("a\nb").isprintable()
+    assert rowlock.http.respond._line("a\nb").isprintable()
 
 
 async def _speaking_for_another(world: World) -> None:
@@ -377,7 +380,7 @@ DEFENCES = [
     Defence(
         "A2",
         "what is revoked is not remembered",
-        wrapped(Lookup, "get", _remembering),
+        wrapped(RecordBatches, "get", _remembering),
         login.test_a_revoked_token_is_refused_by_the_next_request_in_every_process,
     ),
     Defence(
@@ -414,43 +417,43 @@ DEFENCES = [
     Defence(
         "A3",
         "an address has a bound",
-        replaced(attempts, "ADDRESS", Bound(1_000_000, 10.0)),
+        replaced(login_attempts, "ADDRESS", Bound(1_000_000, 10.0)),
         login.test_an_address_that_tries_many_accounts_must_wait_too,
     ),
     Defence(
         "A3",
         "an account has a bound",
-        replaced(attempts, "ACCOUNT", Bound(1_000_000, 60.0)),
+        replaced(login_attempts, "ACCOUNT", Bound(1_000_000, 60.0)),
         login.test_an_account_at_which_many_addresses_guess_must_wait_too,
     ),
     Defence(
         "A3",
         "guesses lock nobody else out",
-        replaced(attempts, "ADDRESS", Bound(50, 300.0)),
+        replaced(login_attempts, "ADDRESS", Bound(50, 300.0)),
         login.test_who_guesses_locks_nobody_else_out,
     ),
     Defence(
         "A3",
         "a bound is not begun anew by one's own login",
-        replaced(attempts.Failures, "take_back", attempts.Failures.forget),
+        replaced(login_attempts.Failures, "take_back", login_attempts.Failures.forget),
         login.test_an_account_of_ones_own_is_no_way_to_guess_without_end,
     ),
     Defence(
         "A3",
         "few wait for the check of a password",
-        replaced(attempts.Hashing, "check", _nothing),
+        replaced(login_attempts.Hashing, "check", _nothing),
         with_patch(login.test_one_address_does_not_have_all_places_of_those_who_wait),
     ),
     Defence(
         "A4",
         "sessions have an end",
-        replaced(Doorkeeper, "_session", _session_without_an_end),
+        replaced(Authenticator, "_session", _session_without_an_end),
         login.test_a_session_ends_after_half_a_day_however_much_it_is_used,
     ),
     Defence(
         "A4",
         "another password ends sessions",
-        replaced(Doorkeeper, "_session", _session_without_an_end),
+        replaced(Authenticator, "_session", _session_without_an_end),
         login.test_another_password_ends_all_sessions,
     ),
     Defence(
@@ -474,19 +477,19 @@ DEFENCES = [
     Defence(
         "A5",
         "a session needs a sign of our page",
-        replaced(Doorkeeper, "_check_csrf", _nothing),
+        replaced(Authenticator, "_check_csrf", _nothing),
         origin.test_every_route_that_changes_something_wants_a_sign,
     ),
     Defence(
         "A5",
         "foreign pages are refused",
-        replaced(Doorkeeper, "_is_own", _yes),
+        replaced(Authenticator, "_is_own", _yes),
         with_case(origin.test_a_page_of_another_origin_is_refused_whoever_it_comes_from, _AT_ONCE),
     ),
     Defence(
         "A5",
         "Sec-Fetch-Site is heeded",
-        replaced(Doorkeeper, "check_origin", _nothing),
+        replaced(Authenticator, "check_origin", _nothing),
         with_case(origin.test_a_browser_that_says_it_comes_from_elsewhere_is_believed, "cross-site"),
     ),
     Defence(
@@ -498,19 +501,19 @@ DEFENCES = [
     Defence(
         "A5",
         "sessions are for our own page",
-        replaced(Doorkeeper, "_is_other", _never),
+        replaced(Authenticator, "_is_other", _never),
         origin.test_credentials_never_go_along_with_another_origin,
     ),
     Defence(
         "A6",
         "origins are exact",
-        replaced(Doorkeeper, "check_origin", _any_origin),
+        replaced(Authenticator, "check_origin", _any_origin),
         origin.test_a_named_origin_may_and_no_other,
     ),
     Defence(
         "A6",
         "names of hosts are known",
-        replaced(Doorkeeper, "check_host", _nothing),
+        replaced(Authenticator, "check_host", _nothing),
         with_case(origin.test_a_foreign_name_that_leads_here_gets_nothing, "evil.example.com"),
     ),
     Defence(
@@ -528,13 +531,13 @@ DEFENCES = [
     Defence(
         "A7",
         "a page has a bound",
-        replaced(reading, "MAX_LIMIT", 1 << 20),
+        replaced(queries, "MAX_LIMIT", 1 << 20),
         with_case(bad_input.test_a_wrong_parameter_is_named, "limit=201", "limit"),
     ),
     Defence(
         "A7",
         "a job token's life has a bound",
-        replaced(rowlock.http.jobs, "LONGEST_TOKEN", 1e9),
+        replaced(rowlock.http.tokens, "LONGEST_TOKEN", 1e9),
         with_case(bad_input.test_a_job_token_does_not_live_for_ever, 86_401),
     ),
     Defence(
@@ -546,10 +549,10 @@ DEFENCES = [
     Defence(
         "A7",
         "one token's streams have a bound",
-        replaced(places, "MOST_OF_ONE", 1000),
+        replaced(stream_limits, "MOST_OF_ONE", 1000),
         with_patch(streams.test_one_token_does_not_take_all_streams),
     ),
-    Defence("A7", "superusers have streams", replaced(places, "RESERVED", 0), _places_for_superusers),
+    Defence("A7", "superusers have streams", replaced(stream_limits, "RESERVED", 0), _places_for_superusers),
     Defence(
         "A7",
         "a stream that is over has no place",
@@ -571,13 +574,13 @@ DEFENCES = [
     Defence(
         "A7",
         "a page of a bulk action has a bound",
-        replaced(reading, "MAX_LIMIT", 1 << 20),
+        replaced(queries, "MAX_LIMIT", 1 << 20),
         with_case(bulk.test_a_wrong_parameter_is_named, "limit=201", "limit"),
     ),
     Defence(
         "A9",
         "paths in payloads are checked",
-        replaced(reading, "_paths", tuple),
+        replaced(queries, "_paths", tuple),
         injection.test_a_payload_path_is_a_path_of_names,
     ),
     Defence(
@@ -640,13 +643,16 @@ DEFENCES = [
     Defence(
         "A13",
         "what is in the way is not told",
-        replaced(rowlock.http.jobs, "_refuse_hidden", _nothing_later),
+        replaced(rowlock.http.enqueue, "_refuse_hidden", _nothing_later),
         matrix.test_a_key_or_id_of_anothers_job_tells_nothing_about_it,
     ),
     Defence(
-        "A15", "what went wrong is not told", replaced(rowlock.http.app, "internal", _told_in_full), _what_went_wrong
+        "A15",
+        "what went wrong is not told",
+        replaced(rowlock.http.respond, "internal", _told_in_full),
+        _what_went_wrong,
     ),
-    Defence("A15", "a path is one line of the log", replaced(rowlock.http.app, "_line", str), _line_in_the_log),
+    Defence("A15", "a path is one line of the log", replaced(rowlock.http.respond, "_line", str), _line_in_the_log),
     Defence(
         "A15",
         "settings don't show their secret",
@@ -668,7 +674,7 @@ DEFENCES = [
     Defence(
         "A15",
         "nor what stands behind its name",
-        replaced(rowlock.access.redaction._Words, "hide", lambda _, text: text),
+        replaced(Redaction, "_without_named", lambda _, text: text),
         redaction.test_no_secret_leaves_by_any_route,
     ),
     Defence(
@@ -698,7 +704,7 @@ DEFENCES = [
     Defence(
         "A19",
         "headers that browsers heed",
-        both(replaced(rowlock.http.app, "_HEADERS", []), replaced(rowlock.http.app, "_JSON_HEADERS", [])),
+        both(replaced(rowlock.http.respond, "_HEADERS", []), replaced(rowlock.http.respond, "_JSON_HEADERS", [])),
         origin.test_every_answer_has_the_headers_that_browsers_heed,
     ),
 ]

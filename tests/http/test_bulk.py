@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from rowlock.client import bulk as client
-from rowlock.http import bulk_runner
 from rowlock.http.bulk import as_asked
-from rowlock.http.jobs import filter_of
-from rowlock.http.shapes import JobFilter
+from rowlock.http.filters import JobFilter, filter_of
+from rowlock.runtime import periodic
 from rowlock.stores.bulk import PREVIEW_LIFE, shown
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from tests.http.harness import JSON, A, Server, World, is_problem
-from tests.runtime.waiting import until_true
+from tests.http.test_series import quick_upkeep
+from tests.waiting import until
 
 FAILED = {"action": "requeue", "filter": {"topic": ["mail"], "status": ["failed", "expired"]}, "reason": "fixed"}
 
@@ -131,10 +131,14 @@ async def test_the_same_start_or_stop_again_changes_nothing(sqlite_world: World)
     assert [one["action"] for one in audit if "bulk" in one["action"]] == ["bulk_start"]
 
 
+async def no_more(store: Any) -> bool:
+    return False
+
+
 async def test_stop_and_go_on(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world = sqlite_world
     await dead(world, 3)
-    monkeypatch.setattr(bulk_runner.BulkRunner, "nudge", lambda self: None)  # nobody works on it
+    monkeypatch.setattr(client, "run_some", no_more)  # the server does not work on it
     info = await made(world, {**FAILED, "dryRun": False})
     store = await world.store()
     await store.run_bulk(info["id"], limit=1)
@@ -228,7 +232,7 @@ async def test_a_server_carries_on_with_what_another_left(world: World) -> None:
     """It was started by someone who is gone: no request comes, and nobody else works."""
     store = await world.store()
     await dead(world, 4)
-    bulk = await world.jobs.bulk("requeue", Filter(topics=["mail"], statuses=["failed"]), dry_run=False)
+    bulk = await world.jobs.bulk.prepare("requeue", Filter(topics=["mail"], statuses=["failed"]), dry_run=False)
     await store.run_bulk(bulk.id, limit=1)
     with Server.running(world.place.url):
         while (await client.get(store, bulk.id)).status == "running":  # noqa: ASYNC110 - its end is in the database
@@ -246,42 +250,27 @@ async def test_a_server_that_may_not_write_does_not_either(sqlite_world: World) 
 
     async def send(message: Any) -> None:
         sent.append(message["type"])
-        assert api.bulk._looks is None
+        assert api.upkeep.bulk_loop.task is None
 
     await api({"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
-async def test_looks_end_when_the_jobs_are_closed(
+async def test_a_mistake_is_not_the_end_of_all_looks(
     sqlite_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(bulk_runner, "_LOOK", 0.001)
-    runner = bulk_runner.BulkRunner(sqlite_world.jobs._store)
-    with caplog.at_level(logging.WARNING, "rowlock.http"):
-        runner.open()
-        await sqlite_world.jobs.close()
-        assert runner._looks is not None
-        await asyncio.wait([runner._looks], timeout=30)
-        assert runner._looks.done()
-        await runner.close()
-    assert caplog.records == []
+    tries: list[str] = []
 
-
-@pytest.mark.parametrize("broken", ["run_some", "sweep"])
-async def test_a_mistake_is_not_the_end_of_all_looks(
-    sqlite_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
-) -> None:
-    tries: list[None] = []
-
-    async def fails(store: Any) -> int:
-        tries.append(None)
+    async def fails(*arguments: Any) -> int:
+        tries.append("tidy" if len(arguments) > 1 else "run_some")
         raise LookupError("never thought of")
 
-    monkeypatch.setattr(bulk_runner, "_LOOK", 0.001)
-    monkeypatch.setattr(client, broken, fails)
-    runner = bulk_runner.BulkRunner(sqlite_world.jobs._store)
-    with caplog.at_level(logging.ERROR, "rowlock.http"):
-        runner.open()
-        await until_true(lambda: len(tries) >= 3)
-        await runner.close()
+    monkeypatch.setattr(periodic, "_AFTER_A_MISTAKE", 0.001)
+    monkeypatch.setattr(client, "run_some", fails)
+    monkeypatch.setattr(type(await sqlite_world.store()), "tidy", fails)
+    made = quick_upkeep(sqlite_world, monkeypatch)
+    with caplog.at_level(logging.ERROR, "rowlock"):
+        made.start()
+        await until(lambda: tries.count("run_some") >= 3 and tries.count("tidy") >= 3)
+        await made.stop()
     assert {str(record.exc_info and record.exc_info[1]) for record in caplog.records} == {"never thought of"}

@@ -9,7 +9,7 @@ from rowlock import Jobs
 from rowlock.errors import StoreUnavailable
 from rowlock.http.counting import Counting
 from rowlock.stores.base import Store
-from rowlock.stores.reading import Stats
+from rowlock.stores.queries import Stats
 from tests.http.harness import Place
 
 

@@ -22,7 +22,7 @@ from rowlock.http.cursors import Cursors
 from rowlock.http.shapes import PageQuery
 from rowlock.stores import listing
 from rowlock.stores.base import NewLine, Progress
-from rowlock.stores.reading import make_cursor
+from rowlock.stores.queries import make_cursor
 from tests.http.harness import JSON, A, B, World, is_problem
 from tests.stores.harness import claim_by, info, settlement
 
@@ -36,11 +36,11 @@ async def crowd(world: World) -> dict[str, str]:
         await world.enqueue(A, topic=f"topic{n}")
         await world.ended(A, f"dead{n}", error=f"Broken{n}: no")
         await store.report(info(f"worker{n}"))
-        await world.jobs.pause(f"topic{n}", by="test")
-    await store.group_failures(100)
-    bulk = await world.jobs.bulk("cancel", everything=True, dry_run=True, by="test")
+        await world.jobs.topics.pause(f"topic{n}", by="test")
+    await store.tidy("group_failures", 100)
+    bulk = await world.jobs.bulk.prepare("cancel", everything=True, dry_run=True, by="test")
     for _ in range(MANY):
-        await world.jobs.bulk("requeue", everything=True, dry_run=True, by="test")
+        await world.jobs.bulk.prepare("requeue", everything=True, dry_run=True, by="test")
     for _ in range(3):
         await world.session("boss@example.com")
     busy = await world.enqueue(None, topic="busy", max_retries=100)

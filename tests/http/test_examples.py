@@ -9,8 +9,8 @@ import pytest
 from rowlock.http.app import ROUTES
 from rowlock.http.examples import EXAMPLES
 from rowlock.http.openapi import document
+from rowlock.http.parse import read_body
 from rowlock.http.problems import ProblemBody
-from rowlock.http.reading import read_body
 from rowlock.http.routes import API_VERSION, API_VERSION_HEADER
 from rowlock.http.shapes import Asked
 from tests.http.harness import World

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
-from rowlock.http.app import log
-from rowlock.http.attempts import Attempts
+from rowlock.http.login_attempts import Attempts
+from rowlock.http.respond import log
 from tests.http.harness import ANYONE, SECRET, A, Place, Server, Who, World, bearer, by_hand, is_problem
 from tests.http.test_jwt import plain_claims, raw
 

@@ -8,9 +8,9 @@ import pytest
 
 from rowlock.access import job_tokens, tokens
 from rowlock.access.job_tokens import Bound
-from rowlock.http.upkeep import DUTIES, Duty, Upkeep, sweep_records
 from tests.http.harness import A, B, Who, World, bearer, is_problem
-from tests.runtime.waiting import until
+from tests.http.test_series import quick_upkeep
+from tests.waiting import until
 
 RULE = "scope_id = @request.auth.id || scope = 'shared'"
 
@@ -82,8 +82,7 @@ async def test_one_that_has_ended_does_not_count_and_is_swept(world: World, monk
         counts = [id_ for kind, id_ in rows if kind == "job_tokens"]
         return kept == {one.id for one in await tokens.every(await world.store())} and len(counts) == 2
 
-    assert sweep_records in {duty.do for duty in DUTIES}
-    upkeep = Upkeep(world.jobs._store, [Duty(sweep_records, 0.01)])
+    upkeep = quick_upkeep(world, monkeypatch)
     upkeep.start()
     await until(swept)
     await upkeep.stop()

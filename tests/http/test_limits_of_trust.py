@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rowlock.access import settings, superusers
-from rowlock.http import ends
+from rowlock.http import wait_for_end
 from rowlock.stores.records import Write
 from tests.http.harness import BOSS, PASSWORD, A, B, World, bearer, is_problem, user_token
 
@@ -23,7 +23,7 @@ async def test_an_account_that_is_made_again_does_not_take_up_its_old_sessions(w
 async def test_why_tells_users_no_more_than_they_need(world: World) -> None:
     await world.change_settings(manage_rule="scope_id = @request.auth.id")
     job_id = await world.enqueue(A)
-    await world.jobs.pause("mail", reason="customer X is leaving", by="boss@corp.example")
+    await world.jobs.topics.pause("mail", reason="customer X is leaving", by="boss@corp.example")
     own = (await world.get("user A", f"/api/jobs/{job_id}/why")).json()
     assert own == {"code": "paused", "answer": "Its topic is paused.", "details": []}
     assert "customer X" in (await world.get("read token", f"/api/jobs/{job_id}/why")).text
@@ -105,7 +105,7 @@ async def test_a_body_of_unknown_length_is_read(world: World, body: bytes) -> No
 
 
 async def test_one_caller_does_not_take_all_the_places_to_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "MOST_OF_ONE", 0)
+    monkeypatch.setattr(wait_for_end, "MOST_OF_ONE", 0)
     job_id = await world.enqueue(A)
     is_problem(await world.get("read token", f"/api/jobs/{job_id}/wait?timeout=30"), 429)
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -12,12 +13,12 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from rowlock import Jobs
 from rowlock.access import passwords, secrets, sessions, superusers, tokens
-from rowlock.http import attempts
-from rowlock.http.attempts import ACCOUNT, ADDRESS, PAIR, Attempts, Bound
+from rowlock.http import login_attempts
+from rowlock.http.login_attempts import ACCOUNT, ADDRESS, PAIR, Attempts, Bound
 from rowlock.http.problems import Problem
 from rowlock.stores.records import Write
 from tests.http.harness import ANYONE, BOSS, PASSWORD, REAL_HASHER, Place, Who, World, is_problem
-from tests.runtime.waiting import until_true
+from tests.waiting import until
 
 LOGIN, SETUP, ME = "/api/auth/login", "/api/auth/setup", "/api/auth/me"
 COOKIE = re.compile(r"rowlock_session=(rls_([0-9A-Za-z]{12})_[0-9A-Za-z]{49});")
@@ -259,7 +260,7 @@ def test_typing_wrong_now_and_then_is_forgotten() -> None:
 
 
 async def test_what_is_remembered_of_guesses_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "_KEPT", 10)
+    monkeypatch.setattr(login_attempts, "_KEPT", 10)
     counted = Attempts()
     for n in range(100):
         counted.begin(f"192.0.2.{n}", f"user{n}@example.com")
@@ -283,7 +284,7 @@ async def test_only_so_many_wait_for_the_check_of_a_password(
     tries = [
         asyncio.create_task(guess(sqlite_world, f"user{n}@example.com", client=f"192.0.2.{n % 7}")) for n in range(100)
     ]
-    await until_true(lambda: sum(task.done() for task in tries) == 50)
+    await until(lambda: sum(task.done() for task in tries) == 50)
     assert {task.result().status_code for task in tries if task.done()} == {429}
     assert len(checking) == 2
     go.set()
@@ -294,7 +295,7 @@ async def test_only_so_many_wait_for_the_check_of_a_password(
 async def test_one_address_does_not_have_all_places_of_those_who_wait(
     sqlite_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "MOST_OF_ONE", 3)
+    monkeypatch.setattr(login_attempts, "MOST_OF_ONE", 3)
     answers = await asyncio.gather(
         *(guess(sqlite_world, f"user{n}@example.com", client="192.0.2.1") for n in range(30)),
         log_in(sqlite_world, client="192.0.2.2"),
@@ -516,68 +517,54 @@ async def test_the_link_works_once_and_then_there_is_nothing_there(place: Place)
         assert len(await superusers.every(await world.store())) == 1
 
 
-async def test_the_link_stays_used_after_the_superuser_was_removed(place: Place) -> None:
+@asynccontextmanager
+async def with_links(place: Place) -> AsyncIterator[tuple[World, str, str]]:
+    """A server that nobody has set up yet, and two links to do so."""
     async with Jobs(place.url) as jobs:
         world = World(place, jobs)
-        store = await world.store()
-        links = [await superusers.first_link(store) for _ in range(2)]
-        assert links[0]
-        assert links[1]
-        await set_up(world, links[0].text)
-        await superusers.delete(store, "first@example.com", by="test")
-        is_problem(await set_up(world, links[1].text), 404)
+        one, two = [await superusers.first_link(await world.store()) for _ in range(2)]
+        assert one
+        assert two
+        yield world, one.text, two.text
+
+
+async def test_the_link_stays_used_after_the_superuser_was_removed(place: Place) -> None:
+    async with with_links(place) as (world, one, two):
+        await set_up(world, one)
+        await superusers.delete(await world.store(), "first@example.com", by="test")
+        is_problem(await set_up(world, two), 404)
 
 
 async def test_a_link_that_is_too_old_is_refused(place: Place) -> None:
-    async with Jobs(place.url) as jobs:
-        world = World(place, jobs)
+    async with with_links(place) as (world, link, _):
         store = await world.store()
-        link = await superusers.first_link(store)
-        assert link
-        [record] = await store.records("link", [link.id])
+        [record] = await store.records("link", [link.split("_")[1]])
         assert record.expires_at
         assert record.expires_at - record.created <= timedelta(minutes=30, seconds=1)
         over = await store.now() - timedelta(seconds=1)
-        await store.write_records([Write("link", link.id, record.data, expires_at=over)])
-        is_problem(await set_up(world, link.text), 403, "bad_link")
+        await store.write_records([Write("link", record.id, record.data, expires_at=over)])
+        is_problem(await set_up(world, link), 403, "bad_link")
         assert await superusers.every(store) == []
 
 
 @pytest.mark.parametrize("token", ["", "x", "rlo_" + "A" * 12 + "_" + "B" * 49, "rlk_" + "A" * 12 + "_" + "B" * 49])
 async def test_a_made_up_link_is_refused(sqlite_place: Place, token: str) -> None:
-    async with Jobs(sqlite_place.url) as jobs:
-        world = World(sqlite_place, jobs)
-        await superusers.first_link(await world.store())
+    async with with_links(sqlite_place) as (world, _, _):
         is_problem(await set_up(world, token), 403, "bad_link")
 
 
-async def test_a_link_whose_secret_is_wrong_is_refused(sqlite_place: Place) -> None:
-    async with Jobs(sqlite_place.url) as jobs:
-        world = World(sqlite_place, jobs)
-        one, two = [await superusers.first_link(await world.store()) for _ in range(2)]
-        assert one
-        assert two
-        is_problem(await set_up(world, with_id_of(one.text, two.text)), 403, "bad_link")
-
-
-async def test_a_made_up_link_costs_us_no_work(sqlite_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Jobs(sqlite_place.url) as jobs:
-        world = World(sqlite_place, jobs)
-        one, two = [await superusers.first_link(await world.store()) for _ in range(2)]
-        assert one
-        assert two
+async def test_a_link_whose_secret_is_wrong_is_refused_without_work(
+    sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_links(sqlite_place) as (world, one, two):
         monkeypatch.setattr(passwords, "_hasher", pytest.fail)
-        is_problem(await set_up(world, with_id_of(one.text, two.text)), 403, "bad_link")
+        is_problem(await set_up(world, with_id_of(one, two)), 403, "bad_link")
 
 
 async def test_an_account_that_was_made_by_hand_closes_the_link(sqlite_place: Place) -> None:
-    async with Jobs(sqlite_place.url) as jobs:
-        world = World(sqlite_place, jobs)
-        store = await world.store()
-        link = await superusers.first_link(store)
-        assert link
-        await superusers.create(store, BOSS, PASSWORD, by="test")
-        is_problem(await set_up(world, link.text), 404)
+    async with with_links(sqlite_place) as (world, link, _):
+        await superusers.create(await world.store(), BOSS, PASSWORD, by="test")
+        is_problem(await set_up(world, link), 404)
 
 
 # ── What is kept ──

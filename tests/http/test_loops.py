@@ -13,14 +13,14 @@ from tests.http.test_series import lifespan
 async def ask(api: Api) -> set["asyncio.Task[None] | None"]:
     """What is done here beside answering."""
     assert (await by_hand(api, path="/healthz")).status == 200
-    return {api.upkeep._task, api.bulk._looks}
+    return {api.upkeep.maintenance_loop.task, api.upkeep.bulk_loop.task}
 
 
 async def stop(api: Api) -> None:
     before = await ask(api)
     api.stop()
-    assert api.desk._stopping
-    assert api.ends.stopping
+    assert api.remote_workers._stopping
+    assert api.wait_for_end.stopping
     assert api.live.stopping
     await lifespan(api, lambda: None)
     assert all(task is not None and task.done() for task in before)
@@ -47,7 +47,7 @@ def test_a_loop_that_is_over_is_forgotten(tmp_path: Path) -> None:
     api = jobs.asgi()
     for _ in range(3):
         asyncio.run(ask(api))
-    assert len(api._rooms) == 1
+    assert len(api._loop_states) == 1
     asyncio.run(jobs.close())
 
 

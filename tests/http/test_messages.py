@@ -7,10 +7,12 @@ import msgspec
 import pytest
 
 from rowlock.http.app import ROUTES
+from rowlock.http.enqueue import EnqueueBody
 from rowlock.http.examples import EXAMPLES
+from rowlock.http.jobs import ListQuery
+from rowlock.http.parse import read_body, read_query
 from rowlock.http.problems import Problem
-from rowlock.http.reading import read_body, read_query
-from rowlock.http.shapes import EnqueueBody, ListQuery, LiveQuery
+from rowlock.http.streams import LiveQuery
 
 BODIES = {route.body.__name__: route.body for route in ROUTES if route.body is not None}
 WRONG: list[Any] = [None, True, 7, 1.5, "x", [], [[]], {}, [{}], ["x"], [7]]

@@ -13,7 +13,7 @@ from rowlock.access.redaction import DEFAULTS, MARK
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.stores.base import NewLine, Progress
-from rowlock.stores.reading import Page
+from rowlock.stores.queries import Page
 from tests.http.harness import JSON, A, World, is_problem
 from tests.http.oracle import REQUESTS, Target, by_name
 from tests.stores.harness import claim_by, settlement
@@ -265,16 +265,16 @@ async def test_few_whole_jobs_are_held_at_once(sqlite_world: World, monkeypatch:
         most = max(most, sum(one() is not None for one in seen))
         return [*loaded]
 
-    get, pages = store.get, store.list
+    read, pages = store.read, store.list
 
-    async def watched_get(ids: Sequence[str]) -> dict[str, Job]:
-        return {job.id: job for job in watched((await get(ids)).values())}
+    async def watched_read(ids: Sequence[str], shape: type[Job]) -> dict[str, Job]:
+        return {job.id: job for job in watched((await read(ids, shape)).values())}
 
     async def watched_list(*arguments: Any, **options: Any) -> Page:
         page = await pages(*arguments, **options)
         return replace(page, items=watched(page.items))
 
-    monkeypatch.setattr(store, "get", watched_get)
+    monkeypatch.setattr(store, "read", watched_read)
     monkeypatch.setattr(store, "list", watched_list)
     body = (await world.get("read token", "/api/jobs", params={"error": "broken", "limit": 2})).json()
     assert (len(body["items"]), body["total_capped"]) == (2, True)

@@ -1,7 +1,6 @@
 """The settings, as callers feel them: what each of them lets through, and that a change applies everywhere."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,16 +13,10 @@ from rowlock.stores.records import Write
 from tests.http.harness import ANYONE, A, B, Who, World, bearer, is_problem, user_token
 from tests.http.oracle import REQUESTS, TARGETS, by_name
 from tests.stores.harness import claim_by
+from tests.waiting import until
 
 OWN = "scope_id = @request.auth.id"
 ENQUEUE = "/api/jobs/enqueue"
-
-
-async def until(happens: Callable[[], Awaitable[bool]]) -> None:
-    """A change applies within about a second; a machine that is busy may take longer."""
-    async with asyncio.timeout(30):
-        while not await happens():  # noqa: ASYNC110 - it is another process that changes something
-            await asyncio.sleep(0.02)
 
 
 # ── manage_rule ──

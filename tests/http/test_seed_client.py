@@ -38,7 +38,7 @@ STATS = {
 STATUSES = ("pending", "processing", "completed", "failed")
 NOWHERE = "0193fb1e-0000-7000-8000-000000000000"
 
-# As docs/http.md has them.
+# As docs/http.md lists them.
 DEVIATIONS = (
     "Answers have more fields",
     "`success_rate` and `avg_execution_time` are null while nothing has ended",

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from rowlock.errors import StoreUnavailable
+from rowlock.http import upkeep
 from rowlock.http.app import Api
-from rowlock.http.upkeep import DUTIES, Duty, Upkeep, fold_counts, sweep_rollups
-from rowlock.stores.base import Store
+from rowlock.http.remote_workers import RemoteWorkers
+from rowlock.http.upkeep import Upkeep
+from rowlock.runtime import maintenance
+from rowlock.runtime.settings import WorkerSettings
+from rowlock.stores.base import CHORES, Chore
 from tests.http.harness import World, is_problem
-from tests.runtime.waiting import until, until_true
+from tests.waiting import until
 
 SERIES = "/api/stats/series"
 
@@ -49,7 +53,7 @@ async def test_what_happened_is_told_by_minute_with_percentiles(world: World) ->
 async def test_every_range_adds_up_to_the_same(sqlite_world: World, range: str) -> None:
     await sqlite_world.ended("a", "chart")
     assert sums(await told(sqlite_world, f"?topic=chart&range={range}")) == {"enqueued": 1, "completed": 1}
-    await (await sqlite_world.store()).fold_counts()
+    await (await sqlite_world.store()).tidy("fold_counts", 10_000)
     assert sums(await told(sqlite_world, f"?topic=chart&range={range}")) == {"enqueued": 1, "completed": 1}
 
 
@@ -113,17 +117,28 @@ async def no_notes(world: World) -> bool:
     return await world.place.fetch("SELECT topic FROM _jobs_counts") == []
 
 
-async def test_a_server_folds_without_any_worker(world: World) -> None:
+def quick_upkeep(world: World, monkeypatch: pytest.MonkeyPatch) -> Upkeep:
+    monkeypatch.setattr(upkeep, "SETTINGS", WorkerSettings(maintenance=0.05))
+    monkeypatch.setattr(maintenance, "_HOUSEKEEPING", 0.0)
+    return Upkeep(world.jobs._store, RemoteWorkers(world.jobs._store))
+
+
+async def test_a_server_folds_and_sweeps_without_any_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.enqueue("a")
     assert not await no_notes(world)
-    upkeep = Upkeep(world.jobs._store, [Duty(fold_counts, 0.01)])
-    upkeep.start()
+    store, chores = await world.store(), set()
+    tidy = type(store).tidy
+
+    async def watched(self: Any, chore: Chore, limit: int) -> int:
+        chores.add(chore)
+        return await tidy(self, chore, limit)
+
+    monkeypatch.setattr(type(store), "tidy", watched)
+    made = quick_upkeep(world, monkeypatch)
+    made.start()
     await until(lambda: no_notes(world))
-    await upkeep.stop()
-
-
-async def test_folding_and_sweeping_are_among_its_duties() -> None:
-    assert {fold_counts, sweep_rollups} <= {duty.do for duty in DUTIES}
+    await until(lambda: chores == set(CHORES))
+    await made.stop()
 
 
 async def lifespan(app: Any, inside: Any) -> None:
@@ -142,7 +157,7 @@ async def lifespan(app: Any, inside: Any) -> None:
 async def test_it_begins_with_the_server_and_ends_with_it(sqlite_world: World) -> None:
     api = sqlite_world.another_api()
     running: list[asyncio.Task[None] | None] = []
-    await lifespan(api, lambda: running.append(api.upkeep._task))
+    await lifespan(api, lambda: running.append(api.upkeep.maintenance_loop.task))
     [task] = running
     assert task is not None
     assert task.cancelled()
@@ -158,7 +173,7 @@ async def test_mounted_it_begins_with_the_first_request(sqlite_world: World) -> 
 
 
 def is_running(api: Api) -> bool:
-    return api.upkeep._task is not None and not api.upkeep._task.done()
+    return api.upkeep.maintenance_loop.task is not None or api.upkeep.bulk_loop.task is not None
 
 
 async def test_a_read_only_server_folds_nothing(sqlite_world: World) -> None:
@@ -168,33 +183,36 @@ async def test_a_read_only_server_folds_nothing(sqlite_world: World) -> None:
 
 
 async def test_trouble_is_said_once_and_the_other_duties_go_on(
-    sqlite_world: World, caplog: pytest.LogCaptureFixture
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     done: list[str] = []
 
-    async def fails(store: Store) -> bool:
-        done.append("failed")
-        raise StoreUnavailable("the line is down")
-
-    async def works(store: Store) -> bool:
+    async def tidy(self: Any, chore: Chore, limit: int) -> int:
+        if chore == "fold_counts":
+            done.append("failed")
+            raise StoreUnavailable("the line is down")
         done.append("worked")
-        return True
+        return limit
 
-    upkeep = Upkeep(sqlite_world.jobs._store, [Duty(fails, 0.001), Duty(works, 0.001)])
-    with caplog.at_level(logging.WARNING, "rowlock.http"):
-        upkeep.start()
-        upkeep.start()
-        await until_true(lambda: done.count("failed") >= 3 and done.count("worked") >= 30)
-        await upkeep.stop()
-    assert [record.getMessage() for record in caplog.records] == [
-        "upkeep: the line is down; trying again until it works"
-    ]
+    monkeypatch.setattr(type(await sqlite_world.store()), "tidy", tidy)
+    made = quick_upkeep(sqlite_world, monkeypatch)
+    with caplog.at_level(logging.WARNING, "rowlock"):
+        made.start()
+        made.start()
+        await until(lambda: done.count("failed") >= 3 and done.count("worked") >= 30)
+        await made.stop()
+    [record] = caplog.records
+    assert record.getMessage().endswith(": the line is down; trying again until it works")
 
 
-async def test_it_ends_when_its_jobs_are_closed(sqlite_world: World) -> None:
-    upkeep = Upkeep(sqlite_world.jobs._store, [Duty(fold_counts, 0.001)])
-    upkeep.start()
-    await sqlite_world.jobs.close()
-    assert upkeep._task is not None
-    await asyncio.wait_for(upkeep._task, 30)
-    await upkeep.stop()
+async def test_it_ends_when_its_jobs_are_closed(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upkeep, "LOOK", 0.001)
+    made = quick_upkeep(sqlite_world, monkeypatch)
+    with caplog.at_level(logging.WARNING, "rowlock"):
+        made.start()
+        await sqlite_world.jobs.close()
+        await until(lambda: made.maintenance_loop.task is None and made.bulk_loop.task is None)
+        await made.stop()
+    assert caplog.records == []

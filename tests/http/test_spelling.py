@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rowlock.http.app import ROUTES
 from rowlock.http.examples import EXAMPLES
+from rowlock.http.parse import camel, read_body, read_query, spelling
 from rowlock.http.problems import Problem
-from rowlock.http.reading import camel, read_body, read_query, spelling
 from tests.http.harness import A, World, is_problem
 
 BODIES = {route.body.__name__: route.body for route in ROUTES if route.body is not None}

@@ -13,17 +13,19 @@ import pytest
 
 from rowlock.access import tokens
 from rowlock.config import ServerSettings
+from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.errors import StoreUnavailable
-from rowlock.http import live, places, streams
+from rowlock.http import live, stream_limits, streams
 from rowlock.http.server import bind
 from rowlock.stores.base import Progress
 from rowlock.stores.postgres import store as postgres_store
-from rowlock.stores.sqlite import reading as sqlite_reading
+from rowlock.stores.queries import State
+from rowlock.stores.sqlite import queries as sqlite_reading
 from tests.http.harness import A, B, Server, Who, World, bearer, is_problem, user_token
 from tests.http.reader import Reader, reading
-from tests.runtime.waiting import until, until_true
 from tests.stores.harness import claim_by, settlement
+from tests.waiting import until
 
 ONCE = "/api/events?seconds=0"
 
@@ -47,7 +49,7 @@ async def converged(world: World, reader: Reader, query: str = "limit=200") -> N
 
     async def same() -> bool:
         there = await listed(world, query)
-        states = await (await world.store()).states(list(reader.jobs))
+        states = await (await world.store()).read(list(reader.jobs), State)
         return there.items() <= reader.statuses.items() and all(
             job_id in states and (str(states[job_id].status), states[job_id].version) == (job["status"], job["version"])
             for job_id, job in reader.jobs.items()
@@ -63,18 +65,18 @@ async def converged(world: World, reader: Reader, query: str = "limit=200") -> N
 async def test_the_present_first_then_what_changes(world: World) -> None:
     first = await world.enqueue(A)
     async with reading(world, "read token", "topic=mail") as reader:
-        await until_true(lambda: first in reader.jobs and reader.stats is not None)
+        await until(lambda: first in reader.jobs and reader.stats is not None)
         assert reader.events[0][1].get("reset") or reader.events[1][1].get("reset")
         second = await world.enqueue(A)
-        await until_true(lambda: reader.statuses.get(second) == "pending")
+        await until(lambda: reader.statuses.get(second) == "pending")
         store = await world.store()
         claimed = (await store.claim(claim_by("w1", "mail"))).jobs
         await store.progress([Progress(first, 1, 40.0, "reading", "page 4", worker="w1")])
-        await until_true(lambda: reader.jobs[first]["progress"] == 40.0)
+        await until(lambda: reader.jobs[first]["progress"] == 40.0)
         assert (reader.jobs[first]["stage"], reader.jobs[first]["message"]) == ("reading", "page 4")
         await store.settle([settlement(job, Completed({})) for job in claimed])
-        await until_true(lambda: reader.statuses == {first: "completed", second: "completed"})
-        await until_true(lambda: reader.stats is not None and reader.stats["completed"] == 2)
+        await until(lambda: reader.statuses == {first: "completed", second: "completed"})
+        await until(lambda: reader.stats is not None and reader.stats["completed"] == 2)
         assert sum(data.get("reset", False) for _, data in reader.events) == 1
 
 
@@ -84,8 +86,8 @@ async def test_a_rule_about_the_time_is_judged_again_and_again(world: World) -> 
     later = await world.enqueue(A, delay=1.5)
     async with reading(world, "user A") as reader:
         soon = await world.enqueue(A)
-        await until_true(lambda: soon in reader.jobs)
-        await until_true(lambda: later in reader.jobs)
+        await until(lambda: soon in reader.jobs)
+        await until(lambda: later in reader.jobs)
         job = await world.job(later)
         assert job
         assert job.run_at <= datetime.now(UTC)
@@ -138,34 +140,34 @@ async def test_whatever_happens_everyone_ends_at_the_same_state(world: World, se
 async def test_what_was_shown_is_followed_to_its_end(world: World) -> None:
     async with reading(world, "read token", "limit=1&topic=mail&stats=false") as reader:
         first = await world.enqueue(A)
-        await until_true(lambda: first in reader.jobs)
+        await until(lambda: first in reader.jobs)
         second = await world.enqueue(A)
-        await until_true(lambda: second in reader.jobs)
+        await until(lambda: second in reader.jobs)
         await world.jobs.cancel(first)
-        await until_true(lambda: first not in reader.jobs)
+        await until(lambda: first not in reader.jobs)
         assert reader.ended == {first: "cancelled"}
         await world.jobs.cancel(second)
-        await until_true(lambda: reader.statuses == {second: "cancelled"})
+        await until(lambda: reader.statuses == {second: "cancelled"})
         third = await world.enqueue(A)
-        await until_true(lambda: reader.statuses == {third: "pending"})
+        await until(lambda: reader.statuses == {third: "pending"})
         await world.jobs.delete(third)
-        await until_true(lambda: reader.statuses == {second: "cancelled"})
+        await until(lambda: reader.statuses == {second: "cancelled"})
 
 
 async def test_jobs_by_id(world: World) -> None:
     seen, other = await world.enqueue(A), await world.enqueue(A)
     nobody = "0190e3d0-0000-7000-8000-000000000000"
     async with reading(world, "read token", f"id={seen}&id={nobody}&stats=false") as reader:
-        await until_true(lambda: bool(reader.events))
+        await until(lambda: bool(reader.events))
         [(name, data)] = reader.events
         assert (name, [job["id"] for job in data["items"]], data["gone"]) == ("jobs", [seen], [nobody])
         await world.jobs.cancel(other)
         await world.jobs.cancel(seen)
-        await until_true(lambda: reader.statuses == {seen: "cancelled"})
+        await until(lambda: reader.statuses == {seen: "cancelled"})
         await world.jobs.requeue(seen)
-        await until_true(lambda: reader.statuses == {seen: "pending"})
+        await until(lambda: reader.statuses == {seen: "pending"})
         await world.jobs.delete(seen)
-        await until_true(lambda: reader.statuses == {})
+        await until(lambda: reader.statuses == {})
 
 
 async def test_a_completed_job_that_is_deleted_is_gone_though_nothing_else_happens(
@@ -175,26 +177,26 @@ async def test_a_completed_job_that_is_deleted_is_gone_though_nothing_else_happe
     monkeypatch.setattr(live, "_SETTLED", 0.5)
     job_id = await world.ended(A, "mail")
     async with reading(world, "read token", f"id={job_id}&stats=false") as reader:
-        await until_true(lambda: job_id in reader.jobs)
+        await until(lambda: job_id in reader.jobs)
         await (await world.store()).delete([job_id], by="test")
-        await until_true(lambda: job_id not in reader.jobs)
+        await until(lambda: job_id not in reader.jobs)
 
 
 async def test_an_end_that_was_taken_back_is_not_told_again(world: World) -> None:
     async with reading(world, "read token", "topic=mail&limit=1&stats=false") as reader:
         first = await world.enqueue(A)
-        await until_true(lambda: first in reader.jobs)
+        await until(lambda: first in reader.jobs)
         second = await world.enqueue(A)
-        await until_true(lambda: second in reader.jobs)
+        await until(lambda: second in reader.jobs)
         await world.jobs.cancel(first)
-        await until_true(lambda: first not in reader.jobs)
+        await until(lambda: first not in reader.jobs)
         await world.jobs.delete(second)
-        await until_true(lambda: reader.statuses == {first: "cancelled"})
+        await until(lambda: reader.statuses == {first: "cancelled"})
         await world.jobs.requeue(first)
-        await until_true(lambda: reader.statuses == {first: "pending"})
+        await until(lambda: reader.statuses == {first: "pending"})
         reader.ended.clear()
         await world.jobs.delete(first)
-        await until_true(lambda: reader.jobs == {})
+        await until(lambda: reader.jobs == {})
         assert reader.ended == {}
 
 
@@ -211,7 +213,7 @@ async def test_one_reader_for_all_who_look_at_the_same(world: World, monkeypatch
     readers = [reading(world, "read token", "topic=mail&stats=false") for _ in range(30)]
     shown = [await one.__aenter__() for one in readers]
     job_id = await world.enqueue(A)
-    await until_true(lambda: all(job_id in reader.jobs for reader in shown))
+    await until(lambda: all(job_id in reader.jobs for reader in shown))
     assert set(asked) == {1}
     quiet = len(asked)
     store_mark = await store.mark()
@@ -220,7 +222,7 @@ async def test_one_reader_for_all_who_look_at_the_same(world: World, monkeypatch
         assert len(asked) <= quiet + 1
     for one in readers:
         await one.__aexit__(None, None, None)
-    assert len(world.api.places) == 0
+    assert len(world.api.stream_limits) == 0
     assert world.api.live._views == {}
 
 
@@ -263,7 +265,7 @@ async def test_those_whom_a_rule_shows_their_own_jobs_are_read_together(
         await world.jobs.cancel(ids["user-3"][0])
         shown = {user: dict.fromkeys(own, "pending") for user, own in ids.items()}
         shown["user-3"][ids["user-3"][0]] = "cancelled"
-        await until_true(lambda: all(shown[user].items() <= readers[user].statuses.items() for user in users))
+        await until(lambda: all(shown[user].items() <= readers[user].statuses.items() for user in users))
         assert max(together) == len(users)
         if query:
             assert all(readers[user].statuses == shown[user] for user in users)
@@ -285,14 +287,14 @@ async def test_a_rule_that_hides_some_of_ones_own_shows_older_ones_instead(
         reading(world, "user A", "topic=mail&limit=2&stats=false") as of_topic,
         reading(world, "user A", "limit=2&stats=false") as own,
     ):
-        await until_true(lambda: of_topic.jobs.keys() == own.jobs.keys() == {*old[1:]})
+        await until(lambda: of_topic.jobs.keys() == own.jobs.keys() == {*old[1:]})
         store = await world.store()
         await store.claim(claim_by("w1", "mail", limit=20))
-        held = (await store.get([old[2]]))[old[2]]
+        held = (await store.read([old[2]], Job))[old[2]]
         await store.settle([settlement(held, Completed({}))])
-        await until_true(lambda: of_topic.statuses[old[2]] == own.statuses[old[2]] == "completed")
+        await until(lambda: of_topic.statuses[old[2]] == own.statuses[old[2]] == "completed")
         await store.delete([old[2]], by="test")
-        await until_true(lambda: of_topic.jobs.keys() == own.jobs.keys() == {*old[:2]})
+        await until(lambda: of_topic.jobs.keys() == own.jobs.keys() == {*old[:2]})
 
 
 # ── Who may ──
@@ -308,11 +310,11 @@ async def test_a_tenant_sees_only_what_is_theirs(world: World) -> None:
     ):
         mine = await world.enqueue(A)
         more = await world.enqueue(B)
-        await until_true(lambda: mine in reader.jobs and mine in own.jobs and bool(by_id.events))
+        await until(lambda: mine in reader.jobs and mine in own.jobs and bool(by_id.events))
         await world.jobs.cancel(mine)
         await world.jobs.cancel(theirs)
-        await until_true(lambda: reader.statuses[mine] == own.statuses[mine] == "cancelled")
-        await until_true(lambda: reader.stats is not None and reader.stats["cancelled"] == 1)
+        await until(lambda: reader.statuses[mine] == own.statuses[mine] == "cancelled")
+        await until(lambda: reader.stats is not None and reader.stats["cancelled"] == 1)
         for one in (reader, own):
             assert theirs not in one.text
             assert more not in one.text
@@ -323,9 +325,9 @@ async def test_who_is_logged_out_is_sent_away(world: World) -> None:
     who = await world.token("short", ["read"])
     await world.enqueue(A)
     async with reading(world, who) as reader:
-        await until_true(lambda: bool(reader.jobs))
+        await until(lambda: bool(reader.jobs))
         assert await tokens.revoke(await world.store(), who.id, by="test")
-        await until_true(lambda: reader.is_over)
+        await until(lambda: reader.is_over)
         assert reader.ends == ["not_authenticated"]
 
 
@@ -333,11 +335,11 @@ async def test_a_rule_that_changes_shows_another_part(world: World) -> None:
     await world.change_settings(manage_rule="true")
     mine, theirs = await world.enqueue(A), await world.enqueue(B)
     async with reading(world, "user A", "topic=mail&stats=false") as reader:
-        await until_true(lambda: reader.jobs.keys() == {mine, theirs})
+        await until(lambda: reader.jobs.keys() == {mine, theirs})
         await world.change_settings(manage_rule="scope_id = @request.auth.id")
-        await until_true(lambda: reader.jobs.keys() == {mine})
+        await until(lambda: reader.jobs.keys() == {mine})
         await world.change_settings(manage_rule="")
-        await until_true(lambda: reader.is_over)
+        await until(lambda: reader.is_over)
         assert reader.ends == ["not_allowed"]
 
 
@@ -348,7 +350,7 @@ async def test_what_is_redacted_is_not_streamed_either(world: World) -> None:
     await store.claim(claim_by("w1", "mail"))
     await store.progress([Progress(job_id, 1, 40.0, "password=hunter22", "about hunter22", worker="w1")])
     async with reading(world, "read token", "topic=mail") as reader:
-        await until_true(lambda: job_id in reader.jobs)
+        await until(lambda: job_id in reader.jobs)
         assert "hunter22" not in reader.text
         assert "[redacted]" in reader.jobs[job_id]["message"]
     for query in ("payload=password=hunter22", "error=hunter22"):
@@ -366,7 +368,7 @@ async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.Mon
     world = sqlite_world
     await world.change_settings(manage_rule="scope_id = @request.auth.id")
     for name, value in {"MOST_BY_RULE": 1, "MOST_OF_ONE": 2, "MOST": 6, "RESERVED": 2}.items():
-        monkeypatch.setattr(places, name, value)
+        monkeypatch.setattr(stream_limits, name, value)
     async with reading(world, "user A"), reading(world, "user B"):
         is_refused(await world.get("user A", ONCE), "too_many_streams")
         async with reading(world, "read token"), reading(world, "read token"):
@@ -376,7 +378,7 @@ async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.Mon
             async with reading(world, "superuser"), reading(world, "read-only superuser"):
                 is_refused(await world.get("superuser", ONCE), "streams_taken")
         assert (await world.get("read token", ONCE)).status_code == 200
-    assert len(world.api.places) == 0
+    assert len(world.api.stream_limits) == 0
 
 
 async def test_one_token_does_not_take_all_streams(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,13 +398,13 @@ async def test_one_token_does_not_take_all_streams(sqlite_world: World, monkeypa
         opening = asyncio.gather(*tries)
         give.set()
         opened = [reader for reader in await opening if reader.status == 200]
-        assert len(opened) == len(world.api.places) == 200
+        assert len(opened) == len(world.api.stream_limits) == 200
 
 
 async def test_a_users_job_tokens_have_the_users_places(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world = sqlite_world
     await world.change_settings(manage_rule="scope_id = @request.auth.id")
-    monkeypatch.setattr(places, "MOST_BY_RULE", 2)
+    monkeypatch.setattr(stream_limits, "MOST_BY_RULE", 2)
     job_id = await world.enqueue(A)
     made = {}
     for maker in ("user A", "read token"):
@@ -422,7 +424,7 @@ async def test_of_those_who_say_nothing_each_address_has_its_places(
     """All of a subscriber's IPv6 addresses are one."""
     world = sqlite_world
     await world.change_settings(manage_rule="true")
-    monkeypatch.setattr(places, "MOST_BY_RULE", 1)
+    monkeypatch.setattr(stream_limits, "MOST_BY_RULE", 1)
     for one, same, other in (
         ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
         ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"),
@@ -440,15 +442,15 @@ async def test_who_hangs_up_has_no_place_any_more(sqlite_world: World) -> None:
     world = sqlite_world
     await world.enqueue(A)
     async with reading(world, "read token") as reader:
-        await until_true(lambda: bool(reader.events))
+        await until(lambda: bool(reader.events))
         reader.gate.clear()
         await world.enqueue(A)
-        await until_true(lambda: reader.is_stuck)
-        assert len(world.api.places) == 1
+        await until(lambda: reader.is_stuck)
+        assert len(world.api.stream_limits) == 1
         reader.hang_up()
-        await until_true(lambda: len(world.api.places) == 0)
+        await until(lambda: len(world.api.stream_limits) == 0)
     assert (await world.call("read token", "HEAD", "/api/events")).status_code == 200
-    assert len(world.api.places) == 0
+    assert len(world.api.stream_limits) == 0
 
 
 async def test_a_connection_that_breaks_before_the_stream_begins_leaves_no_place(sqlite_world: World) -> None:
@@ -460,7 +462,7 @@ async def test_a_connection_that_breaks_before_the_stream_begins_leaves_no_place
     listed = [(name.encode(), value.encode()) for name, value in headers.items()]
     with pytest.raises(OSError, match="is gone"):
         await sqlite_world.api({**scope, "headers": listed, "client": ("127.0.0.1", 1)}, asyncio.Future, broken)
-    assert len(sqlite_world.api.places) == 0
+    assert len(sqlite_world.api.stream_limits) == 0
 
 
 async def test_a_real_client_that_vanishes_leaves_its_place(sqlite_world: World) -> None:
@@ -471,8 +473,8 @@ async def test_a_real_client_that_vanishes_leaves_its_place(sqlite_world: World)
             client.stream("GET", f"{server.url}/api/events") as answer,
         ):
             await anext(answer.aiter_lines())
-            assert len(server.app.places) == 1
-        await until_true(lambda: len(server.app.places) == 0)
+            assert len(server.app.stream_limits) == 1
+        await until(lambda: len(server.app.stream_limits) == 0)
 
 
 def test_connections_whose_client_is_silent_are_closed() -> None:
@@ -511,10 +513,10 @@ async def test_the_database_is_away_for_a_moment(world: World, monkeypatch: pyte
         return await mark(self)
 
     async with reading(world, "read token", "topic=mail&stats=false") as reader:
-        await until_true(lambda: bool(reader.events))
+        await until(lambda: bool(reader.events))
         monkeypatch.setattr(store, "mark", away)
         job_id = await world.enqueue(A)
-        await until_true(lambda: job_id in reader.jobs)
+        await until(lambda: job_id in reader.jobs)
         assert len(failures) == 3
 
 
@@ -530,10 +532,10 @@ async def test_a_mistake_of_the_reader_does_not_silence_it(world: World, monkeyp
 
     monkeypatch.setattr(live, "_IDLE", 0.1)
     async with reading(world, "read token", "topic=mail&stats=false") as reader:
-        await until_true(lambda: bool(reader.events))
+        await until(lambda: bool(reader.events))
         monkeypatch.setattr(store, "mark", broken)
         job_id = await world.enqueue(A)
-        await until_true(lambda: job_id in reader.jobs and bool(failures))
+        await until(lambda: job_id in reader.jobs and bool(failures))
 
 
 async def test_too_much_to_look_at_leaves_the_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -547,16 +549,16 @@ async def test_too_much_to_look_at_leaves_the_numbers(world: World, monkeypatch:
         for _ in range(4):
             await world.enqueue(A)
             await asyncio.sleep(0.05)
-        await until_true(lambda: any(name == "behind" for reader in (one, two, three) for name, _ in reader.events))
+        await until(lambda: any(name == "behind" for reader in (one, two, three) for name, _ in reader.events))
         readers = (one, two, three)
-        await until_true(lambda: all(reader.stats is not None and reader.stats["pending"] == 4 for reader in readers))
-        await until_true(lambda: all(len(reader.jobs) >= 3 for reader in readers))  # each has its turn
+        await until(lambda: all(reader.stats is not None and reader.stats["pending"] == 4 for reader in readers))
+        await until(lambda: all(len(reader.jobs) >= 3 for reader in readers))  # each has its turn
 
 
 async def test_who_stops_reading_costs_nothing_and_misses_nothing(world: World) -> None:
     async with reading(world, "read token", "topic=mail&limit=3&stats=false") as reader:
         first = [await world.enqueue(A) for _ in range(3)]
-        await until_true(lambda: reader.jobs.keys() == {*first})
+        await until(lambda: reader.jobs.keys() == {*first})
         reader.gate.clear()
         seen = len(reader.events)
         for n in range(30):
@@ -576,7 +578,7 @@ async def test_who_stops_reading_costs_nothing_and_misses_nothing(world: World) 
 async def test_silence_is_broken_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_QUIET", 0.05)
     async with reading(world, "read token") as reader:
-        await until_true(lambda: len(reader.comments) >= 3)
+        await until(lambda: len(reader.comments) >= 3)
 
 
 async def test_a_stream_ends_when_it_was_told_to(world: World) -> None:

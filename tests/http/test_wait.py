@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rowlock.http import ends
+from rowlock.http import wait_for_end
 from tests.http.harness import World
-from tests.runtime.waiting import until_true
+from tests.waiting import until
 
 MANY = 80
 
@@ -17,7 +17,7 @@ async def pending(world: World) -> str:
 
 
 async def waiting(world: World, count: int) -> None:
-    await until_true(lambda: len(world.api.ends) >= count)
+    await until(lambda: len(world.api.wait_for_end) >= count)
 
 
 async def test_all_who_wait_are_told_of_the_end_and_one_look_serves_them_all(
@@ -26,23 +26,23 @@ async def test_all_who_wait_are_told_of_the_end_and_one_look_serves_them_all(
     job_id = await pending(world)
     store = await world.jobs._store()
     looks: list[list[str]] = []
-    statuses = type(store).statuses
+    read = type(store).read
 
-    async def counted(self: Any, ids: list[str]) -> Any:
+    async def counted(self: Any, ids: list[str], shape: type) -> Any:
         looks.append(list(ids))
-        return await statuses(self, ids)
+        return await read(self, ids, shape)
 
     asking = [
         asyncio.create_task(world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=30")) for _ in range(MANY)
     ]
     await waiting(world, MANY)
-    monkeypatch.setattr(type(store), "statuses", counted)
-    await until_true(lambda: len(looks) >= 3)
+    monkeypatch.setattr(type(store), "read", counted)
+    await until(lambda: len(looks) >= 3)
     assert looks[:3] == [[job_id]] * 3  # not eighty
     await world.jobs.cancel(job_id)
     answers = await asyncio.gather(*asking)
     assert {answer.json()["status"] for answer in answers} == {"cancelled"}
-    assert len(world.api.ends) == 0
+    assert len(world.api.wait_for_end) == 0
 
 
 async def test_when_the_time_is_over_it_tells_how_the_job_stands(world: World) -> None:
@@ -55,7 +55,7 @@ async def test_a_server_that_stops_tells_everyone_at_once(world: World) -> None:
     job_id = await pending(world)
     asking = asyncio.create_task(world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60"))
     await waiting(world, 1)
-    world.api.ends.stop()
+    world.api.wait_for_end.stop()
     assert (await asking).json()["status"] == "pending"
     late = await world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60")
     assert late.json()["status"] == "pending"
@@ -67,15 +67,15 @@ async def test_who_hangs_up_is_forgotten(world: World) -> None:
     await waiting(world, 1)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    await until_true(lambda: not len(world.api.ends))
+    await until(lambda: not len(world.api.wait_for_end))
 
 
 async def test_not_everyone_may_wait_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "MOST", 1)
+    monkeypatch.setattr(wait_for_end, "MOST", 1)
     job_id = await pending(world)
     asking = asyncio.create_task(world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60"))
     await waiting(world, 1)
     refused = await world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
-    world.api.ends.stop()
+    world.api.wait_for_end.stop()
     await asking

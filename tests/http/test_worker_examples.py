@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN
-from rowlock.http import desk
+from rowlock.http import upkeep
 from rowlock.runtime.settings import WorkerSettings
 from tests.http.conftest import world_of
 from tests.http.harness import Server, World
-from tests.runtime.waiting import status_of, until
+from tests.waiting import status_of, until
 
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "worker"
 
@@ -88,7 +88,7 @@ async def stage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Stage]:
     example, kind = request.param
-    monkeypatch.setattr(desk, "UPKEEP", WorkerSettings(maintenance=0.1, lease=1.0))
+    monkeypatch.setattr(upkeep, "SETTINGS", WorkerSettings(maintenance=0.1, lease=1.0))
     async with world_of(kind, request, tmp_path) as world:
         with Server.running(world.place.url) as server:
             yield Stage(example, world, server)
@@ -123,14 +123,14 @@ async def test_it_does_all_that_a_worker_does(stage: Stage) -> None:
         await stage.running(endless)
         await jobs.cancel(endless)
         assert (await stage.ended(endless)).status == "cancelled"
-        [told] = await jobs.workers()
+        [told] = await jobs.workers.list()
         assert (told.topics, told.name.partition("-")[0]) == (("greet",), stage.example.name)
 
         process.send_signal(signal.SIGTERM)
         await stage.enqueue(name="ada")  # it may wait for one more
 
         async def left() -> bool:
-            return not await jobs.workers()
+            return not await jobs.workers.list()
 
         await until(left)
         assert await asyncio.to_thread(process.wait, 60) == 0

@@ -14,13 +14,13 @@ from rowlock import Jobs
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN
 from rowlock.core.retry import FINAL
-from rowlock.http import desk, workers
+from rowlock.http import remote_workers, upkeep, workers
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Store
-from rowlock.stores.reading import State
+from rowlock.stores.queries import State
 from tests.http.harness import JSON, Place, Server, Who, World, is_problem, world_at
 from tests.http.oracle import NOWHERE
-from tests.runtime.waiting import until, until_true
+from tests.waiting import until
 
 SETTLE = ("complete", "fail", "snooze", "release", "give-up")
 SAID: dict[str, JSON] = {"fail": {"error": "no"}, "snooze": {"seconds": 9}, "log": {"lines": [{"text": "so far"}]}}
@@ -76,7 +76,7 @@ class Remote:
 
 @pytest.fixture(autouse=True)
 def quick_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "UPKEEP", WorkerSettings(maintenance=0.05, lease=1.0))
+    monkeypatch.setattr(upkeep, "SETTINGS", WorkerSettings(maintenance=0.05, lease=1.0))
 
 
 @pytest.fixture
@@ -148,15 +148,15 @@ async def test_a_batch_in_order_and_no_more_than_wanted(world: World, remote: Re
 
 async def test_a_paused_topic_is_not_claimed(world: World, remote: Remote) -> None:
     await world.enqueue(None)
-    await world.jobs.pause("mail")
+    await world.jobs.topics.pause("mail")
     assert await remote.claim() == []
-    await world.jobs.resume("mail")
+    await world.jobs.topics.resume("mail")
     assert len(await remote.claim()) == 1
 
 
 async def test_who_waits_is_given_the_job_that_comes(world: World, remote: Remote) -> None:
     asking = asyncio.create_task(remote.claim(wait=30))
-    await until_true(lambda: world.api.desk.waiting == 1)
+    await until(lambda: world.api.remote_workers.waiting == 1)
     job_id = await world.enqueue(None)
     assert [run["id"] for run in await asking] == [job_id]
 
@@ -166,7 +166,7 @@ async def test_a_job_of_another_process_wakes_them_too(place: Place) -> None:
     async with world_at(place) as world, Jobs(place.url) as elsewhere:
         remote = Remote(world)
         asking = asyncio.create_task(remote.claim(wait=30))
-        await until_true(lambda: world.api.desk.waiting == 1)
+        await until(lambda: world.api.remote_workers.waiting == 1)
         made = await elsewhere.enqueue("mail")
         assert [run["id"] for run in await asking] == [made.id]
         world.api.stop()
@@ -188,23 +188,23 @@ async def test_one_job_wakes_one_of_many_and_many_wake_all(world: World, monkeyp
 
     crowd = [Remote(world, f"w{n}") for n in range(40)]
     asking = [asyncio.create_task(one.claim(wait=30)) for one in crowd]
-    await until_true(lambda: world.api.desk.waiting == 40)
+    await until(lambda: world.api.remote_workers.waiting == 40)
     monkeypatch.setattr(type(store), "claim", counted)
     await world.enqueue(None)
-    await until_true(lambda: sum(task.done() for task in asking) == 1)
+    await until(lambda: sum(task.done() for task in asking) == 1)
     assert claims < 30  # now and then the clock sends one to look
     await world.jobs.enqueue_many([{"topic": "mail", "payload": {}}] * 39)
     found = [run["id"] for runs in await asyncio.gather(*asking) for run in runs]
     assert len(set(found)) == 40
-    assert world.api.desk.waiting == 0
+    assert world.api.remote_workers.waiting == 0
 
 
 async def test_a_worker_that_has_hung_up_is_given_nothing(world: World, remote: Remote) -> None:
     asking = asyncio.create_task(remote.claim(wait=30))
-    await until_true(lambda: world.api.desk.waiting == 1)
+    await until(lambda: world.api.remote_workers.waiting == 1)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    await until_true(lambda: world.api.desk.waiting == 0)
+    await until(lambda: world.api.remote_workers.waiting == 0)
     await world.enqueue(None)
     assert (await Remote(world, "w2").one())["version"] == 1
 
@@ -252,7 +252,7 @@ async def test_what_was_claimed_for_someone_who_hung_up_meanwhile_is_given_back(
 
 async def test_a_server_that_stops_lets_everyone_go(world: World, remote: Remote) -> None:
     asking = asyncio.create_task(remote.claim(wait=30))
-    await until_true(lambda: world.api.desk.waiting == 1)
+    await until(lambda: world.api.remote_workers.waiting == 1)
     world.api.stop()
     assert await asking == []
     await world.enqueue(None)
@@ -263,7 +263,7 @@ async def test_a_token_that_is_revoked_gets_nothing_more_though_it_waits(world: 
     who = await world.token("short-lived", ["worker"])
     remote = Remote(world, who=who)
     asking = asyncio.create_task(remote.say("claim", topics=["mail"], wait=30))
-    await until_true(lambda: world.api.desk.waiting == 1)
+    await until(lambda: world.api.remote_workers.waiting == 1)
     assert (await world.call("admin token", "DELETE", f"/api/tokens/{who.id}")).status_code == 204
     await world.enqueue(None)
     assert (await asking).status_code == 401
@@ -272,7 +272,7 @@ async def test_a_token_that_is_revoked_gets_nothing_more_though_it_waits(world: 
 
 async def test_switched_off_it_gives_nothing_to_those_who_wait(world: World, remote: Remote) -> None:
     asking = asyncio.create_task(remote.say("claim", topics=["mail"], wait=30))
-    await until_true(lambda: world.api.desk.waiting == 1)
+    await until(lambda: world.api.remote_workers.waiting == 1)
     await world.change_settings(http_enabled=False)
     await world.enqueue(None)
     assert is_problem(await asking, 404, "http_disabled")
@@ -281,9 +281,9 @@ async def test_switched_off_it_gives_nothing_to_those_who_wait(world: World, rem
 
 
 async def test_not_everyone_may_wait_at_once(world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "MOST_WAITING", 1)
+    monkeypatch.setattr(remote_workers, "MOST_WAITING", 1)
     asking = asyncio.create_task(remote.claim(wait=30))
-    await until_true(lambda: world.api.desk.waiting == 1)
+    await until(lambda: world.api.remote_workers.waiting == 1)
     refused = await Remote(world, "w2").say("claim", topics=["mail"], wait=30)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
     world.api.stop()
@@ -388,17 +388,14 @@ async def test_a_heartbeat_looks_at_no_job_that_is_not_its_workers_and_at_none_a
     [theirs] = await Remote(world, "other").claim("other")
     api, store = world.another_api(), await world.store()
     looked: list[list[str]] = []
-    states = store.states
+    read = store.read
 
-    async def seen(ids: Sequence[str]) -> dict[str, State]:
+    async def seen(ids: Sequence[str], shape: type[State]) -> dict[str, State]:
+        assert shape is State  # never whole jobs
         looked.append(list(ids))
-        return await states(ids)
+        return await read(ids, shape)
 
-    async def never(ids: Sequence[str]) -> dict[str, Job]:
-        raise AssertionError(ids)
-
-    monkeypatch.setattr(store, "states", seen)
-    monkeypatch.setattr(store, "get", never)
+    monkeypatch.setattr(store, "read", seen)
     named = [{"id": run["id"], "version": run["version"]} for run in (mine, theirs)]
     named += [{"id": mine["id"], "version": 7}, {"id": NOWHERE, "version": 1}]
     asked = {"worker": "w1", "runs": named}
@@ -723,7 +720,7 @@ async def listed(world: World) -> dict[str, JSON]:
 async def test_remote_workers_are_on_the_register_until_they_say_goodbye(
     world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "_REPORT", 0.0)
+    monkeypatch.setattr(remote_workers, "_REPORT", 0.0)
     await world.enqueue(None)
     run = await remote.one(limit=3)
     await remote.hold(run)
@@ -738,10 +735,10 @@ async def test_remote_workers_are_on_the_register_until_they_say_goodbye(
 
 async def test_who_waits_for_longer_than_its_lease_is_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it is never its turn to look for work."""
-    monkeypatch.setattr(desk, "_POLL", 60.0)
+    monkeypatch.setattr(remote_workers, "_POLL", 60.0)
     crowd = [Remote(world, f"w{n}") for n in range(4)]
     asking = [asyncio.create_task(one.claim(wait=30, lease=1)) for one in crowd]
-    await until_true(lambda: world.api.desk.waiting == 4)
+    await until(lambda: world.api.remote_workers.waiting == 4)
     first = {name: told["seen"] for name, told in (await listed(world)).items()}
     assert first.keys() == {one.id for one in crowd}
 
@@ -788,10 +785,11 @@ async def test_it_does_so_though_nobody_comes_any_more_and_then_rests(world: Wor
         return (await now(world, run)).status == "pending"
 
     await until(rescued)
-    kept = world.api.desk
+    kept = world.api.remote_workers
     assert kept._until > time.monotonic() + 30  # for longer than any lease that it has heard of
+    assert kept.are_there()
     kept._until = 0.0
-    await until_true(lambda: kept._keeper is None)
+    assert not kept.are_there()
 
 
 async def test_a_live_worker_is_not_robbed(world: World, remote: Remote) -> None:
@@ -818,7 +816,7 @@ async def test_a_real_server_that_stops_answers_who_waits(world: World) -> None:
         async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60, trust_env=False) as client:
             body = {"worker": "w1", "topics": ["mail"], "wait": 30}
             asking = asyncio.create_task(client.post("/api/worker/claim", json=body))
-            await until_true(lambda: server.app.desk.waiting == 1)
+            await until(lambda: server.app.remote_workers.waiting == 1)
             assert server.app._loop is not None
             server.app._loop.call_soon_threadsafe(server.app.stop)
             assert (await asking).json() == {"items": []}
@@ -830,10 +828,10 @@ async def test_over_a_real_connection_that_breaks_nothing_is_lost(world: World) 
     with Server.running(world.place.url) as server:
         async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60, trust_env=False) as client:
             asking = asyncio.create_task(client.post("/api/worker/claim", json=body))
-            await until_true(lambda: server.app.desk.waiting == 1)
+            await until(lambda: server.app.remote_workers.waiting == 1)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-            await until_true(lambda: server.app.desk.waiting == 0)
+            await until(lambda: server.app.remote_workers.waiting == 0)
             job_id = await world.enqueue(None)
             [run] = (await client.post("/api/worker/claim", json=body)).json()["items"]
             assert (run["id"], run["version"]) == (job_id, 1)

@@ -14,11 +14,11 @@ from typing import Any, cast
 import asyncpg
 
 from rowlock.client.enqueue import safe_insert
-from rowlock.core.job import new_job
+from rowlock.core.job import Job, new_job
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Snoozed
 from rowlock.errors import StoreError
 from rowlock.jobs import Jobs
-from rowlock.runtime.rounds import Rounds
+from rowlock.runtime.claim_settle import ClaimSettle
 from rowlock.stores.base import Beat, Guard, NewLine, Progress
 from tests.proof import crash_points_bulk, crash_points_upkeep
 from tests.proof.crash_case import CASES, Act, Actor, cancelled_run, case, due, failing_run, steps
@@ -102,8 +102,8 @@ case(
 async def _find_lost_claims(actor: Actor, act: Act | None = None) -> None:
     """As a worker does it. The run in the facts, if there is one, is known to it."""
     known = {(actor.facts["id"], actor.facts.get("version")): SimpleNamespace(interruption=None)}
-    worker = SimpleNamespace(name=ACTOR, runs=known)
-    await Rounds._find_lost_claims(cast(Rounds, SimpleNamespace(_store=actor.store, _worker=worker)))
+    slots = SimpleNamespace(name=ACTOR, runs=known)
+    await ClaimSettle._find_lost_claims(cast(ClaimSettle, SimpleNamespace(_store=actor.store, _slots=slots)))
 
 
 async def _claiming(actor: Actor) -> Act:
@@ -119,7 +119,7 @@ async def _run(stage: Stage) -> Facts:
 
 
 async def _settlement(actor: Actor, outcome: Outcome | None = None) -> Any:
-    job = (await actor.store.get([actor.facts["id"]]))[actor.facts["id"]]
+    job = (await actor.store.read([actor.facts["id"]], Job))[actor.facts["id"]]
     return settlement(job, outcome or Completed(output(job)))
 
 

@@ -7,7 +7,7 @@ from msgspec import UNSET
 from rowlock.client.bulk import new_bulk, run_all
 from rowlock.core.lifecycle import Failed
 from rowlock.stores.bulk import NewBulk
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from tests.proof.crash_case import Act, Actor, case, changes, simply, steps
 from tests.proof.crash_stage import ACTOR, TOPIC, Facts, Stage, new_ids
 from tests.proof.history import History
@@ -75,4 +75,4 @@ case("create_bulk", _dead_letter, _creating, changes(BULK, "insert"))
 case("start_bulk", _preview, _starting, _entries("bulk_start"))
 case("run_bulk", _started, simply(lambda store, _: store.run_bulk()), steps("requeue"), recover=_look_again)
 case("stop_bulk", _started, _stopping, _entries("bulk_stop"))
-case("prune_bulks", _old, simply(lambda store, _: store.prune_bulks()), changes(BULK, "delete"))
+case("prune_bulks", _old, simply(lambda store, _: store.tidy("prune_bulks", 10_000)), changes(BULK, "delete"))

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.stores.base import Edit, Retention, WorkerInfo
 from rowlock.stores.records import Entry, Write
@@ -43,7 +44,7 @@ case(
 
 async def _future(stage: Stage) -> Facts:
     job_id = await stage.add(delay=0.005)
-    await stage.until((await stage.store.get([job_id]))[job_id].run_at)
+    await stage.until((await stage.store.read([job_id], Job))[job_id].run_at)
     return {"id": job_id}
 
 
@@ -60,7 +61,7 @@ async def _worker_dead(stage: Stage) -> Facts:
 
 async def _too_late(stage: Stage) -> Facts:
     job_id = await stage.add(expires_at=datetime.now(UTC) + timedelta(milliseconds=2))
-    await stage.until((await stage.store.get([job_id]))[job_id].expires_at)
+    await stage.until((await stage.store.read([job_id], Job))[job_id].expires_at)
     return {"id": job_id}
 
 
@@ -105,8 +106,8 @@ case(
     steps("cancel_timeout"),
 )  # fmt: skip
 case("prune", _dead_letter, simply(lambda store, _: store.prune(Retention(failed=0.0))), steps("prune"))
-case("group failures", _ungrouped, simply(lambda store, _: store.group_failures()), _groupings)
-case("fold counts", _counted, simply(lambda store, _: store.fold_counts()), steps("complete"))
+case("group failures", _ungrouped, simply(lambda store, _: store.tidy("group_failures", 200)), _groupings)
+case("fold counts", _counted, simply(lambda store, _: store.tidy("fold_counts", 10_000)), steps("complete"))
 
 
 # ── Operators ──
@@ -165,4 +166,4 @@ async def _expired(stage: Stage) -> Facts:
 
 
 case("write_records", _nothing, simply(lambda store, _: store.write_records(_WRITES, Entry(ACTOR, "try"))), _written)
-case("sweep_records", _expired, simply(lambda store, _: store.sweep_records(10)), changes(RECORDS, "delete"))
+case("sweep_records", _expired, simply(lambda store, _: store.tidy("sweep_records", 10)), changes(RECORDS, "delete"))

@@ -139,7 +139,7 @@ class Stage:
                 await store.cancel_timeout(by=SURVIVOR, grace=0.0)
                 await store.expire(by=SURVIVOR)
                 await store.promote()
-                await store.fold_counts()
+                await store.tidy("fold_counts", 10_000)
                 jobs = (await store.claim(claim_by(SURVIVOR, lease=30.0))).jobs
                 for job in jobs:
                     self.ran(job)

@@ -15,9 +15,9 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, Outcome, Released
 from rowlock.errors import StoreError
 from rowlock.jobs import Jobs
-from rowlock.runtime.keeper import Keeper
+from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.stores.base import Hold, Progress, Store
-from rowlock.stores.sqlite.database import Database
+from rowlock.stores.sqlite.connection import SqliteConnection, rollback
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.proof import test_simulation
 from tests.proof.crash_points import CASES
@@ -45,6 +45,7 @@ from tests.stores import (
     test_transactions_sqlite,
 )
 from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, settlement
+from tests.stores.paired import paired
 from tests.stores.processes import real_job
 
 ORDERS = "CREATE TABLE orders (n integer PRIMARY KEY)"  # the application's own
@@ -66,7 +67,7 @@ heartbeat = settle
 
 
 async def status(store: Harness) -> None:
-    await test_settle.test_outcomes_decided_before_the_cancel_request(store, "retried")
+    await test_settle.test_an_outcome_after_a_cancel_request(store, "retried", False)
 
 
 async def complete(store: Harness) -> None:
@@ -160,7 +161,7 @@ async def own_claim_beside_the_settle(store: Harness) -> None:
 
 async def older_run(store: Harness) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Keeper, "_renew_all", test_claimed_again.nothing)
+        patch.setattr(HeartbeatThread, "_renew_all", test_claimed_again.nothing)
         async with Jobs(_url(store)) as jobs:
             try:
                 await test_claimed_again.test_one_that_has_not_started_makes_room(jobs)
@@ -172,7 +173,8 @@ async def older_run(store: Harness) -> None:
 
 
 async def claim(store: Harness) -> None:
-    await test_claim.test_what_a_claim_does_to_the_row(store)
+    async with paired(store):
+        await test_claim.test_what_a_claim_does_to_the_row(store)
 
 
 async def pause(store: Harness) -> None:
@@ -207,11 +209,13 @@ async def shrink(store: Harness) -> None:
 
 
 async def charge(store: Harness) -> None:
-    await test_maintenance.test_the_first_crash(store, "started")
+    async with paired(store):
+        await test_maintenance.test_crashes_from_the_second_on_wait(store)
 
 
 async def race_of_rescues(store: Harness) -> None:
-    await test_races.test_a_run_ends_once(store)
+    with pytest.MonkeyPatch.context() as patch:
+        await test_races.test_a_run_does_not_end_while_a_rescue_decides(store, patch)
 
 
 async def promote(store: Harness) -> None:
@@ -222,7 +226,7 @@ async def promote(store: Harness) -> None:
 
 
 async def archive(store: Harness) -> None:
-    await test_replay.test_insert_when_the_job_was_finished_meanwhile(store)
+    await test_replay.test_insert(store)
 
 
 def without_the_index(patch: pytest.MonkeyPatch) -> None:
@@ -329,17 +333,17 @@ async def watchdog(store: Harness) -> None:
 
 def clock_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def transaction(self: Database) -> Iterator[int]:
+    def transaction(self: SqliteConnection) -> Iterator[int]:
         now = self._clock()
         self.begin()
         try:
             yield now
             self.conn.execute("COMMIT")
         except BaseException:
-            self._rollback()
+            rollback(self.conn)
             raise
 
-    patch.setattr(Database, "transaction", transaction)
+    patch.setattr(SqliteConnection, "transaction", transaction)
 
 
 async def clock(store: Harness) -> None:

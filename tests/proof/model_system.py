@@ -2,7 +2,7 @@
 
 A step is one thing that happens at one place: a request is sent, is carried out, its reply arrives; a handler begins or
 ends; a lease runs out; a worker dies. Every order of steps is a course of the world, so nothing here has a duration: a
-worker that stalls is one whose next step comes late. Workers do what runtime/rounds.py, worker.py and keeper.py do.
+worker that stalls is one whose next step comes late. Workers do what claim_settle.py, worker.py and heartbeat.py do.
 """
 
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ class System:
         self.doing = (text, about)
         return self.doing
 
-    # ── Handlers, and the keeper ──
+    # ── Handlers, and the heartbeat thread ──
 
     def _handler(self, state: State, name: int, worker: Worker, run: Run) -> Iterator[Step]:
         who = ("worker {}: run {} of job {} {}", name, run.version, run.job)

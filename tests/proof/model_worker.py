@@ -1,5 +1,5 @@
-"""The protocol in small: what a worker does with what it has in its hands, as rounds.py, worker.py and keeper.py of the
-runtime do it. Pure functions of the worker alone, so each is worked out once."""
+"""The protocol in small: what a worker does with the jobs it holds, as claim_settle.py, worker.py and heartbeat.py do
+it. Pure functions of the worker alone, so each is worked out once."""
 
 from functools import cache
 

@@ -129,7 +129,7 @@ class RandomLives:
         if lost:
             one = self.random.choice(lost)
             detail = one.detail or {}
-            if len(await self.harness.store.get([one.ids[0]])) == 1:
+            if len(await self.harness.store.read([one.ids[0]], Job)) == 1:
                 again = new_job(one.ids[0], detail["topic"], {}, key=detail["key"], scope_id=detail["scope_id"])
                 [answer] = await self.harness.store.insert([again], repeat=True)
                 said = {"id": answer.id, "existing": answer.existing}
@@ -139,7 +139,7 @@ class RandomLives:
         """An id that was deleted, or pruned, is enqueued again: another job."""
         await self.harness.advance(0.1)  # or nothing would tell which of the two was running
         ids = sorted({one.ids[0] for one in self.history.operations if one.verb == "enqueue"})
-        there = (await self.harness.store.get(ids)).keys() | {job.id for job, _ in self.running}
+        there = (await self.harness.store.read(ids, Job)).keys() | {job.id for job, _ in self.running}
         gone = [one for one in ids if one not in there]
         if gone:
             new = new_job(self.random.choice(gone), self.random.choice(TOPICS), {"again": True})
@@ -164,7 +164,7 @@ class RandomLives:
         store = self.harness.store
         for job, worker in self.random.sample(self.running, min(len(self.running), 3)):
             outcome = self._outcome(job)
-            current = (await store.get([job.id])).get(job.id)
+            current = (await store.read([job.id], Job)).get(job.id)
             seen = current if current and current.version == job.version else job
             ran = 0.0 if job.started_at or not isinstance(outcome, Released) else None
             to = decide(seen, outcome, self.harness.now, retry=Delays((0.0, 9.0)), ran=ran)

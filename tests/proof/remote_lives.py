@@ -63,8 +63,8 @@ class RemoteLives(RandomLives):
         self._owner = f"token:{made.id}"
         self._api = Api(cast(Jobs, Application(self.harness)))
         await self._send("/healthz", None)  # it settles in
-        vars(self._api.desk)["_keep"] = lambda _: None  # the random lives have a maintenance of their own
-        await self._api.upkeep.stop()  # it would group dead letters between two looks at the database
+        # The random lives have a maintenance of their own. The server's would change jobs between two looks.
+        await self._api.upkeep.stop()
         await super().play_on(witness, steps)
 
     # ── The network ──
@@ -114,7 +114,7 @@ class RemoteLives(RandomLives):
             await self._again_as_before(self.random.choice(self.said))
 
     async def _row(self, job_id: object) -> Job | None:
-        return None if job_id is None else (await self.harness.store.get([str(job_id)])).get(str(job_id))
+        return None if job_id is None else (await self.harness.store.read([str(job_id)], Job)).get(str(job_id))
 
     # ── Workers ──
 
@@ -141,7 +141,7 @@ class RemoteLives(RandomLives):
         self.said.append(Said("claim", body, answer.status_code, {}))
         if self.random.random() < 0.1:
             return  # it never heard of them
-        found = await self.harness.store.get([item["id"] for item in items])
+        found = await self.harness.store.read([item["id"] for item in items], Job)
         self.running += [(found[item["id"]], self._full_name(n)) for item in items]
 
     async def _settle(self) -> None:

@@ -17,21 +17,21 @@ from msgspec.structs import replace
 import rowlock.client.enqueue
 import rowlock.stores.postgres.fence
 import rowlock.stores.postgres.store
-import rowlock.stores.sqlite.database
-from rowlock.core import lifecycle
-from rowlock.core.job import HELD, Status
-from rowlock.runtime.ahead import Ahead
-from rowlock.runtime.keeper import Keeper
-from rowlock.runtime.rounds import Rounds
+import rowlock.stores.sqlite.connection
+from rowlock.core import lifecycle, moves
+from rowlock.core.job import HELD
+from rowlock.runtime.claim_settle import ClaimSettle
+from rowlock.runtime.claimed_ahead import ClaimedAhead
+from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.runtime.run import Run
 from rowlock.runtime.worker import Worker
-from rowlock.stores.base import Rescued
 from rowlock.stores.postgres import statements
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.store import PostgresStore
-from rowlock.stores.sqlite import claim, settle, upkeep
-from rowlock.stores.sqlite.database import Database
+from rowlock.stores.sqlite import claim, maintenance, settle
+from rowlock.stores.sqlite import moves as sqlite_moves
+from rowlock.stores.sqlite.connection import SqliteConnection
 from rowlock.stores.sqlite.fenced import FencedConnection
 from rowlock.stores.sqlite.files import Files
 from tests.proof import detectors as red
@@ -45,8 +45,7 @@ Detector = Callable[[Harness], Awaitable[None]]
 
 class Defence(Struct, frozen=True):
     """`off` switches it off; `detector` is green with it and red without it. `virtual`: the clock is the test's.
-    `waits`: it is there to keep somebody from waiting, so red is not to be done soon. `quick`: runs with the usual
-    tests, too."""
+    `waits`: it is there to keep somebody from waiting, so red is not to be done soon."""
 
     name: str
     store: str
@@ -54,7 +53,6 @@ class Defence(Struct, frozen=True):
     detector: Detector
     virtual: bool = True
     waits: bool = False
-    quick: bool = True
 
     def __str__(self) -> str:
         return f"{self.name}, {self.store}"
@@ -103,6 +101,14 @@ def wrapped(owner: Any, name: str, around: Callable[[Any], Any]) -> Switch:
     return lambda patch: patch.setattr(owner, name, around(getattr(owner, name)))
 
 
+def both(one: Switch, other: Switch) -> Switch:
+    def switch_off(patch: pytest.MonkeyPatch) -> None:
+        one(patch)
+        other(patch)
+
+    return switch_off
+
+
 # ── What stands in for what was there ──
 
 
@@ -122,22 +128,11 @@ def _any_status(row: Any, settlement: Any) -> bool:
     return bool(row.version == settlement.version)
 
 
-async def _rescue_in_two_steps(self: PostgresStore, *, by: str, limit: int = 500, **rest: Any) -> list[Rescued]:
-    found = await self._fetch(
-        "SELECT id, topic, version FROM _jobs WHERE locked_until < clock_timestamp() LIMIT $1", limit
-    )
-    await self._fetch(
-        "UPDATE _jobs SET status = 'pending', ready = true, retries = retries + 1, crashes = crashes + 1, "
-        "locked_by = NULL, locked_until = NULL WHERE id = ANY ($1::uuid[])",
-        [row[0] for row in found],
-    )
-    return [Rescued(str(job_id), topic, version, Status.PENDING, True) for job_id, topic, version in found]
-
-
-def _uncharged(rescue: Any) -> Any:
+def _uncharged(patch: Any) -> Any:
     def sabotaged(*arguments: Any) -> Any:
-        change, delay = rescue(*arguments)
-        return change | {"charged": False}, delay
+        decided = patch(*arguments)
+        columns = {name: value for name, value in decided.columns.items() if name != "retries"}
+        return replace(decided, columns=columns)
 
     return sabotaged
 
@@ -201,8 +196,8 @@ _WORKER = "AND (:worker IS NULL OR locked_by = :worker)"
 _OURS = "AND (worker IS NULL OR worker = locked_by)"
 _RUNNING = "AND (status = 'processing' OR status = 'cancel_requested')"
 _HELD = "AND status IN ('processing', 'cancel_requested')"
-_EXPIRED = "least(clock_timestamp(), coalesce($6::timestamptz, 'infinity'))"
-_NO_BEFORE = "coalesce(nullif($6::timestamptz, $6::timestamptz), clock_timestamp())"
+_EXPIRED = "least(clock_timestamp(), coalesce($2::timestamptz, 'infinity'))"
+_NO_BEFORE = "coalesce(nullif($2::timestamptz, $2::timestamptz), clock_timestamp())"
 _PAUSED = "paused_at IS NOT NULL AND"
 
 DEFENCES: tuple[Defence, ...] = (
@@ -228,7 +223,11 @@ DEFENCES: tuple[Defence, ...] = (
     Defence("version in progress", "postgres", postgres("progress", "version = run AND", ""), red.progress),
     Defence("status in heartbeat", "postgres", postgres("heartbeat", _HELD, ""), red.heartbeat_after_the_end),
     Defence(
-        "fence", "sqlite", replaced(rowlock.stores.sqlite.database, "fence", lambda *_: None), red.fence, virtual=False
+        "fence",
+        "sqlite",
+        replaced(rowlock.stores.sqlite.connection, "fence", lambda *_: None),
+        red.fence,
+        virtual=False,
     ),
     Defence(
         "version in fence",
@@ -318,47 +317,44 @@ DEFENCES: tuple[Defence, ...] = (
         waits=True,
     ),
     # ── Leases ──
-    Defence("lease", "sqlite", sqlite(upkeep, "rescue_expired", "locked_until < :now", ":now > 0"), red.lease),
+    Defence("lease", "sqlite", sqlite(sqlite_moves, "rescue_expired", "locked_until < :now", ":now > 0"), red.lease),
     Defence(
         "lease",
         "postgres",
         postgres(
-            "rescue",
+            "rescue_expired",
             "j.locked_until < (",
-            "($6::timestamptz IS NULL OR true) AND j.locked_until > '-infinity' OR j.locked_until < (",
+            "($2::timestamptz IS NULL OR true) AND j.locked_until > '-infinity' OR j.locked_until < (",
         ),
         red.lease,
     ),
-    Defence("before", "sqlite", wrapped(upkeep, "rescue", _before_forgotten), red.before),
-    Defence("before", "postgres", postgres("rescue", _EXPIRED, _NO_BEFORE), red.before),
+    Defence("before", "sqlite", wrapped(maintenance, "rescue", _before_forgotten), red.before),
+    Defence("before", "postgres", postgres("rescue_expired", _EXPIRED, _NO_BEFORE), red.before),
     Defence(
         "lease never shrinks", "sqlite", sqlite(settle, "heartbeat", "max(locked_until, :until)", ":until"), red.shrink
     ),
     Defence(
         "lease never shrinks", "postgres", postgres("heartbeat", "greatest(j.locked_until, ", "greatest("), red.shrink
     ),
-    Defence("crashes charged", "sqlite", wrapped(upkeep, "_rescue", _uncharged), red.charge),
+    Defence("crashes charged", "sqlite", wrapped(moves.Rescue, "patch", _uncharged), red.charge),
+    Defence("crashes charged", "postgres", wrapped(moves.Rescue, "patch", _uncharged), red.charge),
     Defence(
-        "crashes charged",
+        "rescue holds its locks until it has written",
         "postgres",
-        postgres("rescue", "was = 'processing' AND started AND may_retry AS", "false AS"),
-        red.charge,
-    ),
-    Defence(
-        "rescue in one statement",
-        "postgres",
-        replaced(PostgresStore, "rescue", _rescue_in_two_steps),
+        both(  # a row that has changed since is somewhere else, so both must go
+            postgres("rescue_expired", "FOR NO KEY UPDATE SKIP LOCKED", ""),
+            postgres("write_moves", "j.ctid = p.tid", "j.id = p.id"),
+        ),
         red.race_of_rescues,
         virtual=False,
-        quick=False,
     ),
-    Defence("promote", "sqlite", sqlite(upkeep, "promote", "run_at <= ?", "run_at <= ? AND 0"), red.promote),
+    Defence("promote", "sqlite", sqlite(maintenance, "promote", "run_at <= ?", "run_at <= ? AND 0"), red.promote),
     Defence("promote", "postgres", postgres("promote", "NOT ready AND", "false AND"), red.promote),
     # ── Enqueue ──
     Defence(
         "archive looked at",
         "sqlite",
-        wrapped(rowlock.stores.sqlite.insert, "_insert_call", _never_a_repeat),
+        wrapped(rowlock.stores.sqlite.insert, "_insert_jobs", _never_a_repeat),
         red.archive,
     ),
     Defence(
@@ -431,7 +427,7 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "file looked at after the commit",
         "sqlite",
-        replaced(Database, "_acknowledge", lambda _: None),
+        replaced(SqliteConnection, "_acknowledge", lambda _: None),
         red.file_lost_in_a_commit,
         virtual=False,
     ),
@@ -446,7 +442,7 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "identity of a copy",
         "sqlite",
-        replaced(rowlock.stores.sqlite.database, "mark", lambda *_: None),
+        replaced(rowlock.stores.sqlite.connection, "mark", lambda *_: None),
         red.connection_to_a_deleted_original,
         virtual=False,
     ),
@@ -461,28 +457,28 @@ def no_start_mark(patch: pytest.MonkeyPatch) -> None:
 
 
 def marks_for_all_that_is_claimed_ahead(patch: pytest.MonkeyPatch) -> None:
-    to_mark = Ahead.to_mark
-    patch.setattr(Ahead, "to_mark", lambda self, _: to_mark(self, 1_000_000))
+    to_mark = ClaimedAhead.to_mark
+    patch.setattr(ClaimedAhead, "to_mark", lambda self, _: to_mark(self, 1_000_000))
 
 
 def off_the_board_when_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
     done = Worker._done
 
     def sabotaged(self: Worker, run: Run, outcome: Any) -> None:
-        self.clear(run)
+        self.slots.clear(run)
         done(self, run, outcome)
 
     patch.setattr(Worker, "_done", sabotaged)
 
 
 def renew_only_what_the_loop_knows(patch: pytest.MonkeyPatch) -> None:
-    async def sabotaged(self: Keeper) -> None: ...
+    async def sabotaged(self: HeartbeatThread) -> None: ...
 
-    patch.setattr(Keeper, "_renew_unheard", sabotaged)
+    patch.setattr(HeartbeatThread, "_renew_unheard", sabotaged)
 
 
 def never_look_for_claims_that_came_late(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Rounds, "look_for_lost_claims", lambda self: None)
+    patch.setattr(ClaimSettle, "look_for_lost_claims", lambda self: None)
 
 
 def heartbeats_on_the_event_loop(patch: pytest.MonkeyPatch) -> None:
@@ -490,7 +486,7 @@ def heartbeats_on_the_event_loop(patch: pytest.MonkeyPatch) -> None:
 
     def sabotaged(self: Machine, *arguments: Any) -> None:
         init(self, *arguments)
-        self.keeper = self.main
+        self.heartbeat_thread = self.main
 
     patch.setattr(Machine, "__init__", sabotaged)
 

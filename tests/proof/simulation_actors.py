@@ -13,11 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rowlock.client.enqueue import safe_insert
-from rowlock.client.group import Group
 from rowlock.core.job import new_job
 from rowlock.errors import StoreError
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Changed, Edit, Store
+from rowlock.stores.group import Group
 from tests.proof.simulation_handlers import TOPICS, steps
 from tests.proof.simulation_store import Line, Weather
 from tests.proof.simulation_world import World

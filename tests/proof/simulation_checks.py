@@ -102,7 +102,7 @@ def _robbed(world: World, machine: Machine, taking: Taking, run: Execution | Non
     if len(outages) > 1 or any(end - start < 2 * world.settings.beat for start, end in outages):
         return None
     rescuer = world.machines[taking.by]
-    troubles = excuses(machine, machine.keeper) + (rescuer.keeper.holds if outages else [])
+    troubles = excuses(machine, machine.heartbeat_thread) + (rescuer.heartbeat_thread.holds if outages else [])
     return None if overlaps(troubles, since, until) else "ROBBED"
 
 
@@ -120,7 +120,7 @@ def _was_not_told(world: World, machine: Machine, taking: Taking, run: Execution
     """It went on although it was over, its worker could know, and it never heard of it."""
     if run.ended is None or run.told is not None:
         return False
-    troubles = [*excuses(machine, machine.keeper), *world.network.outages]
+    troubles = [*excuses(machine, machine.heartbeat_thread), *world.network.outages]
     ended = _seconds(run.ended)
     able_since = max([taking.at, *(end for start, end in troubles if start <= ended)])
     return ended - able_since > world.settings.beat + _HEARD_WITHIN

@@ -122,7 +122,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         self._now = start
         self._timers: list[tuple[float, int, Handle]] = []
         self._count = 0
-        self._turns = 0
+        self._long_polls = 0
 
     # ── Running ──
 
@@ -144,7 +144,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         events._set_running_loop(self)
         try:
             for _ in range(50):
-                self._turns = 0
+                self._long_polls = 0
                 for lane in lanes:
                     lane.revive()  # again: a handler that goes on may block its thread once more
                 for task in list(self.tasks):
@@ -160,8 +160,8 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     def _turn(self) -> None:
         if not self.ready:
             self._wait()
-        self._turns += 1
-        if self._turns > MOST_TURNS:
+        self._long_polls += 1
+        if self._long_polls > MOST_TURNS:
             raise Stuck(f"the loop has turned {MOST_TURNS} times without time passing; next is {self.ready[0]!r}")
         handle = self.ready.popleft()
         if handle.off:
@@ -183,7 +183,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
             raise Stuck("nothing will ever happen again")
         if timers[0][0] > self._now:
             self._now = timers[0][0]
-            self._turns = 0
+            self._long_polls = 0
         while timers and timers[0][0] <= self._now:
             self.ready.append(heapq.heappop(timers)[2])
 
@@ -276,14 +276,14 @@ class LaneLoop(_Base):  # type: ignore[misc]
 
 
 class LanePortal:
-    """Stands in for client.portal.Portal: the thread is the keeper's lane of whoever makes it."""
+    """Stands in for client.portal.Portal: the thread is the heartbeat thread's lane of whoever makes it."""
 
     def __init__(self, name: str = "") -> None:
         here = CURRENT.get()
         assert here is not None
         running = asyncio.get_running_loop()
         assert isinstance(running, VirtualLoop)
-        self.loop: LaneLoop | None = LaneLoop(running, here.owner.keeper)
+        self.loop: LaneLoop | None = LaneLoop(running, here.owner.heartbeat_thread)
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         assert self.loop is not None

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 import rowlock.client.enqueue
-import rowlock.stores.sqlite.database
+import rowlock.stores.sqlite.connection
 import rowlock.stores.sqlite.settle
 from rowlock.core.job import HELD
 from rowlock.core.lifecycle import LOST, Answer
 from rowlock.errors import LeaseLost
-from rowlock.runtime.keeper import Keeper
+from rowlock.runtime.claim_settle import ClaimSettle
+from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.runtime.maintenance import Maintenance
-from rowlock.runtime.rounds import Rounds
-from rowlock.runtime.trust import Trust
+from rowlock.runtime.rescue_guard import RescueGuard
 from rowlock.stores.sqlite.fence import fence
 from tests.proof.simulation_store import Weather
 
@@ -48,41 +48,41 @@ def commit_without_a_fence(patch: pytest.MonkeyPatch) -> None:
         with suppress(LeaseLost):
             fence(conn, now, guard)
 
-    patch.setattr(rowlock.stores.sqlite.database, "fence", broken)
+    patch.setattr(rowlock.stores.sqlite.connection, "fence", broken)
 
 
 def rescue_at_once_after_an_outage(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Trust, "wait", lambda self, at, others: 0.0)
+    patch.setattr(RescueGuard, "wait", lambda self, at, others: 0.0)
 
 
 def never_renew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Keeper, "_beat", _nothing)
+    patch.setattr(HeartbeatThread, "_beat", _nothing)
 
 
 def never_tell_who_is_to_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Keeper, "_tell", lambda self, runs, holds: None)
+    patch.setattr(HeartbeatThread, "_tell", lambda self, runs, holds: None)
 
 
 def take_a_changed_status_for_a_loss(patch: pytest.MonkeyPatch) -> None:
-    judged = Rounds._judged
+    judged = ClaimSettle._judged
 
-    def broken(self: Rounds, run: Any, to: Any, verdict: Any) -> None:
+    def broken(self: ClaimSettle, run: Any, to: Any, verdict: Any) -> None:
         judged(self, run, to, LOST if verdict.answer is Answer.CHANGED else verdict)
 
-    patch.setattr(Rounds, "_judged", broken)
+    patch.setattr(ClaimSettle, "_judged", broken)
 
 
 def do_not_look_for_lost_claims(patch: pytest.MonkeyPatch) -> None:
-    async def broken(self: Rounds) -> None:
+    async def broken(self: ClaimSettle) -> None:
         self.claim_lost = False
 
-    patch.setattr(Rounds, "_find_lost_claims", broken)
+    patch.setattr(ClaimSettle, "_find_lost_claims", broken)
 
 
 def lose_what_a_failed_round_had_to_settle(patch: pytest.MonkeyPatch) -> None:
-    settle = Rounds._settle
+    settle = ClaimSettle._settle
 
-    async def broken(self: Rounds, batch: Any, claim: Any) -> Any:
+    async def broken(self: ClaimSettle, batch: Any, claim: Any) -> Any:
         finished = set(map(id, batch))
         try:
             return await settle(self, batch, claim)
@@ -91,15 +91,15 @@ def lose_what_a_failed_round_had_to_settle(patch: pytest.MonkeyPatch) -> None:
                 self._finished.remove(one)
             raise
 
-    patch.setattr(Rounds, "_settle", broken)
+    patch.setattr(ClaimSettle, "_settle", broken)
 
 
 def drop_last_words(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Rounds, "_write_last_words", _nothing)
+    patch.setattr(ClaimSettle, "_write_last_words", _nothing)
 
 
 def never_promote(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Rounds, "_promote", _nothing)
+    patch.setattr(ClaimSettle, "_promote", _nothing)
     patch.setattr(Maintenance, "_promote", _no)
 
 

@@ -15,16 +15,17 @@ from typing import Any
 from msgspec import Struct
 
 from rowlock.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
-from rowlock.stores.base import Guard
-from rowlock.stores.sqlite.database import Database
+from rowlock.stores.base import Chore, Guard, Traits
+from rowlock.stores.sqlite.connection import rollback
+from tests.proof.simulation_database import SimulatedDatabase
 from tests.proof.simulation_loop import Handle, VirtualLoop
 
-READS = frozenset({"look", "held_by", "workers", "now", "paused", "get", "records"})
+READS = frozenset({"look", "held_by", "workers", "now", "paused", "read", "records"})
 WRITES = frozenset(
     {
         "insert", "claim", "settle", "heartbeat", "progress", "report", "retire", "promote", "rescue", "expire",
         "cancel_timeout", "prune", "cancel", "requeue", "update", "delete", "pause", "resume",
-        "set_backoff", "sweep_records", "group_failures", "run_bulk", "prune_bulks",
+        "set_backoff", "tidy", "run_bulk",
     }
 )  # fmt: skip
 # What may be carried out after its client was told that the line broke. Not an insert, which could make a job anew that
@@ -71,7 +72,7 @@ class Weather(Struct):
 class Network:
     """What all lines have in common."""
 
-    def __init__(self, loop: VirtualLoop, database: Database, weather: Weather, chance: Random) -> None:
+    def __init__(self, loop: VirtualLoop, database: SimulatedDatabase, weather: Weather, chance: Random) -> None:
         self.loop = loop
         self.database = database
         self.weather = weather
@@ -113,9 +114,7 @@ class Line:
     `script`: what happens to the next calls, whatever the weather. `disturbances`: from when to when something went
     wrong on it alone, which is an excuse for a lease that was not renewed."""
 
-    any_loop = True
-    is_private = True
-    watches_commits = True
+    traits = Traits(any_loop=True, is_private=True, watches_commits=True)
     owes_ring = False
 
     def __init__(self, network: Network, who: str) -> None:
@@ -143,13 +142,11 @@ class Line:
     async def ring(self) -> None:
         self._network.ring()
 
-    async def fold_counts(self, limit: int = 10_000) -> int:
-        return 0
-
-    async def sweep_rollups(self, limit: int = 10_000) -> int:
-        return 0
-
-    async def keep_partitions(self, retention: object) -> None: ...
+    async def tidy(self, chore: Chore, limit: int) -> int:
+        if chore in ("fold_counts", "sweep_rollups"):
+            return 0
+        done: int = await self._send("tidy", (chore, limit), {})
+        return done
 
     async def wait_for_work(self, timeout: float) -> bool:
         if self._is_down:
@@ -167,15 +164,15 @@ class Line:
         if call.fate in ("refused", "unsent", "busy", "down", "cut"):
             self._disturbed()
             raise StoreUnavailable(call.fate)
-        database = self._network.database
-        database.begin()
+        connection = self._network.database.connection
+        connection.begin()
         try:
-            yield database.conn
-            database.commit(guard)
+            yield connection.conn
+            connection.commit(guard)
             call.done_at, call.answer = self._loop.time(), "committed"
             self._network.on_commit(guard)
         finally:
-            database._rollback()
+            rollback(connection.conn)
         if call.fate != "ok" or self._is_down:
             self._disturbed()
             raise OutcomeUnknown("the reply to COMMIT was lost")

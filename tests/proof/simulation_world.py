@@ -19,17 +19,29 @@ from msgspec.structs import replace
 import rowlock.context
 from rowlock.client import enqueue as client_enqueue
 from rowlock.client.enqueue import safe_insert
-from rowlock.client.group import Group
 from rowlock.context import Context
 from rowlock.core.ids import IdMaker
 from rowlock.core.job import Job, NewJob, new_job
 from rowlock.core.retry import Quadratic
 from rowlock.errors import OutcomeUnknown, StoreError
-from rowlock.runtime import board, executor, keeper, maintenance, patience, rescue, rounds, run, worker
+from rowlock.runtime import (
+    backoff,
+    claim_settle,
+    executor,
+    heartbeat,
+    maintenance,
+    outcomes,
+    rescue,
+    run,
+    running_board,
+    slots,
+    worker,
+)
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.runtime.supervisor import Rescue, accuse
 from rowlock.runtime.worker import Worker
 from rowlock.stores.base import Enqueued, Guard, Store
+from rowlock.stores.group import Group
 from tests.proof.history import Execution, Fault, Operation
 from tests.proof.simulation_database import new_database
 from tests.proof.simulation_handlers import make_tasks
@@ -43,14 +55,14 @@ _BACKOFF = Quadratic(unit=0.5)  # of rescues: the real one would make every run 
 
 
 class Machine:
-    """A process with a worker in it. `keeper` is that worker's second thread."""
+    """A process with a worker in it. `heartbeat_thread` is that worker's second thread."""
 
     def __init__(self, world: World, name: str) -> None:
         self.name = name
         self.stage = world
         self.line = Line(world.network, name)
         self.main = Lane(world.loop, self)
-        self.keeper = Lane(world.loop, self)
+        self.heartbeat_thread = Lane(world.loop, self)
         self.born = world.loop.time()
         self.gone: float | None = None
         self.told_to_end = False
@@ -68,7 +80,9 @@ class Machine:
             await asyncio.sleep(0.5)
 
     async def _start(self) -> Worker | None:
-        noted = board.Board(bytearray(board._START + 64 * board._ENTRY.size))  # read after its death
+        noted = running_board.RunningBoard(
+            bytearray(running_board._START + 64 * running_board._ENTRY.size)
+        )  # read after its death
         made = Worker(
             self._world.settings,
             TASKS,
@@ -79,22 +93,22 @@ class Machine:
             board=noted,
             replace=self._replace,
         )
-        made.name = self.name
+        made.slots.name = self.name
         try:
             await made.start()
         except StoreError:
             return None
-        made.loop = LaneLoop(self._world.loop, self.main)
+        made.slots.loop = LaneLoop(self._world.loop, self.main)
         return made
 
     def kill(self) -> None:
         self.gone = self._world.loop.time()
         self.main.kill()
-        self.keeper.kill()
+        self.heartbeat_thread.kill()
 
     def freeze(self, seconds: float) -> None:
         self.main.hold(seconds)
-        self.keeper.hold(seconds)
+        self.heartbeat_thread.hold(seconds)
 
     def _replace(self, *, at_once: bool) -> None:
         self._world.replace(self, at_once=at_once)
@@ -217,7 +231,7 @@ class World:
         began = self.loop.time()
         ending = machine.main.spawn(stopping.stop())
         await asyncio.wait([ending], timeout=self.settings.grace + _LATE)
-        left = self.database.held_by(machine.name)
+        left = self.database.held_by([machine.name])
         troubles = [*excuses(machine, machine.main), *self.network.outages]
         if not overlaps(troubles, began, self.loop.time()) and (left or not ending.done()):
             self.bad_stops.append(f"{machine.name} was told to end at {began}, and still holds {left}")
@@ -229,7 +243,7 @@ class World:
     async def take_back(self, machine: Machine, *, blameless: bool = False) -> None:
         """As the supervisor does after a death."""
         assert machine.worker is not None
-        order = Rescue("", machine.name, *accuse(machine.worker.board), "was killed", blameless, 60.0)
+        order = Rescue("", machine.name, *accuse(machine.worker.slots.running_board), "was killed", blameless, 60.0)
         for _ in range(10):
             try:
                 await rescue.rescue(order)
@@ -240,11 +254,11 @@ class World:
 
     # ── Clients ──
 
-    async def enqueue(self, group: Group, client: str, job: NewJob) -> Enqueued:
+    async def enqueue(self, group: Group[NewJob, Enqueued], client: str, job: NewJob) -> Enqueued:
         names = ("topic", "scope", "key", "max_retries", "delay")
         detail = {name: getattr(job, name) for name in names}
         with self.operation("enqueue", client, (job.id,), detail) as say:
-            made = await group.insert(job)
+            made = await group.call(job)
             say({"id": made.id, "existing": made.existing, "status": made.status})
         return made
 
@@ -297,7 +311,7 @@ class World:
 
     def close(self) -> None:
         self.over = True
-        self.loop.end([lane for machine in self.machines.values() for lane in (machine.main, machine.keeper)])
+        self.loop.end([lane for machine in self.machines.values() for lane in (machine.main, machine.heartbeat_thread)])
 
 
 # ── The modules of the product see the world's clock and chance, and no threads ──
@@ -312,7 +326,7 @@ class _Clock(datetime):
         return datetime.fromtimestamp(world.micros() / 1e6, tz or UTC) + timedelta(seconds=world.machine_skew)
 
 
-_WITH_CLOCKS = (board, executor, keeper, maintenance, rounds, run, worker, rowlock.context)
+_WITH_CLOCKS = (running_board, executor, heartbeat, maintenance, claim_settle, run, slots, worker, rowlock.context)
 
 
 @contextmanager
@@ -321,14 +335,11 @@ def inhabited(world: World) -> Iterator[None]:
     clock = SimpleNamespace(monotonic=world.loop.time, time=real_time.time)
     chance = world.chance("product")
     patches: list[tuple[ModuleType | type, str, Any]] = [
-        *(
-            (module, "time", clock)
-            for module in (board, executor, keeper, maintenance, rounds, run, worker, rowlock.context)
-        ),
-        *((module, "random", chance) for module in (maintenance, patience, rounds, worker, client_enqueue)),
-        (worker, "datetime", _Clock),
+        *((module, "time", clock) for module in _WITH_CLOCKS),
+        *((module, "random", chance) for module in (maintenance, backoff, claim_settle, outcomes, client_enqueue)),
+        (slots, "datetime", _Clock),
         *((module, "DEFAULT_RETRY", _BACKOFF) for module in (maintenance, rescue)),
-        (keeper, "Portal", LanePortal),
+        (heartbeat, "Portal", LanePortal),
         (rescue, "open_store", lambda url: Line(world.network, "supervisor")),
         (run.Run, "__hash__", lambda self: hash((int(self.job.id[-12:], 16), self.job.version))),
     ]

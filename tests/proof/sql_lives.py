@@ -114,7 +114,7 @@ class SqlLives(RandomLives):
         if made:
             one = self.random.choice(made)
             [own], detail = one.ids, one.detail or {}
-            if await self.harness.store.get([own]):  # not deleted: what is, may be made anew
+            if await self.harness.store.read([own], Job):  # not deleted: what is, may be made anew
                 answer = await (await self._sql()).enqueue(detail["topic"], id=own)
                 if answer != own:
                     self.wrong.append(f"{own} was enqueued again as {answer}")
@@ -129,7 +129,7 @@ class SqlLives(RandomLives):
         if self.random.random() < 0.1:
             await self._cut()  # nobody has heard of these: their leases will end
             return
-        found = await self.harness.store.get([run.id for run in runs])
+        found = await self.harness.store.read([run.id for run in runs], Job)
         self.running += [(found[run.id], worker) for run in runs]
 
     async def _sql_settle(self) -> None:

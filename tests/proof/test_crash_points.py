@@ -12,22 +12,12 @@ import pytest_asyncio
 
 from rowlock.stores import open_store
 from rowlock.stores.base import Store
+from tests.databases import KINDS, Databases, empty
 from tests.proof.crash_child import Victims
 from tests.proof.crash_points import CASES
 from tests.proof.crash_stage import Stage
 from tests.proof.fail_points import Point, Trap, trapped
 from tests.proof.performance import count_calls, kill, opened_stage, points, swallow
-from tests.servers import Databases, PostgresServer
-
-KINDS = ["sqlite", "postgres"]
-
-
-class StageDatabases(Databases):
-    TEMPLATE = "stage_template"
-
-
-class EmptyDatabases(Databases):
-    TEMPLATE = "empty_template"
 
 
 @pytest.fixture(scope="session")
@@ -36,23 +26,14 @@ def victims() -> Iterator[Victims]:
         yield victims
 
 
-@pytest.fixture(scope="session")
-def stage_databases(postgres: PostgresServer) -> StageDatabases:
-    return StageDatabases(postgres, Stage.prepare)
-
-
 @pytest_asyncio.fixture(params=KINDS, scope="module", loop_scope="module")
-async def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+async def stage(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Stage]:
     """One for all: every performance begins by clearing it."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('stage')}/jobs.db"
-        await Stage.prepare(url)
-        async with opened_stage(url) as stage:
-            yield stage
-    else:
-        databases: StageDatabases = request.getfixturevalue("stage_databases")
-        async with databases.fresh() as url, opened_stage(url) as stage:
-            yield stage
+    folder = tmp_path_factory.mktemp("stage")
+    async with databases.at(request.param, folder, Stage.prepare) as url, opened_stage(url) as stage:
+        yield stage
 
 
 def _say(points: int, began: float) -> None:
@@ -67,12 +48,11 @@ def test_every_verb_that_writes_has_a_case() -> None:
     """A new verb belongs to one of these."""
     reads = {
         *(
-            "get",
+            "read",
             "holders",
             "events",
-            "logs",
-            "kept",
-            "kept_counts",
+            "stored_rows",
+            "end_counts",
             "list",
             "stats",
             "workers",
@@ -80,21 +60,17 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "look",
             "held_by",
         ),
-        "held_by_any",
-        *("records", "audit", "statuses", "failures", "bulks", "bulk_items"),
-        *("states", "newest", "newest_of_scopes", "mark"),
+        *("records", "audit", "failures", "bulks", "bulk_items"),
+        *("newest", "newest_of_scopes", "mark"),
         *(
             "series",
             "now",
-            "identity",
             "home",
             "is_home",
             "pending_migrations",
             "check_schema",
             "migration_sql",
-            "any_loop",
-            "is_private",
-            "watches_commits",
+            "traits",
             "owes_ring",
         ),
     }
@@ -102,8 +78,6 @@ def test_every_verb_that_writes_has_a_case() -> None:
     elsewhere = {
         "migrate",  # below
         "sync_transaction",  # the same statements as transaction's
-        "sweep_rollups",  # one statement, of what nobody will ask for again
-        "keep_partitions",  # DDL that the server does whole or not at all
     }
     cases = {
         *("insert", "claim", "settle", "heartbeat", "progress", "transaction", "report", "retire", "promote", "rescue"),
@@ -111,8 +85,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "expire",
             "cancel_timeout",
             "prune",
-            "fold_counts",
-            "group_failures",
+            "tidy",  # a case for each chore but sweep_rollups: one statement, of what nobody will ask for again
             "cancel",
             "requeue",
             "update",
@@ -120,10 +93,9 @@ def test_every_verb_that_writes_has_a_case() -> None:
             "pause",
             "resume",
             "write_records",
-            "sweep_records",
             "set_backoff",
         ),
-        *("create_bulk", "start_bulk", "run_bulk", "stop_bulk", "prune_bulks"),
+        *("create_bulk", "start_bulk", "run_bulk", "stop_bulk"),
     }
     verbs = {name for name in vars(Store) if not name.startswith("_")}
     assert verbs - connects == reads | elsewhere | cases
@@ -183,17 +155,13 @@ async def test_a_migration_of_sqlite_is_killed_anywhere(tmp_path: Path, victims:
     _say(len(all_points), began)
 
 
-async def _nothing(url: str) -> None: ...
-
-
 @pytest.mark.proof
-async def test_a_migration_of_postgres_is_killed_anywhere(postgres: PostgresServer, victims: Victims) -> None:
+async def test_a_migration_of_postgres_is_killed_anywhere(databases: Databases, victims: Victims) -> None:
     began = time.monotonic()
-    databases = EmptyDatabases(postgres, _nothing)
-    async with databases.fresh() as url:
+    async with databases.fresh(empty) as url:
         all_points = points(await _calls_of_migrate(url))
     for point in all_points:
-        async with databases.fresh() as url:
+        async with databases.fresh(empty) as url:
             await victims.perform(url, None, {}, point)
             await _migrate_again(url)
     _say(len(all_points), began)

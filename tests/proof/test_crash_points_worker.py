@@ -12,24 +12,14 @@ import pytest
 
 from rowlock.errors import OutcomeUnknown
 from rowlock.jobs import Jobs
+from tests.databases import KINDS, Databases
 from tests.proof.fail_points import Point, Trap, hang_up, trapped
 from tests.proof.history_app import app, new_ids
 from tests.proof.recorder import Recorder
-from tests.proof.test_worker_history import GRACE, LEASE, POLL, HistoryDatabases, collected, drained, judged, prepare
+from tests.proof.test_worker_history import GRACE, LEASE, POLL, collected, drained, judged, prepare
 from tests.proof.witness import TablesAt
-from tests.servers import PostgresServer
 
-KINDS = ["sqlite", "postgres"]
 WORK = ("quick", "threaded", "snoozing", "giving_up", "owning", "parent", "hopeless", "flaky")
-
-
-class CutDatabases(HistoryDatabases):
-    TEMPLATE = "cut_template"
-
-
-@pytest.fixture(scope="session")
-def cut_databases(postgres: PostgresServer) -> HistoryDatabases:
-    return CutDatabases(postgres, prepare)
 
 
 async def _enqueue(jobs: Jobs, record: Recorder, topic: str) -> None:
@@ -59,30 +49,25 @@ async def _work(url: str, record: Recorder, point: Point | None) -> int:
     return trap.calls
 
 
-async def _cut(kind: str, request: pytest.FixtureRequest, folder: Path, point: Point | None) -> int:
+async def _cut(kind: str, databases: Databases, folder: Path, point: Point | None) -> int:
     folder.mkdir()  # noqa: ASYNC240 - nothing else is going on
     record = Recorder(folder)
-    if kind == "sqlite":
-        url = f"sqlite:///{folder}.db"
-        await prepare(url)
-        return await _work(url, record, point)
-    databases: HistoryDatabases = request.getfixturevalue("cut_databases")
-    async with databases.fresh() as url:
+    async with databases.at(kind, folder, prepare) as url:
         return await _work(url, record, point)
 
 
 @pytest.mark.parametrize("nth", [3, 9])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_call_is_cut_off(kind: str, nth: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    await _cut(kind, request, tmp_path / "record", Point(nth, after=True))
+async def test_a_call_is_cut_off(kind: str, nth: int, databases: Databases, tmp_path: Path) -> None:
+    await _cut(kind, databases, tmp_path / "record", Point(nth, after=True))
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_call_is_cut_off(kind: str, after: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    calls = await _cut(kind, request, tmp_path / "all", None)
+async def test_every_call_is_cut_off(kind: str, after: bool, databases: Databases, tmp_path: Path) -> None:
+    calls = await _cut(kind, databases, tmp_path / "all", None)
     assert calls > len(WORK)
     for nth in range(1, calls + 1):
-        await _cut(kind, request, tmp_path / f"call {nth}", Point(nth, after))
+        await _cut(kind, databases, tmp_path / f"call {nth}", Point(nth, after))

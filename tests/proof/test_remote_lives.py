@@ -2,18 +2,18 @@
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rowlock.core.lifecycle import Settlement, decide
 from rowlock.http import workers
-from rowlock.stores.postgres.store import PostgresStore
+from tests.databases import Databases
 from tests.proof.checker import check, summary
 from tests.proof.remote_lives import RemoteLives
 from tests.proof.witness import Witness
-from tests.servers import Databases, PostgresServer
-from tests.stores.harness import TEST_CLOCK, PostgresHarness
+from tests.stores.harness import harness_at
 
 FULL = os.environ.get("ROWLOCK_PROOF") == "full"
 STEPS = 150
@@ -38,30 +38,17 @@ async def test_remote_lives() -> None:
     judge("remote workers", lives, began)
 
 
-class RemoteDatabases(Databases):
-    TEMPLATE = "remote_template"
-
-
 @pytest.mark.timeout(0)
-async def test_remote_lives_on_postgres(postgres: PostgresServer) -> None:
-    async def make_template(url: str) -> None:
-        await postgres.execute(TEST_CLOCK, dbname=RemoteDatabases.TEMPLATE)
-        await PostgresStore(url).migrate()
-
+async def test_remote_lives_on_postgres(databases: Databases, tmp_path: Path) -> None:
     began, lives = time.monotonic(), []
-    async with RemoteDatabases(postgres, make_template).fresh() as url:
-        harness = PostgresHarness(url, virtual=True)
-        await harness.open()
-        try:
-            witness = await Witness(harness).install()
-            for seed in range(100 if FULL else 3):
-                await harness.reset()
-                await witness.forget()
-                life = RemoteLives(seed, harness)
-                await life.play_on(witness, STEPS)
-                lives.append(life)
-        finally:
-            await harness.close()
+    async with harness_at("postgres", databases, tmp_path, virtual=True, check=False) as harness:
+        witness = await Witness(harness).install()
+        for seed in range(100 if FULL else 3):
+            await harness.reset()
+            await witness.forget()
+            life = RemoteLives(seed, harness)
+            await life.play_on(witness, STEPS)
+            lives.append(life)
     judge("remote workers on postgres", lives, began)
 
 

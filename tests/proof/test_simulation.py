@@ -14,11 +14,11 @@ from typing import Any, cast
 import pytest
 
 from rowlock.client.enqueue import safe_insert
-from rowlock.client.group import Group
-from rowlock.core.job import Lane, new_job
+from rowlock.core.job import Job, Lane, new_job
 from rowlock.errors import OutcomeUnknown
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Claim, Store
+from rowlock.stores.group import Group
 from tests.proof.simulation import simulate, simulate_all
 from tests.proof.simulation_loop import Stuck, VirtualLoop
 from tests.proof.simulation_sabotage import SABOTAGES, Break
@@ -101,7 +101,7 @@ def test_an_insert_whose_reply_is_lost_is_asked_about_until_there_is_an_answer(s
     async def story(world: World) -> None:
         line = Line(world.network, "client")
         line.script = ["unheard", second, second]
-        made = await Group(safe_insert(cast(Store, line))).insert(new_job(world.ids.one(), "mails"))
+        made = await Group(safe_insert(cast(Store, line))).call(new_job(world.ids.one(), "mails"))
         assert not made.existing
         assert world.database.conn.execute("SELECT id FROM _jobs").fetchall() == [(made.id,)]
 
@@ -113,7 +113,7 @@ def test_an_insert_that_can_not_be_asked_about_stays_unknown() -> None:
         line = Line(world.network, "client")
         line.script = ["unheard", *["busy"] * 100]
         with pytest.raises(OutcomeUnknown):
-            await Group(safe_insert(cast(Store, line))).insert(new_job(world.ids.one(), "mails"))
+            await Group(safe_insert(cast(Store, line))).call(new_job(world.ids.one(), "mails"))
 
     in_a_world(story)
 
@@ -123,7 +123,7 @@ def test_a_worker_that_was_stopped_while_its_claim_was_answered_does_not_start_w
         sleeper, other = await world.boot(), await world.boot()
         other.line.cut_until = world.loop.time() + 2.0
         world.database.insert([new_job(world.ids.one(), "mails", {"steps": ["work 0.1"]})])
-        while not world.database.held_by(sleeper.name):  # noqa: ASYNC110 - nobody tells
+        while not world.database.held_by([sleeper.name]):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
         sleeper.freeze(12.0)
         await asyncio.sleep(20.0)
@@ -148,7 +148,7 @@ def test_a_claim_that_a_blocked_thread_has_not_heard_of_is_renewed() -> None:
     async def story(world: World) -> None:
         sleeper = await world.boot()
         job_id = await _unheard(world, sleeper)
-        sleeper.main.hold(12.0)  # its keeper goes on
+        sleeper.main.hold(12.0)  # its heartbeat_thread goes on
         await world.boot()
         await asyncio.sleep(20.0)
         assert [(run.worker, run.version) for run in world.runs if run.job_id == job_id] == [(sleeper.name, 1)]
@@ -160,9 +160,9 @@ async def _unheard(world: World, machine: Machine) -> str:
     """The id of a job that the machine has claimed and does not know of yet: the reply is under way."""
     assert machine.worker is not None
     while True:
-        for beat in world.database.held_by(machine.name):
-            if (beat.id, beat.version) not in machine.worker.runs:
-                return beat.id
+        for beat in world.database.held_by([machine.name]):
+            if (beat.id, beat.version) not in machine.worker.slots.runs:
+                return str(beat.id)
         if not world.database.stats().topics.get("mails") or not world.database.stats().topics["mails"].pending:
             world.database.insert([new_job(world.ids.one(), "mails", {"steps": ["work 0.1"]})])
         await asyncio.sleep(0.001)
@@ -177,7 +177,7 @@ def test_a_claim_that_nobody_has_asked_for_any_more_is_given_back() -> None:
         world.database.claim(Claim(machine.name, (Lane("mails"),), 1, world.settings.lease))
         await asyncio.sleep(5 * world.settings.lease)
         assert [(run.worker, run.version) for run in world.runs] == [(machine.name, 2)]
-        assert world.database.get([made.id])[made.id].crashes == 0
+        assert world.database.read([made.id], Job)[made.id].crashes == 0
 
     in_a_world(story)
 
@@ -192,7 +192,7 @@ def test_no_more_jobs_than_slots_are_marked_and_have_not_begun() -> None:
         most_held = 0
         while len(world.runs) < 300:
             await asyncio.sleep(0.001)
-            held = world.database.held_by(machine.name)
+            held = world.database.held_by([machine.name])
             most_held = max(most_held, len(held))
             assert len({beat.id for beat in held if beat.started} - {run.job_id for run in world.runs}) <= SLOTS
         assert most_held > 10 * SLOTS
@@ -209,10 +209,10 @@ def test_a_run_is_on_the_board_until_it_is_settled() -> None:
         [made] = world.database.insert([new_job(world.ids.one(), "mails", {"steps": ["work 0.1"]})])
         while not (world.runs and world.runs[0].ended):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
-        assert machine.worker.board.running() == [(made.id, 1)]
+        assert machine.worker.slots.running_board.running() == [(made.id, 1)]
         await asyncio.sleep(5.0)
         assert world.database.stats().topics["mails"].completed == 1
-        assert machine.worker.board.running() == []
+        assert machine.worker.slots.running_board.running() == []
 
     in_a_world(story)
 

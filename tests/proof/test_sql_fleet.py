@@ -6,24 +6,22 @@ from collections import Counter
 
 import pytest
 
-from rowlock.stores.postgres.store import PostgresStore
+from tests.databases import Databases
 from tests.proof.checker import check, summary
 from tests.proof.checker_moves import moves
 from tests.proof.lives import World
 from tests.proof.sql_fleet import SqlFleet
-from tests.servers import Databases
 
 SEEDS, JOBS = (6, 200) if os.environ.get("ROWLOCK_PROOF") == "full" else (1, 80)
 
 
 @pytest.mark.timeout(0)
-async def test_a_fleet_of_sql_clients(postgres_databases: Databases) -> None:
+async def test_a_fleet_of_sql_clients(databases: Databases) -> None:
     began = time.monotonic()
     histories, found, wrong = [], [], []
     cuts, made = 0, Counter[str]()
     for seed in range(SEEDS):
-        async with postgres_databases.fresh() as url:
-            await PostgresStore(url).migrate()
+        async with databases.fresh() as url:
             fleet = SqlFleet(url, seed, JOBS)
             histories.append(await fleet.run())
         found += check(histories[-1])

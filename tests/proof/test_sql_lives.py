@@ -4,47 +4,28 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from rowlock.stores.postgres.store import PostgresStore
+from tests.databases import Databases
 from tests.proof.checker import check, summary
 from tests.proof.checker_moves import moves
 from tests.proof.lives import World
 from tests.proof.sql_lives import SqlLives
 from tests.proof.sql_sabotage import GUARDS, Guard, sabotaged
 from tests.proof.witness import Witness
-from tests.servers import Databases, PostgresServer
-from tests.stores.harness import TEST_CLOCK, PostgresHarness
+from tests.stores.harness import PostgresHarness, harness_at
 
 SEEDS = 200 if os.environ.get("ROWLOCK_PROOF") == "full" else 6
 STEPS = 150
 SEEDS_TO_NOTICE = 20  # what a sabotage has to be found in
 
 
-class SqlLivesDatabases(Databases):
-    TEMPLATE = "sql_lives_template"
-
-
-@pytest.fixture(scope="session")
-def sql_lives_databases(postgres: PostgresServer) -> SqlLivesDatabases:
-    async def make_template(url: str) -> None:
-        await postgres.execute(TEST_CLOCK, dbname=SqlLivesDatabases.TEMPLATE)
-        await PostgresStore(url).migrate()
-
-    return SqlLivesDatabases(postgres, make_template)
-
-
-@asynccontextmanager
-async def watched(databases: SqlLivesDatabases) -> AsyncIterator[tuple[PostgresHarness, Witness]]:
-    async with databases.fresh() as url:
-        harness = PostgresHarness(url, virtual=True)
-        await harness.open()
-        try:
-            yield harness, await Witness(harness).install()
-        finally:
-            await harness.close()
+@pytest.fixture
+async def watched(databases: Databases, tmp_path: Path) -> AsyncIterator[tuple[PostgresHarness, Witness]]:
+    async with harness_at("postgres", databases, tmp_path, virtual=True, check=False) as harness:
+        yield harness, await Witness(harness).install()
 
 
 async def lived(seed: int, harness: PostgresHarness, witness: Witness) -> SqlLives:
@@ -59,18 +40,18 @@ async def lived(seed: int, harness: PostgresHarness, witness: Witness) -> SqlLiv
 
 
 @pytest.mark.timeout(0)
-async def test_random_lives_by_sql(sql_lives_databases: SqlLivesDatabases) -> None:
+async def test_random_lives_by_sql(watched: tuple[PostgresHarness, Witness]) -> None:
     began = time.monotonic()
     histories, found, others = [], [], []
     figures, made = Counter(seeds=SEEDS), Counter[str]()
-    async with watched(sql_lives_databases) as (harness, witness):
-        for seed in range(SEEDS):
-            lives = await lived(seed, harness, witness)
-            histories.append(lives.history)
-            found += check(lives.history)
-            others += [*lives.findings, *lives.wrong]
-            figures.update(cuts=lives.cuts, replays=lives.replays)
-            made += moves(World(lives.history).lives)
+    harness, witness = watched
+    for seed in range(SEEDS):
+        lives = await lived(seed, harness, witness)
+        histories.append(lives.history)
+        found += check(lives.history)
+        others += [*lives.findings, *lives.wrong]
+        figures.update(cuts=lives.cuts, replays=lives.replays)
+        made += moves(World(lives.history).lives)
     print(summary("random lives by sql", histories, found, time.monotonic() - began, **figures))
     assert found == []
     assert others == []
@@ -95,17 +76,17 @@ def test_a_guard_is_there_to_be_taken_out(guard: Guard) -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("guard", GUARDS, ids=str)
-async def test_no_guard_can_be_missing_unnoticed(guard: Guard, sql_lives_databases: SqlLivesDatabases) -> None:
-    async with watched(sql_lives_databases) as (harness, witness):
-        await harness.execute(sabotaged(guard))
-        for seed in range(SEEDS_TO_NOTICE):
-            try:
-                lives = await lived(seed, harness, witness)
-            except Exception as error:  # the database, or whoever plays, was not ready for what happened
-                print(f"{guard}: seed {seed}: {error!r:.200}")
-                return
-            found = check(lives.history)
-            if found or lives.findings or lives.wrong:
-                print(f"{guard}: seed {seed}: {[*found, *lives.findings, *lives.wrong][0]}")
-                return
+async def test_no_guard_can_be_missing_unnoticed(guard: Guard, watched: tuple[PostgresHarness, Witness]) -> None:
+    harness, witness = watched
+    await harness.execute(sabotaged(guard))
+    for seed in range(SEEDS_TO_NOTICE):
+        try:
+            lives = await lived(seed, harness, witness)
+        except Exception as error:  # the database, or whoever plays, was not ready for what happened
+            print(f"{guard}: seed {seed}: {error!r:.200}")
+            return
+        found = check(lives.history)
+        if found or lives.findings or lives.wrong:
+            print(f"{guard}: seed {seed}: {[*found, *lives.findings, *lives.wrong][0]}")
+            return
     pytest.fail(f"nobody has noticed that it is missing: {guard}")

@@ -1,7 +1,6 @@
 """The witness sees everything that was committed, whole, once, and by transaction; on both stores."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,44 +10,18 @@ from rowlock.client.verify import verify
 from rowlock.core.lifecycle import MAX_HISTORY, Completed, Failed, Released
 from rowlock.stores.base import Retention
 from rowlock.stores.postgres.store import PostgresStore
+from tests.databases import KINDS, Databases
 from tests.proof.checker import check
 from tests.proof.history import History, RowChange
 from tests.proof.lives import World
 from tests.proof.witness import ARCHIVE, AUDIT, JOBS, Witness
-from tests.servers import Databases, PostgresServer
-from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, claim_by, job, settlement
+from tests.stores.harness import Harness, claim_by, harness_at, job, settlement
 
 
-class WitnessDatabases(Databases):
-    TEMPLATE = "witness_template"
-
-
-@pytest.fixture(scope="session")
-def witness_databases(postgres: PostgresServer) -> WitnessDatabases:
-    async def make_template(url: str) -> None:
-        await PostgresStore(url).migrate()
-
-    return WitnessDatabases(postgres, make_template)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
-    if request.param == "sqlite":
-        async with opened(SqliteHarness(tmp_path / "jobs.db", virtual=False)) as harness:
-            yield harness
-    else:
-        databases: WitnessDatabases = request.getfixturevalue("witness_databases")
-        async with databases.fresh() as url, opened(PostgresHarness(url, virtual=False)) as harness:
-            yield harness
-
-
-@asynccontextmanager
-async def opened(harness: Harness) -> AsyncIterator[Harness]:
-    await harness.open()
-    try:
+@pytest.fixture(params=KINDS)
+async def store(request: pytest.FixtureRequest, databases: Databases, tmp_path: Path) -> AsyncIterator[Harness]:
+    async with harness_at(request.param, databases, tmp_path, virtual=False, check=False) as harness:
         yield harness
-    finally:
-        await harness.close()
 
 
 @pytest.fixture
@@ -118,6 +91,7 @@ async def test_an_operator_s_deed_and_its_audit_are_one_transaction(store: Harne
 async def test_partitions_that_are_made_later_are_watched_too(store: Harness, witness: Witness) -> None:
     if store.kind == "sqlite":
         pytest.skip("its archive has no parts")
+    assert isinstance(store.store, PostgresStore)
     await store.store.keep_partitions(Retention(), ahead=6)
     day = (await store.store.now() + timedelta(days=5)).timestamp()
     later = f"{int(day * 1000):012x}"

@@ -15,7 +15,7 @@ import pytest
 
 from rowlock.errors import InvalidState, KeyTaken
 from rowlock.jobs import Jobs
-from rowlock.stores import open_store
+from tests.databases import Databases, migrated
 from tests.proof import history_app
 from tests.proof.checker import check, summary
 from tests.proof.history import History
@@ -23,8 +23,8 @@ from tests.proof.history_app import BUSINESS, app, new_ids
 from tests.proof.lives import World
 from tests.proof.recorder import Recorder
 from tests.proof.witness import Tables, TablesAt, Witness
-from tests.runtime.system.fleet import Fleet, WorkerProcess, opened, until
-from tests.servers import Databases, PostgresServer
+from tests.runtime.system.fleet import Fleet, WorkerProcess, opened
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 LEASE, POLL, GRACE = 1.5, 0.2, 2.0
@@ -45,32 +45,17 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-class HistoryDatabases(Databases):
-    TEMPLATE = "history_template"
-
-
-@pytest.fixture(scope="session")
-def history_databases(postgres: PostgresServer) -> HistoryDatabases:
-    return HistoryDatabases(postgres, prepare)
-
-
 async def prepare(url: str) -> None:
     """Migrated, watched, and with the application's table."""
-    await open_store(url).migrate()
+    await migrated(url)
     await Witness(TablesAt(url)).install()
     await TablesAt(url).execute(BUSINESS)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/jobs.db"
-        await prepare(url)
+async def url(request: pytest.FixtureRequest, databases: Databases, tmp_path: Path) -> AsyncIterator[str]:
+    async with databases.at(request.param, tmp_path, prepare) as url:
         yield url
-    else:
-        databases: HistoryDatabases = request.getfixturevalue("history_databases")
-        async with databases.fresh() as fresh:
-            yield fresh
 
 
 @pytest.fixture
@@ -103,8 +88,8 @@ async def interfere(jobs: Jobs, record: Recorder, ids: list[str], seed: int) -> 
         one = chance.choice(ids)
         with suppress(InvalidState, KeyTaken, LookupError), record.operation(verb, [one]):
             if verb == "pause":
-                await jobs.pause("nap", by="ann")
-                await jobs.resume("nap", by="ann")
+                await jobs.topics.pause("nap", by="ann")
+                await jobs.topics.resume("nap", by="ann")
             elif verb == "update":
                 await jobs.update(one, priority=chance.randrange(200), by="ann")
             else:

@@ -170,7 +170,11 @@ def with_transactions(changes: Iterable[RowChange]) -> list[RowChange]:
         if mine is None:
             joins = bool(found) and _goes_on(found, change, number)
         else:
-            joins = mine == stamp or (stamp is None and bool(found) and _explains(found[-1], change))
+            explained = None if mine == stamp or stamp is not None else _explained(found, change)
+            if explained is not None:  # the transaction is one piece: all that came since is part of it
+                number = found[explained].tx
+                found[explained:] = [msgspec.structs.replace(one, tx=number) for one in found[explained:]]
+            joins = mine == stamp or explained is not None
         if not joins:
             number += 1
         if not joins or mine is not None:
@@ -223,14 +227,20 @@ def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:
     return False
 
 
-def _explains(last: RowChange, audit: RowChange) -> bool:
-    """Is it the audit's entry for the change just before, which has no stamp of its own?"""
-    if audit.table != AUDIT or audit.after is None:
-        return False
-    if last.table == TOPICS:
-        row = last.after or last.before or {}
-        return bool(row.get("topic") == audit.after["topic"])
-    return last.op == "delete" and last.before is not None and last.before.get("id") == audit.after["job_id"]
+def _explained(found: list[RowChange], audit: RowChange) -> int | None:
+    """The place of the change that this entry of the audit is about, if neither it nor what came since has a stamp."""
+    if audit.table != AUDIT or audit.after is None or not found:
+        return None
+    if found[-1].table == TOPICS:
+        row = found[-1].after or found[-1].before or {}
+        return len(found) - 1 if row.get("topic") == audit.after["topic"] else None
+    for place in range(len(found) - 1, -1, -1):
+        change = found[place]
+        if change.op != "delete" or change.table not in (JOBS, ARCHIVE) or change.before is None:
+            return None
+        if change.before.get("id") == audit.after["job_id"]:
+            return place
+    return None
 
 
 def _json_object(row: str, columns: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from rowlock.core.job import Job
 from rowlock.runtime.processes import Processes
 from tests.guard import processes, running
 from tests.stores.harness import SqliteHarness
+from tests.waiting import until
 
 
 class Wire:
@@ -111,23 +112,10 @@ def _open_files() -> set[str]:
     return {f"{link.name} {link.readlink()}" for link in list(folder.iterdir()) if link.is_symlink() and link.exists()}
 
 
-async def eventually(condition: Callable[[], object]) -> None:
-    while not condition():  # noqa: ASYNC110 - what happens in other processes has no event; pytest bounds it
-        await asyncio.sleep(0.01)
-
-
 async def pid_in(file: Path) -> int:
     """The pid that a handler writes there when it has begun."""
-    found = ""
-
-    def look() -> str:
-        nonlocal found
-        found = file.read_text() if file.exists() else ""
-        return found
-
-    await eventually(look)
-    return int(found)
+    return int(await until(lambda: file.exists() and file.read_text(), f"the pid in {file}"))
 
 
 async def gone(*pids: int) -> None:
-    await eventually(lambda: not running(set(pids)))
+    await until(lambda: not running(set(pids)))

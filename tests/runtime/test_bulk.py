@@ -6,12 +6,12 @@ from rowlock.core.job import Status
 from rowlock.jobs import Jobs
 from rowlock.runtime import maintenance
 from rowlock.runtime.maintenance import Maintenance
+from rowlock.runtime.rescue_guard import RescueGuard
 from rowlock.runtime.settings import WorkerSettings
-from rowlock.runtime.trust import Trust
 from rowlock.stores.base import Store
 from rowlock.stores.bulk import Bulk
-from rowlock.stores.reading import Filter
-from tests.runtime.waiting import ended, status_of
+from rowlock.stores.queries import Filter
+from tests.waiting import ended, status_of
 
 
 async def test_a_worker_requeues_what_was_started_and_runs_it(jobs: Jobs) -> None:
@@ -29,10 +29,10 @@ async def test_a_worker_requeues_what_was_started_and_runs_it(jobs: Jobs) -> Non
     for one in made:
         assert (await ended(jobs, one.id)).status is Status.FAILED
     healthy = True
-    bulk = await jobs.bulk("requeue", Filter(statuses=["failed"]), dry_run=False)
+    bulk = await jobs.bulk.prepare("requeue", Filter(statuses=["failed"]), dry_run=False)
     for one in made:
         await status_of(jobs, one.id, Status.COMPLETED)
-    assert (await jobs.get_bulk(bulk.id)).done == 5
+    assert (await jobs.bulk.get(bulk.id)).done == 5
 
 
 @pytest.mark.parametrize(("share", "batches"), [(60.0, maintenance._BATCHES), (-1.0, 1)])
@@ -43,7 +43,7 @@ async def test_a_pass_does_not_wait_for_the_end_of_it(
     monkeypatch.setattr(maintenance, "_SHARE", share)
     store: Store = await jobs._store()
     await jobs.enqueue_many([("mail", {}) for _ in range(50)])
-    bulk = await jobs.bulk("cancel", Filter(topics=["mail"]), dry_run=False)
+    bulk = await jobs.bulk.prepare("cancel", Filter(topics=["mail"]), dry_run=False)
     run_bulk, calls = store.run_bulk, 0
 
     async def one_by_one(bulk_id: str | None = None, limit: int = 1) -> Bulk | None:
@@ -52,6 +52,5 @@ async def test_a_pass_does_not_wait_for_the_end_of_it(
         return await run_bulk(bulk_id, 1)
 
     monkeypatch.setattr(store, "run_bulk", one_by_one)
-    upkeep = Maintenance(store, WorkerSettings(), "w1", Trust(1.0), lambda: None, lambda settings: None)
-    await upkeep.run_once()
-    assert (calls, (await jobs.get_bulk(bulk.id)).done) == (batches, batches)
+    await Maintenance(WorkerSettings(), "w1", RescueGuard(1.0), lambda: None).run_once(store)
+    assert (calls, (await jobs.bulk.get(bulk.id)).done) == (batches, batches)

@@ -10,7 +10,7 @@ import pytest
 from rowlock.core.job import Job, Status
 from rowlock.errors import Final
 from rowlock.jobs import Jobs
-from tests.runtime.waiting import ended, until_true
+from tests.waiting import ended, until
 
 seen_by: ContextVar[str] = ContextVar("seen_by", default="nobody")
 
@@ -139,7 +139,7 @@ async def test_others_have_their_turn_while_a_chain_goes_on(jobs: Jobs) -> None:
     await jobs.enqueue_many([("quick", {})] * 2000)
     counting = asyncio.create_task(count())
     await jobs.start(concurrency=2000)
-    await until_true(lambda: done == 2000)
+    await until(lambda: done == 2000)
     await counting
     assert turns > 5
 

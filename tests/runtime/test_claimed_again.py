@@ -12,13 +12,13 @@ from rowlock.context import Context, Interruption
 from rowlock.core.job import Lane, Status
 from rowlock.errors import LeaseLost, OutcomeUnknown, StoreUnavailable
 from rowlock.jobs import Jobs
-from rowlock.runtime.keeper import Keeper
+from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.runtime.run import Run
 from rowlock.stores.base import Claim, Claimed
 from tests.proof.witness import TablesAt
 from tests.runtime.test_trouble import working
-from tests.runtime.waiting import ended, until_true
 from tests.stores.harness import FORGET_CLAIMS
+from tests.waiting import ended, until
 
 
 async def nothing(*_: object) -> None: ...
@@ -27,19 +27,34 @@ async def nothing(*_: object) -> None: ...
 @pytest.fixture(autouse=True)
 def _the_keeper_does_not_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks twice a second, and would be told that the lease is lost before the next claim."""
-    monkeypatch.setattr(Keeper, "_renew_all", nothing)
+    monkeypatch.setattr(HeartbeatThread, "_renew_all", nothing)
 
 
 async def claimed_again(jobs: Jobs, url: str) -> Run:
     """The newer run, in place of the only one there was: by a round of the worker's, or by another beside it."""
     worker = working(jobs)
-    [(key, older)] = worker.runs.items()
+    [(key, older)] = worker.slots.runs.items()
     await TablesAt(url).execute(FORGET_CLAIMS)
-    claimed = await worker.rounds._store.claim(Claim(worker.name, (Lane("work"),), 1, 600.0))
-    worker.admit(worker.hold(claimed.jobs, lease=30, marked=True, sent=time.monotonic()))
-    await until_true(lambda: worker.runs.get(key, older) is not older)
+    claimed = await worker.claim_settle._store.claim(Claim(worker.name, (Lane("work"),), 1, 600.0))
+    worker._take(claimed.jobs, lease=30, marked=True, sent=time.monotonic())
+    await until(lambda: worker.slots.runs.get(key, older) is not older)
     assert older.interruption is Interruption.LOST
-    return worker.runs[key]
+    return worker.slots.runs[key]
+
+
+def older_and_newer(jobs: Jobs, go_on: asyncio.Event) -> Any:
+    """A task whose first run ends at once, and whose second waits until it may go on."""
+    begun = []
+
+    @jobs.task
+    async def work() -> str:
+        begun.append("run")
+        if len(begun) == 1:
+            return "the older"
+        await go_on.wait()
+        return "the newer"
+
+    return work
 
 
 async def test_the_older_run_is_stopped_and_the_newer_one_counts(jobs: Jobs, url: str) -> None:
@@ -60,10 +75,10 @@ async def test_the_older_run_is_stopped_and_the_newer_one_counts(jobs: Jobs, url
     made = await work.enqueue()
     await begun.wait()
     await TablesAt(url).execute(FORGET_CLAIMS)
-    working(jobs).rounds.wake()
+    working(jobs).claim_settle.wake()
     job = await ended(jobs, made.id)
     assert (job.result, job.version, job.retries) == ("the newer", 1, 0)
-    await until_true(lambda: not working(jobs).runs)
+    await until(lambda: not working(jobs).slots.runs)
     assert ends == ["stopped"]
     assert [event.event for event in await jobs.events(made.id)] == ["enqueued", "claimed", "completed"]
 
@@ -72,18 +87,10 @@ async def test_what_had_ended_is_not_settled_in_place_of_the_newer_one(
     jobs: Jobs, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database went away with the outcome on its way to it."""
-    begun, gate, go_on = [], asyncio.Event(), asyncio.Event()
-
-    @jobs.task
-    async def work() -> str:
-        begun.append("run")
-        if len(begun) == 1:
-            return "the older"
-        await go_on.wait()
-        return "the newer"
-
+    gate, go_on = asyncio.Event(), asyncio.Event()
+    work = older_and_newer(jobs, go_on)
     await jobs.start(poll=0.05)
-    store, tried = working(jobs).rounds._store, []
+    store, tried = working(jobs).claim_settle._store, []
     settle = store.settle
 
     async def away(settlements: Any, claim: Any = None) -> Any:
@@ -95,14 +102,14 @@ async def test_what_had_ended_is_not_settled_in_place_of_the_newer_one(
 
     monkeypatch.setattr(store, "settle", away)
     made = await work.enqueue()
-    await until_true(lambda: len(tried) == 1)
+    await until(lambda: len(tried) == 1)
     await claimed_again(jobs, url)
     gate.set()
-    await until_true(lambda: not working(jobs).rounds.in_trouble and not working(jobs).rounds._finished)
+    await until(lambda: not working(jobs).claim_settle.in_trouble and not working(jobs).claim_settle._finished)
     go_on.set()
     assert (await ended(jobs, made.id)).result == "the newer"
     assert tried == [['"the older"'], ['"the newer"']]
-    await until_true(lambda: not working(jobs).runs)
+    await until(lambda: not working(jobs).slots.runs)
 
 
 async def test_an_outcome_that_is_settled_with_the_claim_that_brings_the_job_again_is_lost(
@@ -116,7 +123,7 @@ async def test_an_outcome_that_is_settled_with_the_claim_that_brings_the_job_aga
         return "the older" if len(begun) == 1 else "the newer"
 
     await jobs.start(poll=0.05, concurrency=1)
-    store = working(jobs).rounds._store
+    store = working(jobs).claim_settle._store
     settle, tries = store.settle, []
 
     async def finds_nothing(wish: Claim) -> Claimed:
@@ -135,24 +142,16 @@ async def test_an_outcome_that_is_settled_with_the_claim_that_brings_the_job_aga
     assert (job.result, job.version) == ("the newer", 1)
     assert begun == ["run", "run"]
     assert tries[1] is not None  # it did settle and claim at once
-    await until_true(lambda: not working(jobs).runs)
+    await until(lambda: not working(jobs).slots.runs)
 
 
 async def test_a_settlement_that_arrives_after_all_does_not_make_us_forget_the_newer_run(
     jobs: Jobs, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, gate, go_on = [], asyncio.Event(), asyncio.Event()
-
-    @jobs.task
-    async def work() -> str:
-        begun.append("run")
-        if len(begun) == 1:
-            return "the older"
-        await go_on.wait()
-        return "the newer"
-
+    gate, go_on = asyncio.Event(), asyncio.Event()
+    work = older_and_newer(jobs, go_on)
     await jobs.start(poll=0.05)
-    store, tried = working(jobs).rounds._store, []
+    store, tried = working(jobs).claim_settle._store, []
     settle = store.settle
 
     async def slow_at_first(settlements: Any, claim: Any = None) -> Any:
@@ -163,15 +162,15 @@ async def test_a_settlement_that_arrives_after_all_does_not_make_us_forget_the_n
 
     monkeypatch.setattr(store, "settle", slow_at_first)
     made = await work.enqueue()
-    await until_true(lambda: len(tried) == 1)
+    await until(lambda: len(tried) == 1)
     newer = await claimed_again(jobs, url)
     gate.set()
     job = await ended(jobs, made.id)
     assert job.result == "the older"  # by the record it was that run's lease, and one completion is all that counts
-    await until_true(lambda: working(jobs).rounds.under_way == 0)
-    assert working(jobs).runs == {newer.key: newer}
+    await until(lambda: working(jobs).claim_settle.under_way == 0)
+    assert working(jobs).slots.runs == {newer.key: newer}
     go_on.set()
-    await until_true(lambda: not working(jobs).runs)
+    await until(lambda: not working(jobs).slots.runs)
     assert (await jobs.get(made.id)).result == "the older"
 
 
@@ -189,14 +188,13 @@ async def test_one_that_has_not_started_makes_room(jobs: Jobs) -> None:
     await jobs.start(concurrency=1)
     worker = working(jobs)
     await hold.enqueue()
-    await until_true(lambda: worker.running == 1)
+    await until(lambda: worker.running == 1)
     made = await work.enqueue()
-    [job] = (await worker.rounds._store.claim(Claim(worker.name, (Lane("work"),), 1, 600.0))).jobs
+    [job] = (await worker.claim_settle._store.claim(Claim(worker.name, (Lane("work"),), 1, 600.0))).jobs
 
     def take() -> Run:
-        [run] = worker.hold([job], lease=30, marked=True, sent=time.monotonic())
-        worker.admit([run])
-        return run
+        worker._take([job], lease=30, marked=True, sent=time.monotonic())
+        return worker.slots.runs[job.id, job.version]
 
     older, newer = take(), take()
     assert (older.concluded, newer.concluded) == (True, False)
@@ -276,7 +274,7 @@ async def test_a_transaction_that_was_begun_before_is_rolled_back(jobs: Jobs, ur
 
     await jobs.start()
     made = [(await task.enqueue()).id for task in (asynchronous, synchronous)]
-    await until_true(lambda: sorted(refusals) == ["async", "sync"])
+    await until(lambda: sorted(refusals) == ["async", "sync"])
     assert await tables.fetch("SELECT n FROM orders") == []
     assert [(await jobs.get(job_id)).status for job_id in made] == [Status.PROCESSING] * 2
 
@@ -299,9 +297,9 @@ async def test_a_lost_claim_is_given_back_although_a_run_that_was_lost_has_its_v
     worker = working(jobs)
     made = await work.enqueue()
     await asyncio.to_thread(begun.wait, 60)
-    [older] = worker.runs.values()
-    older.interrupt(Interruption.LOST)  # so the keeper would have been told
-    claim, claims = worker.rounds._store.claim, []
+    [older] = worker.slots.runs.values()
+    older.interrupt(Interruption.LOST)  # so the heartbeat thread would have been told
+    claim, claims = worker.claim_settle._store.claim, []
 
     async def unheard_at_first(wish: Claim) -> Claimed:
         claims.append(wish)
@@ -311,7 +309,7 @@ async def test_a_lost_claim_is_given_back_although_a_run_that_was_lost_has_its_v
             raise OutcomeUnknown("cut off")
         return await claim(wish)
 
-    monkeypatch.setattr(worker.rounds._store, "claim", unheard_at_first)
+    monkeypatch.setattr(worker.claim_settle._store, "claim", unheard_at_first)
     worker.nudge()
     job = await ended(jobs, made.id)
     assert (job.result, job.version) == ("the newer", 2)

@@ -14,7 +14,7 @@ from rowlock.errors import InvalidInput, LeaseLost, StoreBusy, WrongContext
 from rowlock.jobs import Jobs
 from rowlock.stores import open_store
 from rowlock.stores.base import Claim
-from tests.runtime.waiting import ended, status_of, until_true
+from tests.waiting import ended, status_of, until
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ async def test_a_zombie_can_not_commit(
     async def asynchronous(ctx: Context) -> None:
         # On SQLite the transaction holds the write lock, so the theft comes first.
         opened.set()
-        await until_true(stolen.is_set)
+        await until(stolen.is_set)
         try:
             async with ctx.transaction() as conn:
                 await add(conn, 1)
@@ -143,12 +143,12 @@ async def test_a_zombie_can_not_commit(
     worker = jobs._worker
     assert worker is not None
     made = await jobs.enqueue("work")
-    await until_true(opened.is_set)
-    monkeypatch.setattr(worker._keeper, "_tell", lambda *_: None)  # nobody tells the zombie
-    worker.stopping = True  # so that it doesn't claim the job again
+    await until(opened.is_set)
+    monkeypatch.setattr(worker._heartbeat_thread, "_tell", lambda *_: None)  # nobody tells the zombie
+    worker.slots.stopping = True  # so that it doesn't claim the job again
     await steal(url, made.id, worker.name)
     stolen.set()
-    await until_true(lambda: bool(outcome))
+    await until(lambda: bool(outcome))
     assert isinstance(outcome[0], LeaseLost)
     assert await orders.all() == []
     assert (await jobs.get(made.id)).locked_by == "someone else"

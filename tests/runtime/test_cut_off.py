@@ -9,8 +9,8 @@ from rowlock import Context
 from rowlock.core import lifecycle
 from rowlock.core.job import Status
 from rowlock.jobs import Jobs
-from rowlock.runtime import worker
-from tests.runtime.waiting import ended
+from rowlock.runtime import outcomes
+from tests.waiting import ended
 
 HANG_UP = "SELECT pg_terminate_backend(pg_backend_pid())"
 FILL_UP = ("PRAGMA max_page_count = 1", "CREATE TABLE filler AS SELECT zeroblob(1000000) AS bytes")
@@ -92,7 +92,7 @@ async def test_an_error_after_the_outage_is_the_handlers_own(jobs: Jobs) -> None
 async def test_a_handler_that_takes_the_database_down_each_time_is_charged_in_the_end(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_FREE_OUTAGES", 2)
+    monkeypatch.setattr(outcomes, "_FREE_OUTAGES", 2)
 
     @jobs.task(max_retries=0)
     async def owning(ctx: Context) -> None:

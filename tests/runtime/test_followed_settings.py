@@ -11,7 +11,8 @@ from rowlock.core.job import Status
 from rowlock.jobs import Jobs
 from rowlock.runtime import worker as worker_module
 from rowlock.runtime.settings import WorkerSettings
-from tests.runtime.waiting import ended, status_of, until_true
+from rowlock.runtime.slots import Slots
+from tests.waiting import ended, status_of, until
 
 
 async def change(jobs: Jobs, **changes: Any) -> None:
@@ -42,16 +43,16 @@ async def test_a_change_applies_while_it_works_and_can_be_taken_back(jobs: Jobs)
     jobs.register("any", nothing)
     await jobs.start()
     await change(jobs, worker_pool_size=3, poll_interval=0.5, lock_duration=60)
-    await until_true(lambda: (working(jobs).concurrency, working(jobs).poll, working(jobs).lease) == (3, 0.5, 60.0))
+    await until(lambda: (working(jobs).concurrency, working(jobs).poll, working(jobs).lease) == (3, 0.5, 60.0))
     await change(jobs, worker_pool_size=None, poll_interval=None, lock_duration=None)
-    await until_true(lambda: (working(jobs).concurrency, working(jobs).poll, working(jobs).lease) == (10, 1.0, 30.0))
+    await until(lambda: (working(jobs).concurrency, working(jobs).poll, working(jobs).lease) == (10, 1.0, 30.0))
 
 
 async def test_an_argument_is_stronger(jobs: Jobs) -> None:
     jobs.register("any", nothing)
     await change(jobs, worker_pool_size=3, lock_duration=60)
     await jobs.start(concurrency=7)
-    await until_true(lambda: working(jobs).lease == 60)
+    await until(lambda: working(jobs).lease == 60)
     assert working(jobs).concurrency == 7
 
 
@@ -66,7 +67,7 @@ async def test_so_are_the_environment_and_the_file(
         jobs.register("any", nothing)
         await change(jobs, worker_pool_size=3, poll_interval=0.5, lock_duration=60)
         await jobs.start()
-        await until_true(lambda: working(jobs).concurrency == 3)
+        await until(lambda: working(jobs).concurrency == 3)
         assert (working(jobs).poll, working(jobs).lease) == (0.7, 40.0)
 
 
@@ -79,13 +80,13 @@ async def test_more_slots_are_used_at_once(jobs: Jobs) -> None:
 
     await change(jobs, worker_pool_size=1)
     await jobs.start()
-    await until_true(lambda: working(jobs).concurrency == 1)
+    await until(lambda: working(jobs).concurrency == 1)
     made = [await slot.enqueue() for _ in range(3)]
     assert jobs._worker is not None
     worker = jobs._worker
-    await until_true(lambda: worker.running == 1)
+    await until(lambda: worker.running == 1)
     await change(jobs, worker_pool_size=3)
-    await until_true(lambda: worker.running == 3)
+    await until(lambda: worker.running == 3)
     enough.set()
     for one in made:
         assert (await ended(jobs, one.id)).status is Status.COMPLETED
@@ -94,7 +95,7 @@ async def test_more_slots_are_used_at_once(jobs: Jobs) -> None:
 async def test_more_slots_are_for_what_was_claimed_ahead_too(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     enough = asyncio.Event()
     monkeypatch.setattr(worker_module, "_STALE", 3600.0)
-    monkeypatch.setattr(worker_module.Worker, "_lookahead", lambda self: 0 if self.runs else 2)
+    monkeypatch.setattr(Slots, "lookahead", lambda self: 0 if self.runs else 2)
 
     @jobs.task
     async def slot() -> None:
@@ -105,10 +106,10 @@ async def test_more_slots_are_for_what_was_claimed_ahead_too(jobs: Jobs, monkeyp
     worker = jobs.make_worker()
     worker.settings.concurrency = 1
     await worker.start()
-    await until_true(lambda: len(worker.runs) == 3)
+    await until(lambda: len(worker.slots.runs) == 3)
     assert worker.running == 1
     await change(jobs, worker_pool_size=3)
-    await until_true(lambda: worker.running == 3)
+    await until(lambda: worker.running == 3)
     enough.set()
     for one in made:
         assert (await ended(jobs, one.id)).status is Status.COMPLETED
@@ -124,7 +125,7 @@ async def test_a_run_with_a_short_lease_keeps_it_while_leases_become_long(jobs: 
 
     await change(jobs, lock_duration=6)  # two thirds of it are for a machine that is slow
     await jobs.start()
-    await until_true(lambda: working(jobs).lease == 6)
+    await until(lambda: working(jobs).lease == 6)
     made = await long.enqueue()
     await status_of(jobs, made.id, Status.PROCESSING)
     await change(jobs, lock_duration=600)

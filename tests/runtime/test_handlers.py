@@ -10,7 +10,7 @@ import pytest
 
 from rowlock.core.job import Status
 from rowlock.jobs import Jobs
-from tests.runtime.waiting import ended
+from tests.waiting import ended
 
 
 class Unprintable(Exception):

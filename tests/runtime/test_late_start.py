@@ -6,7 +6,7 @@ from typing import Any
 
 from rowlock.core.job import Status
 from rowlock.jobs import Jobs
-from tests.runtime.waiting import ended
+from tests.waiting import ended
 
 
 async def test_a_handler_does_not_begin_after_its_lease(jobs: Jobs) -> None:
@@ -22,7 +22,7 @@ async def test_a_handler_does_not_begin_after_its_lease(jobs: Jobs) -> None:
     start = worker._executor.start
 
     def frozen_once(run: object) -> None:
-        """As if the process had been stopped for longer than the lease, keeper and all, right before the handler."""
+        """As if the process had been stopped for longer than the lease right before the handler, all threads of it."""
         worker._executor.start = start  # type: ignore[method-assign]
         start(run)  # type: ignore[arg-type]
         run.renewed = time.monotonic() - 10.0  # type: ignore[attr-defined]
@@ -49,7 +49,7 @@ async def test_a_handler_in_a_thread_does_not_begin_after_its_lease(jobs: Jobs) 
     async def frozen_once(function: Callable[[], Any]) -> Any:
         """As if the process had been stopped for longer than the lease before the thread had its turn."""
         threads.run = run_in_thread  # type: ignore[method-assign]
-        [run] = worker.runs.values()
+        [run] = worker.slots.runs.values()
         run.renewed = time.monotonic() - 10.0
         return await run_in_thread(function)
 

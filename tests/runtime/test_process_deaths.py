@@ -18,14 +18,14 @@ from rowlock.core.job import Lane
 from rowlock.core.lifecycle import Settlement
 from rowlock.jobs import Jobs
 from rowlock.runtime import process
-from rowlock.runtime.board import Board
 from rowlock.runtime.rescue import rescue
+from rowlock.runtime.running_board import RunningBoard
 from rowlock.runtime.supervisor import Rescue, accuse
 from rowlock.stores.base import Claim, Settled
 from tests.guard import processes, running
 from tests.runtime.apps import deeds
-from tests.runtime.children import Runner, Wire, children, eventually, gone, pid_in
-from tests.runtime.waiting import ended, until_true
+from tests.runtime.children import Runner, Wire, children, gone, pid_in
+from tests.waiting import ended, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="child processes are not supported there")
 
@@ -226,7 +226,7 @@ async def test_cancelling_while_a_child_starts_leaves_none(runner: Runner) -> No
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await eventually(lambda: _children() <= before)
+        await until(lambda: _children() <= before)
 
 
 def _children() -> set[int]:
@@ -345,7 +345,7 @@ def test_interpreter_options_are_those_of_the_worker(tmp_path: Path) -> None:
 
 def test_a_run_in_a_child_process_is_not_accused_beside_others() -> None:
     """A suspect is alone in its child: it must not pay again and again for what other jobs do to the worker."""
-    board = Board(bytearray(1024))
+    board = RunningBoard(bytearray(1024))
     board.put("a" * 36, 1, apart=True)
     assert accuse(board) == ([("a" * 36, 1)], [])  # there is no other: it may have killed its parent
     inside = board.put("b" * 36, 1)
@@ -376,7 +376,7 @@ async def test_a_crash_stays_on_the_board_until_it_is_settled(
     jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, timeout: float
 ) -> None:
     """Or a worker that dies in between would take the charge for it along."""
-    board = Board(bytearray(1024))
+    board = RunningBoard(bytearray(1024))
     store = await jobs._store()
     settle, seen = store.settle, list[list[tuple[str, int]]]()
 
@@ -394,4 +394,4 @@ async def test_a_crash_stays_on_the_board_until_it_is_settled(
     job = await ended(jobs, made.id)
     assert job.status == "failed"
     assert seen[0] == [(made.id, 1)]
-    await until_true(lambda: board.running() == [])
+    await until(lambda: board.running() == [])

@@ -15,8 +15,9 @@ from rowlock.context import Interruption
 from rowlock.runtime.processes import refusal
 from tests.guard import processes, running
 from tests.runtime.apps import deeds
-from tests.runtime.children import Runner, Wire, children, eventually, gone, pid_in
+from tests.runtime.children import Runner, Wire, children, gone, pid_in
 from tests.stores.harness import START
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="child processes are not supported there")
 
@@ -279,7 +280,7 @@ async def test_an_idle_child_that_was_killed_is_reaped_without_a_next_job(runner
     pid = completed(await runner.run("add", a=1, b=1))["pid"]
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: not Path(f"/proc/{pid}").exists() if sys.platform == "linux" else not running({pid}))
+    await until(lambda: not Path(f"/proc/{pid}").exists() if sys.platform == "linux" else not running({pid}))
 
 
 # ── Warm ──
@@ -295,7 +296,7 @@ DEEDS = "tests.runtime.apps.deeds"
 async def test_the_first_job_runs_in_the_child_that_was_started_for_it(runner: Runner) -> None:
     before = own_children()
     runner.pool.warm_up(DEEDS)
-    await eventually(lambda: own_children() - before)
+    await until(lambda: own_children() - before)
     [warm] = own_children() - before
     assert completed(await runner.run("add", a=1, b=1))["pid"] == warm
     assert own_children() - before == {warm}
@@ -313,7 +314,7 @@ async def test_a_warm_child_has_loaded_the_application_before_a_job_comes(runner
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
         runner.pool.warm_up("warm_app")
-        await eventually((tmp_path / "loaded").exists)
+        await until((tmp_path / "loaded").exists)
 
 
 async def test_closing_ends_a_warm_child_that_has_nothing_to_do_and_one_that_still_loads(tmp_path: Path) -> None:
@@ -325,10 +326,10 @@ async def test_closing_ends_a_warm_child_that_has_nothing_to_do_and_one_that_sti
         patch.syspath_prepend(tmp_path)
         async with children(deeds.jobs) as runner:
             runner.pool.warm_up("slow_app")
-            await eventually((tmp_path / "loads").exists)
+            await until((tmp_path / "loads").exists)
     async with children(deeds.jobs) as runner:
         runner.pool.warm_up(DEEDS)
-        await eventually(lambda: runner.pool._idle)
+        await until(lambda: runner.pool._idle)
     async with children(deeds.jobs) as runner:
         runner.pool.warm_up(DEEDS)  # closed before it was started
 
@@ -339,7 +340,7 @@ async def test_one_warm_child_stays_and_the_others_go(runner: Runner, monkeypatc
     runner.pool.warm_up(DEEDS)
     results = await asyncio.gather(*(runner.run("add", a=n, b=n) for n in range(3)))
     pids = {result["pid"] for result in map(completed, results)}
-    await eventually(lambda: len(own_children() - before) == 1)
+    await until(lambda: len(own_children() - before) == 1)
     assert completed(await runner.run("add", a=1, b=1))["pid"] in pids
     assert len(own_children() - before) == 1
 
@@ -347,8 +348,8 @@ async def test_one_warm_child_stays_and_the_others_go(runner: Runner, monkeypatc
 async def test_an_application_that_cant_be_loaded_costs_the_warm_child_only(runner: Runner) -> None:
     before = own_children()
     runner.pool.warm_up("there_is_no_such_module")
-    await eventually(lambda: own_children() - before)
-    await eventually(lambda: not own_children() - before)
+    await until(lambda: own_children() - before)
+    await until(lambda: not own_children() - before)
     assert completed(await runner.run("add", a=1, b=1))["sum"] == 2
 
 
@@ -366,7 +367,7 @@ async def test_a_worker_warms_a_child_up_if_a_task_needs_one(tmp_path: Path, top
             assert (await jobs.wait(made.id, timeout=60)).result == os.getpid()
             assert own_children() == before
         else:
-            await eventually(lambda: own_children() - before)
+            await until(lambda: own_children() - before)
         await jobs.stop()
         assert own_children() == before
 

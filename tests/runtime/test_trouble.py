@@ -18,7 +18,7 @@ from rowlock.runtime.health import Health
 from rowlock.runtime.worker import Worker
 from rowlock.stores import open_store
 from rowlock.stores.base import Claim, Claimed
-from tests.runtime.waiting import ended, status_of, until, until_true
+from tests.waiting import ended, status_of, until
 
 AT_ONCE = Delays((0.0,))
 
@@ -64,8 +64,10 @@ async def test_trouble_while_settling_changes_no_outcome(
         return n
 
     await jobs.start()
-    calls = failing(monkeypatch, working(jobs).rounds._store, verb, *[error("not now")] * 3)
-    monkeypatch.setattr(working(jobs)._keeper, "said", lambda run: None)  # it would write what they say, if it is quick
+    calls = failing(monkeypatch, working(jobs).claim_settle._store, verb, *[error("not now")] * 3)
+    monkeypatch.setattr(
+        working(jobs)._heartbeat_thread, "said", lambda run: None
+    )  # it would write what they say, if it is quick
     made = [answer.id for answer in await jobs.enqueue_many([work.draft(n) for n in range(5)])]
     results = [await ended(jobs, job_id) for job_id in made]
     assert [(job.status, job.result, job.version, job.retries) for job in results] == [
@@ -83,10 +85,10 @@ async def test_a_settle_whose_reply_is_lost_is_repeated_and_counts_once(
         return "once"
 
     await jobs.start()
-    failing(monkeypatch, working(jobs).rounds._store, "settle", OutcomeUnknown("cut off"), after=True)
+    failing(monkeypatch, working(jobs).claim_settle._store, "settle", OutcomeUnknown("cut off"), after=True)
     job = await ended(jobs, (await work.enqueue()).id)
     assert (job.status, job.result, job.version) == (Status.COMPLETED, "once", 1)
-    await until_true(lambda: not working(jobs).runs)
+    await until(lambda: not working(jobs).slots.runs)
     assert (await jobs.stats("work")).completed == 1
 
 
@@ -96,7 +98,7 @@ async def test_what_can_never_be_settled_fails_alone(jobs: Jobs, monkeypatch: py
         return n
 
     await jobs.start()
-    store = working(jobs).rounds._store
+    store = working(jobs).claim_settle._store
     settle = store.settle
 
     async def refuse_three(settlements: Any, claim: Any = None) -> Any:
@@ -118,10 +120,10 @@ async def test_a_lost_claim_is_given_back_even_while_stopping(jobs: Jobs, monkey
 
     await jobs.start(poll=30, lease=600)
     worker = working(jobs)
-    failing(monkeypatch, worker.rounds._store, "claim", OutcomeUnknown("cut off"), after=True)
-    failing(monkeypatch, worker.rounds._store, "held_by", StoreUnavailable("not yet"))
+    failing(monkeypatch, worker.claim_settle._store, "claim", OutcomeUnknown("cut off"), after=True)
+    failing(monkeypatch, worker.claim_settle._store, "held_by", StoreUnavailable("not yet"))
     made = await work.enqueue()
-    await until_true(lambda: worker.rounds.claim_lost)
+    await until(lambda: worker.claim_settle.claim_lost)
     await jobs.stop(grace=30)
     job = await jobs.get(made.id)
     assert (job.status, job.retries, job.locked_by) == (Status.PENDING, 0, None)
@@ -151,8 +153,8 @@ async def test_a_database_that_stays_away_is_not_asked_more_and_more_often(
 
     with monkeypatch.context() as patched:
         for verb in ("claim", "held_by", "settle"):
-            patched.setattr(worker.rounds._store, verb, away)
-        await until_true(lambda: worker.rounds.claim_lost)
+            patched.setattr(worker.claim_settle._store, verb, away)
+        await until(lambda: worker.claim_settle.claim_lost)
         over.set()
         await asyncio.sleep(3.0)
         assert tries < 60  # every third of a second, two at a time
@@ -170,7 +172,7 @@ async def test_a_lost_claim_that_was_cancelled_meanwhile_ends_cancelled(jobs: Jo
     await store.claim(Claim(worker.name, (Lane("work"),), 1, 600.0))
     await jobs.cancel(made.id)
     await worker.start()
-    worker.rounds.claim_lost = True
+    worker.claim_settle.claim_lost = True
     worker.nudge()
     assert (await ended(jobs, made.id)).status is Status.CANCELLED
     await store.close()
@@ -186,7 +188,7 @@ async def test_a_heartbeat_that_is_never_answered_is_sent_again(
         await gate.wait()
 
     await jobs.start(lease=1.5, poll=0.2)
-    store = working(jobs)._keeper._store
+    store = working(jobs)._heartbeat_thread._store
     heartbeat, calls = store.heartbeat, []
 
     async def silent_at_first(beats: Any, lease: float) -> Any:
@@ -221,7 +223,7 @@ async def test_a_duty_that_is_refused_does_not_keep_the_others_from_being_done(
     jobs._worker = worker = jobs.make_worker(lease=0.9, poll=0.1, maintenance=0.05)
     await worker.start()
     for verb in ("promote", "expire"):
-        failing(monkeypatch, worker._keeper._store, verb, *[StoreError("no permission")] * 100_000)
+        failing(monkeypatch, worker._heartbeat_thread._store, verb, *[StoreError("no permission")] * 100_000)
     assert (await ended(jobs, made.id)).crashes == 1
     await store.close()
 
@@ -241,7 +243,7 @@ async def test_rows_that_others_have_locked_are_not_asked_for_all_the_time(
             done.set()
         return Claimed([], contended=True, next_due=None)
 
-    monkeypatch.setattr(working(jobs).rounds._store, "claim", contended)
+    monkeypatch.setattr(working(jobs).claim_settle._store, "claim", contended)
     loop = asyncio.get_running_loop()
     began = loop.time()
     working(jobs).nudge()
@@ -261,10 +263,10 @@ async def test_long_jobs_end_what_is_claimed_ahead(jobs: Jobs) -> None:
     await jobs.enqueue_many([work.draft() for _ in range(100)])
     await jobs.start(concurrency=2)
     worker = working(jobs)
-    await until_true(lambda: worker._lookahead() > 10)
+    await until(lambda: worker.slots.lookahead() > 10)
     for _ in range(2):
         await work.enqueue(hold=True)
-    await until_true(lambda: worker.running == 2 and worker._lookahead() == 0)
+    await until(lambda: worker.running == 2 and worker.slots.lookahead() == 0)
     gate.set()
 
 
@@ -360,7 +362,7 @@ async def test_who_asks_hears_that_the_worker_stops(jobs: Jobs) -> None:
 
     await jobs.start()
     made = await jobs.enqueue("looks")
-    await until_true(begun.is_set)
+    await until(begun.is_set)
     await jobs.stop(grace=1.0)
     assert told.is_set()
     assert (await jobs.get(made.id)).status is Status.PENDING
@@ -381,7 +383,7 @@ def test_a_loop_that_ends_without_stop_gives_its_jobs_back(tmp_path: Path) -> No
     async def careless() -> str:
         await jobs.start(lease=600, poll=0.1)
         made = await work.enqueue()
-        await until_true(begun.is_set)
+        await until(begun.is_set)
         return made.id
 
     job_id = asyncio.run(careless())

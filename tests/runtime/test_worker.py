@@ -17,7 +17,7 @@ from rowlock.errors import Cancelled, Final, InvalidInput, NotMigrated, Snooze, 
 from rowlock.jobs import Jobs
 from rowlock.stores import open_store
 from rowlock.stores.base import Claim
-from tests.runtime.waiting import ended, status_of, until, until_true
+from tests.waiting import ended, status_of, until
 
 AT_ONCE = Delays((0.0,))
 
@@ -148,7 +148,7 @@ async def test_a_snooze_until_a_time_when_the_clock_is_set(jobs: Jobs, monkeypat
     @jobs.task
     async def patient(job: Job) -> int:
         if job.version == 1:
-            monkeypatch.setattr(rowlock.runtime.worker, "datetime", Behind)
+            monkeypatch.setattr(rowlock.runtime.slots, "datetime", Behind)
             raise Snooze(job.created + timedelta(seconds=0.2))
         return job.version
 
@@ -271,7 +271,7 @@ async def test_a_thread_hears_of_its_timeout_by_check(jobs: Jobs) -> None:
     job = await ended(jobs, (await slow.enqueue()).id)
     assert "Timed out" in (job.last_error or "")
     assert jobs._worker is not None
-    assert jobs._worker.leaked == 0
+    assert jobs._worker.slots.leaked == 0
 
 
 async def test_what_can_not_be_stopped_is_settled_and_counted(jobs: Jobs) -> None:
@@ -304,11 +304,11 @@ async def test_what_can_not_be_stopped_is_settled_and_counted(jobs: Jobs) -> Non
         job = await ended(jobs, job_id)
         assert job.status is Status.FAILED
         assert "Timed out" in (job.last_error or "")
-    assert worker.leaked == 2
+    assert worker.slots.leaked == 2
     assert (await ended(jobs, (await fine.enqueue()).id)).result == "fine"
     go_on.set()
     await asyncio.wait_for(stubborn_is_done.wait(), 60)
-    await until_true(lambda: worker.leaked == 0)
+    await until(lambda: worker.slots.leaked == 0)
     assert [(await jobs.get(job_id)).result for job_id in made] == [None, None]
 
 
@@ -374,7 +374,7 @@ async def test_who_ignores_a_cancel_past_the_grace_ends_cancelled_and_its_result
     job = await ended(jobs, made.id)
     assert job.status is Status.CANCELLED
     go_on.set()
-    await until_true(lambda: worker.leaked == 0 and not worker.runs)
+    await until(lambda: worker.slots.leaked == 0 and not worker.slots.runs)
     job = await jobs.get(made.id)
     assert (job.status, job.result) == (Status.CANCELLED, None)
 
@@ -392,7 +392,7 @@ async def test_highest_priority_first(jobs: Jobs) -> None:
     for n in (1, 5, 3, 4, 2):
         await note.using(priority=n).enqueue(n)
     await jobs.start(concurrency=1)
-    await until_true(lambda: len(order) == 5)
+    await until(lambda: len(order) == 5)
     assert order == [5, 4, 3, 2, 1]
 
 
@@ -429,11 +429,11 @@ async def test_a_paused_topic_is_left_alone_until_it_is_resumed(jobs: Jobs) -> N
     async def other() -> None: ...
 
     await jobs.start()
-    await jobs.pause("work")
+    await jobs.topics.pause("work")
     made = await work.enqueue()
     await ended(jobs, (await other.enqueue()).id)
     assert (await jobs.get(made.id)).status is Status.PENDING
-    await jobs.resume("work")
+    await jobs.topics.resume("work")
     assert (await ended(jobs, made.id)).status is Status.COMPLETED
 
 
@@ -451,13 +451,13 @@ async def test_short_jobs_are_claimed_ahead_and_given_back_when_their_topic_is_p
     await jobs.enqueue_many([quick.draft() for _ in range(200)])
     jobs._worker = worker = jobs.make_worker(concurrency=2, ahead=60.0)
     await worker.start()
-    await until_true(lambda: worker._lookahead() > 100)
+    await until(lambda: worker.slots.lookahead() > 100)
     # While both slots are held, what comes in next is claimed ahead and can't start.
     holding = [(await quick.enqueue(hold=True)).id for _ in range(2)]
-    await until_true(lambda: running == 2)
+    await until(lambda: running == 2)
     waiting = [answer.id for answer in await jobs.enqueue_many([quick.draft() for _ in range(50)])]
-    await until_true(lambda: any((job_id, 1) in worker.runs for job_id in waiting))
-    await jobs.pause("quick", reason="test")
+    await until(lambda: any((job_id, 1) in worker.slots.runs for job_id in waiting))
+    await jobs.topics.pause("quick", reason="test")
 
     async def given_back() -> bool:
         found = [await jobs.get(job_id) for job_id in waiting]
@@ -469,7 +469,7 @@ async def test_short_jobs_are_claimed_ahead_and_given_back_when_their_topic_is_p
     gate.set()
     for job_id in holding:
         assert (await ended(jobs, job_id)).status is Status.COMPLETED
-    await jobs.resume("quick")
+    await jobs.topics.resume("quick")
     for job_id in waiting:
         assert (await ended(jobs, job_id)).status is Status.COMPLETED
 
@@ -485,7 +485,7 @@ async def test_long_jobs_are_not_claimed_ahead(jobs: Jobs) -> None:
     assert worker is not None
     most = 0
     while (await jobs.get(made[-1])).is_live:
-        most = max(most, len([run for run in worker.runs.values() if not run.concluded]))
+        most = max(most, len([run for run in worker.slots.runs.values() if not run.concluded]))
         await asyncio.sleep(0.01)
     assert most == 2
 
@@ -503,7 +503,7 @@ async def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back(jobs: Jobs) -
     claimed = await store.claim(Claim(worker.name, (Lane("work"),), 10, 600.0))
     assert [job.id for job in claimed.jobs] == [made.id]
     await worker.start()
-    worker.rounds.claim_lost = True
+    worker.claim_settle.claim_lost = True
     job = await ended(jobs, made.id)
     assert (job.status, job.version, job.retries) == (Status.COMPLETED, 2, 0)
     assert "released" in await events(jobs, made.id)
@@ -528,7 +528,7 @@ async def test_stop_lets_jobs_finish_and_claims_no_more(jobs: Jobs) -> None:
     made = await work.enqueue()
     await begun.wait()
     stopping = asyncio.create_task(jobs.stop(grace=60))
-    await until_true(lambda: jobs._worker is not None and jobs._worker.stopping)
+    await until(lambda: jobs._worker is not None and jobs._worker.slots.stopping)
     late = await work.enqueue()
     gate.set()
     await stopping
@@ -536,7 +536,7 @@ async def test_stop_lets_jobs_finish_and_claims_no_more(jobs: Jobs) -> None:
     left = await jobs.get(late.id)
     # A claim that was under way when it was told to stop may bring it: then it was given back at once.
     assert (left.status, left.retries, ran) == (Status.PENDING, 0, [made.id])
-    assert list(await jobs.workers()) == []
+    assert list(await jobs.workers.list()) == []
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
@@ -554,7 +554,7 @@ async def test_stop_gives_back_what_does_not_finish_at_no_cost(jobs: Jobs, kind:
     jobs.register("work", sleeping if kind == "async" else blocking)
     await jobs.start()
     made = await jobs.enqueue("work")
-    await until_true(begun.is_set)
+    await until(begun.is_set)
     await jobs.stop(grace=0.1)
     job = await jobs.get(made.id)
     assert (job.status, job.retries, job.locked_by) == (Status.PENDING, 0, None)
@@ -578,7 +578,7 @@ async def test_it_can_not_be_started_twice(jobs: Jobs) -> None:
     async def work() -> None: ...
 
     await jobs.start()
-    with pytest.raises(WrongContext, match="working already"):
+    with pytest.raises(WrongContext, match="have a running worker already"):
         await jobs.start()
 
 

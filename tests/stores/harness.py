@@ -6,8 +6,8 @@ import json
 import os
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,10 +30,11 @@ from rowlock.core.lifecycle import (
 )
 from rowlock.core.retry import Delays
 from rowlock.stores.base import MAX_LOG_LINES, Claim, Claimed, Enqueued, Store, WorkerInfo
-from rowlock.stores.postgres.hints import Floor, LaneHints
+from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor
 from rowlock.stores.postgres.rows import event
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
+from tests.databases import Databases, migrated, with_test_clock
 from tests.stores.rows import Audit, Row, micros, moment, timeline
 
 T = TypeVar("T")
@@ -112,6 +113,7 @@ class Harness(ABC):
     kind: str
     tables: str  # the statement that asks for their names
     store: Store
+    paired: Any = None  # the Paired that `store` is, if any
 
     def __init__(self, *, virtual: bool) -> None:
         self.virtual = virtual
@@ -143,6 +145,8 @@ class Harness(ABC):
     async def advance(self, seconds: float) -> datetime:
         assert self.virtual
         self.now += timedelta(seconds=seconds)
+        if self.paired is not None:
+            self.paired.reference.now = self.now
         await self._set_clock()
         return self.now
 
@@ -175,7 +179,7 @@ class Harness(ABC):
             "SELECT id, ready, history, history_dropped, log, log_dropped FROM _jobs UNION ALL "
             "SELECT id, false, history, history_dropped, log, log_dropped FROM _jobs_archive"
         )
-        jobs = await self.store.get([str(row[0]) for row in kept])
+        jobs = await self.store.read([str(row[0]) for row in kept], Job)
         assert len(jobs) == len(kept)
         rows = {}
         for raw_id, ready, history, dropped, log, log_dropped in kept:
@@ -188,7 +192,7 @@ class Harness(ABC):
         return (await self.rows())[job_id]
 
     async def job(self, job_id: str) -> Job:
-        return (await self.store.get([job_id]))[job_id]
+        return (await self.store.read([job_id], Job))[job_id]
 
     async def audit(self) -> list[Audit]:
         """Oldest first; of one call, by job id."""
@@ -221,7 +225,13 @@ class Harness(ABC):
 
     async def forget_claims(self) -> None:
         """As a database does that took over before it had heard of them."""
-        await self.execute(FORGET_CLAIMS)
+        await self.change(FORGET_CLAIMS)
+
+    async def change(self, statement: str) -> None:
+        """Change rows behind the store's back."""
+        await self.execute(statement)
+        if self.paired is not None:
+            await self.paired.adopt()
 
     # ── Jobs in the state a test wants ──
 
@@ -257,7 +267,7 @@ class Harness(ABC):
                 return await self.job(await self.add(topic))
             case Status.BLOCKED:  # nothing in this version blocks a job
                 job_id = await self.add(topic)
-                await self.execute(f"UPDATE _jobs SET status = 'blocked', ready = false WHERE id = '{job_id}'")
+                await self.change(f"UPDATE _jobs SET status = 'blocked', ready = false WHERE id = '{job_id}'")
                 return await self.job(job_id)
             case Status.PROCESSING:
                 return await self.claimed(topic=topic)
@@ -320,22 +330,13 @@ class SqliteHarness(Harness):
 
     async def _behind(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self.path is None:  # there is no second connection to a database in memory
-            assert isinstance(self.store, SqliteStore)
-            assert self.store._opened
-            return await self.store._opened.writer.call(lambda database: work(database.conn))
+            store: Any = self.store
+            found: T = await store._opened.writer.call(lambda database: work(database.conn))
+            return found
         with closing(sqlite3.connect(self.path, timeout=30.0)) as connection, connection:
             return work(connection)
 
 
-# The product calls clock_timestamp() without a schema; a function in a schema that is searched before pg_catalog
-# takes its place, so that the product needs no switch for tests.
-TEST_CLOCK = """
-CREATE SCHEMA testclock;
-CREATE TABLE testclock.clock (at timestamptz NOT NULL);
-INSERT INTO testclock.clock VALUES ('2026-01-01 12:00:00+00');
-CREATE FUNCTION testclock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
-    AS 'SELECT at FROM testclock.clock';
-"""
 # What runs with its owner's rights has a search path of its own.
 SAME_CLOCK = "ALTER FUNCTION _jobs_note_enqueued SET search_path = testclock, pg_catalog, pg_temp"
 
@@ -369,7 +370,7 @@ class PostgresHarness(Harness):
         await super().reset()
         # Its clock has gone back to START: what the store has learned of dead index entries leads past everything new.
         assert isinstance(self.store, PostgresStore)
-        self.store._hints, self.store._due = LaneHints(), Floor()
+        self.store._claim_bounds, self.store._due = ClaimBounds(), Floor()
 
     async def _set_clock(self) -> None:
         await self.execute(f"UPDATE testclock.clock SET at = '{self.now.isoformat()}'")
@@ -399,3 +400,28 @@ class PostgresHarness(Harness):
 
 def ids(jobs: Sequence[Job]) -> list[str]:
     return [job.id for job in jobs]
+
+
+@asynccontextmanager
+async def harness_at(
+    kind: str, databases: Databases, folder: Path, *, virtual: bool, check: bool = True
+) -> AsyncIterator[Any]:
+    """A harness on a new database of this kind. Unless `check` is False, all rows must be legal at the end."""
+    prepare = migrated if kind == "sqlite" else with_test_clock
+    async with databases.at(kind, folder, prepare) as url:
+        harness: Harness = PostgresHarness(url, virtual=virtual)
+        if kind == "sqlite":
+            harness = SqliteHarness(folder / "jobs.db", virtual=virtual)
+        async with opened(harness, check=check):
+            yield harness
+
+
+@asynccontextmanager
+async def opened(harness: Harness, *, migrated: bool = True, check: bool = True) -> AsyncIterator[Harness]:
+    await harness.open(migrated=migrated)
+    try:
+        yield harness
+        if check:
+            await harness.rows()
+    finally:
+        await harness.close()

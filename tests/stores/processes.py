@@ -94,7 +94,7 @@ async def everything(store: Store, worker: str) -> None:
 async def fold(store: Store, worker: str) -> None:
     """For ever, a few notes at a time."""
     while True:
-        tell([str(await store.fold_counts(limit=3))])
+        tell([str(await store.tidy("fold_counts", 3))])
 
 
 VERBS = {"insert": insert, "claim": claim, "settle": settle, "everything": everything, "fold": fold}

@@ -42,7 +42,7 @@ from rowlock.stores.base import (
     Settled,
     WorkerInfo,
 )
-from rowlock.stores.reading import Ended, Stats, Tally, make_stats
+from rowlock.stores.queries import Ended, Stats, Tally, make_stats
 from tests.stores.rows import Audit, Row, known, moment, plain, timeline
 
 Run = TypeVar("Run", Beat, Progress)
@@ -237,9 +237,10 @@ class Reference:
             holds.append((Hold.CANCEL if asked else Hold.KEPT) if ours else Hold.LOST)
         return holds
 
-    def held_by(self, worker: str) -> list[Beat]:
-        held = self._where(lambda job: job.status in HELD and job.locked_by == worker)
-        return [Beat(job.id, job.version, job.started_at is not None, worker) for job in held]
+    def held_by(self, workers: list[str], limit: int | None = None) -> list[Beat]:
+        held = self._where(lambda job: job.status in HELD and job.locked_by in workers)
+        held = sorted(held, key=lambda job: job.locked_until or self.now)[:limit]
+        return [Beat(job.id, job.version, job.started_at is not None, job.locked_by) for job in held]
 
     def report(self, worker: WorkerInfo) -> datetime:
         before = self.register.get(worker.name)
@@ -386,7 +387,7 @@ class Reference:
             )
         return [job.id for job in late]
 
-    def cancel_timeout(self, *, by: str, grace: float) -> list[str]:
+    def cancel_timeout(self, *, by: str, grace: float = 30.0) -> list[str]:
         late = self._where(
             lambda job: (
                 job.status is Status.CANCEL_REQUESTED
@@ -449,10 +450,12 @@ class Reference:
         )
 
     def _diff(self, verb: str, before: Row) -> dict[str, Any]:
-        if verb != "update":
+        if verb == "cancel":
             return {}
         after = self.rows[before.job.id]
-        changed = after.history[-1]["changed"]
+        changed = after.history[-1].get("changed")
+        if changed is None:
+            return {}
 
         def values(job: Job) -> dict[str, Any]:
             return {name: plain(getattr(job, name)) for name in changed}
@@ -477,8 +480,20 @@ class Reference:
 
         return self._operate("cancel", ids, by, reason, act)
 
-    def requeue(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+    def requeue(
+        self,
+        ids: Sequence[str],
+        edit: Edit = Edit(),  # noqa: B008 - it is frozen
+        *,
+        version: int | None = None,
+        by: str,
+        reason: str | None = None,
+    ) -> list[Changed]:
+        wanted = self._columns(edit)
+
         def act(job: Job) -> Changed:
+            if version not in (None, job.version):
+                return Changed(job.id, done=False, status=job.status)
             if holder := self._holder(job):
                 return Changed(job.id, done=False, status=job.status, holder=holder.id)
             cleared = (
@@ -493,26 +508,29 @@ class Reference:
             self._change(
                 "requeue",
                 job,
-                known(event="requeued", by=by, reason=reason),
-                ready=True,
+                known(event="requeued", by=by, reason=reason, changed=sorted(wanted) or None),
+                ready=wanted.get("run_at", self.now) <= self.now,
                 status=Status.PENDING,
-                run_at=self.now,
                 updated=self.now,
                 retries=0,
                 crashes=0,
                 progress=0.0,
-                **dict.fromkeys(cleared),
+                **dict.fromkeys(cleared) | {"run_at": self.now} | wanted,
             )
             return Changed(job.id, done=True, status=Status.PENDING)
 
         return self._operate("requeue", ids, by, reason, act)
 
-    def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
+    def _columns(self, edit: Edit) -> dict[str, Any]:
         wanted = {name: value for name, value in structs.asdict(edit).items() if value is not UNSET}
         if "payload" in wanted:
             wanted["payload"] = codec.decode(wanted["payload"])
         if "delay" in wanted:
             wanted["run_at"] = self._after(wanted.pop("delay"))
+        return wanted
+
+    def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
+        wanted = self._columns(edit)
 
         def act(job: Job) -> Changed:
             ready = wanted["run_at"] <= self.now if "run_at" in wanted else self.rows[job.id].ready

@@ -10,45 +10,21 @@ from msgspec import structs
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, Released
 from rowlock.stores.base import Claim, Progress
-from tests.stores.conftest import shared_store
+from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import LEASE, MINUTE, START, Harness, claim_by, ids, job, lanes, settlement
-from tests.stores.rows import Row
 
-store = shared_store
+store = paired_store
+unpaired = shared_store  # for several stores at once, and for claims of so many bytes
 
 
 async def test_what_a_claim_does_to_the_row(store: Harness) -> None:
     job_id = await store.add()
-    before = (await store.row(job_id)).job
     now = await store.advance(5)
-    answer = await store.claim("w1")
-    expected = structs.replace(
-        before,
-        status=Status.PROCESSING,
-        version=1,
-        locked_by="w1",
-        locked_until=now + timedelta(seconds=LEASE),
-        claimed_at=now,
-        started_at=now,
-        updated=now,
-        events_count=2,
-    )
-    assert answer.jobs == [expected]
-    assert not answer.contended
-    assert answer.next_due is None
-    assert await store.rows() == {job_id: Row(expected, ready=False)}
-    assert await store.audit() == []
-    claimed = (await store.events(job_id))[1]
-    assert (claimed.seq, claimed.at, claimed.event, claimed.version) == (1, now, "claimed", 1)
-    assert (claimed.by, claimed.status) == ("w1", Status.PROCESSING)
-    assert set(claimed.data) == {"started_at"}
-
-
-async def test_claimed_ahead_is_not_started(store: Harness) -> None:
-    claimed = await store.claimed(start=False)
-    assert claimed.started_at is None
-    assert claimed.claimed_at == START
-    assert (await store.events(claimed.id))[1].data == {}
+    [claimed] = (await store.claim("w1")).jobs
+    assert (claimed.id, claimed.status, claimed.version, claimed.locked_by) == (job_id, Status.PROCESSING, 1, "w1")
+    assert (claimed.claimed_at, claimed.started_at) == (now, now)
+    assert claimed.locked_until == now + timedelta(seconds=LEASE)
+    assert (await store.claim("w2")).jobs == []
 
 
 async def test_the_next_claim_starts_afresh(store: Harness) -> None:
@@ -57,24 +33,8 @@ async def test_the_next_claim_starts_afresh(store: Harness) -> None:
     await store.store.settle([settlement(first, Failed("boom"), ran=1.0)])
     await store.advance(10)
     assert await store.store.promote() == 1
-    kept = await store.job(first.id)
-    assert (kept.progress, kept.stage, kept.message) == (50.0, "stage", "message")
     [second] = (await store.claim("w2", start=False)).jobs
-    expected = structs.replace(
-        kept,
-        status=Status.PROCESSING,
-        version=2,
-        locked_by="w2",
-        locked_until=store.now + timedelta(seconds=LEASE),
-        claimed_at=store.now,
-        started_at=None,
-        updated=store.now,
-        progress=0.0,
-        stage=None,
-        message=None,
-        events_count=4,
-    )
-    assert second == expected
+    assert (second.progress, second.stage, second.message, second.started_at) == (0.0, None, None, None)
     assert second.last_error == "boom"
     assert await store.story(first.id) == ["enqueued", "claimed", "retried", "claimed"]
 
@@ -94,12 +54,11 @@ async def test_strict_priority_across_lanes(store: Harness) -> None:
         job("a", priority=5),
     ]
     await store.insert(*new)
-    want = sorted(new, key=lambda n: (-n.priority, n.run_at or START, n.id))
     all_lanes = lanes("a", "b", ("c", 2))
     first = await store.store.claim(Claim("w1", all_lanes, 3, LEASE))
     second = await store.store.claim(Claim("w1", all_lanes, 100, LEASE))
-    assert ids(first.jobs) == [n.id for n in want[:3]]
-    assert ids(second.jobs) == [n.id for n in want[3:]]
+    want = sorted(new, key=lambda n: (-n.priority, n.run_at or START, n.id))
+    assert ids([*first.jobs, *second.jobs]) == [n.id for n in want]
 
 
 async def test_a_newcomer_of_higher_priority_goes_first(store: Harness) -> None:
@@ -111,8 +70,9 @@ async def test_a_newcomer_of_higher_priority_goes_first(store: Harness) -> None:
     assert ids((await store.claim(limit=2)).jobs) == [high, old]
 
 
-async def test_a_newcomer_of_another_store_goes_first_soon(store: Harness) -> None:
+async def test_a_newcomer_of_another_store_goes_first_soon(unpaired: Harness) -> None:
     """Another process put it there: a store that remembers a lower bound may miss it only for a moment."""
+    store = unpaired
     other = await store.another()
     await store.insert(*[job(priority=1) for _ in range(5000)])
     await store.claim(limit=3)
@@ -139,8 +99,6 @@ async def test_given_back_keeps_its_place(store: Harness) -> None:
 async def test_the_limit(store: Harness, limit: int) -> None:
     await store.insert(*[job() for _ in range(5)])
     assert len((await store.claim(limit=limit)).jobs) == min(limit, 5)
-    rows = (await store.rows()).values()
-    assert sum(row.job.status is Status.PROCESSING for row in rows) == min(limit, 5)
 
 
 async def test_only_known_lanes(store: Harness) -> None:
@@ -159,15 +117,6 @@ async def test_a_lane_named_twice_gives_each_job_once(store: Harness) -> None:
     assert len(set(ids(claimed))) == len(claimed) == 3
 
 
-async def test_future_jobs_wait_for_promote(store: Harness) -> None:
-    later = await store.add(delay=MINUTE)
-    assert (await store.claim()).jobs == []
-    await store.advance(MINUTE)
-    assert (await store.claim()).jobs == []
-    assert await store.store.promote() == 1
-    assert ids((await store.claim()).jobs) == [later]
-
-
 async def test_next_due(store: Harness) -> None:
     await store.add("other", delay=90)
     assert (await store.claim()).next_due == pytest.approx(90)
@@ -175,7 +124,8 @@ async def test_next_due(store: Harness) -> None:
     await store.advance(15)
     assert (await store.claim()).next_due == pytest.approx(45)
     await store.advance(50)
-    assert (await store.claim()).next_due == 0
+    due = await store.claim()
+    assert (due.jobs, due.next_due) == ([], 0)
     assert await store.store.promote() == 1
     assert (await store.claim()).next_due == pytest.approx(25)
 
@@ -201,20 +151,13 @@ async def test_paused_topics_are_not_claimed(store: Harness) -> None:
     assert [j.topic for j in (await store.claim("w1", "a", "b", "c")).jobs] == ["a"]
 
 
-async def test_a_pause_binds_the_other_stores(store: Harness) -> None:
+async def test_a_pause_binds_the_other_stores(unpaired: Harness) -> None:
+    store = unpaired
     other = await store.another()
     await store.insert(job(), job())
     assert len((await other.claim(claim_by(limit=1))).jobs) == 1
     await store.store.pause("mail", by="ann")
     assert (await other.claim(claim_by())).jobs == []
-
-
-async def test_a_job_is_claimed_once(store: Harness) -> None:
-    other = await store.another()
-    await store.insert(*[job() for _ in range(3)])
-    assert len((await store.claim("w1")).jobs) == 3
-    assert (await other.claim(claim_by("w2"))).jobs == []
-    assert (await store.claim("w1")).jobs == []
 
 
 async def test_many_lanes(store: Harness) -> None:
@@ -232,39 +175,24 @@ async def test_settle_and_claim_in_one_call(store: Harness) -> None:
     await store.insert(*new)
     one, two = (await store.claim("w1", limit=2)).jobs
     await store.advance(1)
-    both = await store.store.settle(
-        [settlement(one, Completed(1)), settlement(two, Failed("x", final=True))], claim_by("w1", limit=1)
-    )
-    assert [v.answer for v in both.verdicts] == ["applied", "applied"]
-    assert both.claimed is not None
-    assert ids(both.claimed.jobs) == [new[2].id]
-    assert both.claimed.jobs[0] == await store.job(new[2].id)
-    assert both.claimed.jobs[0].claimed_at == store.now
-    assert [(await store.job(n.id)).status for n in new] == ["completed", "failed", "processing", "pending"]
-
-
-async def test_settle_and_claim_with_refused_settlements(store: Harness) -> None:
-    one = await store.claimed()
-    await store.add()
     stale = structs.replace(settlement(one, Completed()), version=7)
-    both = await store.store.settle([stale], claim_by("w2"))
-    assert [v.answer for v in both.verdicts] == ["lost"]
-    assert both.claimed is not None
-    assert len(both.claimed.jobs) == 1
+    wishes = [settlement(one, Completed(1)), settlement(two, Failed("x", final=True))]
+    for settlements, expected in ((wishes, new[2]), ([stale], new[3])):
+        claimed = (await store.store.settle(settlements, claim_by("w1", limit=1))).claimed
+        assert claimed is not None
+        assert ids(claimed.jobs) == [expected.id]
 
 
 async def test_settle_nothing_and_claim(store: Harness) -> None:
     job_id = await store.add()
     both = await store.store.settle([], claim_by())
-    assert both.verdicts == []
-    assert both.claimed is not None
-    assert ids(both.claimed.jobs) == [job_id]
-    neither = await store.store.settle([])
-    assert (neither.verdicts, neither.claimed) == ([], None)
+    assert ids(both.claimed.jobs if both.claimed else []) == [job_id]
+    assert (await store.store.settle([])).claimed is None
 
 
-async def test_a_claim_brings_no_more_than_so_many_bytes(store: Harness) -> None:
+async def test_a_claim_brings_no_more_than_so_many_bytes(unpaired: Harness) -> None:
     """About so many, in the same order, and at least one job. The rest is there for the next claim."""
+    store = unpaired
     text = random.Random(1).randbytes(5000).hex()  # nothing that a database can compress
     made = [job("mail", {"text": text}, priority=n % 3) for n in range(100)]
     await store.store.insert(made)

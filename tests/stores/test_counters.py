@@ -1,18 +1,17 @@
 """What stats tell of runs: how many were counted, put back for a retry or lost, and how long the oldest job waits."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from rowlock.core.job import Status
-from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Snoozed, TimedOut
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Snoozed
 from rowlock.http import metrics
-from rowlock.stores import reading
+from rowlock.stores import queries
 from rowlock.stores.base import DAY, Edit, Retention
 from rowlock.stores.postgres import store as postgres
-from rowlock.stores.reading import BOUND, Counts, Filter, make_stats
-from rowlock.stores.sqlite import reading as sqlite
+from rowlock.stores.queries import BOUND, Counts, Filter, make_stats
+from rowlock.stores.sqlite import queries as sqlite
 from tests.stores.conftest import shared_store
 from tests.stores.exposition import counters_of
 from tests.stores.harness import LEASE, START, Harness, ids, job, settlement
@@ -25,41 +24,11 @@ def runs(counts: Counts) -> tuple[int, int, int]:
     return counts.executions, counts.retried, counts.lost
 
 
-async def lose(store: Harness, **how: Any) -> list[bool]:
-    """Every lease runs out; whether a retry was charged."""
-    await store.advance(LEASE + 1)
-    return [one.charged for one in await store.store.rescue(by="m1", backoff=[1.0], **how)]
+# ── Runs ──
 
 
-# ── Retried ──
-
-
-@pytest.mark.parametrize("outcome", [Failed("boom"), TimedOut(600.0)])
-async def test_a_failure_that_is_put_back_is_retried(store: Harness, outcome: Outcome) -> None:
-    after = await store.settled(outcome)
-    assert (after.status, after.retries) == (Status.PENDING, 1)
-    assert runs(await store.store.stats()) == (0, 1, 0)
-    assert runs(await store.store.stats("mail")) == (0, 1, 0)
-
-
-@pytest.mark.parametrize("outcome", [Snoozed(90.0), Snoozed(0.0), Released(), Failed("no", final=True), GaveUp()])
-async def test_what_pays_no_retry_is_not_retried(store: Harness, outcome: Outcome) -> None:
-    await store.settled(outcome)
-    assert runs(await store.store.stats()) == (0, 0, 0)
-
-
-async def test_each_retry_counts_until_none_is_left(store: Harness) -> None:
-    await store.add(max_retries=2)
-    for _ in range(3):
-        [claimed] = (await store.claim()).jobs
-        await store.store.settle([settlement(claimed, Failed("boom"), ran=0.0)])
-        await store.advance(11)
-        await store.store.promote()
-    stats = await store.store.stats()
-    assert (stats.retried, stats.failed) == (2, 1)
-
-
-async def test_a_batch_of_everything_is_told_apart(store: Harness) -> None:
+async def test_a_batch_of_everything_is_told_apart(paired_store: Harness) -> None:
+    store = paired_store
     outcomes: list[Outcome] = [Failed("boom"), Completed(), Snoozed(5.0), Failed("boom"), Released(), GaveUp()]
     await store.insert(*[job() for _ in outcomes], *[job("bills") for _ in outcomes])
     jobs = (await store.claim("w1", "mail", limit=6)).jobs + (await store.claim("w1", "bills", limit=3)).jobs
@@ -70,108 +39,48 @@ async def test_a_batch_of_everything_is_told_apart(store: Harness) -> None:
     assert {topic: runs(of) for topic, of in stats.topics.items()} == {"mail": (1, 2, 0), "bills": (1, 1, 0)}
 
 
-async def test_a_retry_that_is_refused_is_not_counted(store: Harness) -> None:
-    claimed = await store.claimed()
-    again = settlement(claimed, Failed("boom"), ran=0.0)
-    await store.store.settle([again])
-    await store.store.settle([again])
-    await store.store.settle([again, settlement(claimed, Completed(), ran=0.0)])
-    cancelled = await store.in_status(Status.CANCEL_REQUESTED, "bills")
-    await store.store.settle([settlement(cancelled, Failed("boom"), ran=0.0)])
-    assert runs(await store.store.stats()) == (0, 1, 0)
-
-
-# ── Lost ──
-
-
-async def test_a_run_that_is_rescued_is_lost_whatever_came_of_it(store: Harness) -> None:
+async def test_a_run_that_is_rescued_is_lost_whatever_came_of_it(paired_store: Harness) -> None:
+    store = paired_store
     await store.claimed()  # pays a retry
     await store.claimed(max_retries=0)  # has none left
     await store.claimed(start=False)  # never began, and pays nothing
     await store.in_status(Status.CANCEL_REQUESTED, "bills")
     await store.claimed(topic="bills")
-    assert sorted(await lose(store)) == [False, False, False, True, True]
+    await store.advance(LEASE + 1)
+    await store.store.rescue(by="m1", backoff=[1.0])
     stats = await store.store.stats()
     assert (runs(stats), stats.expired, stats.cancelled) == ((0, 2, 5), 1, 1)
     assert {topic: runs(of) for topic, of in stats.topics.items()} == {"mail": (0, 1, 3), "bills": (0, 1, 2)}
-    assert runs(await store.store.stats("bills")) == (0, 1, 2)
 
 
-async def test_runs_of_workers_that_are_known_to_be_dead_are_lost_too(store: Harness) -> None:
-    await store.claimed("w1")
-    await store.claimed("w2", start=False)
-    await store.claimed("w3")
-    rescued = await store.store.rescue(by="m1", backoff=[1.0], workers=["w1", "w2"])
-    assert sorted(one.charged for one in rescued) == [False, True]
-    assert runs(await store.store.stats()) == (0, 1, 2)
-
-
-async def test_a_cancel_that_nobody_answered_loses_no_lease(store: Harness) -> None:
-    await store.in_status(Status.CANCEL_REQUESTED)
-    await store.advance(31)
-    assert len(await store.store.cancel_timeout(by="m1")) == 1
-    assert runs(await store.store.stats()) == (0, 0, 0)
-
-
-async def test_a_rescue_that_finds_nothing_counts_nothing(store: Harness) -> None:
+async def test_a_rescue_that_finds_nothing_counts_nothing(paired_store: Harness) -> None:
+    store = paired_store
     await store.claimed()
-    assert await store.store.fold_counts() == 1  # the enqueue's
+    assert await store.store.tidy("fold_counts", 10_000) == 1  # the enqueue's
     assert await store.store.rescue(by="m1", backoff=[1.0]) == []
-    assert runs(await store.store.stats()) == (0, 0, 0)
-    assert await store.store.fold_counts() == 0
-
-
-async def test_who_lost_a_run_and_settles_late_changes_nothing(store: Harness) -> None:
-    claimed = await store.claimed()
-    await lose(store)
-    await store.store.settle([settlement(claimed, Failed("late"), ran=0.0)])
-    assert runs(await store.store.stats()) == (0, 1, 1)
-
-
-# ── Executions ──
-
-
-async def test_executions_are_completed_runs_that_have_a_beginning(store: Harness) -> None:
-    await store.settled(Completed())
-    await store.settled(Failed("no", final=True), topic="bills")
-    unknown = await store.claimed(start=False)
-    await store.store.settle([settlement(unknown, Completed())])
-    stats = await store.store.stats()
-    assert (stats.completed, stats.executions, stats.topics["bills"].executions) == (2, 1, 0)
+    assert await store.store.tidy("fold_counts", 10_000) == 0
 
 
 # ── What they outlive ──
 
 
-async def test_counters_of_runs_are_never_taken_back(store: Harness) -> None:
+async def test_counters_of_runs_are_never_taken_back(paired_store: Harness) -> None:
+    store = paired_store
     await store.settled(Completed())
     retried = await store.settled(Failed("boom"))
     await store.claimed(topic="bills", max_retries=0)
-    await lose(store)
-    before = await store.store.stats()
-    assert (runs(before), before.expired) == ((1, 1, 1), 1)
-
-    async def same() -> None:
-        stats = await store.store.stats()
-        assert runs(stats) == runs(before)
-        assert [runs(of) for of in stats.topics.values()] == [runs(of) for of in before.topics.values()]
-
-    while await store.store.fold_counts(limit=1):
-        await same()
-    assert await store.store.fold_counts() == 0
+    await store.advance(LEASE + 1)
+    await store.store.rescue(by="m1", backoff=[1.0])
+    assert runs(await store.store.stats()) == (1, 1, 1)
     await store.store.cancel([retried.id], by="ann")
     dead = [job_id for job_id, row in (await store.rows()).items() if row.job.status is not Status.COMPLETED]
-    assert all(answer.done for answer in await store.store.requeue(dead, by="ann"))
-    await same()
+    await store.store.requeue(dead, by="ann")
     await store.store.cancel(dead, by="ann")
     await store.store.delete(dead[:1], by="ann")
-    await same()
     await store.advance(2 * DAY)
     await store.store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))
     assert await store.rows() == {}
-    await same()
-    await store.store.fold_counts()
-    await same()
+    assert runs(await store.store.stats()) == (1, 1, 1)
 
 
 # ── For alerts ──
@@ -196,7 +105,7 @@ async def test_a_requeue_is_counted_and_takes_no_end_back(store: Harness, status
         await store.store.requeue([dead.id], by="ann")
     for _ in range(2):
         assert await counters(store) == {ended: 1, requeued: 1}
-        await store.store.fold_counts()
+        await store.store.tidy("fold_counts", 10_000)
     await store.store.cancel([dead.id], by="ann")
     await store.store.delete([dead.id], by="ann")
     found = await counters(store)
@@ -213,7 +122,7 @@ async def test_a_clock_that_is_set_back_takes_no_time_back(store: Harness) -> No
     for _ in range(2):
         stats = await store.store.stats()
         assert (stats.executions, stats.execution_time) == (2, 4000.0)
-        await store.store.fold_counts()
+        await store.store.tidy("fold_counts", 10_000)
 
 
 async def test_the_sum_of_seconds_does_not_fall_by_rounding(store: Harness) -> None:
@@ -229,29 +138,21 @@ async def test_the_sum_of_seconds_does_not_fall_by_rounding(store: Harness) -> N
 # ── The oldest wait ──
 
 
-async def test_the_oldest_ready_job_of_each_topic_and_of_all(store: Harness) -> None:
+async def test_the_oldest_ready_job_of_each_topic_and_of_all(paired_store: Harness) -> None:
+    store = paired_store
     assert (await store.store.stats()).oldest_wait is None
     await store.add()
     await store.advance(2.5)
-    await store.insert(job(), job("bills", priority=9))
+    await store.insert(job(), job("bills", priority=9), job("later", delay=5))
     await store.advance(1)
     stats = await store.store.stats()
     assert stats.oldest_wait == 3.5
-    assert {topic: of.oldest_wait for topic, of in stats.topics.items()} == {"mail": 3.5, "bills": 1.0}
-    assert (await store.store.stats("bills")).oldest_wait == 1.0
+    assert {topic: of.oldest_wait for topic, of in stats.topics.items()} == {"mail": 3.5, "bills": 1.0, "later": None}
     assert (await store.store.stats("none")).oldest_wait is None
-
-
-async def test_it_waits_since_it_was_due(store: Harness) -> None:
-    await store.add(delay=5)
-    await store.advance(4)
-    assert (await store.store.stats()).oldest_wait is None  # not due yet
-    await store.advance(3)
+    await store.advance(7)
     await store.store.promote()
-    assert (await store.store.stats()).oldest_wait == 2.0
-    early = await store.add()
-    await store.store.update([early], Edit(run_at=store.now), by="ann")
-    assert (await store.store.stats()).oldest_wait == 2.0
+    await store.store.update([await store.add("later")], Edit(run_at=store.now), by="ann")
+    assert (await store.store.stats("later")).oldest_wait == 3.0  # since it was due
 
 
 @pytest.mark.parametrize("of", [None, "mail"])
@@ -260,7 +161,7 @@ async def test_a_run_at_that_was_over_is_no_wait(
     store: Harness, monkeypatch: pytest.MonkeyPatch, bound: int, of: str | None
 ) -> None:
     """Nothing waits before it is there; whichever of the jobs has the oldest run_at, of one topic or of several."""
-    for module in (reading, postgres, sqlite):
+    for module in (queries, postgres, sqlite):
         monkeypatch.setattr(module, "BOUND", bound, raising=False)
     long_ago = START - timedelta(days=9451)
     await store.insert(job(run_at=long_ago, priority=200), job("bills", run_at=long_ago))
@@ -273,17 +174,15 @@ async def test_a_run_at_that_was_over_is_no_wait(
     assert {topic: of.oldest_wait for topic, of in stats.topics.items()} == ({} if of else {"mail": 2.0, "bills": 2.0})
 
 
-async def test_what_is_no_longer_ready_does_not_wait(store: Harness) -> None:
+async def test_what_is_no_longer_ready_does_not_wait(paired_store: Harness) -> None:
+    store = paired_store
     await store.add()
     await store.advance(5)
-    [claimed] = (await store.claim()).jobs
-    assert (await store.store.stats()).oldest_wait is None
-    await store.store.settle([settlement(claimed, Released())])  # which keeps its place
-    assert (await store.store.stats()).oldest_wait == 5.0
-    [claimed] = (await store.claim()).jobs
-    await store.store.settle([settlement(claimed, Failed("boom"), ran=0.0)])  # again in 10 seconds
-    stats = await store.store.stats()
-    assert (stats.pending, stats.oldest_wait) == (1, None)
+    for outcome, wait in ((Released(), 5.0), (Failed("boom"), None)):  # one keeps its place, one waits for its retry
+        [claimed] = (await store.claim()).jobs
+        assert (await store.store.stats()).oldest_wait is None
+        await store.store.settle([settlement(claimed, outcome, ran=0.0)])
+        assert (await store.store.stats()).oldest_wait == wait
 
 
 async def test_a_clock_that_went_back_is_no_negative_wait(store: Harness) -> None:
@@ -297,7 +196,7 @@ async def test_a_bounded_count_says_at_least(store: Harness, monkeypatch: pytest
     for n in range(5):
         await store.add(priority=n)
         await store.advance(1)
-    for module in (reading, postgres, sqlite):
+    for module in (queries, postgres, sqlite):
         monkeypatch.setattr(module, "MAX_LIVE", 2, raising=False)
         monkeypatch.setattr(module, "BOUND", 3, raising=False)
     stats = await store.store.stats()
@@ -305,8 +204,9 @@ async def test_a_bounded_count_says_at_least(store: Harness, monkeypatch: pytest
     assert stats.oldest_wait in (3.0, 4.0, 5.0)
 
 
-async def test_a_topic_whose_only_job_is_deleted_before_it_ran_is_gone(store: Harness) -> None:
+async def test_a_topic_whose_only_job_is_deleted_before_it_ran_is_gone(paired_store: Harness) -> None:
+    store = paired_store
     await store.store.delete([await store.add()], by="ann")
     for _ in range(2):
         assert (await store.store.stats()).topics == {}
-        await store.store.fold_counts()
+        await store.store.tidy("fold_counts", 10_000)

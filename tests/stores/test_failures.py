@@ -13,7 +13,7 @@ from rowlock.stores import failures
 from rowlock.stores.failures import Failure, FailureQuery, Failures
 from rowlock.stores.migrations import Migration, load
 from rowlock.stores.postgres.store import PostgresStore
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from tests.stores.harness import LEASE, START, Harness, PostgresHarness, SqliteHarness, settlement
 
 BOOM = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line {}, in send\n    go()\nValueError: {}'
@@ -68,10 +68,10 @@ async def test_what_sql_alone_has_ended_is_grouped_soon_after(store: Harness) ->
     assert (await look(store)).ungrouped == 2
     before = await store.rows()
 
-    assert await store.store.group_failures() == 2
+    assert await store.store.tidy("group_failures", 200) == 2
 
-    assert await store.store.group_failures() == 0
-    jobs = await store.store.get([crashed.id, late])
+    assert await store.store.tidy("group_failures", 200) == 0
+    jobs = await store.store.read([crashed.id, late], Job)
     assert await known(store) == {one.id: fingerprint(one.topic, one.last_error) for one in jobs.values()}
     assert await store.rows() == before  # which is no change of the jobs
     found = await look(store)
@@ -84,10 +84,10 @@ async def test_only_dead_letters_are_grouped_the_newest_first_and_at_most_so_man
     await store.advance(1)
     made.append(await dead(store, OTHER))
     await store.execute("UPDATE _jobs SET fingerprint = NULL")
-    assert await store.store.group_failures(1) == 1
+    assert await store.store.tidy("group_failures", 1) == 1
     [newest] = [job_id for job_id, found in (await known(store)).items() if found]
     assert newest == made[-1].id
-    assert await store.store.group_failures(10) == 2
+    assert await store.store.tidy("group_failures", 10) == 2
     ended = {job.id for job in made if job.status in (Status.FAILED, Status.EXPIRED)}
     assert {job_id for job_id, found in (await known(store)).items() if found} == ended
 
@@ -151,7 +151,7 @@ async def test_a_long_error_is_cut_alike_here_and_there(store: Harness) -> None:
     at_once = await known(store)
     assert None not in at_once.values()
     await store.execute("UPDATE _jobs SET fingerprint = NULL")
-    assert await store.store.group_failures() == len(texts)
+    assert await store.store.tidy("group_failures", 200) == len(texts)
     assert await known(store) == at_once
 
 
@@ -262,7 +262,7 @@ async def test_only_the_newest_are_looked_at_and_it_says_so(store: Harness, monk
     for n in range(5):
         await dead(store, OTHER, f"t{n}")
         await store.advance(1)
-    for kind in ("postgres.failures", "sqlite.grouping"):
+    for kind in ("postgres.failures", "sqlite.failures"):
         monkeypatch.setattr(f"rowlock.stores.{kind}.MOST_LOOKED_AT", 2)
     monkeypatch.setattr(failures, "MOST_LOOKED_AT", 2)
     found = await look(store)
@@ -279,7 +279,7 @@ async def test_who_asks_for_some_topics_is_told_of_no_others(store: Harness, mon
     for _ in range(4):
         await store.advance(1)
         await dead(store, OTHER, "mail")
-    for kind in ("postgres.failures", "sqlite.grouping"):
+    for kind in ("postgres.failures", "sqlite.failures"):
         monkeypatch.setattr(f"rowlock.stores.{kind}.MOST_LOOKED_AT", 2)
     monkeypatch.setattr(failures, "MOST_LOOKED_AT", 2)
     bills = await look(store, topics=["bills"])
@@ -294,7 +294,7 @@ async def test_a_group_is_listed_and_requeued_by_its_fingerprint(store: Harness)
     alike = [(await dead(store, BOOM.format(n, n))).id for n in range(3)]
     await dead(store, OTHER)
     expired = await store.in_status(Status.EXPIRED)
-    await store.store.group_failures()
+    await store.store.tidy("group_failures", 200)
     wanted = fingerprint("mail", BOOM.format(0, 0))
     page = await store.store.list(Filter(fingerprint=wanted))
     assert ([job.id for job in page.items], page.total, page.partial) == (sorted(alike, reverse=True), 3, False)
@@ -367,7 +367,7 @@ async def test_postgres_goes_along_its_indexes_whatever_it_knows_of_the_table(po
                 assert not [line for line in lines if "Seq Scan on _jobs" in line], lines
         found = await store.failures(FailureQuery(limit=3))
         assert ([group.count for group in found.items], found.ungrouped) == ([500] * 3, 5000)
-        assert await store.group_failures(7) == 7
+        assert await store.tidy("group_failures", 7) == 7
         assert (await store.failures(FailureQuery())).ungrouped == 4993
     finally:
         await store.close()
@@ -395,7 +395,7 @@ async def upgrade(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     await harness.open()  # which migrates
     try:
         assert (await harness.store.failures(FailureQuery())).ungrouped == 3
-        while await harness.store.group_failures(2):
+        while await harness.store.tidy("group_failures", 2):
             pass
         assert (await one(harness)).count == 3
     finally:

@@ -1,29 +1,18 @@
 """heartbeat and progress; and that a run which is over can write nothing."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
-from msgspec import structs
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, Outcome, Released
 from rowlock.stores.base import Beat, Hold, NewLine, Progress
-from tests.stores.conftest import shared_store
+from tests.stores.conftest import paired_store
 from tests.stores.harness import LEASE, NOBODY, OUTCOMES, START, Harness, settlement
 
-store = shared_store
+store = paired_store
 
 # ── heartbeat ──
-
-
-async def test_heartbeat_extends_the_lease_and_nothing_else(store: Harness) -> None:
-    claimed = await store.claimed()
-    before = await store.row(claimed.id)
-    now = await store.advance(10)
-    assert await store.store.heartbeat([Beat(claimed.id, 1)], LEASE) == [Hold.KEPT]
-    after = structs.replace(claimed, locked_until=now + timedelta(seconds=LEASE))
-    assert await store.row(claimed.id) == structs.replace(before, job=after)
-    assert await store.audit() == []
 
 
 async def test_heartbeat_never_shortens_a_lease(store: Harness) -> None:
@@ -32,17 +21,13 @@ async def test_heartbeat_never_shortens_a_lease(store: Harness) -> None:
     assert await store.job(claimed.id) == claimed
 
 
-@pytest.mark.parametrize(("ahead", "expected"), [(True, START + timedelta(seconds=2)), (False, START)])
-async def test_the_start_mark_is_written_once(store: Harness, ahead: bool, expected: datetime) -> None:
-    claimed = await store.claimed(start=not ahead)
-    await store.advance(1)
-    await store.store.heartbeat([Beat(claimed.id, 1)], LEASE)
-    assert (await store.job(claimed.id)).started_at == claimed.started_at
-    await store.advance(1)
-    for _ in range(2):
-        await store.store.heartbeat([Beat(claimed.id, 1, started=True)], LEASE)
-        assert (await store.job(claimed.id)).started_at == expected
+@pytest.mark.parametrize("start", [True, False])
+async def test_the_start_mark_is_written_once(store: Harness, start: bool) -> None:
+    claimed = await store.claimed(start=start)
+    for started in (False, True, True):
         await store.advance(1)
+        await store.store.heartbeat([Beat(claimed.id, 1, started)], LEASE)
+    assert (await store.job(claimed.id)).started_at == START + timedelta(seconds=0 if start else 2)
 
 
 async def test_heartbeat_revives_a_lease_that_nobody_rescued(store: Harness) -> None:
@@ -52,71 +37,36 @@ async def test_heartbeat_revives_a_lease_that_nobody_rescued(store: Harness) -> 
     assert await store.store.rescue(by="m1", backoff=[1.0]) == []
 
 
-async def test_heartbeat_of_a_mixed_batch_answers_in_order(store: Harness) -> None:
+# ── progress ──
+
+
+@pytest.mark.parametrize("percent", [None, -1.0, 0.0, 33.3, 100.0, 100.1, 1e300])
+@pytest.mark.parametrize("stage", [None, "embedding"])
+async def test_progress(store: Harness, percent: float | None, stage: str | None) -> None:
+    """Between 0 and 100; what a report leaves out stays."""
+    claimed = await store.claimed()
+    for message in ("3 of 9", None, "5 of 9"):
+        await store.advance(1)
+        assert await store.store.progress([Progress(claimed.id, 1, percent, stage, message)]) == [Hold.KEPT]
+    after = await store.job(claimed.id)
+    assert (after.progress, after.message) == (min(max(percent or 0.0, 0.0), 100.0), "5 of 9")
+
+
+async def test_a_mixed_batch_answers_in_order(store: Harness) -> None:
     kept, asked, stale, back = [await store.claimed(f"w{i}") for i in range(4)]
     await store.store.cancel([asked.id], by="ann")
     await store.store.settle([settlement(back, Released())])
     done = await store.settled(Completed(), topic="other")
-    before = await store.rows()
-    now = await store.advance(1)
-    beats = [
-        Beat(done.id, 1),
-        Beat(kept.id, 1),
-        Beat(NOBODY, 1),
-        Beat(asked.id, 1),
-        Beat(stale.id, 0),
-        Beat(back.id, 1),
-    ]
-    lost, keep, cancel = Hold.LOST, Hold.KEPT, Hold.CANCEL
-    assert await store.store.heartbeat(beats, LEASE) == [lost, keep, lost, cancel, lost, lost]
-    after = await store.rows()
-    for job in (kept, asked):
-        assert after.pop(job.id).job.locked_until == now + timedelta(seconds=LEASE)
-        del before[job.id]
-    assert after == before
-    assert await store.store.heartbeat([], LEASE) == []
-
-
-# ── progress ──
-
-
-async def test_progress(store: Harness) -> None:
-    claimed = await store.claimed()
-    now = await store.advance(1)
-    assert await store.store.progress([Progress(claimed.id, 1, 33.3, "embedding", "3 of 9")]) == [Hold.KEPT]
-    expected = structs.replace(claimed, progress=33.3, stage="embedding", message="3 of 9", updated=now)
-    assert await store.job(claimed.id) == expected
-    now = await store.advance(1)
-    assert await store.store.progress([Progress(claimed.id, 1, 50.0, None, "5 of 9")]) == [Hold.KEPT]
-    assert await store.job(claimed.id) == structs.replace(expected, progress=50.0, message="5 of 9", updated=now)
-    assert await store.audit() == []
-
-
-@pytest.mark.parametrize(
-    ("percent", "stored"), [(-1.0, 0.0), (100.1, 100.0), (1e300, 100.0), (0.0, 0.0), (100.0, 100.0)]
-)
-async def test_progress_is_clamped(store: Harness, percent: float, stored: float) -> None:
-    claimed = await store.claimed()
-    assert await store.store.progress([Progress(claimed.id, 1, percent)]) == [Hold.KEPT]
-    assert (await store.job(claimed.id)).progress == stored
-
-
-async def test_progress_of_a_mixed_batch_answers_in_order(store: Harness) -> None:
-    kept, asked, stale = [await store.claimed(f"w{i}") for i in range(3)]
-    await store.store.cancel([asked.id], by="ann")
-    before = await store.rows()
     await store.advance(1)
-    reports = [
-        Progress(stale.id, 2, 5.0),
-        Progress(asked.id, 1, 6.0),
-        Progress(NOBODY, 1, 7.0),
-        Progress(kept.id, 1, 8.0),
-    ]
-    assert await store.store.progress(reports) == [Hold.LOST, Hold.CANCEL, Hold.LOST, Hold.KEPT]
-    after = await store.rows()
-    assert {job_id: row.job.progress for job_id, row in after.items()} == {kept.id: 8.0, asked.id: 6.0, stale.id: 0.0}
-    assert after[stale.id] == before[stale.id]
+    runs = [(done.id, 1), (kept.id, 1), (NOBODY, 1), (asked.id, 1), (stale.id, 0), (back.id, 1)]
+    lost, keep, cancel = Hold.LOST, Hold.KEPT, Hold.CANCEL
+    expected = [lost, keep, lost, cancel, lost, lost]
+    assert await store.store.heartbeat([Beat(*run) for run in runs], LEASE) == expected
+    assert await store.store.progress([Progress(*run, 5.0 + n) for n, run in enumerate(runs)]) == expected
+    assert await store.store.look([Beat(*run) for run in runs]) == expected
+    assert await store.store.heartbeat([], LEASE) == []
     assert await store.store.progress([]) == []
+    assert await store.store.look([]) == []
 
 
 # ── Zombies ──
@@ -130,7 +80,7 @@ async def _zombie_is_fenced(store: Harness, zombie: Job, answer: Answer = Answer
     said = (NewLine(0.0, "info", "still here"),)
     assert await theirs.progress([Progress(zombie.id, zombie.version, 99.0, "s", "m", said)]) == [Hold.LOST]
     assert await theirs.look([Beat(zombie.id, zombie.version)]) == [Hold.LOST]
-    assert (zombie.id, zombie.version) not in [(held.id, held.version) for held in await theirs.held_by("A")]
+    assert (zombie.id, zombie.version) not in [(held.id, held.version) for held in await theirs.held_by(["A"])]
     for outcome in OUTCOMES.values():
         [verdict] = (await theirs.settle([settlement(zombie, outcome, ran=1.0)])).verdicts
         assert verdict.answer is answer

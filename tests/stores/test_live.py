@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.stores.base import Beat, Progress
 from rowlock.stores.postgres import store as postgres_store
-from rowlock.stores.reading import Filter, State
-from rowlock.stores.sqlite import reading as sqlite_reading
+from rowlock.stores.queries import Filter, State
+from rowlock.stores.sqlite import queries as sqlite_reading
 from tests.stores.harness import Harness, claim_by, settlement
 
 NOBODY = "0190e3d0-0000-7000-8000-000000000000"
@@ -32,13 +33,13 @@ async def fill(harness: Harness) -> list[str]:
 
 async def test_states_are_what_get_says(store: Harness) -> None:
     ids = await fill(store)
-    found, jobs = await store.store.states([*ids, NOBODY, ids[0]]), await store.store.get(ids)
+    found, jobs = await store.store.read([*ids, NOBODY, ids[0]], State), await store.store.read(ids, Job)
     assert found.keys() == {*ids}
     for job_id, state in found.items():
         assert {name: getattr(jobs[job_id], name) for name in State.__struct_fields__} == {
             name: getattr(state, name) for name in State.__struct_fields__
         }
-    assert await store.store.states([]) == {}
+    assert await store.store.read([], State) == {}
 
 
 async def test_newest_is_the_beginning_of_the_list(store: Harness) -> None:
@@ -103,7 +104,7 @@ async def test_a_mark_changes_with_every_write_and_with_nothing_else(store: Harn
     for verb in verbs:
         before = await store.store.mark()
         await store.store.list(Filter())
-        await store.store.states([one])
+        await store.store.read([one], State)
         assert await store.store.mark() == before
         await verb()
         assert await store.store.mark() != before

@@ -10,17 +10,16 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from rowlock.core.job import Log
 from rowlock.stores.base import Beat, Hold, NewLine, Progress
-from tests.stores.conftest import StoreDatabases, opened
+from rowlock.stores.postgres.store import PostgresStore
+from tests.stores.conftest import postgres_store
 from tests.stores.harness import LEASE, START, Harness, PostgresHarness, ids, info, job
 
 pytestmark = pytest.mark.timeout(30)  # whoever waits for the lock waits for ever
 
 
-@pytest.fixture
-async def store(store_databases: StoreDatabases) -> AsyncIterator[Harness]:
-    async with store_databases.fresh() as url, opened(PostgresHarness(url, virtual=True)) as harness:
-        yield harness
+store = postgres_store
 
 
 @asynccontextmanager
@@ -55,7 +54,7 @@ async def test_heartbeat_and_progress_say_unseen(store: Harness) -> None:
         said = (NewLine(0.0, "info", "hi"),)
         reports = [Progress(one.id, 1, 5.0, lines=said), Progress(two.id, 1, 5.0, lines=said)]
         assert (await store.store.progress(reports)) == [Hold.UNSEEN, Hold.KEPT]
-        assert [len((await store.store.logs(run.id)).lines) for run in (one, two)] == [0, 1]
+        assert [len(((await store.store.read([run.id], Log))[run.id]).lines) for run in (one, two)] == [0, 1]
     assert (await store.store.heartbeat(beats[:1], LEASE)) == [Hold.KEPT]
 
 
@@ -63,7 +62,7 @@ async def test_look_and_held_by_wait_for_nobody(store: Harness) -> None:
     claimed = await store.claimed()
     async with locked(store, claimed.id):
         assert await store.store.look([Beat(claimed.id, 1), Beat(claimed.id, 2)]) == [Hold.KEPT, Hold.LOST]
-        assert await store.store.held_by("w1") == [Beat(claimed.id, 1, started=True, worker="w1")]
+        assert await store.store.held_by(["w1"]) == [Beat(claimed.id, 1, started=True, worker="w1")]
 
 
 async def test_who_is_just_reporting_is_not_retired(store: Harness) -> None:
@@ -92,3 +91,13 @@ async def test_maintenance_leaves_it_for_the_next_pass(store: Harness) -> None:
     assert await store.store.promote() == 1
     assert await store.store.expire(by="m1") == [late]
     assert [rescued.id for rescued in await store.store.rescue(by="m1", backoff=[1.0])] == [crashed.id]
+
+
+async def test_a_rescuer_that_falls_silent_loses_its_locks(store: Harness) -> None:
+    """It locks rows, and writes them in a second statement. Between the two it may be frozen."""
+    assert isinstance(store.store, PostgresStore)
+    await store.claimed()
+    await store.advance(1000)
+    async with store.store._connections.acquire() as connection, connection.transaction():
+        assert await connection.fetch(store.store._sql.rescue_expired, 10, None)
+        assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "10s"

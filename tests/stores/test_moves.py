@@ -1,115 +1,46 @@
-"""Every verb in every status: what MOVES allows is done, what it doesn't changes nothing and says so."""
+"""Every verb in every status: what MOVES allows is done as the reference says, anything else changes nothing."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from msgspec import structs
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import MOVES, Answer, Settlement, Transition
-from rowlock.stores.base import DAY, Beat, Edit, Hold, Progress, Retention
-from tests.stores.conftest import shared_store
+from rowlock.stores.base import DAY, Beat, Edit, Hold, Progress, Retention, Store
+from tests.stores.conftest import paired_store
 from tests.stores.harness import Harness, claim_by
 
-store = shared_store
+store = paired_store
 
-Verb = Callable[[Harness, Job], Awaitable[bool]]  # whether the store says that it was done
+Verb = Callable[[Store, Job], Awaitable[Any]]
 
 
 def settles(event: str, status: Status) -> Verb:
-    async def settle(store: Harness, job: Job) -> bool:
-        transition = Transition(event=event, status=status, ran=0.0)
-        [verdict] = (await store.store.settle([Settlement(job.id, job.version, transition)])).verdicts
-        now = await store.job(job.id)
-        if verdict.answer is Answer.CHANGED:
-            assert verdict.status is now.status
-        return verdict.answer is Answer.APPLIED
-
-    return settle
-
-
-async def claim(store: Harness, job: Job) -> bool:
-    return bool((await store.store.claim(claim_by("w9"))).jobs)
-
-
-async def heartbeat(store: Harness, job: Job) -> bool:
-    [hold] = await store.store.heartbeat([Beat(job.id, job.version)], 1000.0)
-    assert (hold is Hold.CANCEL) == (job.status is Status.CANCEL_REQUESTED)
-    return hold is not Hold.LOST
-
-
-async def progress(store: Harness, job: Job) -> bool:
-    [hold] = await store.store.progress([Progress(job.id, job.version, 50.0)])
-    assert (hold is Hold.CANCEL) == (job.status is Status.CANCEL_REQUESTED)
-    return hold is not Hold.LOST
-
-
-async def promote(store: Harness, job: Job) -> bool:
-    return bool(await store.store.promote())
-
-
-async def rescue(store: Harness, job: Job) -> bool:
-    await store.advance(DAY)
-    return bool(await store.store.rescue(by="m1", backoff=[1.0]))
-
-
-async def expire(store: Harness, job: Job) -> bool:
-    return bool(await store.store.expire(by="m1"))
-
-
-async def cancel_timeout(store: Harness, job: Job) -> bool:
-    await store.advance(DAY)
-    return bool(await store.store.cancel_timeout(by="m1"))
-
-
-async def prune(store: Harness, job: Job) -> bool:
-    await store.advance(9 * DAY)
-    return bool(await store.store.prune(Retention(failed=DAY, expired=DAY)))
-
-
-async def cancel(store: Harness, job: Job) -> bool:
-    [changed] = await store.store.cancel([job.id], by="ann")
-    assert changed.done or changed.status is job.status
-    return changed.done
-
-
-async def requeue(store: Harness, job: Job) -> bool:
-    [changed] = await store.store.requeue([job.id], by="ann")
-    assert changed.done or changed.status is job.status
-    return changed.done
-
-
-async def update(store: Harness, job: Job) -> bool:
-    [changed] = await store.store.update([job.id], Edit(priority=1), by="ann")
-    assert changed.done or changed.status is job.status
-    return changed.done
-
-
-async def delete(store: Harness, job: Job) -> bool:
-    [changed] = await store.store.delete([job.id], by="ann")
-    assert changed.status is job.status
-    return changed.done
+    transition = Transition(event=event, status=status, ran=0.0)
+    return lambda store, job: store.settle([Settlement(job.id, job.version, transition)])
 
 
 VERBS: dict[str, Verb] = {
-    "claim": claim,
-    "heartbeat": heartbeat,
-    "progress": progress,
+    "claim": lambda store, job: store.claim(claim_by("w9")),
+    "heartbeat": lambda store, job: store.heartbeat([Beat(job.id, job.version)], 1000.0),
+    "progress": lambda store, job: store.progress([Progress(job.id, job.version, 50.0)]),
     "complete": settles("completed", Status.COMPLETED),
     "fail": settles("failed", Status.FAILED),
     "snooze": settles("snoozed", Status.PENDING),
     "release": settles("released", Status.PENDING),
     "wait": settles("waited", Status.WAITING),
     "acknowledge_cancel": settles("cancelled", Status.CANCELLED),
-    "cancel": cancel,
-    "cancel_timeout": cancel_timeout,
-    "promote": promote,
-    "rescue": rescue,
-    "expire": expire,
-    "update": update,
-    "requeue": requeue,
-    "delete": delete,
-    "prune": prune,
+    "cancel": lambda store, job: store.cancel([job.id], by="ann"),
+    "cancel_timeout": lambda store, job: store.cancel_timeout(by="m1", grace=30.0),
+    "promote": lambda store, job: store.promote(),
+    "rescue": lambda store, job: store.rescue(by="m1", backoff=[1.0]),
+    "expire": lambda store, job: store.expire(by="m1"),
+    "update": lambda store, job: store.update([job.id], Edit(priority=1), by="ann"),
+    "requeue": lambda store, job: store.requeue([job.id], by="ann"),
+    "delete": lambda store, job: store.delete([job.id], by="ann"),
+    "prune": lambda store, job: store.prune(Retention(failed=DAY, expired=DAY)),
 }
 NOT_YET = {"enqueue", "resume"}  # enqueue has no source; resume comes with waits
 LATER = {("expire", Status.WAITING)}  # comes with waits
@@ -127,30 +58,19 @@ async def test_a_verb_in_a_status(store: Harness, verb: str, status: Status) -> 
         # Of every job the one that this verb would like, were it not for the status.
         table = "_jobs_archive" if status is Status.COMPLETED else "_jobs"
         ready = "" if status is Status.COMPLETED else ", ready = false"
-        await store.execute(f"UPDATE {table} SET expires_at = created {ready} WHERE id = '{job.id}'")
-        job = await store.job(job.id)
+        await store.change(f"UPDATE {table} SET expires_at = created {ready} WHERE id = '{job.id}'")
     before, audit = await store.rows(), await store.audit()
     allowed = status in MOVES[verb].sources and (verb, status) not in LATER
-    await store.advance(1)
+    await store.advance({"rescue": DAY, "cancel_timeout": DAY, "prune": 9 * DAY}.get(verb, 1))
 
-    assert await VERBS[verb](store, job) == allowed
+    await VERBS[verb](store.store, job)
 
     after = await store.rows()
-    if not allowed:
-        assert after == before
-        assert await store.audit() == audit
-    elif not MOVES[verb].targets:
-        assert after == {}
-    else:
-        assert after != before
+    assert (after != before) == allowed
+    assert allowed or await store.audit() == audit
+    if allowed and MOVES[verb].targets:
         assert after[job.id].job.status in MOVES[verb].targets
-        new = len(after[job.id].history) - len(before[job.id].history)
-        recorded = [event for event in MOVES[verb].events if event not in ("claimed", "completed")]
-        assert new == bool(recorded)
-        if new:
-            assert after[job.id].history[-1]["event"] in MOVES[verb].events
-        grown = after[job.id].job.version - job.version
-        assert grown == (verb == "claim")
+        assert after[job.id].job.version - job.version == (verb == "claim")
 
 
 @pytest.mark.parametrize("status", [Status.PROCESSING, Status.CANCEL_REQUESTED])
@@ -160,16 +80,11 @@ async def test_a_fenced_verb_with_another_version(store: Harness, verb: str, sta
     """The status is right, the version isn't."""
     job = await store.in_status(status)
     before = await store.rows()
-    other = structs.replace(job, version=job.version + version)
+    answer = await VERBS[verb](store.store, structs.replace(job, version=job.version + version))
     if verb in ("heartbeat", "progress"):
-        [hold] = (
-            await store.store.heartbeat([Beat(other.id, other.version)], 1000.0)
-            if verb == "heartbeat"
-            else await store.store.progress([Progress(other.id, other.version, 9.0)])
-        )
-        assert hold is Hold.LOST
+        assert answer == [Hold.LOST]
     else:
-        assert not await VERBS[verb](store, other)
+        assert [verdict.answer for verdict in answer.verdicts] != [Answer.APPLIED]
     assert await store.rows() == before
 
 

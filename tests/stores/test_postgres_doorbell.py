@@ -17,10 +17,10 @@ from rowlock.errors import InvalidInput
 from rowlock.stores import check_listener
 from rowlock.stores.postgres.doorbell import Doorbell, Rhythm
 from rowlock.stores.postgres.store import PostgresStore
+from tests.databases import Databases
 from tests.faults.wire import Wire
 from tests.proxy import Proxy
 from tests.servers import PostgresServer
-from tests.stores.conftest import StoreDatabases
 from tests.stores.harness import job
 
 CHANNEL = "rowlock_public"
@@ -28,9 +28,8 @@ QUICK = Rhythm(check=0.05, patience=0.5, linger=0.05, rarely=3600.0)
 
 
 @pytest.fixture
-async def url(store_databases: StoreDatabases) -> AsyncIterator[str]:
-    async with store_databases.fresh() as url:
-        yield url
+def url(migrated_url: str) -> str:
+    return migrated_url
 
 
 @asynccontextmanager
@@ -311,7 +310,7 @@ async def test_listen_url_is_where_it_listens(url: str, postgres: PostgresServer
     async with (
         Wire(postgres.host, postgres.port) as around,
         Wire(postgres.host, postgres.port) as pooled,
-        opened(pooled.via(url), listen_url=around.via(url)) as store,
+        opened(pooled.through(url), listen_url=around.through(url)) as store,
         opened(url) as other,
     ):
         for _ in range(2):
@@ -343,10 +342,10 @@ async def test_without_that_way_it_polls_and_says_so_without_the_password(
 
 @pytest.mark.parametrize("tables", [True, False])
 async def test_a_way_that_leads_elsewhere_is_refused(
-    url: str, store_databases: StoreDatabases, postgres: PostgresServer, caplog: pytest.LogCaptureFixture, tables: bool
+    url: str, databases: Databases, postgres: PostgresServer, caplog: pytest.LogCaptureFixture, tables: bool
 ) -> None:
     """Also if it has all the tables; and once the store listens all the same, it does not listen there."""
-    async with store_databases.fresh() as copy:
+    async with databases.fresh() as copy:
         elsewhere = copy if tables else postgres.url()
         async with opened(url, listen_url=elsewhere) as store:
             with pytest.raises(InvalidInput) as refused:

@@ -14,16 +14,11 @@ from rowlock.stores.base import Store
 from rowlock.stores.postgres.store import PostgresStore
 from tests.faults.wire import Statement, Trap, Wire, claims, enqueues
 from tests.servers import PostgresServer
-from tests.stores.conftest import StoreDatabases, opened
+from tests.stores.conftest import real_postgres_store
 from tests.stores.harness import PostgresHarness, claim_by, job, settlement
 from tests.stores.processes import real_job
 
-
-@pytest.fixture
-async def harness(store_databases: StoreDatabases) -> AsyncIterator[PostgresHarness]:
-    async with store_databases.fresh() as url, opened(PostgresHarness(url, virtual=False)) as harness:
-        assert isinstance(harness, PostgresHarness)
-        yield harness
+harness = real_postgres_store
 
 
 class Line:
@@ -46,7 +41,7 @@ class Line:
 @pytest.fixture
 async def line(harness: PostgresHarness, postgres: PostgresServer) -> AsyncIterator[Line]:
     async with Wire(postgres.host, postgres.port) as wire:
-        store = PostgresStore(wire.via(harness.url) + "?command_timeout=1&listen=off")
+        store = PostgresStore(wire.through(harness.url) + "?command_timeout=1&listen=off")
         await store.open()
         yield Line(store, wire)
         await store.close()
@@ -108,26 +103,26 @@ async def pending(harness: PostgresHarness, job_id: str) -> bool:
 # ── Whoever is still there ──
 
 
-async def test_a_clock_that_jumps_costs_a_retry_and_no_job(store_databases: StoreDatabases) -> None:
+async def test_a_clock_that_jumps_costs_a_retry_and_no_job(postgres_store: PostgresHarness) -> None:
     """By the store's idea of the database's clock, each is far too late, or has all the time in the world."""
-    async with store_databases.fresh() as url, opened(PostgresHarness(url, virtual=True)) as harness:
-        held: Job | None = None
-        for jump in (3600.0, 86_400.0, -7200.0, 90.0, -400 * 86_400.0, 1.0, 800 * 86_400.0):
-            await harness.advance(jump)
-            made = {one.id for one in await harness.insert(job("a"), job("b"))}
-            await harness.advance(jump)
-            [mixed] = await harness.insert(job("a", key=str(jump)))
-            await harness.advance(abs(jump) + 3600.0)
-            if held is None:
-                claimed = await harness.claim("w1", "a", "b", limit=2)
-            else:
-                done = [settlement(held, Completed(), ran=0.0)]
-                settled = await harness.store.settle(done, claim_by("w1", "a", "b", limit=2))
-                assert settled.claimed is not None
-                claimed = settled.claimed
-            assert {one.id for one in claimed.jobs} <= {*made, mixed.id}
-            assert len(claimed.jobs) == 2
-            held = claimed.jobs[0]
-            [rest] = (await harness.claim("w1", "a", "b")).jobs
-            assert {one.id for one in (*claimed.jobs, rest)} == {*made, mixed.id}
-            await harness.store.settle([settlement(one, Completed(), ran=0.0) for one in (claimed.jobs[1], rest)])
+    harness = postgres_store
+    held: Job | None = None
+    for jump in (3600.0, 86_400.0, -7200.0, 90.0, -400 * 86_400.0, 1.0, 800 * 86_400.0):
+        await harness.advance(jump)
+        made = {one.id for one in await harness.insert(job("a"), job("b"))}
+        await harness.advance(jump)
+        [mixed] = await harness.insert(job("a", key=str(jump)))
+        await harness.advance(abs(jump) + 3600.0)
+        if held is None:
+            claimed = await harness.claim("w1", "a", "b", limit=2)
+        else:
+            done = [settlement(held, Completed(), ran=0.0)]
+            settled = await harness.store.settle(done, claim_by("w1", "a", "b", limit=2))
+            assert settled.claimed is not None
+            claimed = settled.claimed
+        assert {one.id for one in claimed.jobs} <= {*made, mixed.id}
+        assert len(claimed.jobs) == 2
+        held = claimed.jobs[0]
+        [rest] = (await harness.claim("w1", "a", "b")).jobs
+        assert {one.id for one in (*claimed.jobs, rest)} == {*made, mixed.id}
+        await harness.store.settle([settlement(one, Completed(), ran=0.0) for one in (claimed.jobs[1], rest)])

@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,18 +21,14 @@ import pytest
 from rowlock.stores.postgres.keepalive import for_libpq, seconds_of
 from rowlock.stores.postgres.store import PostgresStore
 from tests.proxy import Proxy
-from tests.stores.conftest import StoreDatabases, opened
+from tests.stores.conftest import real_postgres_store
 from tests.stores.harness import PostgresHarness
 from tests.stores.test_transactions import claimed, fenced, guard
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
 
 
-@pytest.fixture
-async def harness(store_databases: StoreDatabases) -> AsyncIterator[PostgresHarness]:
-    async with store_databases.fresh() as url, opened(PostgresHarness(url, virtual=False)) as harness:
-        assert isinstance(harness, PostgresHarness)
-        yield harness
+harness = real_postgres_store
 
 
 def options(connection: Any) -> tuple[int, ...]:

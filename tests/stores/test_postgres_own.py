@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from rowlock import errors
-from rowlock.core.job import Status, new_job
+from rowlock.core.job import Job, Status, new_job
 from rowlock.core.lifecycle import Answer, Completed, Failed, Released
 from rowlock.stores import open_store
 from rowlock.stores.base import Beat, Claim, Edit, Settled, Store
@@ -18,11 +18,16 @@ from rowlock.stores.postgres.connections import parse_target
 from rowlock.stores.postgres.store import PostgresStore
 from tests.servers import PostgresServer
 from tests.stores.harness import claim_by, job, lanes, settlement
+from tests.waiting import until
 
 
 async def migrated(url: str) -> Store:
+    await open_store(url).migrate()
+    return await opened(url)
+
+
+async def opened(url: str) -> Store:
     store = open_store(url)
-    await store.migrate()
     await store.open()
     return store
 
@@ -71,23 +76,22 @@ async def test_the_server_goes_away_and_comes_back() -> None:
         with pytest.raises(errors.StoreUnavailable, match=str(server.port)):
             await store.insert([job()])
         server.restart()
-        assert kept.id in await store.get([kept.id])
+        assert kept.id in await store.read([kept.id], Job)
         await store.close()
 
 
 async def test_a_connection_cut_in_the_middle_leaves_the_outcome_unknown(
-    postgres: PostgresServer, postgres_url: str
+    postgres: PostgresServer, migrated_url: str
 ) -> None:
-    store = await migrated(postgres_url)
-    other = await asyncpg.connect(postgres_url)
+    store = await opened(migrated_url)
+    other = await asyncpg.connect(migrated_url)
     held = job()
     await store.insert([held])
     async with other.transaction():
         await other.execute("SELECT FROM public._jobs FOR UPDATE")
         cancel = asyncio.ensure_future(store.cancel([held.id], by="ann"))
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        while not (pids := await other.fetch(waiting)):  # noqa: ASYNC110 - another process gives no signal
-            await asyncio.sleep(0.01)
+        pids = await until(lambda: other.fetch(waiting))
         await other.execute("SELECT pg_terminate_backend($1)", pids[0]["pid"])
         with pytest.raises(errors.OutcomeUnknown):
             await cancel
@@ -97,7 +101,7 @@ async def test_a_connection_cut_in_the_middle_leaves_the_outcome_unknown(
 
 
 async def test_behind_a_pooler_types_are_asked_for_in_one_transaction(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are three statements of the driver's. On three servers, one of them would compile the question for a second,
     and another one would keep a setting that is not its own."""
@@ -110,8 +114,7 @@ async def test_behind_a_pooler_types_are_asked_for_in_one_transaction(
         return await real(self, typeoids, timeout)
 
     monkeypatch.setattr(driver, "_introspect_types", introspect)
-    await open_store(postgres_url).migrate()
-    store = open_store(f"{postgres_url}?statement_cache_size=0")
+    store = open_store(f"{migrated_url}?statement_cache_size=0")
     await store.open()
     await store.insert([job(), job(key="a"), job(priority=7)])
     claimed = (await store.claim(claim_by("w1"))).jobs
@@ -215,7 +218,7 @@ async def test_schemas_of_ones_choice_are_apart(postgres_url: str) -> None:
     two = await migrated(f"{postgres_url}?schema=two")
     mine = job()
     await one.insert([mine])
-    assert await two.get([mine.id]) == {}
+    assert await two.read([mine.id], Job) == {}
     assert (await two.claim(claim_by())).jobs == []
     assert [claimed.id for claimed in (await one.claim(claim_by())).jobs] == [mine.id]
     await one.close()
@@ -263,9 +266,9 @@ async def test_missing_privileges_say_what_to_grant(postgres: PostgresServer, po
     await store.close()
 
 
-async def test_a_read_only_server_is_said_to_be_one(postgres_url: str) -> None:
-    store = await migrated(postgres_url)
-    standby = open_store(f"{postgres_url}?default_transaction_read_only=on")
+async def test_a_read_only_server_is_said_to_be_one(migrated_url: str) -> None:
+    store = await opened(migrated_url)
+    standby = open_store(f"{migrated_url}?default_transaction_read_only=on")
     await standby.open()
     with pytest.raises(errors.StoreReadOnly, match="read-only"):
         await standby.insert([job()])
@@ -274,9 +277,9 @@ async def test_a_read_only_server_is_said_to_be_one(postgres_url: str) -> None:
     await store.close()
 
 
-async def test_connections_to_a_server_that_became_read_only_are_given_up(postgres_url: str) -> None:
-    store = await migrated(postgres_url)
-    connection = await asyncpg.connect(postgres_url)
+async def test_connections_to_a_server_that_became_read_only_are_given_up(migrated_url: str) -> None:
+    store = await opened(migrated_url)
+    connection = await asyncpg.connect(migrated_url)
     query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'rowlock' AND datname = current_database()"
     await asyncio.gather(*(store.insert([job()]) for _ in range(5)))  # on several connections
     before = {pid for (pid,) in await connection.fetch(query)}
@@ -311,11 +314,11 @@ async def test_tables_dropped_under_our_feet(postgres_url: str) -> None:
 # ── Who may use it ──
 
 
-async def test_an_unopened_and_a_closed_store_say_so(postgres_url: str) -> None:
-    store = open_store(postgres_url)
+async def test_an_unopened_and_a_closed_store_say_so(migrated_url: str) -> None:
+    store = open_store(migrated_url)
     with pytest.raises(errors.StoreClosed):
         await store.insert([job()])
-    store = await migrated(postgres_url)
+    store = await opened(migrated_url)
     waiting = asyncio.ensure_future(store.wait_for_work(60.0))
     await asyncio.sleep(0)
     await store.close()
@@ -326,8 +329,8 @@ async def test_an_unopened_and_a_closed_store_say_so(postgres_url: str) -> None:
         await waiting
 
 
-async def test_a_store_from_before_a_fork_is_refused_in_the_child_and_lives_on_in_the_parent(postgres_url: str) -> None:
-    store = await migrated(postgres_url)
+async def test_a_store_from_before_a_fork_is_refused_in_the_child_and_lives_on_in_the_parent(migrated_url: str) -> None:
+    store = await opened(migrated_url)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:  # no pytest, no event loop of the parent's here: say what happened and vanish
@@ -349,10 +352,10 @@ async def test_a_store_from_before_a_fork_is_refused_in_the_child_and_lives_on_i
 
 
 async def test_a_claim_of_many_continues_behind_the_last_one_but_sees_what_came_before_it_soon(
-    postgres_url: str,
+    migrated_url: str,
 ) -> None:
     """Deep backlogs are scanned from the last claimed job on; a job with a higher priority is found all the same."""
-    store, other = await migrated(postgres_url), await migrated(postgres_url)
+    store, other = await opened(migrated_url), await opened(migrated_url)
     await store.insert([job() for _ in range(150)])
     many = Claim("w1", lanes("mail"), 50, 30.0)
     assert len((await store.claim(many)).jobs) == 50
@@ -372,9 +375,9 @@ async def test_a_claim_of_many_continues_behind_the_last_one_but_sees_what_came_
 
 
 @pytest.mark.parametrize("verb", ["complete", "retry", "cancel", "requeue", "update", "delete", "settle in a batch"])
-async def test_a_write_that_waited_for_a_lock_is_not_lost(postgres_url: str, verb: str) -> None:
-    store = await migrated(postgres_url)
-    other = await asyncpg.connect(postgres_url)
+async def test_a_write_that_waited_for_a_lock_is_not_lost(migrated_url: str, verb: str) -> None:
+    store = await opened(migrated_url)
+    other = await asyncpg.connect(migrated_url)
     await store.insert([job(), job()])
     run, neighbour = (await store.claim(claim_by())).jobs
     if verb == "requeue":
@@ -398,10 +401,9 @@ async def test_a_write_that_waited_for_a_lock_is_not_lost(postgres_url: str, ver
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
-        while not await other.fetchval(waiting):  # noqa: ASYNC110 - another process gives no signal
-            await asyncio.sleep(0.01)
+        await until(lambda: other.fetchval(waiting))
     answer = await asked
-    after = (await store.get([run.id])).get(run.id)
+    after = (await store.read([run.id], Job)).get(run.id)
     if isinstance(answer, Settled):
         assert {verdict.answer for verdict in answer.verdicts} == {Answer.APPLIED}
         assert after is not None
@@ -414,13 +416,13 @@ async def test_a_write_that_waited_for_a_lock_is_not_lost(postgres_url: str, ver
     await store.close()
 
 
-async def test_a_batch_whose_job_was_archived_before_under_the_same_id_still_settles(postgres_url: str) -> None:
-    store = await migrated(postgres_url)
+async def test_a_batch_whose_job_was_archived_before_under_the_same_id_still_settles(migrated_url: str) -> None:
+    store = await opened(migrated_url)
     first = job()
     for _ in range(2):  # without repeat=True nobody looks into the archive
         await store.insert([first])
         [run] = (await store.claim(claim_by())).jobs
         [verdict] = (await store.settle([settlement(run, Completed())])).verdicts
         assert verdict.answer is Answer.APPLIED
-    assert (await store.get([first.id]))[first.id].status is Status.COMPLETED
+    assert (await store.read([first.id], Job))[first.id].status is Status.COMPLETED
     await store.close()

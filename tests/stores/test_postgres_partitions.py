@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -11,14 +10,14 @@ import pytest
 
 from rowlock import errors
 from rowlock.core.ids import IdMaker, first_id
-from rowlock.core.job import Status, new_job
+from rowlock.core.job import Job, Status, new_job
 from rowlock.core.lifecycle import Completed
-from rowlock.stores.base import DAY, Retention
+from rowlock.stores.base import DAY, Retention, Store
 from rowlock.stores.postgres import partitions
-from rowlock.stores.reading import Filter, PartitionReport, TopicRetention
+from rowlock.stores.postgres.store import PostgresStore
+from rowlock.stores.queries import Filter, PartitionReport, TopicRetention
 from tests.servers import PostgresServer
-from tests.stores.conftest import StoreDatabases, opened
-from tests.stores.harness import START, PostgresHarness, settlement
+from tests.stores.harness import START, PostgresHarness, opened, settlement
 from tests.stores.rows import micros
 
 TODAY = START.date()
@@ -27,13 +26,11 @@ NOTHING = PartitionReport()
 
 
 @pytest.fixture
-async def store(store_databases: StoreDatabases) -> AsyncIterator[PostgresHarness]:
-    async with store_databases.fresh() as url, opened(PostgresHarness(url, virtual=True)) as harness:
-        assert isinstance(harness, PostgresHarness)
-        # The days on which the template was made are not those of the test's clock.
-        for day in await days(harness):
-            await harness.execute(f"DROP TABLE _jobs_archive_{day:%Y%m%d}")
-        yield harness
+async def store(postgres_store: PostgresHarness) -> PostgresHarness:
+    # The days on which the template was made are not those of the test's clock.
+    for day in await days(postgres_store):
+        await postgres_store.execute(f"DROP TABLE _jobs_archive_{day:%Y%m%d}")
+    return postgres_store
 
 
 async def days(store: PostgresHarness) -> list[date]:
@@ -59,6 +56,11 @@ async def done(store: PostgresHarness, at: datetime, topic: str = "mail") -> str
     return job_id
 
 
+async def keep(store: Store, retention: Retention, *, ahead: int = 3) -> PartitionReport:
+    assert isinstance(store, PostgresStore)
+    return await store.keep_partitions(retention, ahead=ahead)
+
+
 async def where(store: PostgresHarness) -> dict[str, str]:
     rows = await store.fetch("SELECT id::text, tableoid::regclass::text FROM _jobs_archive")
     return {job_id: table.removeprefix("_jobs_archive_") for job_id, table in rows}
@@ -66,7 +68,7 @@ async def where(store: PostgresHarness) -> dict[str, str]:
 
 async def test_migrate_makes_the_first_days(postgres_url: str) -> None:
     harness = PostgresHarness(postgres_url, virtual=False)
-    async with opened(harness):
+    async with opened(harness, migrated=False):
         today = datetime.now(UTC).date()
         assert await days(harness) == [today + timedelta(days=n) for n in range(4)]
         for day in await days(harness):
@@ -76,20 +78,20 @@ async def test_migrate_makes_the_first_days(postgres_url: str) -> None:
             )
             begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
             assert bound == f"FOR VALUES FROM ('{first_id(begin)}') TO ('{first_id(begin, timedelta(days=1))}')"
-        assert await harness.store.keep_partitions(WEEK) == NOTHING
+        assert await keep(harness.store, WEEK) == NOTHING
 
 
 async def test_days_are_made_ahead(store: PostgresHarness) -> None:
-    assert await store.store.keep_partitions(WEEK, ahead=1) == PartitionReport(created=on(0, 1))
-    assert await store.store.keep_partitions(WEEK, ahead=1) == NOTHING
-    assert await store.store.keep_partitions(WEEK) == PartitionReport(created=on(2, 3))
+    assert await keep(store.store, WEEK, ahead=1) == PartitionReport(created=on(0, 1))
+    assert await keep(store.store, WEEK, ahead=1) == NOTHING
+    assert await keep(store.store, WEEK) == PartitionReport(created=on(2, 3))
     await store.advance(DAY)
-    assert await store.store.keep_partitions(WEEK) == PartitionReport(created=on(4))
+    assert await keep(store.store, WEEK) == PartitionReport(created=on(4))
     assert tuple(await days(store)) == on(0, 1, 2, 3, 4)
 
 
 async def test_a_job_goes_to_the_day_of_its_id(store: PostgresHarness) -> None:
-    await store.store.keep_partitions(WEEK)
+    await keep(store.store, WEEK)
     midnight = datetime(2026, 1, 2, tzinfo=UTC)
     last = await done(store, midnight - timedelta(milliseconds=1))
     first = await done(store, midnight)
@@ -106,7 +108,7 @@ async def test_what_the_rest_holds_of_a_day_moves_in(store: PostgresHarness) -> 
     jobs = [await done(store, START), await done(store, START + timedelta(days=2))]
     elsewhere = await done(store, START - timedelta(days=2))
     before = await store.rows()
-    assert await store.store.keep_partitions(WEEK) == PartitionReport(created=on(0, 1, 2, 3))
+    assert await keep(store.store, WEEK) == PartitionReport(created=on(0, 1, 2, 3))
     assert await where(store) == {jobs[0]: "20260101", jobs[1]: "20260103", elsewhere: "rest"}
     assert await store.rows() == before
 
@@ -115,42 +117,42 @@ async def test_too_much_to_move_is_left_for_later(store: PostgresHarness, monkey
     for n in range(3):
         await done(store, START + timedelta(seconds=n))
     monkeypatch.setattr(partitions, "MAX_MOVED", 2)
-    assert await store.store.keep_partitions(WEEK) == PartitionReport(created=on(1, 2, 3))
+    assert await keep(store.store, WEEK) == PartitionReport(created=on(1, 2, 3))
     assert set((await where(store)).values()) == {"rest"}
     monkeypatch.setattr(partitions, "MAX_REST", 0)
     await store.advance(DAY)
-    assert await store.store.keep_partitions(WEEK) == NOTHING
+    assert await keep(store.store, WEEK) == NOTHING
     monkeypatch.undo()
-    assert await store.store.keep_partitions(WEEK) == PartitionReport(created=on(4))
+    assert await keep(store.store, WEEK) == PartitionReport(created=on(4))
 
 
 async def test_a_day_is_dropped_when_all_of_it_is_over(store: PostgresHarness) -> None:
-    await store.store.keep_partitions(WEEK)
+    await keep(store.store, WEEK)
     old = await done(store, START)
     await store.advance(DAY)
     young = await done(store, START + timedelta(days=1))
     before = await store.store.stats()
-    assert await store.store.keep_partitions(WEEK, ahead=0) == NOTHING
+    assert await keep(store.store, WEEK, ahead=0) == NOTHING
     await store.advance(7 * DAY - 1e-6)  # the first day ended half a day before it finished its last job
-    assert (await store.store.keep_partitions(WEEK, ahead=0)).dropped == on(0)
-    assert set(await store.store.get([old, young])) == {young}
+    assert (await keep(store.store, WEEK, ahead=0)).dropped == on(0)
+    assert set(await store.store.read([old, young], Job)) == {young}
     await store.advance(2 * DAY)
-    assert (await store.store.keep_partitions(WEEK, ahead=0)).dropped == on(1, 2)
+    assert (await keep(store.store, WEEK, ahead=0)).dropped == on(1, 2)
     assert (await store.store.stats()).completed == before.completed == 2
     again = await done(store, START)  # of a day that is gone
     assert (await where(store))[again] == "rest"
 
 
 async def test_a_job_that_finished_late_keeps_its_day(store: PostgresHarness) -> None:
-    await store.store.keep_partitions(WEEK, ahead=0)
+    await keep(store.store, WEEK, ahead=0)
     await store.advance(20 * DAY)
     late = await done(store, START, "zoo")
     await done(store, START - timedelta(milliseconds=1), "mail")
     await store.advance(7 * DAY - 1)
-    assert on(0)[0] not in (await store.store.keep_partitions(WEEK, ahead=0)).dropped
-    assert late in await store.store.get([late])
+    assert on(0)[0] not in (await keep(store.store, WEEK, ahead=0)).dropped
+    assert late in await store.store.read([late], Job)
     await store.advance(1)
-    assert on(0)[0] in (await store.store.keep_partitions(WEEK, ahead=0)).dropped
+    assert on(0)[0] in (await keep(store.store, WEEK, ahead=0)).dropped
 
 
 @pytest.mark.parametrize(
@@ -163,16 +165,16 @@ async def test_a_job_that_finished_late_keeps_its_day(store: PostgresHarness) ->
     ],
 )
 async def test_the_longest_retention_decides(store: PostgresHarness, retention: Retention, after: int | None) -> None:
-    await store.store.keep_partitions(retention, ahead=0)
+    await keep(store.store, retention, ahead=0)
     await done(store, START)
     if after is not None:
         await store.advance((after - 1) * DAY)
-        assert (await store.store.keep_partitions(retention, ahead=0)).dropped == ()
+        assert (await keep(store.store, retention, ahead=0)).dropped == ()
         await store.advance(DAY)
-        assert on(0)[0] in (await store.store.keep_partitions(retention, ahead=0)).dropped
+        assert on(0)[0] in (await keep(store.store, retention, ahead=0)).dropped
     else:
         await store.advance(5000 * DAY)
-        assert (await store.store.keep_partitions(retention, ahead=0)).dropped == ()
+        assert (await keep(store.store, retention, ahead=0)).dropped == ()
 
 
 # ── Others are at work ──
@@ -181,12 +183,12 @@ async def test_the_longest_retention_decides(store: PostgresHarness, retention: 
 async def test_many_at_once_do_it_once(store: PostgresHarness) -> None:
     others = [await store.another() for _ in range(6)]
     for _ in range(5):
-        await asyncio.gather(*(other.keep_partitions(WEEK) for other in others))
+        await asyncio.gather(*(keep(other, WEEK) for other in others))
     assert tuple(await days(store)) == on(0, 1, 2, 3)
     await store.advance(20 * DAY)
     reports: list[PartitionReport] = []
     for _ in range(5):
-        reports += await asyncio.gather(*(other.keep_partitions(WEEK, ahead=0) for other in others))
+        reports += await asyncio.gather(*(keep(other, WEEK, ahead=0) for other in others))
     assert sorted(day for report in reports for day in report.dropped) == list(on(0, 1, 2, 3))
     assert [day for report in reports for day in report.created] == list(on(20))
 
@@ -194,7 +196,7 @@ async def test_many_at_once_do_it_once(store: PostgresHarness) -> None:
 @pytest.mark.parametrize("what", ["make", "drop"])
 async def test_nobody_waits_long_for_a_lock_that_others_hold(store: PostgresHarness, what: str) -> None:
     """A long report holds the archive. Others who use it must not queue up behind us until it is over."""
-    await store.store.keep_partitions(WEEK, ahead=0)
+    await keep(store.store, WEEK, ahead=0)
     job_id = await done(store, START)
     await store.advance(20 * DAY if what == "drop" else DAY)
     report: Any = await asyncpg.connect(store.url)
@@ -202,17 +204,17 @@ async def test_nobody_waits_long_for_a_lock_that_others_hold(store: PostgresHarn
     await transaction.start()
     await report.execute("LOCK TABLE _jobs_archive, _jobs_archive_rest IN ACCESS SHARE MODE")
     slowest = 0.0
-    keeping = asyncio.create_task(store.store.keep_partitions(WEEK, ahead=0))
+    keeping = asyncio.create_task(keep(store.store, WEEK, ahead=0))
     while not keeping.done():
         began = time.monotonic()
-        await store.store.get([job_id])
+        await store.store.read([job_id], Job)
         slowest = max(slowest, time.monotonic() - began)
         await asyncio.sleep(0.01)
     assert await keeping == NOTHING
     assert slowest < 2.0
     await transaction.rollback()
     await report.close()
-    assert await store.store.keep_partitions(WEEK, ahead=0) != NOTHING
+    assert await keep(store.store, WEEK, ahead=0) != NOTHING
 
 
 async def test_workers_complete_while_days_come_and_go(store: PostgresHarness) -> None:
@@ -225,11 +227,11 @@ async def test_workers_complete_while_days_come_and_go(store: PostgresHarness) -
         await store.insert(*new)
         working = True
 
-        async def keep() -> None:
+        async def go_on() -> None:
             while working:  # noqa: B023 - ends in this round
-                await other.keep_partitions(WEEK, ahead=2)
+                await keep(other, WEEK, ahead=2)
 
-        keeping = asyncio.create_task(keep())
+        keeping = asyncio.create_task(go_on())
         while jobs := (await store.claim(limit=6)).jobs:
             settled = await store.store.settle([settlement(one, Completed(), ran=0.0) for one in jobs])
             assert {verdict.answer for verdict in settled.verdicts} == {"applied"}
@@ -237,13 +239,23 @@ async def test_workers_complete_while_days_come_and_go(store: PostgresHarness) -
         await keeping
         finished += [one.id for one in new]
         await store.advance(DAY)
-    kept = await store.store.get(finished)
+    kept = await store.store.read(finished, Job)
     assert len(kept) == len(finished)
     assert {one.status for one in kept.values()} == {Status.COMPLETED}
     assert (await store.store.stats()).completed == len(finished)
 
 
-async def test_a_role_that_may_not_make_tables_is_told_so(postgres: PostgresServer, store: PostgresHarness) -> None:
+async def test_prune_keeps_the_partitions_now_and_then(store: PostgresHarness) -> None:
+    await store.store.prune(WEEK)
+    assert await keep(store.store, WEEK) == NOTHING
+    await store.advance(DAY)
+    await store.store.prune(WEEK)
+    assert await keep(store.store, WEEK) != NOTHING  # it was too soon for another look
+
+
+async def test_a_role_that_may_not_make_tables_is_told_so(
+    postgres: PostgresServer, store: PostgresHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     database = store.url.rsplit("/", 1)[1]
     await postgres.execute("DROP ROLE IF EXISTS hand", "CREATE ROLE hand LOGIN PASSWORD 'work'")
     await postgres.execute(
@@ -252,7 +264,12 @@ async def test_a_role_that_may_not_make_tables_is_told_so(postgres: PostgresServ
     hand = type(store.store)(f"postgresql://hand:work@{postgres.host}:{postgres.port}/{database}")  # type: ignore[call-arg]
     await hand.open()
     with pytest.raises(errors.AccessDenied, match="permission denied"):
-        await hand.keep_partitions(WEEK)
+        await keep(hand, WEEK)
+    for _ in range(2):
+        assert await hand.prune(WEEK) == 0
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "the archive's daily parts can't be kept"
+    ]
     await hand.close()
     await postgres.execute("DROP OWNED BY hand", dbname=database)
     await postgres.execute("DROP ROLE hand")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from rowlock.core.lifecycle import CRASH_ERROR, Completed, Failed
+from rowlock.core.lifecycle import Completed, Failed
+from rowlock.core.moves import Cancel, Delete, Order, Rescue
 from rowlock.stores.base import Claim
-from rowlock.stores.postgres import rows
+from rowlock.stores.postgres import moves, rows
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.store import PostgresStore
 from tests.stores.harness import info, job, lanes, settlement
@@ -51,10 +52,9 @@ NOISE = [
         pytest.param("plan_cache_mode=force_custom_plan&enable_seqscan=on&jit=on", marks=pytest.mark.proof),
     ]
 )
-async def store(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIterator[PostgresStore]:
+async def store(request: pytest.FixtureRequest, migrated_url: str) -> AsyncIterator[PostgresStore]:
     """Planned once, while there was nothing to plan for; and planned anew for every call, as behind PgBouncer."""
-    store = PostgresStore(f"{postgres_url}?pool_size=2&{request.param}")
-    await store.migrate()
+    store = PostgresStore(f"{migrated_url}?pool_size=2&{request.param}")
     await store.open()
     yield store
     await store.close()
@@ -75,6 +75,16 @@ class Meter:
         after: int = await self._connection.fetchval(FETCHED)
         await transaction.rollback()
         assert found
+        return after - before
+
+    async def moved(self, order: Order, statement: str, *parameters: Any) -> int:
+        """Blocks that locking and writing fetch together."""
+        transaction = self._connection.transaction()
+        await transaction.start()
+        before: int = await self._connection.fetchval(FETCHED)
+        await moves.run_pass(self._connection, self._store._sql, order, statement, *parameters)
+        after: int = await self._connection.fetchval(FETCHED)
+        await transaction.rollback()
         return after - before
 
     async def all(self) -> dict[str, int]:
@@ -100,14 +110,16 @@ class Meter:
         said = [[5.0] * JOBS, ["stage"] * JOBS, ["message"] * JOBS, ['[[0,"info","hi"]]'] * JOBS]
         blocks["progress"] = await self.blocks(sql.progress, ids, versions, workers, *said, 200)
         blocks["look"] = await self.blocks(sql.look, ids)
-        blocks["held_by"] = await self.blocks(sql.held_by, CLAIM.worker)
-        blocks["rescue of the dead"] = await self.blocks(
-            sql.rescue_workers, "m1", [60.0], CRASH_ERROR, 500, "", [CLAIM.worker]
-        )
+        blocks["held_by"] = await self.blocks(sql.held_by, [CLAIM.worker], None)
+        blocks["rescue of the dead"] = await self.blocks(sql.rescue_workers, 500, [CLAIM.worker])
+        order = Rescue(by="m1", backoff=[60.0], seen=True)
+        blocks["cancel"] = await self.moved(Cancel(by="ann"), sql.lock_jobs, ids, False, False)
+        blocks["delete"] = await self.moved(Delete(by="ann"), sql.lock_jobs, ids, False, True)
+        blocks["written rescue"] = await self.moved(order, sql.rescue_workers, 500, [CLAIM.worker])
         await self._connection.execute(
             "UPDATE _jobs SET locked_until = now() - interval '1 s' WHERE locked_until > now()"
         )
-        blocks["rescue"] = await self.blocks(sql.rescue, "m1", [60.0], CRASH_ERROR, 500, "", None)
+        blocks["rescue"] = await self.blocks(sql.rescue_expired, 500, None)
         await store.delete([one.id for one in claimed], by="test")
         await self._connection.execute("DELETE FROM _jobs WHERE locked_by = 'w1'")
         return blocks
@@ -190,24 +202,22 @@ async def test_a_plan_made_for_an_empty_queue_still_archives_a_batch_in_one_pass
 
 
 BY_ID = {
-    **dict.fromkeys(("get", "states", "statuses", "standing", "insert_undo"), "NULL"),
+    **dict.fromkeys(("read_jobs", "read_states", "read_statuses", "read_logs", "standing", "insert_undo"), "NULL"),
     "existing": "NULL, NULL, NULL, NULL, NULL",
-    "delete": "NULL, NULL, NULL",
+    "lock_jobs": "NULL, NULL, NULL",
+    "write_moves": ", ".join(["NULL"] * 14),
     "events": "'0193fb1e-0000-7000-8000-000000000001'",
     "prune": "NULL, NULL, NULL, NULL, NULL, NULL",
-    "logs": "'0193fb1e-0000-7000-8000-000000000001'",
-    "bulk_archived": "NULL, NULL",
 }
 
 
 @pytest.mark.parametrize("name", BY_ID)
 async def test_a_plan_made_for_an_empty_archive_still_finds_jobs_by_their_primary_key(
-    postgres_url: str, name: str
+    migrated_url: str, name: str
 ) -> None:
     """A new part is empty, and (topic, id) as good as any index. A day later it is read from end to end, if the plan is
     still the same."""
-    store = PostgresStore(postgres_url)
-    await store.migrate()
+    store = PostgresStore(migrated_url)
     await store.open()
     try:
         async with store._connections.acquire() as connection:
@@ -223,13 +233,12 @@ async def test_a_plan_made_for_an_empty_archive_still_finds_jobs_by_their_primar
     assert [line for line in lines if not any(way in line for way in fine)] == [], lines
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("existing", 5), ("requeue", 13)])
-async def test_a_key_is_looked_up_in_its_scope(store: PostgresStore, name: str, parameters: int) -> None:
+async def test_a_key_is_looked_up_in_its_scope(store: PostgresStore) -> None:
     """By all that is unique, planned while there was nothing: a key may be in use in each of many scopes."""
     async with store._connections.acquire() as connection:
         await connection.execute("ANALYZE")
-        await connection.execute(f"PREPARE asked AS {getattr(store._sql, name)}")
-        nothing = ", ".join(["NULL"] * parameters)
+        await connection.execute(f"PREPARE asked AS {store._sql.existing}")
+        nothing = ", ".join(["NULL"] * 5)
         lines = [row[0].strip() for row in await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE asked({nothing})")]
         await connection.execute("DEALLOCATE asked")
     [n] = [n for n, line in enumerate(lines) if "_jobs_live_key" in line]

@@ -1,7 +1,7 @@
 """PostgreSQL behind a pooler in transaction mode: what a statement costs there, and who is woken."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ from rowlock.stores.postgres.store import PostgresStore
 from tests.faults.wire import Wire
 from tests.pgbouncer import PgBouncer, find_pgbouncer
 from tests.servers import PostgresServer
-from tests.stores.conftest import StoreDatabases, opened
+from tests.stores.conftest import real_postgres_store
 from tests.stores.harness import PostgresHarness, claim_by
 from tests.stores.processes import real_job
 from tests.stores.test_transactions import claimed, fenced, guard
@@ -24,11 +24,7 @@ WAITING = """
     WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted AND datname = current_database()"""
 
 
-@pytest.fixture
-async def harness(store_databases: StoreDatabases) -> AsyncIterator[PostgresHarness]:
-    async with store_databases.fresh() as url, opened(PostgresHarness(url, virtual=False)) as harness:
-        assert isinstance(harness, PostgresHarness)
-        yield harness
+harness = real_postgres_store
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +40,7 @@ async def test_a_statement_that_was_sent_before_takes_one_round_trip(
     harness: PostgresHarness, postgres: PostgresServer
 ) -> None:
     async with Wire(postgres.host, postgres.port) as wire:
-        store = PostgresStore(wire.via(harness.url) + "?statement_cache_size=0&listen=off&pool_size=1")
+        store = PostgresStore(wire.through(harness.url) + "?statement_cache_size=0&listen=off&pool_size=1")
         await store.open()
         [link] = wire.links
 
@@ -80,7 +76,7 @@ async def test_the_server_keeps_inserts_alone_and_only_if_it_may(harness: Postgr
 
 
 async def test_behind_pgbouncer_statements_are_the_same(harness: PostgresHarness, bouncer: PgBouncer) -> None:
-    store = PostgresStore(bouncer.via(harness.url))
+    store = PostgresStore(bouncer.through(harness.url))
     await store.open()
     jobs = [real_job() for _ in range(40)]
     await asyncio.gather(*(store.insert([one]) for one in jobs))  # on several connections to several servers
@@ -91,7 +87,7 @@ async def test_behind_pgbouncer_statements_are_the_same(harness: PostgresHarness
 async def test_a_pgbouncer_that_keeps_no_statements_is_told_from_others(
     harness: PostgresHarness, bouncer: PgBouncer
 ) -> None:
-    url = bouncer.via(harness.url) + "?prepared_statements=on&listen=off"
+    url = bouncer.through(harness.url) + "?prepared_statements=on&listen=off"
     async with AsyncExitStack() as stack:
         stores = [PostgresStore(url) for _ in range(2)]
         for store in stores:
@@ -109,7 +105,7 @@ async def test_a_handlers_statements_may_come_again_and_again(
 ) -> None:
     """A driver that gives them names would find the names taken: by the last handler, on the same server."""
     run = await claimed(harness)
-    store = PostgresStore(bouncer.via(harness.url))
+    store = PostgresStore(bouncer.through(harness.url))
     await store.open()
     for _ in range(2):
         async with fenced(store, guard(run), colour) as conn:
@@ -123,7 +119,7 @@ async def test_a_handlers_statements_may_come_again_and_again(
 
 async def test_a_worker_behind_pgbouncer_is_woken(harness: PostgresHarness, bouncer: PgBouncer) -> None:
     """It would find the job by itself within the hour."""
-    url = bouncer.via(harness.url)
+    url = bouncer.through(harness.url)
     async with Jobs(url, listen_url=harness.url) as working, Jobs(url) as enqueuing:
 
         @working.task

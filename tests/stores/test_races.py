@@ -16,6 +16,7 @@ import pytest
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, Released
 from rowlock.stores.base import Beat, Claim, Edit, Hold, Progress, Store
+from rowlock.stores.postgres import moves
 from tests.stores.harness import Harness, claim_by, ids, lanes, settlement
 from tests.stores.processes import deadlocks, real_job, stores, target_of
 
@@ -222,6 +223,30 @@ async def test_a_run_ends_once(real_store: Harness) -> None:
             assert hold in (Hold.KEPT, Hold.LOST, Hold.UNSEEN)
             seen["rescued" if rescued_ else "settled"] += 1
     assert sum(seen.values()) == 500
+
+
+async def test_a_run_does_not_end_while_a_rescue_decides(real_store: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rescue has locked the job: the worker's settlement waits for it, and comes too late."""
+    if real_store.kind == "sqlite":
+        pytest.skip("it has one write lock for all")
+    await real_store.insert(real_job("mail"))
+    [job] = (await real_store.claim("A", lease=0.0)).jobs
+    decides, goes_on, apply = asyncio.Event(), asyncio.Event(), moves.apply
+
+    async def slow(*arguments: Any) -> Any:
+        decides.set()
+        await goes_on.wait()
+        return await apply(*arguments)
+
+    monkeypatch.setattr(moves, "apply", slow)
+    rescue = asyncio.create_task(real_store.store.rescue(by="m", backoff=[1.0]))
+    await decides.wait()
+    settle = asyncio.create_task(real_store.store.settle([settlement(job, Failed("no"), ran=0.0)]))
+    await asyncio.wait([settle], timeout=0.5)  # without the lock it ends at once
+    goes_on.set()
+    assert [one.id for one in await rescue] == [job.id]
+    assert [verdict.answer for verdict in (await settle).verdicts] == [Answer.LOST]
+    assert (await real_store.rows())[job.id].job.retries == 1
 
 
 async def test_maintenance_by_many_at_once_does_everything_once(real_store: Harness) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rowlock.core.job import Status
+from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import MAX_HISTORY, Completed, Failed, Released
 from rowlock.stores.base import Edit, Progress
 from tests.stores.conftest import shared_store
@@ -19,10 +19,10 @@ store = shared_store
 
 async def test_get(store: Harness) -> None:
     live, done = await store.add("other"), (await store.settled(Completed())).id
-    found = await store.store.get([done, NOBODY, live, done])
+    found = await store.store.read([done, NOBODY, live, done], Job)
     assert set(found) == {live, done}
     assert found[done].status is Status.COMPLETED
-    assert await store.store.get([]) == {}
+    assert await store.store.read([], Job) == {}
     assert await store.store.events(NOBODY) == []
 
 
@@ -180,7 +180,7 @@ async def test_any_json_comes_back_exactly(store: Harness) -> None:
     collect()
     new = [job("mail", payload) for payload in examples]
     await store.insert(*new)
-    found = await store.store.get([n.id for n in new])
+    found = await store.store.read([n.id for n in new], Job)
     for n, payload in zip(new, examples, strict=True):
         assert same(found[n.id].payload, payload)
 
@@ -256,6 +256,6 @@ async def drained(store: Any) -> None:
 
 async def test_statuses_are_those_of_the_jobs_without_the_rest(store: Harness) -> None:
     live, done = await store.add("other"), (await store.settled(Completed())).id
-    found = await store.store.statuses([done, NOBODY, live, done])
+    found = await store.store.read([done, NOBODY, live, done], Status)
     assert found == {live: Status.PENDING, done: Status.COMPLETED}
-    assert await store.store.statuses([]) == {}
+    assert await store.store.read([], Status) == {}

@@ -19,15 +19,15 @@ from rowlock.core.job import Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.stores import listing
 from rowlock.stores.base import Retention
-from rowlock.stores.listing import Seen, Step, plan
-from rowlock.stores.postgres.listing import BEGIN, PostgresStep, seen
+from rowlock.stores.listing import Seen, WalkPart, plan
+from rowlock.stores.postgres.listing import BEGIN, PostgresPart, seen
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.store import PostgresStore
-from rowlock.stores.reading import MAX_LIVE, Filter, TopicRetention, check_place
-from rowlock.stores.sqlite import reading, upkeep
+from rowlock.stores.queries import MAX_LIVE, Filter, TopicRetention, check_place
+from rowlock.stores.sqlite import maintenance, queries
 from rowlock.stores.sqlite.connect import connect_writer
-from rowlock.stores.sqlite.database import Database, microseconds
-from rowlock.stores.sqlite.listing import SqliteStep
+from rowlock.stores.sqlite.connection import SqliteConnection, microseconds
+from rowlock.stores.sqlite.listing import SqlitePart
 from rowlock.stores.sqlite.rows import sql
 from tests.stores.harness import Harness, SqliteHarness, job
 from tests.stores.test_postgres_plans import FETCHED
@@ -91,10 +91,10 @@ def test_each_kind_of_walk_is_among_them() -> None:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
+def database(tmp_path: Path) -> Iterator[SqliteConnection]:
     path = str(tmp_path / "jobs.db")
     with closing(connect_writer(path, synchronous="normal", busy_timeout=5.0)) as conn:
-        database = Database(conn, path)
+        database = SqliteConnection(conn, path)
         database.migrate()
         yield database
 
@@ -107,24 +107,24 @@ def steps(conn: sqlite3.Connection, read: Any) -> int:
         counted += 1
         return 0
 
-    conn.execute("BEGIN IMMEDIATE")
     conn.set_progress_handler(count, 1)
     read()
     conn.set_progress_handler(None, 1)
-    conn.execute("ROLLBACK")
+    if conn.in_transaction:
+        conn.execute("ROLLBACK")
     return counted
 
 
-def measure(database: Database) -> dict[str, int]:
+def measure(database: SqliteConnection) -> dict[str, int]:
     conn = database.conn
     place = check_place(20, 0, None)
     taken = {
-        name: steps(conn, lambda filter=filter: reading.list_jobs(conn, filter, place))
+        name: steps(conn, lambda filter=filter: queries.list_jobs(conn, filter, place))
         for name, filter in FILTERS.items()
     }
-    taken["stats"] = steps(conn, lambda: reading.stats(conn, microseconds(), None))
-    taken["stats of a topic"] = steps(conn, lambda: reading.stats(conn, microseconds(), "bills"))
-    taken["prune"] = steps(conn, lambda: upkeep.prune(conn, microseconds(), RETENTION, 10))
+    taken["stats"] = steps(conn, lambda: queries.stats(conn, microseconds(), None))
+    taken["stats of a topic"] = steps(conn, lambda: queries.stats(conn, microseconds(), "bills"))
+    taken["prune"] = steps(conn, lambda: maintenance.prune(conn, microseconds(), RETENTION, 10))
     return taken
 
 
@@ -160,13 +160,13 @@ def bounds(share: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """As ROWS says, with all budgets cut down like the crowd."""
     for name in ("MAX_TOTAL", "WINDOW", "BUDGET"):
         monkeypatch.setattr(listing, name, getattr(listing, name) // share)
-    monkeypatch.setattr(reading, "BOUND", MAX_LIVE // share + 1)
+    monkeypatch.setattr(queries, "BOUND", MAX_LIVE // share + 1)
     return {name: rows if rows < MANY else rows // share for name, rows in ROWS.items()}
 
 
 @pytest.mark.timeout(300)
 @shares
-def test_sqlite_looks_at_a_bounded_part(database: Database, share: int, bounds: dict[str, int]) -> None:
+def test_sqlite_looks_at_a_bounded_part(database: SqliteConnection, share: int, bounds: dict[str, int]) -> None:
     database.conn.execute("ANALYZE")  # the tables are empty: the planner will think so from now on
     with database.transaction():
         for statement in lessened(SQLITE_NOISE, share):
@@ -175,10 +175,10 @@ def test_sqlite_looks_at_a_bounded_part(database: Database, share: int, bounds: 
     assert {name: (count, bounds[name]) for name, count in taken.items() if count > 35 * bounds[name] + 1000} == {}
 
 
-def test_sqlite_reads_no_table_from_end_to_end(database: Database) -> None:
+def test_sqlite_reads_no_table_from_end_to_end(database: SqliteConnection) -> None:
     for name, filter, walk in every_walk():
         for after in (None, "0193fb1e-0000-7000-8000-000000000001"):
-            render = SqliteStep(filter, Step(walk, after, 100, 100))
+            render = SqlitePart(filter, WalkPart(walk, after, 100, 100))
             lines = [row[3] for row in database.conn.execute(f"EXPLAIN QUERY PLAN {render.render()}", render.values)]
             assert not [line for line in lines if line == "SCAN j"], (name, lines)
             if walk.by not in listing.AT_ONCE | {"ids"}:
@@ -194,10 +194,9 @@ def test_sqlite_reads_no_table_from_end_to_end(database: Database) -> None:
         pytest.param("enable_seqscan=on&jit=on&plan_cache_mode=auto", marks=pytest.mark.proof),
     ]
 )
-async def store(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIterator[PostgresStore]:
+async def store(request: pytest.FixtureRequest, migrated_url: str) -> AsyncIterator[PostgresStore]:
     """As the store opens its sessions, and as PgBouncer would have them."""
-    store = PostgresStore(f"{postgres_url}?pool_size=2&{request.param}")
-    await store.migrate()
+    store = PostgresStore(f"{migrated_url}?pool_size=2&{request.param}")
     await store.open()
     yield store
     await store.close()
@@ -219,7 +218,7 @@ async def search(connection: Any, filter: Filter) -> None:
             step = next(steps) if answer is None else steps.send(answer)
         except StopIteration:
             return
-        render = PostgresStep('"public"', filter, step)
+        render = PostgresPart('"public"', filter, step)
         answer = seen(await connection.fetchrow(render.render(), *render.values))
 
 
@@ -266,7 +265,7 @@ async def test_postgres_reads_no_table_from_end_to_end(store: PostgresStore) -> 
         await store.insert([job() for _ in range(10)])
         await connection.execute(BEGIN)
         for name, filter, walk in every_walk():
-            render = PostgresStep('"public"', filter, Step(walk, None, 100, 20))
+            render = PostgresPart('"public"', filter, WalkPart(walk, None, 100, 20))
             lines = [row[0] for row in await connection.fetch(f"EXPLAIN {render.render()}", *render.values)]
             assert not [line for line in lines if "Seq Scan on _jobs" in line], (name, lines)
         await connection.execute("ROLLBACK")

@@ -5,7 +5,7 @@ import itertools
 from datetime import timedelta
 from typing import Any
 
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from rowlock.stores.records import AuditFilter, Entry, Write
 from tests.stores.conftest import shared_store
 from tests.stores.harness import NOBODY, START, Harness
@@ -67,9 +67,9 @@ async def test_what_has_expired_is_not_there(store: Harness) -> None:
     assert not await store.store.write_records([Write("s", "a", None)])
     assert await store.store.write_records([Write("s", "a", {"n": 2}, revision=0)])
     assert [one.data for one in await store.store.records("s")] == [{"n": 2}]
-    assert await store.store.sweep_records(1) == 1
-    assert await store.store.sweep_records(10) == 1
-    assert await store.store.sweep_records(10) == 0
+    assert await store.store.tidy("sweep_records", 1) == 1
+    assert await store.store.tidy("sweep_records", 10) == 1
+    assert await store.store.tidy("sweep_records", 10) == 0
 
 
 async def test_of_many_that_write_at_once_one_wins(store: Harness) -> None:
@@ -101,7 +101,7 @@ async def test_the_audit_is_filtered(store: Harness) -> None:
     bulk = await started(store, "cancel", Filter(ids=[bills]))
     await store.store.run_bulk()
     await store.store.requeue([mail], by="bob")
-    every = [*await store.store.audit(), *await store.store.audit(bulk=bulk.id)]
+    every = [*await store.store.audit(), *await store.store.audit(AuditFilter(bulk=bulk.id))]
     assert sorted(one.action for one in every) == ["bulk_start", "cancel", "cancel", "requeue"]
     choices: dict[str, list[Any]] = {
         "job_id": [None, mail, bills, NOBODY],

@@ -8,30 +8,21 @@ from msgspec import structs
 from rowlock.core.job import HELD, Status
 from rowlock.core.lifecycle import Completed, Released
 from rowlock.stores.base import Beat, Hold, Store
-from tests.stores.harness import LEASE, NOBODY, START, Harness, info, settlement
+from tests.stores.conftest import paired_store
+from tests.stores.harness import LEASE, START, Harness, info, settlement
+
+store = paired_store
 
 # ── report, retire, workers ──
 
 
-async def test_a_first_report_is_the_start(store: Harness) -> None:
-    worker = info()
-    assert await store.store.report(worker) == START
-    assert await store.store.workers() == [structs.replace(worker, started=START, seen=START)]
-
-
 async def test_a_later_report_says_all_anew_but_the_start(store: Harness) -> None:
-    await store.store.report(info())
-    now = await store.advance(5)
+    """What a report claims about time is not believed."""
     later = info(host="there", pid=1, topics=(), concurrency=2, running=1, lease=7.5, stopping=True, rowlock="1.1")
-    assert await store.store.report(later) == now
-    assert await store.store.workers() == [structs.replace(later, started=START, seen=now)]
-
-
-async def test_what_a_report_claims_about_time_is_not_believed(store: Harness) -> None:
-    now = await store.advance(5)
-    await store.store.report(info(started=START, seen=START))
-    [worker] = await store.store.workers()
-    assert (worker.started, worker.seen) == (now, now)
+    for worker in (info(), later, info(started=START, seen=START)):
+        assert await store.store.report(worker) == store.now
+        assert await store.store.workers() == [structs.replace(worker, started=START, seen=store.now)]
+        await store.advance(5)
 
 
 async def test_workers_are_listed_by_name(store: Harness) -> None:
@@ -51,16 +42,6 @@ async def test_who_retires_is_gone_and_begins_anew(store: Harness) -> None:
     now = await store.advance(1)
     await store.store.report(info())
     assert (await store.store.workers())[0].started == now
-
-
-async def test_the_register_is_no_part_of_any_jobs_story(store: Harness) -> None:
-    claimed = await store.claimed()
-    before = await store.rows()
-    await store.store.report(info())
-    await store.store.retire(["w1"])
-    assert await store.rows() == before
-    assert await store.audit() == []
-    assert claimed.locked_by == "w1"
 
 
 async def test_many_report_while_others_retire_the_dead(real_store: Harness) -> None:
@@ -96,19 +77,6 @@ async def test_look_in_every_status(store: Harness, status: Status) -> None:
     assert await store.rows() == before
 
 
-async def test_look_answers_in_order_and_writes_nothing(store: Harness) -> None:
-    kept, asked, back = [await store.claimed(f"w{n}") for n in range(3)]
-    await store.store.cancel([asked.id], by="ann")
-    await store.store.settle([settlement(back, Released())])
-    before = await store.rows()
-    await store.advance(LEASE + 1)  # a lease that nobody has taken is still ours
-    runs = [Beat(NOBODY, 1), Beat(asked.id, 1), Beat(back.id, 1), Beat(kept.id, 1, started=True), Beat(kept.id, 1)]
-    lost, keep, cancel = Hold.LOST, Hold.KEPT, Hold.CANCEL
-    assert await store.store.look(runs) == [lost, cancel, lost, keep, keep]
-    assert await store.rows() == before
-    assert await store.store.look([]) == []
-
-
 # ── held_by ──
 
 
@@ -116,26 +84,19 @@ async def test_look_answers_in_order_and_writes_nothing(store: Harness) -> None:
 async def test_held_by_in_every_status(store: Harness, status: Status) -> None:
     job = await store.in_status(status)
     expected = [Beat(job.id, 1, started=True, worker="w1")] if status in HELD else []
-    assert await store.store.held_by("w1") == expected
+    assert await store.store.held_by(["w1"]) == expected
 
 
 async def test_held_by_names_the_runs_of_this_worker_alone(store: Harness) -> None:
-    started, ahead, again = await store.claimed(), await store.claimed(start=False), await store.claimed()
+    _, ahead, again = await store.claimed(), await store.claimed(start=False), await store.claimed()
     await store.claimed("w2")
     await store.store.settle([settlement(again, Released())])
     await store.claim("w1")
-    done = await store.claimed(topic="other")
-    await store.store.settle([settlement(done, Completed())])
-    held = await store.store.held_by("w1")
-    assert set(held) == {
-        Beat(started.id, 1, True, "w1"),
-        Beat(ahead.id, 1, False, "w1"),
-        Beat(again.id, 2, True, "w1"),
-    }
-    assert len(held) == 3
-    assert await store.store.held_by("w") == []
+    await store.settled(Completed(), topic="other")
+    assert len(await store.store.held_by(["w1"])) == 3
+    assert await store.store.held_by(["w"]) == []
     await store.store.heartbeat([Beat(ahead.id, 1, started=True)], LEASE)
-    assert Beat(ahead.id, 1, True, "w1") in await store.store.held_by("w1")
+    assert Beat(ahead.id, 1, True, "w1") in await store.store.held_by(["w1"])
 
 
 async def test_held_by_any_names_the_runs_of_these_workers_those_first_whose_leases_end_first(store: Harness) -> None:
@@ -143,8 +104,8 @@ async def test_held_by_any_names_the_runs_of_these_workers_those_first_whose_lea
     await store.store.heartbeat([Beat(late.id, 1)], 10 * LEASE)
     ahead, other = await store.claimed("w2", start=False), await store.claimed("w3")
     expected = [Beat(ahead.id, 1, False, "w2"), Beat(late.id, 1, True, "w1")]
-    assert await store.store.held_by_any(["w1", "w2", "nobody"], 10) == expected
-    assert await store.store.held_by_any(["w1", "w2"], 1) == expected[:1]
-    assert await store.store.held_by_any(["w3"], 10) == [Beat(other.id, 1, True, "w3")]
-    assert await store.store.held_by_any([], 10) == []
-    assert await store.store.held_by_any(["w3"], 0) == []
+    assert await store.store.held_by(["w1", "w2", "nobody"], 10) == expected
+    assert await store.store.held_by(["w1", "w2"], 1) == expected[:1]
+    assert await store.store.held_by(["w3"], 10) == [Beat(other.id, 1, True, "w3")]
+    assert await store.store.held_by([], 10) == []
+    assert await store.store.held_by(["w3"], 0) == []

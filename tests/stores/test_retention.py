@@ -7,7 +7,7 @@ from msgspec import structs
 
 from rowlock.core.job import Status
 from rowlock.stores.base import DAY, Retention
-from rowlock.stores.reading import TopicRetention
+from rowlock.stores.queries import TopicRetention
 from tests.stores.conftest import shared_store
 from tests.stores.harness import Harness
 

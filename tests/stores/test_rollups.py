@@ -45,7 +45,7 @@ async def points(store: Harness, topic: str | None = None, **more: Any) -> list[
 
 
 async def fold(store: Store) -> None:
-    while await store.fold_counts():
+    while await store.tidy("fold_counts", 10_000):
         pass
 
 
@@ -86,7 +86,7 @@ async def test_what_happens_is_counted_in_its_minute_before_and_after_folding(st
     bills = await points(store, "bills")
     assert bills == [{"enqueued": 1}, {"enqueued": 1, "cancelled": 1}, {"enqueued": 1, "expired": 1}]
     before = await series(store)
-    while await store.store.fold_counts(limit=1):
+    while await store.store.tidy("fold_counts", 1):
         assert await series(store) == before
         assert await points(store, "bills") == bills
     assert await store.fetch("SELECT * FROM _jobs_counts") == []
@@ -117,7 +117,7 @@ async def test_what_came_and_went_tells_how_many_are_not_done(store: Harness) ->
             case _:
                 await store.store.promote()
                 await store.store.expire(by="m1")
-                await store.store.fold_counts(limit=chance.randrange(1, 20))
+                await store.store.tidy("fold_counts", chance.randrange(1, 20))
         sums = dict.fromkeys(COUNTED, 0) | total(await series(store, None, "6h"))
         came, ended = sums["enqueued"] + sums["requeued"], ("completed", "failed", "expired", "cancelled", "deleted")
         [(left,)] = await store.fetch("SELECT count(*) FROM _jobs WHERE status IN ('pending', 'processing')")
@@ -134,7 +134,7 @@ async def test_minutes_hours_and_days_tell_the_same(store: Harness) -> None:
         outcomes: list[Outcome] = [Completed(), Failed("no", final=True)]
         await store.settled(chance.choice(outcomes), topic=chance.choice(["a", "b"]))
         if chance.random() < 0.3:
-            await store.store.fold_counts(limit=chance.randrange(1, 5))
+            await store.store.tidy("fold_counts", chance.randrange(1, 5))
     for topic in (None, "a", "b"):
         for _ in range(2):
             found = [
@@ -261,7 +261,7 @@ async def test_percentiles_of_many_batches_and_topics(store: Harness) -> None:
         await store.advance(max(ran))
         await store.store.settle([settlement(one, Completed(), ran=left.pop()) for one in jobs])
         if chance.random() < 0.4:
-            await store.store.fold_counts(limit=2)
+            await store.store.tidy("fold_counts", 2)
     ordered = sorted(ran)
     exact = [ordered[59], ordered[113], ordered[118]]
     for _ in range(2):
@@ -312,10 +312,10 @@ async def test_rollups_are_kept_as_long_as_their_span_is(store: Harness) -> None
     for span, seconds in KEPT.items():
         store.now = max(store.now, born)
         await store.advance(seconds + (born - store.now).total_seconds() + (43_200 if span < DAY else 0))
-        assert await store.store.sweep_rollups() == 0
+        assert await store.store.tidy("sweep_rollups", 10_000) == 0
         await store.advance(1)
-        assert await store.store.sweep_rollups(limit=1) == 1
-        assert await store.store.sweep_rollups() == 1  # one for the topic, one for all
+        assert await store.store.tidy("sweep_rollups", 1) == 1
+        assert await store.store.tidy("sweep_rollups", 10_000) == 1  # one for the topic, one for all
         kept.append(sorted(row[0] for row in await store.fetch("SELECT DISTINCT span FROM _jobs_rollups")))
     assert kept == [[3600, 86_400], [86_400], []]
 
@@ -374,7 +374,7 @@ async def test_an_older_release_folds_nothing_that_would_be_missing_in_the_chart
         "BEGIN; SET LOCAL application_name = 'rowlock'; SET LOCAL rowlock.folds = 'rollups'; "
         "DELETE FROM _jobs_counts; COMMIT"
     )
-    assert await real_store.store.fold_counts() == 2
+    assert await real_store.store.tidy("fold_counts", 10_000) == 2
     assert total(await series(real_store)) == {"enqueued": 1, "completed": 1}
 
 
@@ -394,7 +394,7 @@ async def test_many_fold_while_others_work_and_nothing_is_lost_or_counted_twice(
 
     async def keep_folding(store: Store) -> None:
         while working:
-            await store.fold_counts(limit=7)
+            await store.tidy("fold_counts", 7)
 
     folding = [asyncio.create_task(keep_folding(one)) for one in others[workers:]]
     await asyncio.gather(*(work(one, f"w{n}") for n, one in enumerate(others[:workers])))
@@ -411,9 +411,9 @@ async def test_who_finds_another_one_folding_does_not_wait(real_store: Harness) 
     await real_store.settled(Completed())
     key = real_store.store._target.folding_key
     await real_store.execute(f"BEGIN; SELECT pg_advisory_xact_lock({key}); LOCK TABLE _jobs_totals")
-    assert await real_store.store.fold_counts() == 0
+    assert await real_store.store.tidy("fold_counts", 10_000) == 0
     await real_store.execute("COMMIT")
-    assert await real_store.store.fold_counts() == 2
+    assert await real_store.store.tidy("fold_counts", 10_000) == 2
 
 
 @pytest.mark.timeout(300)

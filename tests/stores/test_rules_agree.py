@@ -13,10 +13,10 @@ from rowlock.access.explain import explain
 from rowlock.access.rules import parse
 from rowlock.core.conditions import Condition, holds, one_of, required
 from rowlock.stores.conditions import Renderer
-from rowlock.stores.listing import Step, Walk
-from rowlock.stores.postgres.listing import PostgresStep
-from rowlock.stores.reading import Filter
-from rowlock.stores.sqlite.listing import SqliteStep
+from rowlock.stores.listing import Walk, WalkPart
+from rowlock.stores.postgres.listing import PostgresPart
+from rowlock.stores.queries import Filter
+from rowlock.stores.sqlite.listing import SqlitePart
 from tests.stores.conftest import shared_store
 from tests.stores.harness import Harness, PostgresHarness, SqliteHarness
 from tests.stores.rule_oracle import One, every_case, judge, some_case, written
@@ -35,9 +35,9 @@ async def in_sql(store: Harness, conditions: list[Condition]) -> list[set[str]]:
     """The ids of the jobs, live and archived, that meet each condition."""
     found: list[set[str]] = [set() for _ in conditions]
     for archived in (False, True):
-        step = Step(Walk(archived, "id"), None, 0, 0)
+        step = WalkPart(Walk(archived, "id"), None, 0, 0)
         render: Renderer = (
-            SqliteStep(Filter(), step) if isinstance(store, SqliteHarness) else PostgresStep("public", Filter(), step)
+            SqlitePart(Filter(), step) if isinstance(store, SqliteHarness) else PostgresPart("public", Filter(), step)
         )
         columns = ", ".join(render._where(one) for one in conditions)
         query, values = f"SELECT j.id, {columns} FROM _jobs{'_archive' if archived else ''} j", render.values

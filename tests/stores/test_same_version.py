@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import pytest
 from msgspec import structs
 
-from rowlock.core.job import Job, Status
-from rowlock.core.lifecycle import Answer, Completed, Failed, GaveUp, Outcome, Released, Settlement
+from rowlock.core.job import Job, Log, Status
+from rowlock.core.lifecycle import Answer, Completed, Failed, Outcome, Released, Settlement
 from rowlock.stores.base import Beat, Hold, NewLine, Progress
-from tests.stores.conftest import shared_store
+from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import LEASE, OUTCOMES, Harness, claim_by, job, settlement
 
-store = shared_store
+store = paired_store
+unpaired = shared_store  # a claim need not know yet what its own settle leaves for later
 
 LOST, KEPT, CANCEL = Hold.LOST, Hold.KEPT, Hold.CANCEL
 
@@ -41,36 +42,24 @@ async def answers(store: Harness, *wishes: Settlement) -> list[Answer]:
     return [verdict.answer for verdict in (await store.store.settle(wishes)).verdicts]
 
 
-async def test_the_run_that_was_forgotten_writes_nothing(store: Harness) -> None:
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_the_run_that_was_forgotten_writes_nothing(store: Harness, cancelled: bool) -> None:
+    """Nor when the other is to be cancelled."""
     a, b = await given_twice(store)
+    if cancelled:
+        await store.store.cancel([b.id], by="ann")
     before = await store.rows()
     assert await store.store.heartbeat([beat(a)], 1000.0) == [LOST]
     assert await store.store.progress([report(a)]) == [LOST]
-    assert await store.store.look([beat(a)]) == [LOST]
+    assert await store.store.look([beat(a), beat(b)]) == [LOST, CANCEL if cancelled else KEPT]
     for outcome in OUTCOMES.values():
         assert await answers(store, settlement(a, outcome, ran=1.0)) == [Answer.LOST]
     assert await store.rows() == before
-    assert await store.store.look([beat(b)]) == [KEPT]
-    assert await store.store.heartbeat([beat(b)], LEASE) == [KEPT]
-    assert await store.store.progress([report(b)]) == [KEPT]
+    if cancelled:
+        assert await answers(store, settlement(b, Failed("too late"))) == [Answer.CHANGED]
+    assert await store.store.progress([report(b)]) == [CANCEL if cancelled else KEPT]
     assert await answers(store, settlement(b, Completed("B's"))) == [Answer.APPLIED]
     assert await answers(store, settlement(a, Completed("A's"))) == [Answer.LOST]
-    done = await store.job(b.id)
-    assert (done.status, done.result, done.locked_by) == (Status.COMPLETED, "B's", "B")
-
-
-async def test_nor_when_the_other_is_to_be_cancelled(store: Harness) -> None:
-    a, b = await given_twice(store)
-    await store.store.cancel([b.id], by="ann")
-    before = await store.rows()
-    assert await store.store.heartbeat([beat(a)], 1000.0) == [LOST]
-    assert await store.store.progress([report(a)]) == [LOST]
-    assert await store.store.look([beat(a), beat(b)]) == [LOST, CANCEL]
-    for outcome in OUTCOMES.values():
-        assert await answers(store, settlement(a, outcome, ran=1.0)) == [Answer.LOST]
-    assert await store.rows() == before
-    assert await answers(store, settlement(b, Failed("too late"))) == [Answer.CHANGED]
-    assert await answers(store, settlement(b, GaveUp())) == [Answer.APPLIED]
 
 
 async def test_the_same_id_once_more(store: Harness) -> None:
@@ -80,11 +69,9 @@ async def test_the_same_id_once_more(store: Harness) -> None:
     await store.insert(job(id=first.id))
     [second] = (await store.claim("B")).jobs
     assert (second.id, second.version) == (first.id, 1)
-    before = await store.rows()
     assert await store.store.heartbeat([beat(first)], 1000.0) == [LOST]
     assert await answers(store, settlement(first, Completed("again"))) == [Answer.LOST]
     assert await answers(store, settlement(first, Released())) == [Answer.LOST]
-    assert await store.rows() == before
 
 
 async def test_who_names_no_worker_is_judged_by_the_version_alone(store: Harness) -> None:
@@ -148,22 +135,10 @@ def statuses(outcomes: Sequence[Outcome]) -> list[Status]:
     return [after[type(outcome)] for outcome in outcomes]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_one_that_is_not_ours_beside_others_that_are(store: Harness, kind: str) -> None:
-    lost, _ = await given_twice(store, worker="B")
-    before = await store.row(lost.id)
-    ours = [await store.claimed("A") for _ in range(3)]
-    wishes = [settlement(run, outcome) for run, outcome in zip(ours, KINDS[kind], strict=True)]
-    wishes.insert(1, settlement(lost, Completed("0")))
-    applied = Answer.APPLIED
-    assert await answers(store, *wishes) == [applied, Answer.LOST, applied, applied]
-    assert [(await store.job(run.id)).status for run in ours] == statuses(KINDS[kind])
-    assert await store.row(lost.id) == before
-
-
 @pytest.mark.parametrize("claims", [False, True], ids=["alone", "with a claim"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_batch_of_several_workers(store: Harness, kind: str, claims: bool) -> None:
+async def test_a_batch_of_several_workers(unpaired: Harness, kind: str, claims: bool) -> None:
+    store = unpaired
     lost, other = await given_twice(store, worker="B")
     before = await store.row(lost.id)
     ours = [await store.claimed("A"), await store.claimed("B"), by_anyone(await store.claimed("C"))]
@@ -189,7 +164,7 @@ async def test_both_in_one_batch(store: Harness, first: bool, outcome: Outcome) 
     reports = [report(run, 1.0 if run is a else 2.0) for run in runs]
     assert await store.store.progress(reports) == expected
     assert (await store.job(b.id)).progress == 2.0
-    assert len((await store.store.logs(b.id)).lines) == 1
+    assert len(((await store.store.read([b.id], Log))[b.id]).lines) == 1
     wanted = [Answer.LOST, Answer.APPLIED] if first else [Answer.APPLIED, Answer.LOST]
     assert await answers(store, *(settlement(run, outcome) for run in runs)) == wanted
     if isinstance(outcome, Completed):

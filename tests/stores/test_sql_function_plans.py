@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pytest
 
-from rowlock.stores.postgres.store import PostgresStore
 from tests.stores.sql_client import SqlClient
 from tests.stores.test_postgres_plans import FETCHED
 
@@ -28,9 +27,8 @@ CROWD = [
 
 
 @pytest.fixture
-async def sql(postgres_url: str) -> AsyncIterator[SqlClient]:
-    await PostgresStore(postgres_url).migrate()
-    client = await SqlClient.connect(postgres_url)
+async def sql(migrated_url: str) -> AsyncIterator[SqlClient]:
+    client = await SqlClient.connect(migrated_url)
     yield client
     await client.close()
 

@@ -17,19 +17,16 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed, Failed, Outcome, Released, Settlement, decide
 from rowlock.core.retry import DEFAULT_RETRY, Delays, RetryPolicy, backoff_table
 from rowlock.stores.postgres.store import PostgresStore
-from tests.stores.conftest import StoreDatabases, opened
+from tests.databases import Databases
+from tests.stores.conftest import postgres_store
 from tests.stores.harness import LEASE, NOBODY, START, PostgresHarness, claim_by
 from tests.stores.sql_client import SqlClient, SqlRun
+from tests.waiting import until
 
 COUNTERS = "completed, failed, expired, cancelled, executions, execution_us, retried, lost, at, enqueued, waits, runs"
 
 
-@pytest.fixture
-async def store(store_databases: StoreDatabases) -> AsyncIterator[PostgresHarness]:
-    async with store_databases.fresh() as url:
-        harness = PostgresHarness(url, virtual=True)
-        async with opened(harness):
-            yield harness
+store = postgres_store
 
 
 @pytest.fixture
@@ -129,7 +126,7 @@ async def ends_as_in_python(store: PostgresHarness, sql: SqlClient, name: str, r
     [run] = await sql.claim("w1", "sql")
     if cancelled:
         await store.store.cancel(ids, by="ann", reason="enough")
-        [job] = (await store.store.get([job.id])).values()
+        [job] = (await store.store.read([job.id], Job)).values()
     assert await raw(store, run.id) == await raw(store, job.id) | {"topic": "sql"}
     await counted(store)
     now = await store.advance(3)
@@ -232,8 +229,7 @@ async def test_a_key_is_waited_for_and_taken_when_it_comes_free(store: PostgresH
 
 async def until_blocked(store: PostgresHarness, sql: SqlClient) -> None:
     pid = sql.connection.get_server_pid()
-    while not await store.fetch(f"SELECT FROM unnest(pg_blocking_pids({pid}))"):  # noqa: ASYNC110 - the server gives no signal
-        await asyncio.sleep(0.005)
+    await until(lambda: store.fetch(f"SELECT FROM unnest(pg_blocking_pids({pid}))"), "a lock that it waits for")
 
 
 async def test_it_goes_with_the_caller_s_transaction(store: PostgresHarness, sql: SqlClient) -> None:
@@ -559,9 +555,9 @@ async def test_many_claimers_never_get_the_same_job(store: PostgresHarness, sql:
 
 
 @pytest.fixture
-async def idle(store_databases: StoreDatabases) -> AsyncIterator[tuple[SqlClient, PostgresStore]]:
+async def idle(databases: Databases) -> AsyncIterator[tuple[SqlClient, PostgresStore]]:
     """A client, and a worker's store that waits for work and is rung for."""
-    async with store_databases.fresh() as url:
+    async with databases.fresh() as url:
         waiting = PostgresStore(url)
         await waiting.open()
         while not await waiting.wait_for_work(1.0):  # its own start rings once

@@ -30,22 +30,23 @@ from rowlock.errors import (
 )
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Beat, Guard
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from rowlock.stores.sqlite.store import SqliteStore
-from tests.runtime.system.fleet import opened, until
+from tests.databases import Databases
+from tests.runtime.system.fleet import opened
 from tests.stores.harness import claim_by, info, job, settlement
+from tests.waiting import until
 
 GONE = r"jobs\.db was deleted or moved away while it was open.*`rowlock migrate`"
 ALL = ("", "-wal", "-shm")
 
 
 @pytest.fixture
-def path(tmp_path: Path, sqlite_template: Path) -> Path:
+def path(tmp_path: Path, databases: Databases) -> Path:
     """A database in a folder of its own, which is all that is in it."""
     path = tmp_path / "here" / "jobs.db"
     path.parent.mkdir()
-    shutil.copyfile(sqlite_template, path)
-    return path
+    return databases.file(path)
 
 
 @pytest.fixture
@@ -206,7 +207,7 @@ WRITES: dict[str, Verb] = {
     "ring": lambda store, _: store.ring(),
 }
 READS: dict[str, Verb] = {
-    "get": lambda store, run: store.get([run.id]),
+    "get": lambda store, run: store.read([run.id], Job),
     "look": lambda store, run: store.look([Beat(run.id, run.version)]),
     "list": lambda store, _: store.list(Filter()),
     "stats": lambda store, _: store.stats(),
@@ -269,7 +270,7 @@ async def test_a_file_that_comes_back_goes_on(
     assert verdict.answer is Answer.APPLIED
     [new] = await store.insert([job()])
     assert new.id in at_path(path)
-    assert store._use().writer.database.reopened == 0
+    assert store._use().writer.connection.reopened == 0
 
 
 async def test_a_commit_into_a_file_that_is_just_lost_has_an_unknown_outcome(store: SqliteStore, path: Path) -> None:
@@ -280,7 +281,7 @@ async def test_a_commit_into_a_file_that_is_just_lost_has_an_unknown_outcome(sto
         if statement == "COMMIT" and not back:
             back.append(move(path))
 
-    store._use().writer.database.conn.set_trace_callback(lose)
+    store._use().writer.connection.conn.set_trace_callback(lose)
     with pytest.raises(OutcomeUnknown, match=r"jobs\.db or its -wal file was deleted, moved or replaced"):
         await store.insert([new])
     with pytest.raises(StoreUnavailable, match=GONE):
@@ -303,7 +304,7 @@ async def test_a_deleted_log(store: SqliteStore, path: Path) -> None:
     """It holds the newest commits: they would be lost with the processes that have it open."""
     [first] = await store.insert([job()])
     delete(path, ("-wal",))
-    store._use().writer.database._log_seen = 0.0  # it is not looked at after every commit
+    store._use().writer.connection._log_seen = 0.0  # it is not looked at after every commit
     with pytest.raises(OutcomeUnknown):
         await store.insert([job()])
     for verb in (store.insert([job()]), store.claim(claim_by())):
@@ -336,8 +337,8 @@ async def test_stores_go_on_with_another_file(store: SqliteStore, path: Path, re
         assert run.id in there
         new = [one.id for store in both for one in await store.insert([job()])]
         for store in both:
-            assert await store.get([lost.id]) == {} or replace is replaced_by_a_copy
-            assert {*there, *new} <= (await store.get([*there, *new])).keys()
+            assert await store.read([lost.id], Job) == {} or replace is replaced_by_a_copy
+            assert {*there, *new} <= (await store.read([*there, *new], Job)).keys()
         [verdict] = (await store.settle([settlement(lost, Completed())])).verdicts
         assert verdict.answer is Answer.LOST or replace is replaced_by_a_copy
         with pytest.raises(LeaseLost):
@@ -356,7 +357,7 @@ async def test_what_a_moved_file_had_in_its_log_is_in_it(store: SqliteStore, pat
     move_alone(path)
     there = await another(path.with_name("other.db"), 1)
     path.with_name("other.db").rename(path)
-    assert list(await store.get(there)) == there
+    assert list(await store.read(there, Job)) == there
     [moved] = find(path.parent.parent, "away-*/moved")
     assert at_path(moved) == [first.id]
 
@@ -371,13 +372,13 @@ async def test_a_log_that_others_still_read_is_not_removed(store: SqliteStore, p
         path.with_name("other.db").rename(path)
         with pytest.raises(StoreUnavailable, match=r"jobs\.db-wal .* belong to the file that was there before"):
             await store.stats()
-    assert list(await store.get(there)) == there
+    assert list(await store.read(there, Job)) == there
 
 
-async def test_a_file_that_is_not_there_yet(store: SqliteStore, path: Path, sqlite_template: Path) -> None:
+async def test_a_file_that_is_not_there_yet(store: SqliteStore, path: Path, databases: Databases) -> None:
     """No store makes one, and none goes on with half a database."""
     run = await run_of(store)
-    whole = await asyncio.to_thread(sqlite_template.read_bytes)
+    whole = await asyncio.to_thread(databases.template_file().read_bytes)
     delete(path)
     await notice(store)
     states: list[tuple[bytes, type[StoreError], str]] = [
@@ -390,7 +391,7 @@ async def test_a_file_that_is_not_there_yet(store: SqliteStore, path: Path, sqli
         for verb in (*VERBS.values(), *VERBS.values()):
             with pytest.raises(error, match=said) as refused:
                 await verb(store, run)
-            assert type(refused.value) is error  # finished work is kept, see Rounds
+            assert type(refused.value) is error  # finished work is kept, see ClaimSettle
         assert not content or size(path) == len(content)  # an empty file is a database that is not migrated
         delete_alone(path)
     await asyncio.to_thread(path.write_bytes, whole)

@@ -15,17 +15,20 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from rowlock import errors
+from rowlock.core.job import Job
 from rowlock.core.lifecycle import Answer, Completed, Failed
 from rowlock.stores import migrations
 from rowlock.stores.base import Beat
 from rowlock.stores.sqlite import connect, filesystem, threads
-from rowlock.stores.sqlite.database import Database, microseconds
+from rowlock.stores.sqlite.claim import claim
+from rowlock.stores.sqlite.connection import SqliteConnection, microseconds
 from rowlock.stores.sqlite.insert import insert
 from rowlock.stores.sqlite.migrate import known, statements
+from rowlock.stores.sqlite.queries import read
 from rowlock.stores.sqlite.rows import sql
+from rowlock.stores.sqlite.settle import settle
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.stores.harness import claim_by, job, settlement
 
@@ -304,7 +307,7 @@ async def test_before_open_and_after_close(store: SqliteStore, tmp_path: Path) -
     await store.close()
     await store.close()
     for unusable in (store, SqliteStore(tmp_path / "jobs.db"), SqliteStore(None)):
-        for verb in (unusable.now(), unusable.get([]), unusable.insert([]), unusable.heartbeat([], 1.0)):
+        for verb in (unusable.now(), unusable.read([], Job), unusable.insert([]), unusable.heartbeat([], 1.0)):
             with pytest.raises(errors.StoreClosed, match=r"open\(\)"):
                 await verb
         with pytest.raises(errors.StoreClosed):
@@ -320,7 +323,7 @@ async def test_close_lets_what_was_asked_before_be_done(store: SqliteStore) -> N
     await store.close()
     await asyncio.gather(*asked)
     await store.open()
-    assert len(await store.get([one.id for one in jobs])) == 20
+    assert len(await store.read([one.id for one in jobs], Job)) == 20
 
 
 async def test_close_wakes_whoever_waits(store: SqliteStore) -> None:
@@ -359,7 +362,7 @@ async def test_a_cancelled_verb_that_has_not_begun_is_not_done(store: SqliteStor
         await asyncio.gather(second, third, return_exceptions=True)
         conn.execute("ROLLBACK")
     await first
-    assert await store.get([new.id]) == {}
+    assert await store.read([new.id], Job) == {}
     assert await store.paused() == []
 
 
@@ -370,14 +373,14 @@ async def test_what_is_quick_does_not_wait_behind_a_long_reading(store: SqliteSt
     [inserted] = await store.insert([job()])
     opened, begun, done = store._use(), threading.Event(), threading.Event()
 
-    def read(_: Database) -> bool:
+    def wait(_: SqliteConnection) -> bool:
         begun.set()
         return done.wait(30)
 
-    long = asyncio.create_task(opened.readers[0].call(read))
+    long = asyncio.create_task(opened.readers[0].call(wait))
     await asyncio.to_thread(begun.wait, 30)
     mark = await store.mark()
-    assert list(await store.get([inserted.id])) == [inserted.id]
+    assert list(await store.read([inserted.id], Job)) == [inserted.id]
     assert await store.mark() == mark
     done.set()
     assert await long
@@ -394,7 +397,7 @@ async def test_busy_for_too_long(store: SqliteStore, tmp_path: Path) -> None:
             conn.execute("BEGIN IMMEDIATE")
             with pytest.raises(errors.StoreBusy, match=r"jobs\.db was locked by others for more than 0\.2 s"):
                 await patient.insert([job()])
-            assert await patient.get(["x"]) == {}  # reading goes on
+            assert await patient.read(["x"], Job) == {}  # reading goes on
         await patient.insert([job()])
     finally:
         await patient.close()
@@ -416,10 +419,10 @@ def test_the_clock_is_read_after_the_lock_was_taken(tmp_path: Path) -> None:
             clock_saw.append(conn.in_transaction)
             return microseconds()
 
-        database = Database(conn, path, clock=clock)
+        database = SqliteConnection(conn, path, clock=clock)
         database.migrate()
-        database.insert([job()])
-        database.claim(claim_by())
+        database.write(lambda conn, now: insert(conn, now, [job()]))
+        database.write(lambda conn, now: claim(conn, now, claim_by()))
         assert clock_saw
         assert all(clock_saw)
 
@@ -427,16 +430,16 @@ def test_the_clock_is_read_after_the_lock_was_taken(tmp_path: Path) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     path = str(tmp_path / "jobs.db")
     with closing(connect.connect_writer(path, synchronous="normal", busy_timeout=5.0)) as conn:
-        database = Database(conn, path)
+        database = SqliteConnection(conn, path)
         database.migrate()
         (pages,) = conn.execute("PRAGMA page_count").fetchone()
         conn.execute(f"PRAGMA max_page_count = {pages + 2}").fetchall()
         new = [job("mail", {"text": "x" * 1000}) for _ in range(100)]
         with pytest.raises(errors.StoreFull, match=r"no space left for .*jobs\.db"):
-            database.insert(new)
+            database.write(lambda conn, now: insert(conn, now, new))
         assert not conn.in_transaction
         conn.execute("PRAGMA max_page_count = 100000").fetchall()
-        assert not any(answer.existing for answer in database.insert(new))
+        assert not any(answer.existing for answer in database.write(lambda conn, now: insert(conn, now, new)))
 
 
 async def test_the_wal_shrinks_when_a_long_reader_is_gone(store: SqliteStore, tmp_path: Path) -> None:
@@ -455,10 +458,10 @@ async def test_the_wal_shrinks_when_a_long_reader_is_gone(store: SqliteStore, tm
 def test_a_verb_that_breaks_off_anywhere_has_done_nothing(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The statement fails that is due next; the connection is usable afterwards."""
     conn = connect.connect_memory()
-    database = Database(conn)
+    database = SqliteConnection(conn)
     database.migrate()
-    database.insert([job() for _ in range(9)])
-    held = database.claim(claim_by(limit=6)).jobs
+    database.write(lambda conn, now: insert(conn, now, [job() for _ in range(9)]))
+    held = database.write(lambda conn, now: claim(conn, now, claim_by(limit=6))).jobs
     outcomes = [settlement(one, Completed()) for one in held[:3]]
     wishes = [*outcomes, *(settlement(one, Failed("boom")) for one in held[3:])]
     before = "\n".join(conn.iterdump())
@@ -467,42 +470,21 @@ def test_a_verb_that_breaks_off_anywhere_has_done_nothing(at: str, monkeypatch: 
         broken = lambda name: "SELECT no_such_column" if name == at else sql(name)  # noqa: E731
         monkeypatch.setattr(f"rowlock.stores.sqlite.{module}.sql", broken)
     with pytest.raises((errors.StoreError, sqlite3.Error)):
-        database.settle(wishes, claim_by("w2", limit=3))
+        database.write(lambda conn, now: settle(conn, now, wishes, claim_by("w2", limit=3)))
     monkeypatch.undo()
     assert "\n".join(conn.iterdump()) == before
-    assert {verdict.answer for verdict in database.settle(wishes).verdicts} == {Answer.APPLIED}
+    settled = database.write(lambda conn, now: settle(conn, now, wishes))
+    assert {verdict.answer for verdict in settled.verdicts} == {Answer.APPLIED}
     connect.disconnect(conn)
 
 
-# ── Inserts that share a transaction ──
-
-
-async def test_inserts_that_wait_share_a_transaction(store: SqliteStore, tmp_path: Path) -> None:
-    jobs = [job() for _ in range(200)]
-    answers = await asyncio.gather(*(store.insert([one]) for one in jobs))
-    assert [answer.id for [answer] in answers] == [one.id for one in jobs]
-    assert len({answer.created for [answer] in answers}) < 100
-
-
-async def test_an_insert_that_fails_does_not_harm_the_others(store: SqliteStore) -> None:
-    good = [job() for _ in range(20)]
-    bad = structs.replace(job(), priority=2**70)  # got past the checks, and is no integer to SQLite
-    answers = await asyncio.gather(
-        *(store.insert([one]) for one in good[:10]),
-        store.insert([bad]),
-        *(store.insert([one]) for one in good[10:]),
-        return_exceptions=True,
-    )
-    assert isinstance(answers[10], OverflowError)
-    assert not any(isinstance(answer, BaseException) for answer in answers[:10] + answers[11:])
-    assert len(await store.get([one.id for one in good])) == 20
-    assert await store.get([bad.id]) == {}
+# ── Inserts ──
 
 
 def test_insert_in_the_transaction_of_the_caller(tmp_path: Path) -> None:
     path = str(tmp_path / "shop.db")
     with closing(connect.connect_writer(path, synchronous="normal", busy_timeout=5.0)) as ours:
-        database = Database(ours, path)
+        database = SqliteConnection(ours, path)
         database.migrate()
         with closing(sqlite3.connect(path)) as theirs:
             theirs.row_factory = sqlite3.Row
@@ -515,7 +497,7 @@ def test_insert_in_the_transaction_of_the_caller(tmp_path: Path) -> None:
             theirs.commit()
             insert(theirs, microseconds(), [lost])
             theirs.rollback()
-        assert list(database.get([kept.id, lost.id])) == [kept.id]
+        assert list(read(ours, [kept.id, lost.id], Job)) == [kept.id]
 
 
 # ── In memory ──
@@ -531,7 +513,7 @@ async def test_in_memory() -> None:
     await store.insert([new])
     assert await store.wait_for_work(1.0)
     assert not await store.wait_for_work(0.01)
-    assert new.id in await store.get([new.id])
+    assert new.id in await store.read([new.id], Job)
     assert await other.pending_migrations() == list(known())
     await other.close()
     await store.close()
@@ -587,7 +569,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(tmp_path: Path) -> None:
         from rowlock.core.ids import IdMaker
         from rowlock.core.job import new_job
         from rowlock.errors import ForkedStore
-        from rowlock.stores.inherited import keep_for_ever
+        from rowlock.stores.after_fork import keep_for_ever
         from rowlock.stores.sqlite.connect import connect_reader
         from rowlock.stores.sqlite.store import SqliteStore
 
@@ -687,6 +669,6 @@ def test_a_rollback_that_finds_no_memory_is_tried_again(tmp_path: Path) -> None:
 
     path = tmp_path / "some.db"
     with closing(sqlite3.connect(path, isolation_level=None, factory=Hungry)) as conn:
-        with pytest.raises(MemoryError), Database(conn, str(path)).transaction():
+        with pytest.raises(MemoryError), SqliteConnection(conn, str(path)).transaction():
             raise MemoryError
         assert not conn.in_transaction

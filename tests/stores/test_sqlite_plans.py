@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from rowlock.core.job import Job
+from rowlock.core.job import Job, Log
 from rowlock.core.lifecycle import Completed, Failed, Settlement
 from rowlock.stores.base import Beat, Claim, NewLine, Progress
-from rowlock.stores.sqlite import settle, upkeep
+from rowlock.stores.sqlite import maintenance, moves, queries, settle
 from rowlock.stores.sqlite.claim import claim
 from rowlock.stores.sqlite.connect import connect_writer
-from rowlock.stores.sqlite.database import Database, microseconds
-from rowlock.stores.sqlite.rows import sql
+from rowlock.stores.sqlite.connection import SqliteConnection, microseconds
+from rowlock.stores.sqlite.insert import insert
+from rowlock.stores.sqlite.rows import read_sql
 from tests.stores.harness import job, lanes, settlement
 
 JOBS = 20
@@ -59,10 +60,10 @@ def lessened(noise: Sequence[str], share: int) -> list[str]:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
+def database(tmp_path: Path) -> Iterator[SqliteConnection]:
     path = str(tmp_path / "jobs.db")
     with closing(connect_writer(path, synchronous="normal", busy_timeout=5.0)) as conn:
-        database = Database(conn, path)
+        database = SqliteConnection(conn, path)
         database.migrate()
         yield database
 
@@ -84,12 +85,13 @@ def steps(conn: sqlite3.Connection, verb: Callable[[int], object]) -> int:
     return counted
 
 
-def measure(database: Database) -> dict[str, int]:
+def measure(database: SqliteConnection) -> dict[str, int]:
     """Each verb on twenty jobs of its own, which are gone afterwards."""
     conn = database.conn
-    database.insert([job(topic, priority=n) for n in range(JOBS) for topic in ("mail", "bills")])
+    new = [job(topic, priority=n) for n in range(JOBS) for topic in ("mail", "bills")]
+    database.write(lambda conn, now: insert(conn, now, new))
     taken = {"claim": steps(conn, lambda now: claim(conn, now, CLAIM))}
-    claimed = database.claim(CLAIM).jobs
+    claimed = database.write(lambda conn, now: claim(conn, now, CLAIM)).jobs
     assert len(claimed) == JOBS
     settlements = [_settlement(n, one) for n, one in enumerate(claimed)]
     beats = [Beat(one.id, one.version, True, one.locked_by) for one in claimed]
@@ -100,10 +102,12 @@ def measure(database: Database) -> dict[str, int]:
     taken["heartbeat"] = steps(conn, lambda now: settle.heartbeat(conn, now, beats, 30.0))
     taken["progress"] = steps(conn, lambda now: settle.progress(conn, now, reports))
     taken["look"] = steps(conn, lambda _: settle.look(conn, beats))
-    taken["held_by"] = steps(conn, lambda _: database.held_by(CLAIM.worker))
+    taken["held_by"] = steps(conn, lambda _: queries.held_by(conn, [CLAIM.worker], None))
     rescue: dict[str, Any] = {"by": "m1", "backoff": [60.0], "limit": 500, "detail": None, "before": None}
-    taken["rescue"] = steps(conn, lambda now: upkeep.rescue(conn, now + HOUR, workers=None, **rescue))
-    taken["rescue of the dead"] = steps(conn, lambda now: upkeep.rescue(conn, now, workers=[CLAIM.worker], **rescue))
+    taken["rescue"] = steps(conn, lambda now: maintenance.rescue(conn, now + HOUR, workers=None, **rescue))
+    taken["rescue of the dead"] = steps(
+        conn, lambda now: maintenance.rescue(conn, now, workers=[CLAIM.worker], **rescue)
+    )
     conn.execute("DELETE FROM _jobs WHERE version > 0 OR topic = 'bills' OR (topic = 'mail' AND ready)")
     return taken
 
@@ -114,7 +118,7 @@ def _settlement(n: int, one: Job) -> Settlement:
 
 @pytest.mark.timeout(300)
 @shares
-def test_what_a_verb_does_does_not_grow_with_the_tables(database: Database, share: int) -> None:
+def test_what_a_verb_does_does_not_grow_with_the_tables(database: SqliteConnection, share: int) -> None:
     database.conn.execute("ANALYZE")  # the tables are empty: the planner will think so from now on
     alone = measure(database)
     with database.transaction():
@@ -133,7 +137,7 @@ def test_what_a_verb_does_does_not_grow_with_the_tables(database: Database, shar
         ("rescue_expired", "_jobs_lease"),
         ("rescue_workers", "_jobs_lease"),
         ("held_by", "_jobs_lease"),
-        ("logs", "sqlite_autoindex__jobs_1"),
+        ("read", "sqlite_autoindex__jobs_1"),
         ("expire_due", "_jobs_expiry"),
         ("cancel_timeout_due", "_jobs_cancelling"),
         ("promote", "_jobs_due"),
@@ -142,12 +146,12 @@ def test_what_a_verb_does_does_not_grow_with_the_tables(database: Database, shar
         ("failures_of_one", "_jobs_fingerprint"),
     ],
 )
-def test_each_search_has_its_index(database: Database, statement: str, index: str) -> None:
+def test_each_search_has_its_index(database: SqliteConnection, statement: str, index: str) -> None:
     class Anything(dict[str, int]):
         def __missing__(self, name: str) -> int:
             return 1
 
-    text = sql(statement)
+    text = read_sql(Log) if statement == "read" else moves.statement(statement)
     values: Any = Anything() if re.search(r":\w", text) else ["[1]"] * text.count("?")
     plan = [row[3] for row in database.conn.execute(f"EXPLAIN QUERY PLAN {text}", values)]
     assert any(index in line for line in plan), plan

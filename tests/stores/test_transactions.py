@@ -221,7 +221,7 @@ async def test_a_job_can_be_enqueued_on_it(real_store: Harness, colour: str) -> 
     await handler(guard(run), child)
     with pytest.raises(LeaseLost):
         await handler(Guard(run.id, 9), orphan)
-    assert set(await real_store.store.get([child.id, orphan.id])) == {child.id}
+    assert set(await real_store.store.read([child.id, orphan.id], Job)) == {child.id}
 
 
 @pytest.mark.parametrize("colour", COLOURS)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,18 +17,15 @@ from rowlock.stores.base import Beat, Guard, Hold
 from rowlock.stores.postgres import sync_transactions, transactions
 from rowlock.stores.postgres.store import PostgresStore
 from tests.proxy import Proxy
-from tests.stores.conftest import StoreDatabases, opened
 from tests.stores.harness import PostgresHarness, claim_by
 from tests.stores.processes import real_job
 from tests.stores.test_transactions import claimed, fenced, guard, order, orders, write
 
 
 @pytest.fixture
-async def harness(store_databases: StoreDatabases) -> AsyncIterator[PostgresHarness]:
-    async with store_databases.fresh() as url, opened(PostgresHarness(url, virtual=False)) as harness:
-        assert isinstance(harness, PostgresHarness)
-        await harness.execute("CREATE TABLE orders (n integer PRIMARY KEY)")
-        yield harness
+async def harness(real_postgres_store: PostgresHarness) -> PostgresHarness:
+    await real_postgres_store.execute("CREATE TABLE orders (n integer PRIMARY KEY)")
+    return real_postgres_store
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])

@@ -14,8 +14,8 @@ from rowlock.core.lifecycle import Completed
 from rowlock.errors import ConnectionRefused, LeaseLost, StoreBusy
 from rowlock.stores.base import Beat, Guard, Hold
 from rowlock.stores.sqlite.store import SqliteStore
-from tests.stores.conftest import opened
-from tests.stores.harness import SqliteHarness, settlement
+from tests.databases import Databases
+from tests.stores.harness import SqliteHarness, harness_at, settlement
 from tests.stores.test_transactions import claimed, fenced, guard, order, orders, write
 
 SHORT = 0.05  # seconds; nothing waits for exactly so long, only for what follows it
@@ -23,8 +23,8 @@ ENDLESS = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) INSE
 
 
 @pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[SqliteHarness]:
-    async with opened(SqliteHarness(tmp_path / "jobs.db", virtual=False)) as harness:
+async def harness(tmp_path: Path, databases: Databases) -> AsyncIterator[SqliteHarness]:
+    async with harness_at("sqlite", databases, tmp_path, virtual=False) as harness:
         assert isinstance(harness, SqliteHarness)
         await harness.execute("CREATE TABLE orders (n integer PRIMARY KEY)")
         yield harness

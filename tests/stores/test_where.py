@@ -11,7 +11,7 @@ from rowlock.access.binding import MAX_TEXT
 from rowlock.access.rules import parse
 from rowlock.core.conditions import FIELDS, OPS, Compared, Condition, Every, Some, holds
 from rowlock.core.lifecycle import Completed, Failed
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from tests.stores.conftest import shared_store
 from tests.stores.harness import START, Harness, job, settlement
 

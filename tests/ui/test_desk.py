@@ -8,7 +8,7 @@ from playwright.async_api import Browser, expect
 
 from rowlock.access import settings as access_settings
 from rowlock.stores.base import Progress
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from rowlock.stores.sqlite.rows import micros
 from tests.http.harness import BOSS, GUEST, Server, World
 from tests.stores.harness import claim_by, info
@@ -18,7 +18,7 @@ from tests.ui.browser import Visitor, visiting
 @pytest.mark.proof
 async def test_a_topic_is_paused_until_a_time_and_shows_how_long_it_runs(visitor: Visitor, world: World) -> None:
     await world.ended(None, "bills")
-    await (await world.store()).fold_counts()
+    await (await world.store()).tidy("fold_counts", 10_000)
     page = visitor.page
     await visitor.log_in()
     await visitor.go("topics")
@@ -91,10 +91,10 @@ async def test_a_new_job_has_all_that_was_asked_for_and_a_key_is_made_once(visit
     await visitor.log_in()
     await visitor.go("new")
     await page.get_by_role("combobox", name="Topic").fill("bills")
-    await page.get_by_role("button", name="Like the last one of this topic").click()
+    await page.get_by_role("button", name="Copy the last payload of this topic").click()
     await expect(page.get_by_label("Payload")).to_have_value('{\n  "n": 1\n}')
     await page.get_by_label("Payload").fill("[1]")
-    await expect(page.get_by_text("a payload is an object")).to_be_visible()
+    await expect(page.get_by_text("The payload must be an object")).to_be_visible()
     await expect(page.get_by_role("button", name="Enqueue")).to_be_disabled()
     await page.get_by_label("Payload").fill('{"n": 2}')
     await page.get_by_label("When").select_option("at")
@@ -135,7 +135,7 @@ async def test_tokens_are_bound_and_sessions_ended(browser: Browser, world: Worl
             await page.get_by_role("checkbox", name="read see all jobs").check()
             await page.get_by_label("Only for these topics").fill("bills, letters")
             await page.get_by_label("Until").fill("2099-01-01T00:00")
-            await page.get_by_role("button", name="Make it").click()
+            await page.get_by_role("button", name="Create").click()
             row = page.get_by_role("row").filter(has_text="the shop")
             await expect(row).to_contain_text("bills, letters")
             tokens = (await world.get("admin token", "/api/tokens")).json()["items"]
@@ -181,7 +181,7 @@ async def test_settings_are_saved_with_a_reason_and_the_browser_has_its_own(visi
 @pytest.mark.proof
 async def test_the_audit_has_pages(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     for n in range(60):
-        await sqlite_world.jobs.pause("bills", reason=f"number {n}")
+        await sqlite_world.jobs.topics.pause("bills", reason=f"number {n}")
     page = sqlite_visitor.page
     await sqlite_visitor.log_in()
     await sqlite_visitor.go("audit")
@@ -245,7 +245,7 @@ async def test_the_audit_is_searched_and_says_what_was_changed(visitor: Visitor,
     await expect(page.locator("tbody tr")).to_have_count(3)
     await field.fill("nothing like it")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_text("stands in no entry")).to_be_visible()
+    await expect(page.get_by_text("No entry contains")).to_be_visible()
     await page.get_by_role("button", name="All entries").click()
     await expect(entry).to_be_visible()
     assert await visitor.violations() == []

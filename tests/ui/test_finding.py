@@ -46,7 +46,7 @@ async def test_a_filter_is_typed_with_suggestions_and_saved_by_a_name(visitor: V
     await page.get_by_role("button", name="Save this view…").click()
     await page.get_by_label("Name").fill("No money")
     await page.get_by_role("button", name="Save", exact=True).click()
-    await visitor.toast("“No money” is kept in this browser")
+    await visitor.toast("“No money” is saved in this browser")
     await expect(page.get_by_role("button", name="Save this view…")).to_have_count(0)
     await page.get_by_role("button", name="Clear all").click()
     await expect(page.locator("tbody tr")).to_have_count(3)
@@ -54,7 +54,7 @@ async def test_a_filter_is_typed_with_suggestions_and_saved_by_a_name(visitor: V
     await page.get_by_role("link", name="No money").click()
     await expect(page.locator("tbody tr")).to_have_count(1)
     assert "created_from=2h" in page.url  # two hours before whenever it is looked at
-    await page.get_by_role("button", name="Forget the view No money").click()
+    await page.get_by_role("button", name="Remove the view No money").click()
     await expect(page.get_by_role("link", name="No money")).to_have_count(0)
     await page.get_by_role("button", name="Undo").click()
     await expect(page.get_by_role("link", name="No money")).to_be_visible()
@@ -100,15 +100,15 @@ async def test_pages_of_a_time_that_goes_on(sqlite_visitor: Visitor, sqlite_worl
     await sqlite_world.jobs.enqueue_many([{"topic": "many", "payload": {"n": n}} for n in range(60)])
     page = sqlite_visitor.page
     await sqlite_visitor.log_in()
-    await sqlite_visitor.go("jobs?topic=many&createdFrom=2h")
+    await sqlite_visitor.go("jobs?topic=many&created_from=2h")
     await expect(page.locator("tbody tr")).to_have_count(50)
     await page.get_by_role("button", name="Older").click()
     await expect(page.locator("tbody tr")).to_have_count(10)
-    assert "createdFrom=20" in page.url
+    assert "created_from=20" in page.url
     await page.reload()
     await expect(page.locator("tbody tr")).to_have_count(10)
     await page.evaluate("location.hash = location.hash.replace('topic=many', 'topic=other')")
-    await expect(page.get_by_text("No job meets this")).to_be_visible()
+    await expect(page.get_by_text("No job matches")).to_be_visible()
     assert "cursor=" not in page.url
     [refused] = sqlite_visitor.complaints
     assert "400" in refused
@@ -172,17 +172,17 @@ async def test_a_search_goes_on_among_older_jobs(visitor: Visitor, world: World)
     await visitor.log_in()
     await visitor.go("jobs?payload=user.id%3D7")
     await expect(page.get_by_text("No match among the newest jobs")).to_be_visible()
-    await expect(page.get_by_text("Looked at jobs back to ")).to_be_visible()
+    await expect(page.get_by_text("Searched jobs back to ")).to_be_visible()
     await page.get_by_role("button", name="Search older").click()
     await expect(page.locator("tbody tr")).to_have_count(1)
     await expect(page.locator(f"a[href='#/job/{needle}']")).to_be_visible()
-    await expect(page.get_by_text("1 job found. All jobs were looked at.")).to_be_visible()
+    await expect(page.get_by_text("1 job found. All jobs were searched.")).to_be_visible()
     await world.jobs.cancel(needle)  # what was found so is followed as well
     await expect(page.locator("tbody tr").filter(has_text="cancelled")).to_be_visible()
     # A few are found, and the search goes on behind them.
     newest = await world.enqueue(None, topic="old", payload={"user": {"id": 9}}, delay=3600)
     await visitor.go("jobs?payload=user.id%3D9")
-    await expect(page.get_by_text("1 job found. Looked at jobs back to ")).to_be_visible()
+    await expect(page.get_by_text("1 job found. Searched jobs back to ")).to_be_visible()
     await page.get_by_role("button", name="Search older").click()
     for job_id in (newest, other):
         await expect(page.locator(f"a[href='#/job/{job_id}']")).to_be_visible()
@@ -190,8 +190,8 @@ async def test_a_search_goes_on_among_older_jobs(visitor: Visitor, world: World)
     # To the end, in vain.
     await visitor.go("jobs?payload=user.id%3D8")
     await page.get_by_role("button", name="Search older").click()
-    await expect(page.get_by_text("No job meets this")).to_be_visible()
-    await expect(page.get_by_text("All jobs were looked at.")).to_be_visible()
+    await expect(page.get_by_text("No job matches")).to_be_visible()
+    await expect(page.get_by_text("All jobs were searched.")).to_be_visible()
 
 
 async def test_every_term_can_be_typed_and_the_tabs_count_what_is_left(visitor: Visitor, world: World) -> None:

@@ -108,7 +108,7 @@ async def test_a_job_is_run_now_cloned_and_steered_by_keys(visitor: Visitor, wor
     assert [action for action, _ in await audited(world, job_id)] == ["update", "requeue", "cancel", "update"]
     await more(page, "Clone…")
     await page.get_by_label("Payload").fill('{"n": 2}')
-    await page.get_by_role("button", name="Make the job").click()
+    await page.get_by_role("button", name="Enqueue").click()
     await visitor.toast("The new job is enqueued")
     await expect(page.locator(".json").get_by_text("2", exact=True)).to_be_visible()
     assert job_id not in page.url
@@ -251,7 +251,7 @@ async def test_a_job_that_is_not_there_is_said_calmly(sqlite_visitor: Visitor, s
     await sqlite_world.jobs.delete(job_id)
     await sqlite_visitor.log_in()
     await sqlite_visitor.go(f"job/{job_id}")
-    await expect(sqlite_visitor.page.get_by_role("heading", name="This job is not here")).to_be_visible()
+    await expect(sqlite_visitor.page.get_by_role("heading", name="Job not found")).to_be_visible()
     async with asyncio.timeout(30):  # the browser complains about each of four answers
         while len(sqlite_visitor.complaints) < 4:  # noqa: ASYNC110 - nothing tells when it does
             await asyncio.sleep(0.05)
@@ -278,7 +278,7 @@ async def test_what_can_not_be_loaded_again_stays_and_says_how_old_it_is(
         await page.get_by_role("button", name="1 new").click()
     elif screen == "job":
         await sqlite_world.jobs.requeue(job_id)  # which the stream tells
-    note = page.get_by_text("What you see is as it was")
+    note = page.get_by_text("You see the data of")
     await expect(note).to_be_visible()
     await expect(shown).to_be_visible()
     await page.unroute(all_but_the_stream)

@@ -59,7 +59,7 @@ async def test_more_than_a_hundred_are_deleted_only_after_their_number_is_typed(
     await page.get_by_label("Type 101").fill("101")
     await sure.click()
     await sqlite_visitor.toast("101 jobs deleted")
-    await expect(page.get_by_text("No job meets this")).to_be_visible()
+    await expect(page.get_by_text("No job matches")).to_be_visible()
 
 
 async def test_rows_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_world: World) -> None:

@@ -25,7 +25,7 @@ async def test_a_lost_server_is_told_and_found_again(browser: Browser, sqlite_wo
             first.call(first.app.stop)
             await asyncio.to_thread(first.stop)
             await expect(banner).to_contain_text("No connection to the server for")
-            await expect(banner).to_contain_text("You see what was there at")
+            await expect(banner).to_contain_text("You see the data of")
             await expect(banner).to_be_in_viewport()
             await expect(page.locator("tbody tr")).to_have_count(1)  # what was there stays in sight
             assert await visitor.violations() == []
@@ -54,7 +54,7 @@ async def test_a_lost_database_is_told_also_by_a_page_that_is_opened_then(
                 await expect(page.locator("tbody tr")).to_have_count(1)
                 proxy.cut()
                 await expect(banner).to_contain_text("The server can't reach its database for")
-                await expect(banner).to_contain_text("You see what was there at")
+                await expect(banner).to_contain_text("You see the data of")
                 await expect(page.locator("tbody tr")).to_have_count(1)
                 proxy.mend()
                 await expect(banner).to_have_count(0)

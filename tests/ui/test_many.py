@@ -3,8 +3,8 @@
 import pytest
 from playwright.async_api import Page, expect
 
-from rowlock.http import bulk_runner
-from rowlock.stores.reading import Filter
+from rowlock.http import upkeep
+from rowlock.stores.queries import Filter
 from tests.http.harness import World
 from tests.ui.browser import Visitor
 
@@ -81,9 +81,9 @@ async def test_pending_jobs_are_reprioritised_rescheduled_cancelled_requeued_and
     await expect(page.get_by_role("row").filter(has_text="bulk start")).to_have_count(6)
     row = page.get_by_role("row").filter(has_text="bulk start").filter(has_text="they wait")
     await row.get_by_role("link", name="3 jobs").click()
-    await expect(page.get_by_role("heading", name="What became of each")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Outcome for each job")).to_be_visible()
     await expect(page.locator("tbody").nth(1).get_by_role("row").filter(has_text="done")).to_have_count(3)
-    started = [(one.action, one.reason) for one in (await world.jobs.list_bulk()).items]
+    started = [(one.action, one.reason) for one in (await world.jobs.bulk.list()).items]
     assert started == [
         ("delete", "tidy"), ("requeue", None), ("cancel", "not needed"), ("reschedule", None),
         ("reschedule", "no need to wait"), ("reprioritise", "they wait"),
@@ -110,7 +110,7 @@ async def test_what_can_not_be_had_is_said_before_and_what_was_skipped_after(vis
 @pytest.fixture
 def nobody_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a bulk action that was started elsewhere stays where it is."""
-    monkeypatch.setattr(bulk_runner, "_LOOK", 3600.0)
+    monkeypatch.setattr(upkeep, "LOOK", 3600.0)
 
 
 @pytest.mark.proof
@@ -119,14 +119,14 @@ async def test_a_bulk_action_is_stopped_and_goes_on(world: World, visitor: Visit
     page = visitor.page
     await visitor.log_in()
     await world.jobs.enqueue_many([{"topic": "many", "delay": 3600} for _ in range(4)])
-    made = await world.jobs.bulk("cancel", Filter(topics=["many"]), dry_run=False)
+    made = await world.jobs.bulk.prepare("cancel", Filter(topics=["many"]), dry_run=False)
     await (await world.store()).run_bulk(made.id, 1)
     await visitor.go("bulk")
     await expect(page.get_by_text("1 of 4")).to_be_visible()
     await page.get_by_role("button", name="Stop").click()
-    await visitor.toast("Stopped. What is done stays done.")
+    await visitor.toast("Stopped. Finished changes stay.")
     await expect(page.locator("tbody").get_by_text("stopped")).to_be_visible()
-    assert (await world.jobs.get_bulk(made.id)).status == "stopped"
+    assert (await world.jobs.bulk.get(made.id)).status == "stopped"
     await page.get_by_role("button", name="Resume").click()
     await visitor.toast("Resumed")
     await expect(page.get_by_text("4 of 4")).to_be_visible()
@@ -140,7 +140,7 @@ async def test_a_preview_shows_what_is_meant_page_by_page(visitor: Visitor, worl
     await visitor.log_in()
     await visitor.go("failures")
     await page.get_by_role("row").filter(has_text="no money").get_by_role("button", name="Requeue").click()
-    sample = page.get_by_label("Jobs that are meant")
+    sample = page.get_by_label("Jobs in the preview")
     shown = set[str]()
     for said, count in (("1–5 of 12", 5), ("6–10 of 12", 5), ("11–12 of 12", 2)):
         await expect(sample.get_by_text(said)).to_be_visible()

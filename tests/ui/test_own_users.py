@@ -91,7 +91,7 @@ async def test_a_user_watches_and_cancels_their_own_jobs_and_no_more(
         await expect(page.locator("tbody tr")).to_have_count(3)
         assert visitor.complaints == []  # nothing was asked for that is refused
         await visitor.go(f"job/{other}")
-        await expect(page.get_by_role("heading", name="This job is not here")).to_be_visible()
+        await expect(page.get_by_role("heading", name="Job not found")).to_be_visible()
         await context.close()
 
 
@@ -107,7 +107,7 @@ async def test_a_user_who_may_manage_requeues_and_enqueues(browser: Browser, sql
         await visitor.toast("is pending again")
         await visitor.go("new")
         await page.get_by_role("combobox", name="Topic").fill("mail.sent")
-        await page.get_by_role("button", name="Like the last one of this topic").click()
+        await page.get_by_role("button", name="Copy the last payload of this topic").click()
         await expect(page.get_by_label("Scope id")).to_have_value(A)
         await page.get_by_role("button", name="Enqueue").click()
         await visitor.toast("The job is enqueued")

@@ -77,13 +77,13 @@ async def furnish(world: World) -> list[str]:
         ids.append(await world.enqueue(text[:200], topic=f"topic{n}", delay=3600, payload=all_of_it))
         await world.jobs.cancel(ids[-1], reason=text[:1000])
     ids.append(await furnish_run(world))
-    await world.jobs.pause("topic1", reason=EVIL[1], by=EVIL[1])
+    await world.jobs.topics.pause("topic1", reason=EVIL[1], by=EVIL[1])
     await world.token(EVIL[0], ["read"], topics=["topic1"])
     user = await world.superuser(EVIL_EMAIL)
     await sessions.begin(await world.store(), user, client=EVIL[1], old=None)
     for text in EVIL:
         filter = Filter(tags=[text[:100]], error=text[:100], payload=[("a", text)])
-        await world.jobs.bulk("delete", filter, reason=text[:1000], by=text[:200], dry_run=False)
+        await world.jobs.bulk.prepare("delete", filter, reason=text[:1000], by=text[:200], dry_run=False)
     rule = f"scope_id = {json.dumps(EVIL[0])}"
     rules = {"view_rule": rule, "manage_rule": rule, "reason": EVIL[1]}
     answer = await world.call("admin token", "PATCH", "/api/settings", rules)
@@ -186,9 +186,9 @@ async def test_nothing_that_a_dialog_a_note_or_a_suggestion_shows_is_run(
     await expect(page.locator("table.parts").get_by_text("owned").first).to_be_visible()
     await sqlite_visitor.go("bulk")
     await page.locator("tbody a.name").first.click()
-    await expect(page.get_by_role("heading", name="What became of each")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Outcome for each job")).to_be_visible()
     await sqlite_visitor.go("new?topic=topic0")
-    await page.get_by_role("button", name="Like the last one of this topic").click()
+    await page.get_by_role("button", name="Copy the last payload of this topic").click()
     await expect(page.locator("pre").filter(has_text="owned").first).to_be_visible()
     assert await is_clean(page)
 
@@ -239,7 +239,7 @@ async def test_the_first_superuser_comes_by_the_link(browser: Browser, sqlite_pl
             await page.get_by_label("E-mail address").fill("ann@example.com")
             await page.get_by_label("Password").fill("correct horse battery staple")
             await page.get_by_role("button", name="Create").click()
-            await expect(page.get_by_text("No job has been here yet")).to_be_visible()
+            await expect(page.get_by_text("No jobs yet")).to_be_visible()
             assert page.url == f"{server.url}/_/"
             await page.get_by_title("Log out").click()
             await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
@@ -252,10 +252,10 @@ async def test_the_first_superuser_comes_by_the_link(browser: Browser, sqlite_pl
             await page.get_by_label("E-mail address").fill("ann@example.com")
             await page.get_by_label("Password").fill("correct horse battery staple")
             await page.get_by_role("button", name="Log in").click()
-            await expect(page.get_by_text("No job has been here yet")).to_be_visible()
+            await expect(page.get_by_text("No jobs yet")).to_be_visible()
             assert page.url == f"{server.url}/_/"
             await page.goto(f"{server.url}/_/setup#{link.text}")  # one who is in is led on
-            await expect(page.get_by_text("No job has been here yet")).to_be_visible()
+            await expect(page.get_by_text("No jobs yet")).to_be_visible()
 
 
 async def test_a_link_that_brings_its_account_along_works_again(browser: Browser, sqlite_place: Place) -> None:
@@ -268,7 +268,7 @@ async def test_a_link_that_brings_its_account_along_works_again(browser: Browser
             async with visiting(browser, server.url) as visitor:
                 page = visitor.page
                 await page.goto(f"{server.url}/_/")
-                told = "Nobody has an account here yet"
+                told = "There is no account yet"
                 await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
                 await expect(page.get_by_text(told)).to_have_count(0 if link is None else 1)
                 await page.goto(f"{server.url}/_/setup#{first.text}&email=demo%40example.com&password={password}")
@@ -277,7 +277,7 @@ async def test_a_link_that_brings_its_account_along_works_again(browser: Browser
                     assert "password" not in page.url
                     visitor.complaints.clear()  # that the login was refused
                 else:
-                    await expect(page.get_by_text("No job has been here yet")).to_be_visible()
+                    await expect(page.get_by_text("No jobs yet")).to_be_visible()
                     assert page.url == f"{server.url}/_/"
                 link = None
 
@@ -336,7 +336,7 @@ async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sq
     await sqlite_visitor.toast("The rules are saved")
     await page.get_by_role("button", name="New token").click()
     await page.get_by_label("Name").fill("the shop")
-    await page.get_by_role("button", name="Make it").click()
+    await page.get_by_role("button", name="Create").click()
     await expect(page.get_by_text("copy it now")).to_be_visible()
     text = await page.locator(".note code").inner_text()
     assert (
@@ -395,7 +395,7 @@ async def test_dialogs_menus_and_notes_are_accessible(browser: Browser, sqlite_w
             await look("save a view")
             await page.get_by_label("Name").fill("Two")
             await page.keyboard.press("Enter")
-            await visitor.toast("is kept")
+            await visitor.toast("is saved")
             await page.get_by_label("Filter jobs").fill("t")
             await look("views, suggestions and a note")
             await visitor.go("topics?open=two")

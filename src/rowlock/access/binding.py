@@ -1,9 +1,8 @@
-"""What a rule is made of, and what is left of it once it is known who asks, and when: a condition on a job's columns.
+"""The parts of a rule, and how claims and the time turn them into a condition on a job's columns.
 
-A claim is compared value by value. One that is not there, null, '' or an empty list is empty: it matches nothing but a
-question for emptiness. A list is compared element by element: by the plain operators all must match, by those with a ?
-at least one. What can't be compared (an object, a list in a list, a text that no job can hold, a list that is too long)
-matches nothing at all.
+A claim that is missing, null, '' or an empty list is empty. It matches only a comparison with emptiness. A list is
+compared element by element: with the plain operators all must match, with a ? at least one. Values that can't be
+compared (an object, a list in a list, a text that no job can hold, a list that is too long) match nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LARGEST = 1e15  # number in the claims: beyond it, databases and Python round d
 _SWAPPED: dict[Op, Op] = {"=": "=", "!=": "!=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
-# ── What a rule is made of ──
+# ── Parts of a rule ──
 
 
 class Field(Struct, frozen=True):
@@ -33,7 +32,7 @@ class Field(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """@request.auth.…: of whoever asks."""
+    """@request.auth.…: a claim of the caller."""
 
     path: tuple[str, ...]
 
@@ -45,7 +44,7 @@ class Constant(Struct, frozen=True):
 
 
 class Moment(Struct, frozen=True):
-    """@now, or what is derived from it."""
+    """@now, or a time or number that is derived from it."""
 
     name: str
 
@@ -54,7 +53,7 @@ Operand = Field | Claim | Constant | Moment
 
 
 class Comparison(Struct, frozen=True):
-    """`some`: its operator has a ?, so that one element of a list is enough."""
+    """`some`: the operator has a ?, so one matching element of a list is enough."""
 
     left: Operand
     op: Op
@@ -95,7 +94,7 @@ def _year(now: datetime) -> datetime:
 _TICK = timedelta(microseconds=1)
 _DAY = timedelta(days=1)
 
-# As PocketBase has them; all in UTC. A week begins with Sunday, which is 0.
+# The same as PocketBase's; all in UTC. A week begins with Sunday, which is 0.
 MOMENTS: dict[str, tuple[Kind, Callable[[datetime], Value]]] = {
     "@now": ("time", lambda now: now),
     "@yesterday": ("time", lambda now: now - _DAY),
@@ -120,41 +119,38 @@ def moment(operand: Moment, now: datetime) -> Value:
     return MOMENTS[operand.name][1](now.astimezone(UTC))
 
 
-def read_time(text: str) -> datetime:
+def read_time(text: str, field: str = "rule") -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInput("rule", "bad_time", f"{text!r:.40} is no time such as '2026-01-31T08:00:00Z'") from None
+        raise InvalidInput(field, "bad_time", f"{text!r:.40} is no time such as '2026-01-31T08:00:00Z'") from None
     if found.tzinfo is None:
-        raise InvalidInput("rule", "bad_time", f"{text!r:.40} has no time zone: write Z for UTC")
+        raise InvalidInput(field, "bad_time", f"{text!r:.40} has no time zone: write Z for UTC")
     try:
         return found.astimezone(UTC)
     except OverflowError:  # in UTC it would be in the year 0, or 10000
-        raise InvalidInput("rule", "bad_time", f"{text!r:.40} is beyond all time") from None
+        raise InvalidInput(field, "bad_time", f"{text!r:.40} is out of range") from None
 
 
 # ── Binding ──
 
 
 def bind(expression: Expression, claims: Mapping[str, Any], now: datetime) -> Condition:
-    """The condition that is left for whoever has these claims, at this time."""
+    """Return the condition for a caller with these claims, at this time."""
     match expression:
         case bool():
             return expression
         case Comparison():
             return _compare(expression, claims, now)
-        case All():
+        case All() | Either():
+            is_all = isinstance(expression, All)
             parts = [bind(part, claims, now) for part in expression.parts]
             left = tuple(part for part in parts if not isinstance(part, bool))
-            if False in parts:
-                return False
-            return Every(left) if len(left) > 1 else left[0] if left else True
-        case Either():
-            parts = [bind(part, claims, now) for part in expression.parts]
-            left = tuple(part for part in parts if not isinstance(part, bool))
-            if True in parts:
-                return True
-            return Some(left) if len(left) > 1 else left[0] if left else False
+            if (not is_all) in parts:  # one part decides
+                return not is_all
+            if len(left) < 2:
+                return left[0] if left else is_all
+            return Every(left) if is_all else Some(left)
 
 
 def _compare(comparison: Comparison, claims: Mapping[str, Any], now: datetime) -> Condition:
@@ -176,7 +172,7 @@ def _with_claim(name: str, op: Op, values: Sequence[Value | None], some: bool) -
 
 
 def _with_text(name: str, op: Op, value: Value | None) -> Condition:
-    """What stands in the rule itself may ask for emptiness, and what is empty is not equal to it, either."""
+    """Compare a column with the rule's own text, which may ask for emptiness. An empty column is unequal to a text."""
     if value == "":
         return Compared(name, op, None)
     found = _of_kind(FIELDS[name], value)
@@ -196,7 +192,7 @@ def _compare_known(
 
 
 def is_empty(operand: Operand) -> bool:
-    """Does it ask for emptiness?"""
+    """True if the operand asks for emptiness."""
     return isinstance(operand, Constant) and operand.value in ("", None)
 
 
@@ -218,7 +214,7 @@ def _matches(left: Value | None, op: Op, right: Value | None) -> bool:
 
 
 def _values(operand: Operand, op: Op, claims: Mapping[str, Any], now: datetime) -> Sequence[Value | None]:
-    """The values of an operand on the right of `op`: '' is empty, None can't be compared."""
+    """Return the values of an operand on the right of `op`: '' is empty, None can't be compared."""
     match operand:
         case Constant(value=bool() | None):
             return ["" if operand.value is None else _bool_text(bool(operand.value))]
@@ -228,7 +224,7 @@ def _values(operand: Operand, op: Op, claims: Mapping[str, Any], now: datetime) 
             return [moment(operand, now)]
         case Claim():
             values = _elements(claim_value(operand, claims))
-            # Wildcards are the rule's to use: a claim that is % would match everything.
+            # Only the rule's text may have wildcards: a claim % would match everything.
             wild = op in ("~", "!~")
             return [None if wild and isinstance(one, str) and "%" in one else one for one in values]
         case Field():
@@ -236,7 +232,7 @@ def _values(operand: Operand, op: Op, claims: Mapping[str, Any], now: datetime) 
 
 
 def claim_value(claim: Claim, claims: Mapping[str, Any]) -> Any:
-    """As the identity has it; None: it is not there."""
+    """Return the caller's claim; None if it is missing."""
     value: Any = claims
     for name in claim.path:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -266,7 +262,7 @@ def _bool_text(value: bool) -> str:
 
 
 def _of_kind(kind: Kind, value: Value | None) -> Value | None:
-    """As a column of this kind holds it; None: it can't be compared with one."""
+    """Return the value in the form of a column of this kind; None if it can't be compared with one."""
     if value is None or value == "":
         return None
     if kind == "time" and isinstance(value, str):

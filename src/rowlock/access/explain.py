@@ -1,4 +1,4 @@
-"""Why does a rule let someone do something, or not? Each of its comparisons, with what stood on its sides."""
+"""Explain a rule: each of its comparisons, with the values of both sides."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rowlock.core.conditions import holds
 
 
 class Part(Struct, frozen=True):
-    """`left`, `right`: the values; None: nothing is there. `holds` None: it depends on the job."""
+    """`left`, `right`: the values; None: missing. `holds` None: it depends on the job."""
 
     text: str
     left: Any
@@ -36,7 +36,7 @@ class Part(Struct, frozen=True):
 
 
 def explain(rule: Rule, claims: Mapping[str, Any], job: Mapping[str, Any] | None, now: datetime) -> list[Part]:
-    """`job`: its columns; None: of any job."""
+    """Return all comparisons of a rule. `job`: its columns; None: any job."""
     return [_part(one, claims, job, now) for one in _comparisons(rule.expression)]
 
 

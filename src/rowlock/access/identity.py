@@ -1,4 +1,4 @@
-"""Who asks, and what that one may do at all. What it may do to a job is a rule's business."""
+"""The caller of a request, and its scopes. Rules decide what it may do to single jobs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rowlock.core.codec import clean_text
 from rowlock.core.conditions import Compared, Condition, Every, Some
 
 SCOPES = ("read", "enqueue", "cancel", "manage", "worker", "admin")
-"""Of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `cancel`: cancel jobs; it doesn't include
+"""Scopes of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `cancel`: cancel jobs, without
 read. `manage`: requeue, update, delete, pause; includes read and cancel. `worker`: claim and settle. `admin`:
-everything a superuser may."""
+everything that a superuser may do."""
 
-LONGEST_NAME = 500  # behind it stands what kind of identity it is
+LONGEST_NAME = 500  # characters
 _IMPLIED = {"manage": ("read", "cancel"), "admin": SCOPES}
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """`claims` is what rules see as @request.auth. `scopes` go beyond the rules: who has them needs none. `topics`: of
-    a token that is for some only; None: for all. `job`: of a token that is for one job, and `maker` who made it, as
-    the audit has it. `expires_at`: of the credential. `read_only` changes nothing, whatever the rules say."""
+    """`claims`: @request.auth in rules. `scopes`: what the caller may do without a rule. `topics`: those of a token for
+    some topics; None: all. `job`: that of a token for one job, and `maker` who made it, as in the audit. `expires_at`:
+    the end of the credential. `read_only`: the caller may change nothing, whatever the rules say."""
 
     kind: Literal["anonymous", "superuser", "token", "user"]
     id: str = ""
@@ -39,7 +39,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def by(self) -> str:
-        """For the audit. Whatever an application calls its users, it can be kept."""
+        """The caller's name for the audit, in a form that every database can store."""
         return clean_text(f"{self.kind} {self.name or self.id}"[:200]) if self.id else self.kind
 
     def has(self, scope: str) -> bool:
@@ -47,7 +47,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def reach(self) -> Condition:
-        """The jobs beyond which it gets nowhere, whatever scopes and rules say."""
+        """Which jobs the caller's token is for, whatever scopes and rules allow."""
         bounds: list[Condition] = []
         if self.topics is not None:
             bounds.append(Some(tuple(Compared("topic", "=", topic) for topic in self.topics)))
@@ -64,7 +64,7 @@ ANONYMOUS = Identity(kind="anonymous")
 
 
 def is_storable(text: str) -> bool:
-    """No database takes a NUL or half of a surrogate pair, and no answer can hold the latter."""
+    """True if databases and answers can hold the text: it has no NUL and no lone surrogate."""
     return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))
 
 
@@ -79,7 +79,7 @@ def superuser(email: str, *, read_only: bool = False) -> Identity:
 
 
 def user(claims: Mapping[str, Any], *, expires_at: datetime | None = None) -> Identity:
-    """One of the application's own, by what it says of them; `id` is who. TypeError: it is nobody that we can name."""
+    """Return the identity of one of the application's users. TypeError: the claim `id` can't be a name."""
     given = claims.get("id")
     name = str(given) if isinstance(given, str | int | UUID) and not isinstance(given, bool) else ""
     if not is_name(name):
@@ -88,11 +88,11 @@ def user(claims: Mapping[str, Any], *, expires_at: datetime | None = None) -> Id
 
 
 def shown_name(identity: Identity) -> str:
-    """Return how to call them on a page. The audit has the id: an application's users may choose their names."""
+    """Return the name to show on a page. The audit has the id, because users may choose their names."""
     given = (identity.name, identity.claims.get("name"), identity.claims.get("email"))
     return next((text for text in given if isinstance(text, str) and is_name(text)), identity.id)
 
 
 def is_name(text: str) -> bool:
-    """Can it stand in the audit, and in an answer?"""
+    """True if the audit and an answer can hold this name."""
     return 0 < len(text) <= LONGEST_NAME and is_storable(text)

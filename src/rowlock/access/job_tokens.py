@@ -1,7 +1,7 @@
-"""Tokens for one job. Whoever sees a job can make them, so what a maker has is counted: in all, and for one job.
+"""Tokens for one job. Every caller who sees a job can make them, so each maker has limits: in all, and for one job.
 
-The counts are records of their own, written together with the token. They hold when tokens end, so that one that has
-ended doesn't count any more; and they end themselves with the last of them.
+The counts are records that are written together with the token. They hold the ends of the tokens, so that expired
+tokens don't count. A count expires with the last of its tokens.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _PAUSE = 0.02  # seconds, longer with each try
 
 
 class Bound(Struct, frozen=True):
-    """How many tokens of one maker may be good at the same time."""
+    """How many tokens of one maker may be valid at the same time."""
 
     in_all: int
     for_one_job: int
 
 
-BY_RULE = Bound(100, 20)  # of a user whom a rule lets in
-BY_SCOPE = Bound(10_000, 100)  # of a token or a superuser
+BY_RULE = Bound(100, 20)  # for a user whom a rule allows
+BY_SCOPE = Bound(10_000, 100)  # for a token or a superuser
 
 
 class TooMany(Exception):
-    """`most`: of these tokens that are still good. `seconds`: until the first of them ends."""
+    """The maker has `most` valid tokens. `seconds`: until the first of them expires."""
 
     def __init__(self, most: int, seconds: float, job: str | None) -> None:
         self.most = most
@@ -50,7 +50,7 @@ class TooMany(Exception):
 async def create(
     store: Store, job_id: str, scopes: Sequence[str], *, maker: Identity, expires_at: datetime
 ) -> tuple[tokens.Token, str]:
-    """The token, and its text. TooMany: the maker has enough of them."""
+    """Return a new token and its text. TooMany: the maker has reached a limit."""
     bound = BY_SCOPE if all(maker.has(scope) for scope in scopes) else BY_RULE
     name = hashlib.sha256(f"{maker.kind} {maker.id}".encode()).hexdigest()
     counts = {name: (bound.in_all, None), f"{name} {job_id}": (bound.for_one_job, job_id)}
@@ -62,7 +62,7 @@ async def create(
             return await tokens.create(
                 store, f"job {job_id}", scopes, by=maker.by, job=job_id, expires_at=expires_at, beside=beside
             )
-        except tokens.Changed:  # the same maker makes another one at this moment
+        except tokens.Changed:  # a concurrent request of the same maker
             await asyncio.sleep(random.uniform(0, _PAUSE * (n + 1)))  # noqa: S311 - no secret
     raise StoreBusy("too many job tokens are made at the same moment")
 
@@ -70,7 +70,7 @@ async def create(
 def _counted(
     record_id: str, record: Record | None, now: datetime, expires_at: datetime, most: int, job: str | None
 ) -> Write:
-    """The count with one more."""
+    """Return the write of a count with one more token."""
     ends = sorted(end for end in ([] if record is None else record.data["ends"]) if end > now.timestamp())
     if len(ends) >= most:
         raise TooMany(most, ends[0] - now.timestamp(), job)

@@ -1,7 +1,7 @@
-"""JSON Web Tokens of the application's own users: who `sub` is becomes @request.auth.id, the rest of the claims too.
+"""JSON Web Tokens of the application's own users. `sub` becomes @request.auth.id; all claims are in @request.auth.
 
-A shared secret means HS256 and nothing else; a key set (JWKS, a file or a URL) means RS256 and ES256 and nothing else,
-so that nobody can pass off a public key as a shared secret.
+A shared secret allows only HS256. A key set (JWKS, a file or a URL) allows only RS256 and ES256, so that an attacker
+can't use a public key as a shared secret.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SHORTEST_SECRET = 32
 LONGEST_TOKEN = 8192
 _LEEWAY = 30  # seconds that clocks may be apart
 _LAST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
-_FRESH = 600.0  # seconds for which a key set is taken as it is …
-_AGAIN = 10.0  # … and after which it may be read again because of a key that is not in it
+_FRESH = 600.0  # seconds until a key set is read again …
+_AGAIN = 10.0  # … or, for an unknown key
 _LARGEST_SET = 1 << 20
 
 
 class BadClaim(Exception):
-    """The signature is right, but a claim can't be taken. For the caller, who has signed it or had it signed."""
+    """The signature is right, but a claim can't be used. The caller may know the details: it has a valid signature."""
 
     def __init__(self, claim: str, code: str, problem: str) -> None:
         self.claim = claim
@@ -66,7 +66,8 @@ class Verifier:
         self._audience = audience
 
     async def identify(self, text: str) -> Identity | None:
-        """None: it is not valid. BadClaim: the application's tokens are not as they have to be."""
+        """Return the user; None if the token is not valid. BadClaim: the application signs tokens that can't be
+        used."""
         if len(text) > LONGEST_TOKEN:
             return None
         try:
@@ -93,7 +94,8 @@ class Verifier:
 
 
 def is_valid_at(now: float, claims: Mapping[str, Any]) -> bool:
-    """False if it has expired, or is not valid yet. The library takes texts for times, and fails at some numbers."""
+    """True if the token is valid now. The library is not used for this: it accepts texts as times, and fails for some
+    numbers."""
     for name in ("exp", "nbf", "iat"):
         moment = claims.get(name, now)
         is_number = isinstance(moment, int | float) and not isinstance(moment, bool)
@@ -104,7 +106,7 @@ def is_valid_at(now: float, claims: Mapping[str, Any]) -> bool:
 
 
 class KeySet:
-    """Public keys by their ids. Read again when it is old, or when a key is asked for that is not in it."""
+    """Public keys by their ids. They are read again when they are old, or when a token has an unknown key."""
 
     def __init__(self, place: str) -> None:
         parts = urlsplit(place)
@@ -118,17 +120,19 @@ class KeySet:
         self._lock = asyncio.Lock()
 
     async def key(self, header: Mapping[str, Any]) -> Any:
-        """None: there is no such key."""
+        """Return the key of a token; None if there is no such key."""
         wanted = header.get("kid")
         if wanted in self._keys and time.monotonic() - self._read_at <= _FRESH:
-            return self._keys[wanted]  # whoever has a made-up key may make us look again, but nobody wait for it
+            return self._keys[
+                wanted
+            ]  # a token with an invented key makes the server read again, but others don't wait for it
         async with self._lock:
             age = time.monotonic() - self._read_at
             if age > _FRESH or (wanted not in self._keys and age > _AGAIN):
                 self._read_at = time.monotonic()
                 try:
                     self._keys = await asyncio.to_thread(self._read)
-                except (OSError, ValueError, HTTPException) as error:  # what is known stays good
+                except (OSError, ValueError, HTTPException) as error:  # the known keys stay valid
                     log.error("the key set %s can't be read: %s", self._url or self._file, error)
         return self._keys.get(wanted)
 
@@ -150,14 +154,14 @@ class KeySet:
                 try:
                     keys[one.get("kid")] = jwt.PyJWK(one)
                 except (jwt.PyJWTError, ValueError, TypeError, KeyError):
-                    continue  # of a kind that we don't take, or none at all: the others are good all the same
+                    continue  # not a key that we support; the others are used
         if listed and not keys:
             raise ValueError("none of its keys is one that we take")
         return keys
 
 
 class _NoDetours(urllib.request.HTTPRedirectHandler):
-    """A redirect could lead to plain http, or to an address that only we can reach."""
+    """Refuses redirects: they could lead to plain http, or to an internal address."""
 
     def redirect_request(self, *arguments: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Passwords, by argon2id. Checking one takes as long whether there is such an account or not."""
+"""Passwords, hashed with argon2id. A check takes the same time if there is no such account."""
 
 from __future__ import annotations
 
@@ -9,26 +9,11 @@ from rowlock.errors import InvalidInput, MissingExtra
 
 SHORTEST, LONGEST = 12, 512
 
-_COMMON = frozenset(
-    [
-        "password1234",
-        "123456789012",
-        "1234567890123",
-        "qwertyuiopas",
-        "qwerty123456",
-        "passwordpassword",
-        "adminadminadmin",
-        "letmeinletmein",
-        "iloveyou1234",
-        "administrator",
-        "111111111111",
-        "000000000000",
-        "aaaaaaaaaaaa",
-        "abcdefghijkl",
-        "password12345",
-        "changemechangeme",
-    ]
-)
+_COMMON = frozenset({
+    "password1234", "123456789012", "1234567890123", "qwertyuiopas", "qwerty123456", "passwordpassword",
+    "adminadminadmin", "letmeinletmein", "iloveyou1234", "administrator", "111111111111", "000000000000",
+    "aaaaaaaaaaaa", "abcdefghijkl", "password12345", "changemechangeme",
+})  # fmt: skip
 
 
 @cache
@@ -42,7 +27,7 @@ def _hasher() -> object:
 
 @cache
 def _nobodys() -> str:
-    """A hash that no password has."""
+    """Return a hash for checks without an account."""
     return hash_now("there is nobody with this password")
 
 
@@ -52,7 +37,7 @@ def check_strength(password: object) -> str:
     if not SHORTEST <= len(password) <= LONGEST:
         raise InvalidInput("password", "bad_length", f"must have {SHORTEST} to {LONGEST} characters")
     if password.lower() in _COMMON or len(set(password)) < 4:
-        raise InvalidInput("password", "too_common", "is among the first that anyone would try: take a longer sentence")
+        raise InvalidInput("password", "too_common", "is too easy to guess: use a longer sentence")
     return password
 
 
@@ -62,12 +47,12 @@ def hash_now(password: str) -> str:
 
 
 async def hash_password(password: str) -> str:
-    """Off the event loop: it takes tens of milliseconds on purpose."""
+    """Hash in a thread: it takes tens of milliseconds on purpose."""
     return await asyncio.to_thread(hash_now, password)
 
 
 async def is_right(password: str, stored: str | None) -> bool:
-    """`stored` None: there is no such account. It takes as long as if there were."""
+    """True if the password is right. `stored` None: no such account; takes the same time."""
     return await asyncio.to_thread(_check, password, stored)
 
 

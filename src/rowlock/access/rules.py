@@ -3,21 +3,20 @@
     scope_id = @request.auth.id
     @request.auth.roles ?= 'ops' && topic ~ 'report%'    // until the end of the line
 
-A rule is '' (superusers only), 'true' (everyone), or comparisons joined by && and || with parentheses. It is total: it
-can't call anything, loop, or fail. Reading it (`parse`) refuses what makes no sense, with the place of the mistake;
-then an identity and the time are put in (`Rule.bind`), which leaves a condition on the columns of a job. That condition
-is judged in memory for one job (`core.conditions.holds`), and by the stores in SQL for lists; both say the same for
-every job.
+A rule is '' (superusers only), 'true' (everyone), or comparisons joined by && and || with parentheses. A rule can't
+call anything, loop, or fail. `parse` reads it, and refuses mistakes with their place. `Rule.bind` puts in the caller's
+claims and the time, which leaves a condition on the columns of a job. That condition is judged in memory for one job
+(`core.conditions.holds`), and in SQL for lists. Both give the same result for every job.
 
-What is not there matches nothing. A claim that the identity doesn't have makes its comparison false, whatever the
-operator, and so does an empty column that is compared with a claim: nobody who is not logged in sees the jobs that have
-no scope. Only the text of a rule may ask for emptiness: `scope_id = ''`, `@request.auth.id != null`, `key != 'a'`.
+Missing values match nothing. A claim that the caller doesn't have makes its comparison false, whatever the operator. So
+does an empty column that is compared with a claim: an anonymous caller does not see the jobs without a scope. Only the
+text of a rule may ask for emptiness: `scope_id = ''`, `@request.auth.id != null`, `key != 'a'`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,23 +65,23 @@ _TOKEN = re.compile(
 
 
 class Rule(Struct, frozen=True):
-    """Made by `parse`."""
+    """A rule that `parse` has read."""
 
     text: str
     expression: Expression
 
     @property
     def is_empty(self) -> bool:
-        """Is there nothing, or only a comment?"""
+        """True if the rule has no text, or only a comment."""
         return _SPACE.fullmatch(self.text) is not None
 
     def bind(self, claims: Mapping[str, Any], now: datetime | None = None) -> Condition:
-        """For whoever has these claims. `now`: what @now is; None: the time of this call."""
+        """Return the condition for a caller with these claims. `now`: the time of @now; None: the time of this call."""
         return bind(self.expression, claims, datetime.now(UTC) if now is None else now)
 
 
 def parse(text: object, field: str = "rule") -> Rule:
-    """InvalidInput says what is wrong, and where."""
+    """Return the rule. Raise InvalidInput, with the place, if it can't be read."""
     if not isinstance(text, str):
         raise InvalidInput(field, "not_text", f"must be text, not {type(text).__name__}")
     if len(text) > MAX_CHARS:
@@ -110,18 +109,17 @@ class _Reader:
         return found
 
     def _any(self) -> Expression:
-        parts = [self._all()]
-        while self._word == "||" and self._kind == "op":
-            self._next()
-            parts.append(self._all())
-        return Either(tuple(parts)) if len(parts) > 1 else parts[0]
+        return self._joined("||", self._all, Either)
 
     def _all(self) -> Expression:
-        parts = [self._one()]
-        while self._word == "&&" and self._kind == "op":
+        return self._joined("&&", self._one, All)
+
+    def _joined(self, sign: str, read: Callable[[], Expression], kind: type[All | Either]) -> Expression:
+        parts = [read()]
+        while self._word == sign and self._kind == "op":
             self._next()
-            parts.append(self._one())
-        return All(tuple(parts)) if len(parts) > 1 else parts[0]
+            parts.append(read())
+        return kind(tuple(parts)) if len(parts) > 1 else parts[0]
 
     def _one(self) -> Expression:
         if self._kind == "op" and self._word == "(":
@@ -173,7 +171,7 @@ class _Reader:
         elif word in MOMENTS:
             found = Moment(word)
         elif word.startswith("@"):
-            known = f"{_AUTH}id and other claims of whoever asks, {', '.join(MOMENTS)}"
+            known = f"{_AUTH}id and other claims of the caller, {', '.join(MOMENTS)}"
             raise self._wrong(f"{word} is unknown; there are {known}")
         elif word in FIELDS:
             found = Field(word)
@@ -192,7 +190,7 @@ class _Reader:
         return Claim(tuple(_unquoted(step) if step[0] in "'\"" else step for step in steps))
 
     def _check(self, left: Operand, op: str, right: Operand, began: int) -> None:
-        """What can be seen to make no sense before it is known who asks."""
+        """Refuse comparisons that make no sense, whoever the caller is."""
         if isinstance(left, Field) and isinstance(right, Field):
             raise self._wrong("two fields can't be compared with each other", began)
         pattern = op in ("~", "!~")
@@ -251,7 +249,7 @@ class _Reader:
 
 
 def _kind(operand: Operand) -> Kind | str:
-    """What it is known to be; a claim may be anything."""
+    """Return the kind of an operand; a claim, which may be anything, counts as text."""
     match operand:
         case Field():
             return FIELDS[operand.name]

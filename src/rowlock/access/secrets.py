@@ -1,7 +1,7 @@
-"""Secrets that we give away and know again: of tokens, sessions and one-time links. Only their hashes are stored.
+"""Secrets of tokens, sessions and one-time links. Only their hashes are stored.
 
-A secret has 256 bits of chance, so a plain hash of it can't be guessed. It ends in a checksum, so that a mistyped one
-is refused without a look into the database, and scanners can tell a real one.
+A secret has 256 random bits, so a plain hash is enough. It ends in a checksum: a mistyped secret is refused without the
+database, and secret scanners recognise a real one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Issued(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """What somebody shows us."""
+    """A secret that a caller has sent."""
 
     id: str
     hash: str
@@ -50,11 +50,11 @@ def issue(kind: str) -> Issued:
 
 
 def read(kind: str, text: object) -> Shown | None:
-    """None: it is none of ours."""
+    """Return the id and hash of a secret; None if it can't be one of ours."""
     return _read(kind, text) if isinstance(text, str) and len(text) < 100 else None
 
 
-@lru_cache(1000)  # programs show the same token with every request: 4.9 µs → 0.2
+@lru_cache(1000)  # programs send the same token with every request: 4.9 µs → 0.2
 def _read(kind: str, text: str) -> Shown | None:
     found = _SHAPE.match(text)
     if found is None or found[1] != KINDS[kind] or _checksum(text[:-_CHECK]) != found[4]:
@@ -63,7 +63,7 @@ def _read(kind: str, text: str) -> Shown | None:
 
 
 def is_id(text: str) -> bool:
-    """Could it be one of ours? What could not is not even looked up: not every database takes every character."""
+    """True if this can be an id of ours. Others are not looked up: some databases refuse some characters."""
     return _IDS.match(text) is not None
 
 

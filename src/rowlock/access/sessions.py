@@ -1,4 +1,4 @@
-"""Sessions of superusers in browsers. Kept in the database, so that they can be seen and ended."""
+"""Sessions of superusers in browsers. They are stored in the database, so that they can be listed and ended."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rowlock.stores.records import Entry, Record, Write
 
 KIND = "session"
 IDLE, ABSOLUTE = timedelta(minutes=30), timedelta(hours=12)
-_TOUCH = timedelta(minutes=1)  # how exact the end of an idle one is: not every request writes
+_TOUCH = timedelta(minutes=1)  # between two writes of the last use
 
 
 class Session(Struct, frozen=True):
     id: str
     email: str
-    stamp: int  # of its superuser, when it began
+    stamp: int  # that of its superuser when the session began
     created: datetime
     seen: datetime
     ends: datetime  # at the latest
-    client: str  # where it began: address and browser, for the list
+    client: str  # address and browser, for the list
 
 
 async def begin(store: Store, superuser: Superuser, *, client: str, old: secrets.Shown | None) -> secrets.Issued:
-    """Always a new secret: one that somebody had put there before the login is worth nothing. `old` ends."""
+    """Begin a session with a new secret, so that a secret planted before the login is worthless. End `old`."""
     issued = secrets.issue("session")
     now = await store.now()
     data = {
@@ -50,7 +50,7 @@ def from_record(record: Record) -> Session:
 
 
 async def touch(store: Store, record: Record, now: datetime) -> None:
-    """It is in use: it ends later, but never later than `ends`. What was ended meanwhile stays so."""
+    """Record that a session is in use. It then ends later, but not after `ends`. An ended session stays ended."""
     if now - record.updated < _TOUCH:
         return
     until = min(now + IDLE, datetime.fromisoformat(record.data["ends"]))
@@ -58,12 +58,12 @@ async def touch(store: Store, record: Record, now: datetime) -> None:
 
 
 async def end(store: Store, session_id: str, *, by: str) -> bool:
-    """False: there is none (any more)."""
+    """End a session. Return False if there is none (any more)."""
     return secrets.is_id(session_id) and await store.write_records(
         [Write(KIND, session_id, None)], Entry(by, "session.end", data={"session": session_id})
     )
 
 
 async def every(store: Store, *, after: str | None = None, limit: int | None = None) -> list[Session]:
-    """In the order of their ids, behind the id `after`."""
+    """Return sessions in the order of their ids, after the id `after`."""
     return [from_record(record) for record in await store.records(KIND, after=after, limit=limit)]

@@ -1,6 +1,6 @@
-"""Settings that are kept in the database and changed while everything runs: who may do what, and how workers work.
+"""Settings in the database, which apply without a restart: access rules, redaction, and how workers work.
 
-What was never set has its default. Rules are checked when they are saved; one that can't be read denies.
+A setting that was never set has its default. Rules are checked when they are saved; an unreadable rule denies access.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ GRANTED_BY = {
     "cancel": ("cancel_rule", "manage_rule"),
     "manage": ("manage_rule",),
 }
-"""The rules that allow for single jobs what a scope allows for all of them. One that holds is enough."""
+"""The rules that allow for single jobs what a scope allows for all jobs. One rule that holds is enough."""
 
 
 class AccessSettings(Struct, frozen=True, kw_only=True):
-    """`enqueue_rule` is judged on the job to be created, the other rules on jobs that are there: '' is superusers only.
-    `allowed_topics`: what may be enqueued over HTTP; empty is any. `redact`: patterns of fields that are not shown over
-    HTTP. The workers' are `worker_pool_size` and two times in seconds."""
+    """`enqueue_rule` is judged on the new job, the other rules on existing jobs; '' is superusers only.
+    `allowed_topics`: topics that may be enqueued over HTTP; empty: all. `redact`: patterns of fields that are hidden
+    over HTTP. `worker_pool_size`, and `poll_interval` and `lock_duration` in seconds, are for workers."""
 
     http_enabled: bool = True
     enqueue_rule: str = ""
@@ -59,8 +59,7 @@ _BOUNDS = {"worker_pool_size": (1, 10_000), "poll_interval": (0.01, 3600), "lock
 
 
 class Current(Struct, frozen=True):
-    """`given`: what was set, beside its checked form. `revision` 0: nothing ever was. `rules`: by their settings'
-    names."""
+    """`given`: the settings that were set. `revision` 0: none was ever set. `rules`: by the names of their settings."""
 
     settings: AccessSettings
     given: Mapping[str, Any]
@@ -85,7 +84,7 @@ def _either(conditions: Sequence[Condition]) -> Condition:
 
 
 def check(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """None means the default."""
+    """Return checked settings. None means the default."""
     checked: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in NAMES:
@@ -144,7 +143,7 @@ def read(record: Record | None) -> Current:
 
 
 def _is_good(name: str, value: Any) -> bool:
-    """What another version of this program has written may be nothing that we know."""
+    """False for settings of another version of rowlock that this one does not know."""
     if name not in NAMES or value is None:
         return False
     try:
@@ -157,19 +156,19 @@ def _is_good(name: str, value: Any) -> bool:
 def _rule(name: str, text: str) -> Rule:
     try:
         return rules.parse(text, name)
-    except InvalidInput as error:  # written by another version of this program
+    except InvalidInput as error:  # written by another version of rowlock
         log.error("%s denies everyone but superusers, because it can't be read: %s", name, error)
         return _NOBODY
 
 
 async def change(store: Store, changes: Mapping[str, Any], *, by: str, reason: str | None = None) -> Current:
-    """What is given, and nothing else; the audit has what it was before."""
+    """Change only these settings. The audit records the values before and after."""
     checked = check(changes)
     if reason is not None:
         reason = check_text(reason, "reason", max_chars=2000)
     if not checked:
         raise InvalidInput("settings", "nothing_given", f"give one of {', '.join(NAMES)}")
-    while True:  # until nobody else has changed it in between
+    while True:  # until no other process has changed them in between
         current = await load(store)
         after = {**current.given, **checked}
         data = {name: value for name, value in after.items() if value is not None}
@@ -180,4 +179,4 @@ async def change(store: Store, changes: Mapping[str, Any], *, by: str, reason: s
 
 
 NOTHING = read(None)
-"""Nothing was ever set."""
+"""All settings have their defaults."""

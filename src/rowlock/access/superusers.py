@@ -1,4 +1,4 @@
-"""Accounts of operators. The first one is made by the command line, or by a one-time link; there is no default."""
+"""Accounts of operators. The command line or a one-time link creates the first one; there is no default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EMAIL = re.compile(r"[^@\s\x00-\x1f]{1,120}@[^@\s\x00-\x1f]{1,120}\Z")
 
 
 class Superuser(Struct, frozen=True):
-    """`stamp` changes with the password: sessions that were begun before end."""
+    """`stamp` changes with the password, which ends all earlier sessions."""
 
     email: str
     read_only: bool
@@ -44,7 +44,7 @@ def check_email(value: object) -> str:
 
 
 def _stamp() -> int:
-    """By chance, so that an account that was deleted and made again doesn't take up its old sessions."""
+    """Return a random stamp, so that sessions of a deleted account don't work for a new one with the same name."""
     return randbits(62)
 
 
@@ -62,10 +62,10 @@ async def create(
     read_only: bool = False,
     link: secrets.Shown | None = None,
 ) -> bool:
-    """`link`: for the first one only, by the one-time link, which is used up. False: the link is no good."""
+    """Create a superuser. `link`: the one-time link, only for the first one. Return False if the link is not valid."""
     wanted = check_email(email)
     passwords.check_strength(password)
-    # Before the work of a hash, which whoever makes up links shall not make us do.
+    # Before the password is hashed: invented links must not cost that work.
     found = [] if link is None else await store.records(_LINK, [link.id])
     if link is not None and (not found or not link.matches(found[0].data["hash"])):
         return False
@@ -74,7 +74,7 @@ async def create(
     if link is None:
         writes.append(Write(_SETUP, _FIRST, {}))
     else:
-        # Of all that try at once, one finds that nobody was first.
+        # Only one of several concurrent requests writes the first revision.
         writes += [Write(_SETUP, _FIRST, {}, revision=0), Write(_LINK, link.id, None, revision=found[0].revision)]
     if await store.write_records(
         writes, Entry(by, "superuser.create", reason=reason, data={"email": wanted, "read_only": read_only})
@@ -86,7 +86,7 @@ async def create(
 
 
 async def set_password(store: Store, email: str, password: str, *, by: str, reason: str | None = None) -> None:
-    """Ends all its sessions."""
+    """Change a password, and end all sessions of the account."""
     record = await _find(store, email)
     hashed = await passwords.hash_password(passwords.check_strength(password))
     data = {**record.data, "password": hashed, "stamp": _stamp()}
@@ -109,7 +109,7 @@ async def _find(store: Store, email: str) -> Record:
 
 
 async def authenticate(store: Store, email: str, password: str) -> Superuser | None:
-    """Takes as long whether there is such an account or not."""
+    """Return the superuser if the password is right. Takes the same time if there is no such account."""
     found = await store.records(KIND, [email.lower()[:250]]) if email and "\0" not in email else []
     right = await passwords.is_right(password, found[0].data["password"] if found else None)
     return from_record(found[0]) if found and right else None
@@ -120,7 +120,7 @@ async def is_set_up(store: Store) -> bool:
 
 
 async def first_link(store: Store) -> secrets.Issued | None:
-    """A secret by which the first superuser can be made; None: somebody was first."""
+    """Return a secret for creating the first superuser; None if there has been one."""
     if await is_set_up(store):
         return None
     issued = secrets.issue("link")

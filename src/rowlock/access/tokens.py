@@ -1,4 +1,4 @@
-"""API tokens: for programs. Scoped, maybe for some topics or one job, maybe for a time; revoked at once."""
+"""API tokens for programs. A token has scopes, and may be limited to topics, to one job, or in time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rowlock.stores.records import Entry, Record, Write
 
 KIND = "token"
 MOST_TOPICS = 100
-_TOUCH = timedelta(minutes=1)  # how exact `last_used` is: not every request writes
+_TOUCH = timedelta(minutes=1)  # between two writes of `last_used`
 
 
 class Changed(Exception):
-    """Another revision was there of what is written with a token."""
+    """A record that is written together with a token was changed by another request."""
 
 
 class Token(Struct, frozen=True):
-    """What is known of it; its text is not."""
+    """A token without its text, which is not stored."""
 
     id: str
     name: str
@@ -73,7 +73,8 @@ async def create(
     expires_at: datetime | None = None,
     beside: Sequence[Write] = (),
 ) -> tuple[Token, str]:
-    """The token, and its text, which nobody can tell again. `beside`: is written with it, or neither is: Changed."""
+    """Return a new token and its text, which is not stored. `beside`: writes in the same transaction; if one of them
+    fails, raise Changed."""
     given = tuple(dict.fromkeys(scopes))
     if not given:
         raise InvalidInput("scopes", "empty", f"name at least one of {', '.join(SCOPES)}")
@@ -86,7 +87,7 @@ async def create(
         raise InvalidInput("topics", "admin_is_unbounded", "the scope admin can't be limited to topics")
     until = None if expires_at is None else check_time(expires_at, "expires_at")
     if until is not None and until <= await store.now():
-        raise InvalidInput("expires_at", "past", "is over already")
+        raise InvalidInput("expires_at", "past", "is in the past")
     issued = secrets.issue(KIND)
     data = {
         "hash": issued.hash, "name": check_text(name, "name", max_chars=100), "scopes": list(given),
@@ -108,7 +109,7 @@ def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:
 
 
 async def touch(store: Store, record: Record, now: datetime) -> None:
-    """It is in use. What was revoked meanwhile stays so."""
+    """Record that a token is in use. A revoked token stays revoked."""
     used = record.data["used"]
     if used is None or now - datetime.fromisoformat(used) >= _TOUCH:
         data = {**record.data, "used": now.isoformat()}
@@ -118,11 +119,11 @@ async def touch(store: Store, record: Record, now: datetime) -> None:
 
 
 async def revoke(store: Store, token_id: str, *, by: str, reason: str | None = None) -> bool:
-    """False: there is none (any more)."""
+    """Revoke a token. Return False if there is none (any more)."""
     entry = Entry(by, "token.revoke", reason=reason, data={"token": token_id})
     return secrets.is_id(token_id) and await store.write_records([Write(KIND, token_id, None)], entry)
 
 
 async def every(store: Store, *, after: str | None = None, limit: int | None = None) -> list[Token]:
-    """In the order of their ids, behind the id `after`."""
+    """Return tokens in the order of their ids, after the id `after`."""
     return [from_record(record) for record in await store.records(KIND, after=after, limit=limit)]

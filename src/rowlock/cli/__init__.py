@@ -1,11 +1,12 @@
-"""The `rowlock` command. One file per noun, imported when it is asked for, so that help and completion are quick.
+"""The `rowlock` command. One file per noun, imported when it is used, so that help and completion are quick.
 
 Exit codes:
     0    done
-    1    the database or a job said no: one line on stderr, `rowlock: …`; `verify`: something is wrong
+    1    the database failed or refused, or a job can't be changed: one line on stderr, `rowlock: …`; `verify`: it found
+         something wrong
     2    wrong usage, or an application that can't be loaded
     3    `jobs wait`, `enqueue --wait`: the job ended otherwise than completed (failed, expired, cancelled)
-    4    `jobs wait`, `enqueue --wait`: the time was over first
+    4    `jobs wait`, `enqueue --wait`: the timeout was over first
     130  interrupted (Ctrl-C)
 """
 
@@ -21,26 +22,26 @@ from rowlock.cli.groups import Lazy, Root, traceback_option
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"]},
     lazy={
-        "worker": Lazy("rowlock.cli.worker:worker", "Run jobs: module:jobs says whose."),
+        "worker": Lazy("rowlock.cli.worker:worker", "Run the jobs of an application."),
         "enqueue": Lazy("rowlock.cli.enqueue:enqueue", "Add a job."),
-        "jobs": Lazy("rowlock.cli.jobs:jobs", "List, show, wait for, and steer jobs."),
-        "bulk": Lazy("rowlock.cli.bulk_group:bulk", "Many jobs at once: look first, then do it."),
+        "jobs": Lazy("rowlock.cli.jobs:jobs", "List, show, wait for, and change jobs."),
+        "bulk": Lazy("rowlock.cli.bulk:bulk", "One action for many jobs: preview it, then start it."),
         "topics": Lazy("rowlock.cli.topics:topics", "List, pause and resume topics."),
-        "stats": Lazy("rowlock.cli.stats:stats", "How many jobs stand where, and how they ended."),
+        "stats": Lazy("rowlock.cli.stats:stats", "How many jobs have which status."),
         "failures": Lazy("rowlock.cli.failures:failures", "Dead letters in groups that failed alike."),
         "audit": Lazy("rowlock.cli.audit:audit", "What operators did, and why."),
         "top": Lazy("rowlock.cli.top:top", "Watch the queue live."),
         "why": Lazy("rowlock.cli.why:why", "Why is this job not running?"),
-        "verify": Lazy("rowlock.cli.verify:verify", "Look for what must not be in a database in use."),
+        "verify": Lazy("rowlock.cli.verify:verify", "Check a database in use for contradictions."),
         "workers": Lazy("rowlock.cli.workers:workers", "The workers that the database knows."),
-        "serve": Lazy("rowlock.cli.serve:serve", "Answer HTTP: the API of the queue."),
-        "dev": Lazy("rowlock.cli.serve:dev", "The API and a worker in one process, for developing."),
+        "serve": Lazy("rowlock.cli.serve:serve", "Run the HTTP API and the admin page."),
+        "dev": Lazy("rowlock.cli.serve:dev", "The API and a worker in one process, for development."),
         "superuser": Lazy("rowlock.cli.superuser:superuser", "Accounts of operators."),
         "token": Lazy("rowlock.cli.token:token", "API tokens, for programs."),
-        "settings": Lazy("rowlock.cli.settings:settings", "Access rules and workers' settings in the database."),
+        "settings": Lazy("rowlock.cli.settings:settings", "Settings in the database: access rules, workers."),
         "migrate": Lazy("rowlock.cli.migrate:migrate", "Create or update rowlock's tables."),
-        "bench": Lazy("rowlock.cli.bench:bench", "How many jobs do this machine and this database manage?"),
-        "demo": Lazy("rowlock.cli.demo:demo", "See it work, in a minute, on a database of its own."),
+        "bench": Lazy("rowlock.cli.bench:bench", "Measure how many jobs this machine and database can run."),
+        "demo": Lazy("rowlock.cli.demo:demo", "See rowlock work, on a database of its own."),
         "completion": Lazy("rowlock.cli.completion:completion", "Print the script that completes commands in a shell."),
     },
 )
@@ -51,5 +52,5 @@ def cli() -> None:
 
 
 def main() -> None:
-    """What the installed command calls; exit codes as above."""
+    """Run the command. The package's docstring lists the exit codes."""
     cli()

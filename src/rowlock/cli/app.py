@@ -1,5 +1,5 @@
-"""Finds the application's Jobs, as `rowlock worker module:jobs` names them. Whatever goes wrong is told in a line or
-two that say what to do."""
+"""Find the application's Jobs, as `rowlock worker module:jobs` names them. Every error says in a line or two what to
+do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class AppError(click.ClickException):
 
 
 def load_jobs(place: str) -> Jobs:
-    """The Jobs at `module:attribute`, or the only one of `module`. The working directory comes first in sys.path."""
+    """Return the Jobs at `module:attribute`, or the only one of `module`. The working directory comes first in
+    sys.path."""
     module_name, attribute = _read(place)
     here = str(Path.cwd())
     if sys.path[:1] != [here]:
@@ -65,7 +66,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _missing(name: str, error: ModuleNotFoundError) -> AppError:
-    """Which module is missing: the one that was asked for, or one that it imports?"""
+    """Return the error for a missing module: the application's own, or one that it imports."""
     missing = error.name or ""
     if name != missing and not name.startswith(f"{missing}."):
         return AppError(
@@ -82,7 +83,7 @@ def _missing(name: str, error: ModuleNotFoundError) -> AppError:
 
 
 def _place(error: BaseException) -> str:
-    """file:line of the application's own code that raised, not of the libraries that it called."""
+    """Return file:line of the application's code that raised, not of a library that it called."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__)[1:] if not frame.filename.startswith("<frozen")
     ]
@@ -136,6 +137,6 @@ def _candidates(module: ModuleType) -> str:
 
 
 def _described(module: ModuleType) -> str:
-    """With its file: another module of the same name may have been found first."""
+    """Return the module's name with its file: another module of the same name may have been imported."""
     file = getattr(module, "__file__", None)
     return f"{module.__name__} ({_short(file)})" if file else module.__name__

@@ -1,51 +1,34 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import click
 import msgspec
 
-from rowlock.cli.connect import run
-from rowlock.cli.options import Moment, database
+from rowlock.cli.connect import Database, database
+from rowlock.cli.options import Moment
 from rowlock.cli.show import is_fancy, moment, note, print_json, print_table
-from rowlock.jobs import Jobs
-from rowlock.stores.reading import MAX_LIMIT
+from rowlock.stores.queries import MAX_LIMIT
 from rowlock.stores.records import Audited
 
 
 @click.command()
-@click.option("--job", "job_id", metavar="ID", help="What was done to this job, also by bulk actions.")
-@click.option("--by", metavar="NAME", help="What this one did.")
+@click.option("--job", "job_id", metavar="ID", help="Changes of this job, also those by bulk actions.")
+@click.option("--by", "author", metavar="NAME", help="Changes by this author.")
 @click.option("--action", metavar="NAME", help="requeue, cancel, delete, update, pause, resume, bulk_start, …")
 @click.option("--since", type=Moment(-1), metavar="TIME", help="2h, 3d, 2026-05-01T14:30:00Z.")
 @click.option("--bulk", metavar="ID", help="What this bulk action did to each of its jobs.")
 @click.option("--limit", type=click.IntRange(1, MAX_LIMIT), default=50, show_default=True, metavar="N")
-@click.option("--before", type=int, metavar="N", help="Go on where an earlier page ended (its `next`).")
+@click.option("--before", type=int, metavar="N", help="Continue after an earlier page (its `next`).")
 @database
-def audit(
-    job_id: str | None,
-    by: str | None,
-    action: str | None,
-    since: datetime | None,
-    bulk: str | None,
-    limit: int,
-    before: int | None,
-    url: str | None,
-    output: str,
-) -> None:
+def audit(db: Database, limit: int, author: str | None, **wanted: Any) -> None:
     """What operators did, newest first: who, what, to which job or topic, and why.
 
-    Those lines that meet all options. It outlives the jobs.
+    Shows the entries that match all options. The audit outlives the jobs.
     """
-
-    async def look(jobs: Jobs) -> Sequence[Audited]:
-        return await jobs.audit(job_id=job_id, by=by, action=action, since=since, bulk=bulk, limit=limit, before=before)
-
-    found = run(url, look)
+    found = db.run(lambda jobs: jobs.audit.list(**wanted, by=author, limit=limit))
     more = found[-1].id if len(found) == limit else None
-    if output == "json":
+    if db.wants_json:
         print_json({"items": found, "total": len(found), "next": more})
         return
     rows = [
@@ -54,13 +37,11 @@ def audit(
     ]
     print_table(("at", "by", "action", "job", "topic", "note", "data"), rows)
     if more is not None:
-        note(f"there may be more; go on with --before {more}")
+        note(f"there may be more; continue with --before {more}")
 
 
 def _details(one: Audited) -> str:
-    text = ", ".join(f"{name}: {_json(value)}" for name, value in one.data.items() if value is not None)
+    text = ", ".join(
+        f"{name}: {msgspec.json.encode(value).decode()}" for name, value in one.data.items() if value is not None
+    )
     return f"{text[:119]}…" if is_fancy() and len(text) > 120 else text
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

@@ -3,38 +3,38 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 from msgspec import Struct
 
-from rowlock.cli.bench_runs import Bench, Drain, Pickup, Rate
-from rowlock.cli.connect import run
+from rowlock.cli.bench_runs import Bench, Drain, Pickup, Rate, rate
+from rowlock.cli.connect import Database, ask, database
 from rowlock.cli.exits import Exit
-from rowlock.cli.options import Span, database
-from rowlock.cli.show import how_many, is_fancy, note, print_json, print_table
+from rowlock.cli.options import Span
+from rowlock.cli.show import how_many, is_fancy, note, print_table
 from rowlock.client.why import is_live, spell_seconds
 from rowlock.core.codec import MAX_BYTES
 from rowlock.errors import RowlockError
 from rowlock.jobs import Jobs
-from rowlock.runtime.board import MOST_SLOTS
+from rowlock.runtime.running_board import MOST_SLOTS
 
 COLUMNS = ("what", "jobs", "jobs/s", "ms")
 
-_SPAN = 20.0  # seconds in all, unless it is told otherwise
+_SPAN = 20.0  # seconds in all, unless --for is given
 _ENQUEUING = 0.1  # shares of it: for enqueuing one by one …
 _DRAINING = 0.12  # … for each drain of empty jobs
 _SLEEPING = 0.1
 _PICKUPS = 10  # per second of it
 _FEWEST, _MOST = 1000, 100_000  # jobs of a drain whose number is not given
-_BUSY = 1000  # live jobs of others from which on it asks before it loads the database
+_BUSY = 1000  # live jobs in the database, above which it asks first
 _LONGEST_SLEEP = 60.0
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """`count`: jobs of each measurement; None: as many as fit into `span`."""
+    """`count`: jobs of each measurement; None: as many as fit into `span` seconds."""
 
     count: int | None
     span: float
@@ -63,7 +63,7 @@ class Report(Struct, kw_only=True):
 @click.option("--for", "span", type=Span(), metavar="SPAN", help="About how long it takes in all. Default: 20 s.")
 @click.option(
     "-p", "--processes", type=click.IntRange(1, 64), multiple=True, default=(1, 2), show_default="1 and 2",
-    help="Worker processes that drain; may be given several times. The first one is also for sleeping jobs and pickup.",
+    help="Number of worker processes; may be repeated. Sleeping jobs and pickup use the first number.",
 )  # fmt: skip
 @click.option(
     "-c", "--concurrency", type=click.IntRange(1, MOST_SLOTS), default=100, show_default=True,
@@ -74,27 +74,18 @@ class Report(Struct, kw_only=True):
     "--payload", type=click.IntRange(0, MAX_BYTES - 64), default=0, show_default=True, metavar="BYTES",
     help="Size of each job's payload.",
 )  # fmt: skip
-@click.option("--keep", is_flag=True, help="Leave its jobs in the database.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask, even if others use this database.")
+@click.option("--keep", is_flag=True, help="Leave the jobs in the database.")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask, even if the database is in use.")
 @database
 def bench(
-    count: int | None,
-    span: float | None,
-    processes: tuple[int, ...],
-    concurrency: int,
-    sleep: float,
-    payload: int,
-    keep: bool,
-    yes: bool,
-    url: str | None,
-    output: str,
+    db: Database, count: int | None, span: float | None, processes: tuple[int, ...], sleep: float, **rest: Any
 ) -> None:
-    """How many jobs do this machine and this database manage? Enqueue, drain empty jobs, drain jobs that sleep, and the
-    time until an idle worker has picked a job up.
+    """Measure this machine and this database: enqueue jobs, drain empty jobs, drain jobs that sleep, and the time until
+    an idle worker has started a job.
 
     Its jobs have a topic of their own, rowlock.bench.…: your workers don't see them, and its workers run nothing else.
     They are `rowlock worker` processes, and a job counts when the database says that it is completed. At the end, after
-    Ctrl-C too, the jobs are removed.
+    Ctrl-C too, the jobs are deleted.
     """
     if sys.platform == "win32":
         raise click.ClickException("`rowlock bench` needs Linux or macOS, as `rowlock worker` does")
@@ -102,20 +93,14 @@ def bench(
         raise click.UsageError("give --jobs or --for, not both")
     _within(span, 1.0, 3600.0, "--for")
     _within(sleep, 0.001, _LONGEST_SLEEP, "--sleep")
-    plan = Plan(
-        count=count, span=_SPAN if span is None else span, processes=tuple(dict.fromkeys(processes)),
-        concurrency=concurrency, sleep=sleep, payload=payload, keep=keep, yes=yes,
-    )  # fmt: skip
+    span = _SPAN if span is None else span
+    plan = Plan(count=count, span=span, processes=tuple(dict.fromkeys(processes)), sleep=sleep, **rest)
     try:
-        report = run(url, lambda jobs: _bench(jobs, plan))
+        report = db.run(lambda jobs: _bench(jobs, plan))
     except asyncio.CancelledError:  # SIGTERM
         raise KeyboardInterrupt from None
-    if output == "json":
-        print_json(report)
-    else:
-        print_table(COLUMNS, _rows(report))
-        click.echo(f"\n{_sizing(report)}")
-    if keep:
+    db.tell(report, lambda: _print(report))
+    if plan.keep:
         note(f"its jobs are kept: rowlock jobs list --topic {report.topic}")
     elif not report.removed:
         sys.exit(Exit.REFUSED)
@@ -126,7 +111,7 @@ def _within(seconds: float | None, low: float, high: float, option: str) -> None
         raise click.BadParameter(f"must be {spell_seconds(low)} to {spell_seconds(high)}", param_hint=option)
 
 
-# ── What is done ──
+# ── Measure ──
 
 
 async def _bench(jobs: Jobs, plan: Plan) -> Report:
@@ -139,7 +124,7 @@ async def _bench(jobs: Jobs, plan: Plan) -> Report:
     bench = Bench(jobs, concurrency=plan.concurrency, payload=plan.payload)
     removed = False
     try:
-        with _Status() as status:
+        with _status() as status:
             report = await _measure(bench, plan, status)
     finally:
         if not plan.keep:
@@ -152,7 +137,7 @@ async def _ask_if_others_are_here(jobs: Jobs, plan: Plan) -> None:
     if plan.yes:
         return
     now = await (await jobs._store()).now()
-    workers = sum(is_live(worker, now) for worker in await jobs.workers())
+    workers = sum(is_live(worker, now) for worker in await jobs.workers.list())
     stats = await jobs.stats()
     live = stats.pending + stats.processing + stats.waiting + stats.blocked + stats.cancel_requested
     if not workers and live <= _BUSY:
@@ -161,10 +146,7 @@ async def _ask_if_others_are_here(jobs: Jobs, plan: Plan) -> None:
         f"This will load a database with {how_many(workers, 'live worker')} and {how_many(live, 'live job')} "
         f"for {'a while' if plan.count else f'about {spell_seconds(plan.span)}'}."
     )
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Add --yes to do it.")
-    if not click.confirm(f"{question} Go on?", err=True):
-        raise click.ClickException("nothing was measured")
+    ask(question, refused="nothing was measured")
 
 
 async def _measure(bench: Bench, plan: Plan, status: Callable[[str], None]) -> Report:
@@ -212,31 +194,29 @@ async def _remove(bench: Bench) -> bool:
     return left == 0
 
 
-# ── What is seen of it ──
+# ── Print ──
 
 
-class _Status(AbstractContextManager[Callable[[str], None]]):
-    """What it is doing, in a line on stderr that goes again; nothing without a terminal."""
+@contextmanager
+def _status() -> Iterator[Callable[[str], None]]:
+    """Show the current step in a line on stderr, which disappears at the end; nothing without a terminal."""
+    if not is_fancy() or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
 
-    def __init__(self) -> None:
-        self._line: Any = nullcontext()
-        self._shown = is_fancy() and sys.stderr.isatty()
-        if self._shown:
-            from rich.console import Console
+    with Console(stderr=True).status("…") as line:
+        yield line.update
 
-            self._line = Console(stderr=True).status("…")
 
-    def __enter__(self) -> Callable[[str], None]:
-        self._line.__enter__()
-        return self._line.update if self._shown else lambda _: None
-
-    def __exit__(self, *details: Any) -> None:
-        self._line.__exit__(*details)
+def _print(report: Report) -> None:
+    print_table(COLUMNS, _rows(report))
+    click.echo(f"\n{_sizing(report)}")
 
 
 def _rows(report: Report) -> list[tuple[str, str, str, str]]:
-    def row(what: str, rate: Rate, ms: str = "") -> tuple[str, str, str, str]:
-        return what, f"{rate.jobs:,}", f"{rate.per_second:,.0f}", ms
+    def row(what: str, measured: Rate, ms: str = "") -> tuple[str, str, str, str]:
+        return what, f"{measured.jobs:,}", f"{measured.per_second:,.0f}", ms
 
     pickup = report.pickup
     late = f"p50 {pickup.p50:.1f}, p95 {pickup.p95:.1f}, p99 {pickup.p99:.1f}"
@@ -254,7 +234,7 @@ def _rows(report: Report) -> list[tuple[str, str, str, str]]:
 def _absent(drain: Drain) -> str:
     if drain.workers >= drain.processes:
         return ""
-    return f"only {drain.workers} of {drain.processes} came in time: needs more jobs"
+    return f"only {drain.workers} of {drain.processes} started in time: needs more jobs"
 
 
 def _sizing(report: Report) -> str:
@@ -274,11 +254,10 @@ def _processes(count: int) -> str:
     return f"{count} process{'' if count == 1 else 'es'}"
 
 
-def _about(rate: float) -> str:
-    """Three digits: more would promise what the next run doesn't keep."""
-    return f"{float(f'{rate:.3g}'):,.0f}"
+def _about(per_second: float) -> str:
+    """Return the rate with three digits: the next run will differ in the others."""
+    return f"{float(f'{per_second:.3g}'):,.0f}"
 
 
 def _sum(rates: Sequence[Rate]) -> Rate:
-    jobs, seconds = sum(rate.jobs for rate in rates), sum(rate.seconds for rate in rates)
-    return Rate(jobs=jobs, seconds=round(seconds, 6), per_second=round(jobs / max(seconds, 1e-6), 1))
+    return rate(sum(one.jobs for one in rates), sum(one.seconds for one in rates))

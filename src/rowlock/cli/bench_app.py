@@ -1,4 +1,4 @@
-"""What the workers of `rowlock bench` run: `rowlock worker` is started on this module by it, and by nobody else."""
+"""The application of `rowlock bench`: it starts `rowlock worker` with this module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ jobs = Jobs(migrate=False)  # the database is in the environment
 
 @jobs.task(os.environ[TOPIC], max_retries=0)
 async def work(sleep: float = 0.0, sent: int | None = None, fill: str = "") -> int | None:
-    """How many nanoseconds after `sent` it began, by the clock that all processes of a machine have in common."""
+    """Return the nanoseconds from `sent` to the start, by the clock that all processes of a machine share."""
     waited = None if sent is None else time.monotonic_ns() - sent
     if sleep:
         await asyncio.sleep(sleep)
@@ -25,9 +25,9 @@ async def work(sleep: float = 0.0, sent: int | None = None, fill: str = "") -> i
 
 
 def _follow(supervisor: int) -> None:
-    """Nobody writes to stdin: it ends with the process that measures, even if that one is killed."""
+    """End the workers with `rowlock bench`, even if it is killed: stdin is a pipe that closes with it."""
     sys.stdin.buffer.read()
-    if os.getppid() == supervisor:  # else it is gone, and the number may be someone else's
+    if os.getppid() == supervisor:  # else it has ended, and another process may have its id
         os.kill(supervisor, signal.SIGTERM)
 
 

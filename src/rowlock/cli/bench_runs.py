@@ -1,9 +1,10 @@
-"""What `rowlock bench` measures: jobs of a topic of its own, enqueued here, run by `rowlock worker`, read back from the
-database. A job counts when the database says that it is completed."""
+"""The measurements of `rowlock bench`: it enqueues jobs of its own topic, `rowlock worker` runs them. A job counts when
+the database says that it is completed."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import secrets
@@ -12,18 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import click
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from rowlock.cli.show import note
 from rowlock.core.job import Job, Status
 from rowlock.jobs import Jobs
-from rowlock.stores.reading import MAX_LIMIT, Filter
+from rowlock.stores.queries import MAX_LIMIT, Filter
 
 T = TypeVar("T")
 
@@ -48,9 +50,9 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 class Drain(Rate, frozen=True, kw_only=True):
-    """From the moment when all processes were at work until all was completed, by the database's clock; `jobs` were
-    completed in that time. `workers`: how many were at work before half was done; if some were not, it is measured from
-    the first start."""
+    """The time from when all processes were running until all jobs were completed, by the database's clock; `jobs` were
+    completed in that time. `workers`: processes that started before half of the jobs were done. If some started later,
+    the time begins with the first start."""
 
     processes: int
     workers: int
@@ -58,7 +60,7 @@ class Drain(Rate, frozen=True, kw_only=True):
 
 
 class Pickup(Struct, frozen=True, kw_only=True):
-    """Milliseconds from the call of `enqueue` to the first line of the handler, of an idle worker."""
+    """Milliseconds from the call of `enqueue` to the first line of the handler, with an idle worker."""
 
     jobs: int
     p50: float
@@ -67,7 +69,7 @@ class Pickup(Struct, frozen=True, kw_only=True):
 
 
 class Bench:
-    """Knows its jobs by id; `remove` also finds those whose enqueue was interrupted."""
+    """Remembers its jobs by id. `remove` also finds jobs whose enqueue was interrupted."""
 
     def __init__(self, jobs: Jobs, *, concurrency: int, payload: int) -> None:
         self.topic = f"rowlock.bench.{secrets.token_hex(4)}"
@@ -81,36 +83,36 @@ class Bench:
     # ── Enqueue ──
 
     async def enqueue_one_by_one(self, most: int, seconds: float) -> tuple[Rate, list[str]]:
-        """Each awaited before the next, for so long or until there are so many."""
+        """Await each enqueue before the next, for at most `seconds` and `most` jobs."""
 
-        async def enqueue() -> tuple[Rate, list[str]]:
-            ids: list[str] = []
-            took = 0.0
-            began = time.perf_counter()
-            while len(ids) < most and took < seconds and not self._enough:
-                ids.append((await self._jobs.enqueue(self.topic, self._fill)).id)
-                took = time.perf_counter() - began
-            self._ids += ids
-            return _rate(len(ids), took), ids
+        async def one(_: int) -> list[str]:
+            return [(await self._jobs.enqueue(self.topic, self._fill)).id]
 
-        return await self._whole(enqueue())
+        return await self._whole(self._enqueue(one, most, seconds))
 
     async def enqueue_bulk(self, count: int, sleep: float = 0.0) -> tuple[Rate, list[str]]:
-        async def enqueue() -> tuple[Rate, list[str]]:
-            job = (self.topic, {**self._fill, "sleep": sleep} if sleep else self._fill)
-            ids: list[str] = []
-            began = time.perf_counter()
-            while len(ids) < count and not self._enough:
-                batch = [job] * min(self._batch, count - len(ids))
-                ids += [made.id for made in await self._jobs.enqueue_many(batch)]
-            took = time.perf_counter() - began
-            self._ids += ids
-            return _rate(len(ids), took), ids
+        job = (self.topic, {**self._fill, "sleep": sleep} if sleep else self._fill)
 
-        return await self._whole(enqueue())
+        async def many(left: int) -> list[str]:
+            return [made.id for made in await self._jobs.enqueue_many([job] * min(self._batch, left))]
+
+        return await self._whole(self._enqueue(many, count))
+
+    async def _enqueue(
+        self, some: Callable[[int], Awaitable[list[str]]], most: int, seconds: float = math.inf
+    ) -> tuple[Rate, list[str]]:
+        """Call `some` with the number of jobs that are left, until there are `most` or the time is over."""
+        ids: list[str] = []
+        took = 0.0
+        began = time.perf_counter()
+        while len(ids) < most and took < seconds and not self._enough:
+            ids += await some(most - len(ids))
+            took = time.perf_counter() - began
+        self._ids += ids
+        return rate(len(ids), took), ids
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Ctrl-C waits for the statement under way: what it adds later would not be removed."""
+        """Let Ctrl-C wait for the running statement: jobs that it adds later would not be removed."""
         task = asyncio.create_task(work)
         try:
             return await asyncio.shield(task)
@@ -122,7 +124,7 @@ class Bench:
     # ── Run ──
 
     async def drain(self, ids: Sequence[str], processes: int, sleep: float = 0.0) -> Drain:
-        """All of the jobs, which wait already."""
+        """Run all of these jobs, which are pending already."""
         async with self._workers(processes) as workers:
             return drained(await self._completed(ids, workers, sleep), processes, sleep)
 
@@ -149,22 +151,22 @@ class Bench:
         return Workers(self._jobs.settings.url, self.topic, processes, self._concurrency)
 
     async def _completed(self, ids: Sequence[str], workers: Workers, sleep: float = 0.0) -> list[Job]:
-        """Each of these jobs, once all are completed. Meanwhile it looks at a single row: whoever measures must not be
-        the load."""
+        """Return these jobs once all are completed. Meanwhile it reads a single row: the measurement itself must not be
+        a load."""
         store = await self._jobs._store()
         found: list[Job] = []
         todo = list(ids)
         watch = Watch(self._jobs, self.topic, workers, _STALLED + sleep)
         while todo:
-            while (job := (await store.get(todo[-1:])).get(todo[-1])) is not None and job.is_live:
+            while (job := (await store.read(todo[-1:], Job)).get(todo[-1])) is not None and job.is_live:
                 await watch.check()
                 await asyncio.sleep(_LOOK)
             late: list[str] = []
             for start in range(0, len(todo), _BATCH):
                 batch = todo[start : start + _BATCH]
-                rows = await store.get(batch)
+                rows = await store.read(batch, Job)
                 if len(rows) < len(batch):
-                    raise click.ClickException("someone else has removed jobs of this measurement")
+                    raise click.ClickException("jobs of this measurement were deleted by another process")
                 found += [row for row in rows.values() if row.status is Status.COMPLETED]
                 late += [job_id for job_id in batch if rows[job_id].is_live]
                 if bad := [row for row in rows.values() if not row.is_live and row.status is not Status.COMPLETED]:
@@ -177,7 +179,7 @@ class Bench:
     # ── Remove ──
 
     async def remove(self) -> int:
-        """All jobs of the topic, when no worker is left. How many could not be removed."""
+        """Delete all jobs of the topic, after the workers have ended. Return how many could not be deleted."""
         store = await self._jobs._store()
         by = self._jobs.settings.by
         for start in range(0, len(self._ids), _BATCH):
@@ -194,7 +196,7 @@ class Bench:
 
 
 class Watch:
-    """Gives up on workers that have ended, or that complete nothing any more."""
+    """Raises if the workers have ended, or complete no more jobs."""
 
     def __init__(self, jobs: Jobs, topic: str, workers: Workers, patience: float) -> None:
         self._jobs = jobs
@@ -220,7 +222,7 @@ class Watch:
 
 
 class Workers:
-    """`rowlock worker` as it is installed, until the end of the block; what it logs is told only if it fails."""
+    """Runs `rowlock worker` until the end of the block. Its log is printed only if it fails."""
 
     def __init__(self, url: str, topic: str, processes: int, concurrency: int) -> None:
         self._command = [
@@ -234,10 +236,10 @@ class Workers:
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             env=self._environ,
-            stdin=subprocess.PIPE,  # its end tells them that we are gone: see bench_app
+            stdin=subprocess.PIPE,  # closes when this process ends: see bench_app
             stdout=self._log,
             stderr=self._log,
-            process_group=0,  # Ctrl-C is for us: we stop them
+            process_group=0,  # Ctrl-C must not reach them: this process stops them
         )
         return self
 
@@ -257,7 +259,7 @@ class Workers:
             self._log.close()
 
     def demand(self) -> None:
-        """They live."""
+        """Raise if they have ended."""
         if self._process.returncode is not None:
             self.tell_log()
             raise click.ClickException("the workers have ended")
@@ -269,7 +271,8 @@ class Workers:
 
 
 def drained(jobs: Sequence[Job], processes: int, sleep: float) -> Drain:
-    """Processes don't start at once: the clock starts with the last one's first job, if that is early enough."""
+    """Return the rate of a drain. The time begins when the last process starts its first job, if that is early
+    enough."""
     starts: dict[str | None, float] = {}
     for job in jobs:
         at = (job.started_at or job.claimed_at or job.created).timestamp()
@@ -277,12 +280,9 @@ def drained(jobs: Sequence[Job], processes: int, sleep: float) -> Drain:
     ends = sorted(job.finished_at.timestamp() for job in jobs if job.finished_at is not None)
     in_time = [at for at in starts.values() if at < ends[len(ends) // 2]]
     begin = max(in_time) if len(in_time) >= processes else min(starts.values())
-    rate = _rate(sum(at > begin for at in ends), ends[-1] - begin)
-    return Drain(
-        jobs=rate.jobs, seconds=rate.seconds, per_second=rate.per_second,
-        processes=processes, workers=len(in_time), sleep=sleep,
-    )  # fmt: skip
+    measured = rate(sum(at > begin for at in ends), ends[-1] - begin)
+    return Drain(**asdict(measured), processes=processes, workers=len(in_time), sleep=sleep)
 
 
-def _rate(jobs: int, seconds: float) -> Rate:
+def rate(jobs: int, seconds: float) -> Rate:
     return Rate(jobs=jobs, seconds=round(seconds, 6), per_second=round(jobs / max(seconds, 1e-6), 1))

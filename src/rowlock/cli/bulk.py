@@ -1,41 +1,193 @@
-"""Verbs for one job or for many: by id, or by filter, as a bulk action that is looked at first."""
+"""`rowlock bulk`: one action for many jobs. It is previewed, started and followed to its end."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import click
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict
 
-from rowlock.cli import options
-from rowlock.cli.connect import run
+from rowlock.cli.connect import Database, actor, ask, database
 from rowlock.cli.exits import Exit
 from rowlock.cli.filters import filters
-from rowlock.cli.options import actor, database
-from rowlock.cli.show import how_many, is_fancy, note, print_json
+from rowlock.cli.groups import Group
+from rowlock.cli.jobs import print_jobs
+from rowlock.cli.options import Moment, Priority, Span
+from rowlock.cli.show import (
+    exact,
+    how_many,
+    items,
+    moment,
+    note,
+    number,
+    print_fields,
+    print_heading,
+    print_json,
+    print_table,
+    progress_bar,
+)
 from rowlock.core.job import Job, Status
-from rowlock.core.lifecycle import MOVES
-from rowlock.errors import RowlockError, StoreError
+from rowlock.errors import StoreError
 from rowlock.jobs import Jobs
-from rowlock.stores.bulk import SKIPS, Bulk, BulkItem
-from rowlock.stores.reading import MAX_LIMIT, Filter
+from rowlock.stores.bulk import SKIPS, VERBS, Bulk, BulkItem
+from rowlock.stores.queries import DEFAULT_LIMIT, MAX_LIMIT, Filter
 
-_AT_ONCE = 8  # jobs steered at the same time: fewer than a pool has connections
-_TOLD = 20  # refusals told one by one
-_LONG = 50  # jobs that take long enough for a progress bar
+_TOLD = 20  # refusals printed one by one
 
-Verb = Callable[[Jobs, str, str | None], Awaitable[Job | None]]
-F = TypeVar("F", bound=Callable[..., Any])
+
+@click.group(cls=Group)
+def bulk() -> None:
+    """One action for many jobs: preview it, then start it.
+
+    A preview lists the jobs as they are now. The action changes only listed jobs, and skips those that have changed
+    since. Once it is started, workers and servers run it to its end, even if this process dies.
+    """
+
+
+@bulk.command()
+@click.argument("action", type=click.Choice(list(VERBS)))
+@filters
+@click.option("--all", "every", is_flag=True, help="All jobs that the action can change.")
+@click.option("--priority", type=Priority(), metavar="N", help="For reprioritise.")
+@click.option("--run-at", type=Moment(+1), metavar="TIME", help="For reschedule: not before this time.")
+@click.option("--delay", type=Span(), metavar="SPAN", help="For reschedule: not before this long after the start.")
+@actor
+@database
+def preview(db: Database, action: str, wanted: Filter, every: bool, **arguments: Any) -> None:
+    """List the jobs that an action would change. Nothing is changed before `bulk start`."""
+    if (wanted == Filter()) != every:
+        raise click.UsageError("give options that choose jobs (--topic, --status, …), or --all")
+    given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
+
+    async def look(jobs: Jobs) -> tuple[Bulk, Sequence[Job]]:
+        made = await jobs.bulk.prepare(action, wanted, everything=every, reason=db.reason, **given)
+        return made, await jobs.bulk.sample(made.id)
+
+    made, sample = db.run(look)
+    db.tell({**_document(made), "sample": [job.id for job in sample]}, lambda: _print_preview(made, sample))
+
+
+def _print_preview(made: Bulk, sample: Sequence[Job]) -> None:
+    _print(made)
+    if sample:
+        print_heading("the first of them")
+        print_jobs([*sample])
+    note(f"to do it, within an hour: rowlock bulk start {made.id}")
+
+
+@bulk.command()
+@click.argument("bulk_id", metavar="ID")
+@click.option("--background", is_flag=True, help="Leave it to workers and servers.")
+@actor
+@database
+def start(db: Database, bulk_id: str, background: bool) -> None:
+    """Start a previewed action, or continue a stopped one. Ctrl-C stops it."""
+    if not background:
+        db.run(lambda jobs: run_bulk(jobs, db, bulk_id, db.reason))
+        return
+    started = db.run(lambda jobs: jobs.bulk.start(bulk_id, reason=db.reason))
+    db.tell(_document(started), f"{started.action} of {how_many(started.total)} is {started.status}")
+
+
+@bulk.command()
+@click.argument("bulk_id", metavar="ID")
+@actor
+@database
+def stop(db: Database, bulk_id: str) -> None:
+    """Change no further job. Changes made before are kept."""
+    stopped = db.run(lambda jobs: jobs.bulk.stop(bulk_id, reason=db.reason))
+    text = f"{stopped.action}: {stopped.status}, {stopped.done:,} done, {stopped.left:,} left"
+    db.tell(_document(stopped), text)
+
+
+@bulk.command()
+@click.argument("bulk_id", metavar="ID")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@actor
+@database
+def undo(db: Database, bulk_id: str, yes: bool) -> None:
+    """Undo a bulk cancel: requeue the jobs that it cancelled before they ran.
+
+    Jobs that were running, and jobs that have changed since, are left as they are.
+    """
+
+    async def put_back(jobs: Jobs) -> None:
+        made = await jobs.bulk.undo(bulk_id, reason=db.reason)
+        if made.total and not yes:
+            cancelled = (await jobs.bulk.get(bulk_id)).done
+            ask(f"This would requeue {how_many(made.total)}, of {cancelled:,} that it has cancelled.")
+        await run_bulk(jobs, db, made.id)
+
+    db.run(put_back)
+
+
+@bulk.command()
+@click.argument("bulk_id", metavar="ID")
+@database
+def show(db: Database, bulk_id: str) -> None:
+    """How far the action is, and which jobs were skipped and why."""
+    found = db.run(lambda jobs: jobs.bulk.get(bulk_id))
+    db.tell(_document(found), lambda: _print(found))
+
+
+@bulk.command("list")
+@click.option("--limit", type=click.IntRange(1, MAX_LIMIT), default=DEFAULT_LIMIT, show_default=True, metavar="N")
+@click.option("--cursor", metavar="TEXT", help="Continue after an earlier page (its `next`).")
+@database
+def list_bulk(db: Database, limit: int, cursor: str | None) -> None:
+    """Bulk actions, newest first."""
+    page = db.run(lambda jobs: jobs.bulk.list(limit=limit, cursor=cursor))
+    if db.wants_json:
+        print_json(items([_document(one) for one in page.items], next=page.next))
+        return
+    rows = [
+        (one.id, one.action, one.status, moment(one.created), number(one.total), number(one.done), number(one.skipped),
+         one.started_by or one.by, one.reason or "")
+        for one in page.items
+    ]  # fmt: skip
+    print_table(("id", "action", "status", "created", "jobs", "done", "skipped", "by", "note"), rows)
+    if page.next is not None:
+        note(f"there are more; continue with --cursor {page.next}")
+
+
+def _document(bulk: Bulk) -> dict[str, Any]:
+    return {**asdict(bulk), "skipped": bulk.skipped, "left": bulk.left, "rate": bulk.rate}
+
+
+def _print(bulk: Bulk) -> None:
+    skips = [f"{getattr(bulk, name):,} {name}" for name in SKIPS if getattr(bulk, name)]
+    unfit = [f"{number(one.count, one.more)} {status}" for status, one in bulk.unfit.items()]
+    print_fields(
+        [
+            ("id", bulk.id),
+            ("action", " ".join([bulk.action, *(f"{name}={value}" for name, value in bulk.arguments.items())])),
+            ("status", bulk.status),
+            ("filter", ", ".join(f"{name}: {value}" for name, value in bulk.filter.items()) or "everything"),
+            ("jobs", number(bulk.total)),
+            ("not taken", ", ".join(unfit)),
+            ("done", number(bulk.done)),
+            ("skipped", ", ".join(skips)),
+            ("left", number(bulk.left)),
+            ("jobs a second", None if bulk.rate is None else f"{bulk.rate:,.0f}"),
+            ("reason", bulk.reason),
+            ("by", bulk.by),
+            ("started by", bulk.started_by),
+            ("created", exact(bulk.created)),
+            ("started", exact(bulk.started_at)),
+            ("finished", exact(bulk.finished_at)),
+        ]
+    )
+
+
+# ── Run it to its end, and report ──
 
 
 class Change(Struct, frozen=True):
-    """What became of one job; `status` is None for one that is deleted, or was not changed."""
+    """The outcome for one job. `status` is None if the job was deleted or not changed."""
 
     id: str
     done: bool
@@ -43,187 +195,51 @@ class Change(Struct, frozen=True):
     error: str | None = None
 
 
-class Work(Struct):
-    """A verb on its way through many jobs. What is done stays known, however it ends."""
-
-    verb: str
-    act: Verb
-    reason: str | None
-    changes: list[Change]
-
-    async def go(self, jobs: Jobs, batches: AsyncIterator[Sequence[str]], advance: Callable[[int], None]) -> None:
-        async for batch in batches:
-            for start in range(0, len(batch), _AT_ONCE):
-                few = batch[start : start + _AT_ONCE]
-                await self._at_once(jobs, few)
-                advance(len(few))
-
-    async def _at_once(self, jobs: Jobs, ids: Sequence[str]) -> None:
-        tasks = [asyncio.create_task(self._one(jobs, job_id)) for job_id in ids]
-        try:
-            await asyncio.wait(tasks)
-        finally:
-            await asyncio.wait(tasks)  # after Ctrl-C: what is under way comes to its end, and is accounted for
-            self.changes += [task.result() for task in tasks if task.exception() is None]
-        for task in tasks:
-            task.result()  # raises what went wrong
-
-    async def _one(self, jobs: Jobs, job_id: str) -> Change:
-        try:
-            job = await self.act(jobs, job_id, self.reason)
-        except StoreError:
-            raise  # the database is in trouble, not this job
-        except RowlockError as error:
-            return Change(job_id, False, error=str(error))
-        return Change(job_id, True, None if job is None else job.status)
-
-
-# ── The commands ──
-
-
-def _as_it_is(command: F) -> F:
-    return command
-
-
-def _command(verb: str, act: Verb, text: str, *, edits: bool = False) -> click.Command:
-    """`edits`: jobs that are named by id can be changed with it."""
-    states = sorted(MOVES[verb].sources)
-
-    @click.command(verb, help=f"{text}\n\nGive ids, or options that choose jobs; then it says how many and asks first.")
-    @click.argument("ids", metavar="[ID]...", nargs=-1)
-    @partial(filters, or_payload=edits)
-    @(options.edits if edits else _as_it_is)
-    @click.option("--all", "every", is_flag=True, help=f"All jobs that are {', '.join(states)}.")
-    @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-    @actor
-    @database
-    def command(
-        ids: tuple[str, ...],
-        wanted: Filter,
-        every: bool,
-        yes: bool,
-        reason: str | None,
-        by: str | None,
-        url: str | None,
-        output: str,
-        **changes: Any,
-    ) -> None:
-        given = {name: value for name, value in changes.items() if value is not None}
-        if given and not ids:
-            raise click.UsageError("--priority, --run-at, --delay, --tags and a new --payload need the ids of the jobs")
-        chosen = wanted != Filter()
-        if bool(ids) + (chosen or every) != 1:
-            raise click.UsageError("give ids, or options that choose jobs (--topic, --status, …), or --all")
-        if unfit := [status for status in wanted.statuses if status not in states]:
-            raise click.UsageError(f"{verb} needs jobs that are {', '.join(states)}; not {', '.join(unfit)}")
-        if not ids:
-            fit = wanted if wanted.statuses else replace(wanted, statuses=states)
-            run(url, lambda jobs: _by_filter(jobs, verb, fit, reason, yes, output), by=by)
-            return
-        work = Work(verb, partial(act, **given), reason, [])
-        try:
-            run(url, lambda jobs: _by_ids(jobs, work, ids), by=by)
-        except BaseException:
-            if work.changes:  # what is done is done, and should be known
-                _summarize(work, output)
-            raise
-        _summarize(work, output)
-        if any(not change.done for change in work.changes):
-            sys.exit(Exit.REFUSED)
-
-    return command
-
-
-async def _cancel(jobs: Jobs, job_id: str, reason: str | None) -> Job:
-    return await jobs.cancel(job_id, reason=reason)
-
-
-async def _requeue(jobs: Jobs, job_id: str, reason: str | None, **edits: Any) -> Job:
-    return await jobs.requeue(job_id, reason=reason, **edits)
-
-
-async def _delete(jobs: Jobs, job_id: str, reason: str | None) -> None:
-    await jobs.delete(job_id, reason=reason)
-
-
-cancel = _command("cancel", _cancel, "Stop jobs: at once if they are not running, else they are asked to.")
-requeue = _command("requeue", _requeue, "Run jobs again that have failed, expired or were cancelled.", edits=True)
-delete = _command("delete", _delete, "Remove jobs that are not running. The audit entry stays.")
-
-
-# ── Which jobs ──
-
-
-async def _by_ids(jobs: Jobs, work: Work, ids: Sequence[str]) -> None:
-    async def batches() -> AsyncIterator[Sequence[str]]:
-        yield list(dict.fromkeys(ids))
-
-    with _progress(work.verb, len(ids)) as advance:
-        await work.go(jobs, batches(), advance)
-
-
-async def _by_filter(jobs: Jobs, verb: str, wanted: Filter, reason: str | None, yes: bool, output: str) -> None:
-    bulk = await jobs.bulk(verb, wanted, reason=reason)
-    if bulk.total and not yes:
-        ask(f"This would {verb} {how_many(bulk.total)}.")
-    await work_off(jobs, bulk.id, output)
-
-
-async def work_off(jobs: Jobs, bulk_id: str, output: str, reason: str | None = None) -> None:
-    """Start a bulk action and see it through, unless it is interrupted. Either way it is told how far it came."""
-    bulk = await jobs.start_bulk(bulk_id, reason=reason)
-    if not bulk.total:
-        await _account(jobs, bulk, output)
-        return
+async def run_bulk(jobs: Jobs, db: Database, bulk_id: str, reason: str | None = None) -> None:
+    """Start a bulk action, help to run it, and report how far it came. Ctrl-C stops it."""
+    bulk = await jobs.bulk.start(bulk_id, reason=reason)
+    left = bulk.total
     try:
-        with _progress(bulk.action, bulk.total) as advance:
-            bulk = await _see_through(jobs, bulk, advance)
+        with progress_bar(bulk.action, bulk.total) as advance:
+
+            def progress(now: Bulk) -> None:
+                nonlocal left
+                advance(left - now.left)
+                left = now.left
+
+            if bulk.total:
+                bulk = await jobs.bulk.run(bulk.id, progress=progress)
     except asyncio.CancelledError:  # Ctrl-C
-        stopped = await jobs.stop_bulk(bulk.id, reason="interrupted")
-        await _account(jobs, stopped, output)
-        note(f"rowlock: stopped, {stopped.left:,} left; go on with: rowlock bulk start {bulk.id}")
+        stopped = await jobs.bulk.stop(bulk.id, reason="interrupted")
+        await _account(jobs, db, stopped)
+        note(f"rowlock: stopped, {stopped.left:,} left; continue with: rowlock bulk start {bulk.id}")
         raise
     except StoreError:
-        note(f"rowlock: workers and servers go on with it; see: rowlock bulk show {bulk.id}")
+        note(f"rowlock: workers and servers continue it; see: rowlock bulk show {bulk.id}")
         raise
-    await _account(jobs, bulk, output)
-    if bulk.skipped or bulk.status == "stopped":
+    await _account(jobs, db, bulk)
+    if bulk.skipped or (bulk.total and bulk.status == "stopped"):
         sys.exit(Exit.REFUSED)
 
 
-async def _see_through(jobs: Jobs, bulk: Bulk, advance: Callable[[int], None]) -> Bulk:
-    left = bulk.total
-
-    def progress(now: Bulk) -> None:
-        nonlocal left
-        advance(left - now.left)
-        left = now.left
-
-    return await jobs.run_bulk(bulk.id, progress=progress)
-
-
-async def _account(jobs: Jobs, bulk: Bulk, output: str) -> None:
-    """What became of the jobs; of those that were skipped the first ones by name, or all of them for programs."""
-    if output == "json":
+async def _account(jobs: Jobs, db: Database, bulk: Bulk) -> None:
+    """Print the outcome: for programs every job, for people the numbers and the first skipped jobs."""
+    if db.wants_json:
         changes = [_change(item) async for item in _items(jobs, bulk.id) if item.outcome is not None]
-        print_json({"items": changes, "total": len(changes), "next": None, "done": bulk.done, "bulk": bulk.id})
+        print_json(items(changes, done=bulk.done, bulk=bulk.id))
         return
-    told = 0
+    errors: list[str] = []
     for outcome in SKIPS:
-        if getattr(bulk, outcome) and told < _TOLD:
-            page = await jobs.bulk_items(bulk.id, outcome=outcome, limit=_TOLD - told)
-            for item in page.items:
-                note(f"rowlock: {_change(item).error}")
-            told += len(page.items)
-    if bulk.skipped > told:
-        note(f"rowlock: … and {how_many(bulk.skipped - told, 'more refusal')}; -o json names them all")
-    _say(bulk.action, bulk.done, bulk.done + bulk.skipped)
+        if getattr(bulk, outcome) and len(errors) < _TOLD:
+            page = await jobs.bulk.items(bulk.id, outcome=outcome, limit=_TOLD - len(errors))
+            errors += [_change(item).error or "" for item in page.items]
+    report(bulk.action, errors, bulk.skipped, bulk.done)
 
 
 async def _items(jobs: Jobs, bulk_id: str) -> AsyncIterator[BulkItem]:
     cursor = None
     while True:
-        page = await jobs.bulk_items(bulk_id, limit=MAX_LIMIT, cursor=cursor)
+        page = await jobs.bulk.items(bulk_id, limit=MAX_LIMIT, cursor=cursor)
         for item in page.items:
             yield item
         cursor = page.next
@@ -245,58 +261,12 @@ def _change(item: BulkItem) -> Change:
     return Change(item.job_id, item.outcome == "done", error=error)
 
 
-def _is_asked_in_person() -> bool:
-    return sys.stdin.isatty()
-
-
-def ask(question: str) -> None:
-    if not _is_asked_in_person():
-        raise click.UsageError(f"{question} Add --yes to do it.")
-    if not click.confirm(f"{question} Go on?", err=True):
-        raise click.ClickException("nothing was changed")
-
-
-# ── What is seen of it ──
-
-
-def _progress(verb: str, total: int | None) -> AbstractContextManager[Callable[[int], None]]:
-    if not is_fancy() or not sys.stderr.isatty() or (total is not None and total < _LONG):
-        return nullcontext(lambda _: None)
-    return _Bar(verb, total)
-
-
-class _Bar(AbstractContextManager[Callable[[int], None]]):
-    """A progress bar on stderr."""
-
-    def __init__(self, verb: str, total: int | None) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(verb, total=total)
-
-    def __enter__(self) -> Callable[[int], None]:
-        self._bar.start()
-        return lambda count: self._bar.advance(self._task, count)
-
-    def __exit__(self, *details: Any) -> None:
-        self._bar.stop()
-
-
-def _summarize(work: Work, output: str) -> None:
-    refused = [change for change in work.changes if not change.done]
-    done = len(work.changes) - len(refused)
-    if output == "json":
-        print_json({"items": work.changes, "total": len(work.changes), "next": None, "done": done})
-        return
-    for change in refused[:_TOLD]:
-        note(f"rowlock: {change.error}")
-    if len(refused) > _TOLD:
-        note(f"rowlock: … and {how_many(len(refused) - _TOLD, 'more refusal')}; -o json names them all")
-    _say(work.verb, done, len(work.changes))
-
-
-def _say(verb: str, done: int, every: int) -> None:
-    of = f" of {every:,}" if done < every else ""
+def report(verb: str, errors: Sequence[str], refused: int, done: int) -> None:
+    """Print how many jobs were changed, after the first errors. `refused` counts all jobs that were not changed."""
+    for error in errors[:_TOLD]:
+        note(f"rowlock: {error}")
+    if refused > _TOLD:
+        note(f"rowlock: … and {how_many(refused - _TOLD, 'more refusal')}; -o json names them all")
+    every = done + refused
+    of = f" of {every:,}" if refused else ""
     click.echo(f"{verb}: {done:,}{of} {'job' if every == 1 else 'jobs'} done" if every else f"{verb}: no job matches")

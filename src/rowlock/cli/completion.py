@@ -6,11 +6,11 @@ from contextlib import suppress
 import click
 from click.shell_completion import get_completion_class
 
-from rowlock.cli.connect import run
+from rowlock.cli.connect import Database
 from rowlock.errors import RowlockError
 from rowlock.jobs import Jobs
 
-_PATIENCE = 1.0  # seconds that a person who pressed Tab may be kept waiting
+_PATIENCE = 1.0  # seconds that a person waits after pressing Tab
 
 _SHELLS = ("bash", "zsh", "fish")
 
@@ -33,14 +33,11 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 
 def complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Topics that the database knows; none if it can't be asked quickly: a completion has nowhere to complain."""
+    """Return the topics in the database; none if it does not answer quickly: a completion can't print errors."""
 
-    async def ask(jobs: Jobs) -> list[str]:
-        return list((await jobs.stats()).topics)
-
-    async def quickly(jobs: Jobs) -> list[str]:
-        return await asyncio.wait_for(ask(jobs), _PATIENCE)
+    async def known(jobs: Jobs) -> list[str]:
+        return list((await asyncio.wait_for(jobs.stats(), _PATIENCE)).topics)
 
     with suppress(RowlockError, TimeoutError, OSError):
-        return [topic for topic in run(ctx.params.get("url"), quickly) if topic.startswith(incomplete)]
+        return [topic for topic in Database(ctx.params.get("url")).run(known) if topic.startswith(incomplete)]
     return []

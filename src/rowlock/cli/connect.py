@@ -3,31 +3,92 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import getpass
+import sys
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import click
+from msgspec import Struct
 
 from rowlock import config
+from rowlock.cli.groups import traceback_option
+from rowlock.cli.options import output, url
+from rowlock.cli.show import print_json
 from rowlock.jobs import Jobs
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def run(url: str | None, work: Callable[[Jobs], Awaitable[T]], *, by: str | None = None, create: bool = False) -> T:
-    """Connect, do the work, let go of the connections.
+class Database(Struct, frozen=True):
+    """The database that a command works on, and how it prints its answer. `by` and `reason` are for the audit."""
 
-    Only `create` may make tables: a mistyped path must not become an empty database that has no jobs in it.
-    """
+    url: str | None = None
+    output: str = "table"
+    by: str | None = None
+    reason: str | None = None
 
-    async def connected() -> T:
-        async with Jobs(url, by=by or _operator(url), migrate=None if create else False) as jobs:
-            return await work(jobs)
+    @property
+    def wants_json(self) -> bool:
+        return self.output == "json"
 
-    return asyncio.run(connected())
+    def run(self, work: Callable[[Jobs], Awaitable[T]], *, create: bool = False) -> T:
+        """Connect, do the work, close the connections.
+
+        Only `create` may create tables: a mistyped path must not become an empty database.
+        """
+
+        async def connected() -> T:
+            by = self.by or _operator(self.url)
+            async with Jobs(self.url, by=by, migrate=None if create else False) as jobs:
+                return await work(jobs)
+
+        return asyncio.run(connected())
+
+    def tell(self, document: Any, text: str | Callable[[], object]) -> None:
+        """Print the document as JSON, or the text for people. A text that is a function prints by itself."""
+        if self.wants_json:
+            print_json(document)
+        elif callable(text):
+            text()
+        else:
+            click.echo(text)
+
+
+def database(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --url, --output and --traceback. The command gets them as `db`, with what `actor` has added."""
+
+    @functools.wraps(command)
+    def connected(url: str | None, output: str, by: str | None = None, reason: str | None = None, **rest: Any) -> Any:
+        return command(db=Database(url, output, by, reason), **rest)
+
+    return url(output(traceback_option(connected)))
+
+
+def actor(command: F) -> F:
+    """Add --by and --reason, for verbs that the audit keeps."""
+    by = click.option(
+        "--by", metavar="NAME", help="Who does this, for the audit. Default: `by` of the settings, or your user name."
+    )
+    return click.option("--reason", metavar="TEXT", help="Why, for the audit.")(by(command))
+
+
+def ask(question: str, *, refused: str = "nothing was changed") -> None:
+    """Go on only if a person says yes. Without a terminal, --yes is needed."""
+    if not _is_asked_in_person():
+        raise click.UsageError(f"{question} Add --yes to do it.")
+    if not click.confirm(f"{question} Go on?", err=True):
+        raise click.ClickException(refused)
+
+
+def _is_asked_in_person() -> bool:
+    return sys.stdin.isatty()
 
 
 def _operator(url: str | None) -> str:
-    """Who sits here, unless the settings say it: an audit that names a programming language helps nobody."""
+    """Return the name for the audit: `by` of the settings, else the user at this terminal."""
     configured = config.load({"url": url}).by
     if configured != config.Settings("").by:
         return configured

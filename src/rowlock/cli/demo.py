@@ -17,10 +17,10 @@ from rowlock.cli.demo_page import served
 from rowlock.cli.demo_past import make_up
 from rowlock.cli.options import Span
 from rowlock.cli.sample import Customers, register
-from rowlock.cli.show import is_fancy
+from rowlock.cli.show import STYLES, is_fancy
 from rowlock.core.job import HELD, Job, Status
 from rowlock.jobs import Jobs
-from rowlock.stores.reading import Filter, Stats
+from rowlock.stores.queries import Filter, Stats
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -28,26 +28,19 @@ if TYPE_CHECKING:
 _EVERY = 0.25  # seconds between pictures
 _ROWS = 18
 
-_LOOKS = {
-    Status.PENDING: "yellow",
-    Status.PROCESSING: "bold cyan",
-    Status.CANCEL_REQUESTED: "magenta",
-    Status.COMPLETED: "green",
-    Status.FAILED: "bold red",
-    Status.CANCELLED: "magenta",
-}
-
 
 @click.command()
-@click.option("--for", "seconds", type=Span(), metavar="SPAN", help="End after so long: 30, 2m. Else Ctrl-C ends it.")
-@click.option("--url", help="Another database than an SQLite file of its own, which is removed at the end.")
+@click.option(
+    "--for", "seconds", type=Span(), metavar="SPAN", help="End after this time: 30, 2m. Default: Ctrl-C ends it."
+)
+@click.option("--url", help="The database. Default: a new SQLite file, deleted at the end.")
 def demo(seconds: float | None, url: str | None) -> None:
-    """See it work: a database, a worker, customers who enqueue all kinds of jobs, and the page that shows it all.
+    """See rowlock work: a database, a worker, customers who enqueue all kinds of jobs, and the page that shows them.
 
     Some are quick, some report their progress, some fail and are retried, some never succeed, some are cancelled, some
     wait for their time, some overtake all others.
     """
-    logging.getLogger("rowlock").addHandler(logging.NullHandler())  # the picture tells it
+    logging.getLogger("rowlock").addHandler(logging.NullHandler())  # the picture shows it
     if url is not None:
         asyncio.run(_run(url, seconds))
         return
@@ -57,7 +50,7 @@ def demo(seconds: float | None, url: str | None) -> None:
 
 
 async def _run(url: str, seconds: float | None, own: Path | None = None) -> None:
-    """`own`: a file that is ours alone, so that we may make up its past."""
+    """`own`: the demo's own SQLite file, in which it may invent a past."""
     jobs = Jobs(url, migrate=True, by="demo")
     register(jobs)
     enough = asyncio.Event()
@@ -81,7 +74,7 @@ async def _run(url: str, seconds: float | None, own: Path | None = None) -> None
             if link is not None:
                 click.echo(f"Open the page: {link}")
                 if own is not None:
-                    click.echo("What its charts show of the time before now is made up.")
+                    click.echo("Its charts show an invented past, up to now.")
             else:
                 click.echo("There is also a page, which needs the HTTP server: pip install 'rowlock[server]'")
             click.echo()
@@ -112,7 +105,7 @@ def _sum_up(before: Stats, after: Stats, enqueued: int, seconds: float) -> None:
 
 
 async def _recent(jobs: Jobs, customers: Customers, count: int) -> list[Job]:
-    """Those that run and those that came last."""
+    """Return the running jobs and the newest ones."""
     running = (await jobs.list(Filter(statuses=["processing", "cancel_requested"]), limit=count)).items
     ids = list(dict.fromkeys([*(job.id for job in running), *list(customers.recent)[:count]]))[:count]
     page = await jobs.list(Filter(ids=ids), limit=count) if ids else None
@@ -155,7 +148,7 @@ def _picture(jobs: Jobs, stats: Stats, recent: list[Job], began: float) -> Group
         table.add_column(name, width=width, no_wrap=True)
     table.add_column("what happens", ratio=1, no_wrap=True, overflow="ellipsis")
     for job in recent:
-        style = _LOOKS.get(job.status, "")
+        style = STYLES.get(job.status, "")
         moves = job.status in HELD and job.progress
         bar = ProgressBar(total=100, completed=job.progress, width=14) if moves else Text("")
         table.add_row(

@@ -1,4 +1,4 @@
-"""The demo's page: a server beside it, and a link by which one is in at once."""
+"""The demo's page: an HTTP server, and a link that logs the visitor in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EMAIL = "demo@example.com"
 
 @asynccontextmanager
 async def served(jobs: Jobs) -> AsyncIterator[str | None]:
-    """The link to the page; None: what it needs is not installed."""
+    """Yield the link to the page, None if the packages that it needs are not installed."""
     if find_spec("uvicorn") is None or find_spec("argon2") is None:
         yield None
         return
@@ -42,17 +42,17 @@ async def served(jobs: Jobs) -> AsyncIterator[str | None]:
     if not link.done():
         link.cancel()
         await serving
-        raise RuntimeError("the server ended before it began")
+        raise RuntimeError("the server ended before it was ready")
     try:
         yield link.result()
     finally:
         if not serving.done():
-            signal.raise_signal(signal.SIGTERM)  # which is how a server is told to stop
+            signal.raise_signal(signal.SIGTERM)  # the server stops on this signal
         await serving
 
 
 def _bind() -> tuple[ServerSettings, socket.socket]:
-    """The usual port, or any if somebody has it."""
+    """Bind the usual port, or any free one if it is taken."""
     from rowlock.http import server
 
     usual = ServerSettings()
@@ -64,7 +64,8 @@ def _bind() -> tuple[ServerSettings, socket.socket]:
 
 
 def _entrance(address: str, first: str | None) -> str:
-    """Nobody has an account in a new database: the one-time link makes one, and the page types for its visitor."""
+    """Return the link. A new database has no account: the one-time link creates one, with an e-mail and a password that
+    the page fills in."""
     if first is None:
         return f"{address}/_/"
     return f"{first}&{urlencode({'email': _EMAIL, 'password': secrets.token_urlsafe(12)})}"

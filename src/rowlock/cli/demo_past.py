@@ -1,4 +1,4 @@
-"""The demo's past: charts of a shop that has been open for a month. It has no jobs, only what charts are made of."""
+"""The demo's invented past: charts of a shop that has been open for a month. It writes rollups, no jobs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rowlock.core.sketch import Sketch
-from rowlock.stores.reading import DAY
+from rowlock.stores.queries import DAY
 from rowlock.stores.rollups import ALL, COUNTED, HOUR, MINUTE
 
 _OPEN = 30 * int(DAY)  # seconds
-_IN_MINUTES = int(DAY)  # of which this much is known by the minute
-_OUTAGE = range(5 * HOUR, 5 * HOUR - 20 * MINUTE, -MINUTE)  # seconds ago, when the bank did not answer
+_IN_MINUTES = int(DAY)  # seconds of it that have rollups by the minute
+_OUTAGE = range(5 * HOUR, 5 * HOUR - 20 * MINUTE, -MINUTE)  # seconds ago: the bank did not answer
 _MADE_UP = tuple(map(COUNTED.index, ("enqueued", "completed", "failed", "cancelled", "retried")))
-_RISE = 0.8  # radians: how far the day is when the demo begins, so that its charts go on as they were
+_RISE = 0.8  # radians: the time of day at the start, so that the charts continue without a jump
 
 
 class _Kind(NamedTuple):
-    """Jobs a minute, as cli/sample.py enqueues them; of which so many fail and are cancelled; how often each is
-    retried; seconds that most wait and run for."""
+    """`rate`: jobs a minute, as cli/sample.py enqueues them. `failed`, `cancelled`: shares of them. `retried`: retries
+    per job. `wait`, `run`: typical seconds."""
 
     rate: float
     failed: float = 0.0
@@ -48,7 +48,7 @@ _Rollups = dict[tuple[int, int], _Counts]  # by span and beginning
 
 
 def make_up(database: Path, now: float) -> None:
-    """Until `now`, in seconds since the epoch: the demo goes on in the middle of a minute."""
+    """Write the rollups until `now`, in seconds since the epoch, which may be in the middle of a minute."""
     chance = random.Random(7)  # noqa: S311 - a demo
     end = int(now)
     every: _Rollups = defaultdict(lambda: [0] * len(COUNTED))
@@ -71,17 +71,17 @@ def make_up(database: Path, now: float) -> None:
 
 
 def _steps(chance: random.Random, topic: str, kind: _Kind, end: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Beginnings, and how many came, completed, failed, were cancelled, were retried: by the hour, and in the end by
-    the minute."""
+    """Yield the begin of each step, and its numbers: enqueued, completed, failed, cancelled, retried. Steps are hours,
+    at the end minutes."""
     late = 0
     edge = (end - _IN_MINUTES) // HOUR * HOUR
     for at in [*range(edge - _OPEN + _IN_MINUTES, edge, HOUR), *range(edge, end, MINUTE)]:
         long = min(HOUR if at < edge else MINUTE, end - at)
-        evening = 0.75 + 0.35 * math.sin((at - end) / DAY * math.tau + _RISE)  # customers sleep, and so do we
+        evening = 0.75 + 0.35 * math.sin((at - end) / DAY * math.tau + _RISE)  # fewer jobs at night
         came = max(0, round(kind.rate * long / MINUTE * evening * chance.gauss(1, 0.08)))
         late += came
         is_out = topic == "payment.check" and (end - at) // MINUTE * MINUTE in _OUTAGE
-        left = 0 if at + long >= end else chance.randrange(came // 20 + 1)  # for the next
+        left = 0 if at + long >= end else chance.randrange(came // 20 + 1)  # for the next step
         ended = came // 10 if is_out else min(late - left, came * 2)
         late -= ended
         failed, cancelled = round(ended * kind.failed), round(ended * kind.cancelled)
@@ -89,7 +89,7 @@ def _steps(chance: random.Random, topic: str, kind: _Kind, end: int) -> Iterator
 
 
 def _sketches(chance: random.Random, kinds: list[_Kind]) -> list[tuple[bytes, bytes]]:
-    """How long jobs of these kinds waited and ran, some times over."""
+    """Return some samples of how long jobs of these kinds waited and ran."""
     rates = [kind.rate for kind in kinds]
 
     def durations(of: str) -> bytes:

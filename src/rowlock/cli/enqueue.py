@@ -6,9 +6,9 @@ from typing import Any, cast
 import click
 
 from rowlock.cli.completion import complete_topic
-from rowlock.cli.connect import run
-from rowlock.cli.options import Json, Moment, Priority, Span, database
-from rowlock.cli.show import note, print_json
+from rowlock.cli.connect import Database, database
+from rowlock.cli.options import Json, Moment, Priority, Span
+from rowlock.cli.show import note
 from rowlock.cli.spelling import guess_topic
 from rowlock.cli.waiting import report_end, wait_for
 from rowlock.core.job import Job
@@ -26,7 +26,7 @@ class Patience(Span):
         if value == _FOREVER:
             return float("inf")
         if isinstance(value, str) and not re.match(r"\d", value):
-            self.fail(f"{value!r} is no length of time: put --wait last, or write --wait=30", param, ctx)
+            self.fail(f"{value!r} is not a length of time: put --wait last, or write --wait=30", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -34,28 +34,30 @@ class Patience(Span):
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("payload", type=Json(), default="{}")
 @click.option(
-    "--key", metavar="KEY", help="At most one live job of the topic and scope has it; if there is one, it answers."
+    "--key", metavar="KEY", help="Add no job if a live one of the topic and scope has this key; print its id instead."
 )
-@click.option("--delay", type=Span(), metavar="SPAN", help="Not before so long from now: 30, 15m, 2h.")
+@click.option("--delay", type=Span(), metavar="SPAN", help="Not before this much time has passed: 30, 15m, 2h.")
 @click.option("--run-at", type=Moment(+1), metavar="TIME", help="Not before: 2026-05-01T14:30:00Z.")
-@click.option("--expires-at", type=Moment(+1), metavar="TIME", help="Not started by then, it expires: 2h, or a time.")
+@click.option(
+    "--expires-at", type=Moment(+1), metavar="TIME", help="It expires if it has not started by then: 2h, or a time."
+)
 @click.option("--priority", type=Priority(), metavar="N", help="Higher first; also explicit, discovered, backfill.")
 @click.option("--max-retries", type=int, metavar="N")
-@click.option("--timeout", type=Span(), metavar="SPAN", help="Of one run: 30, 15m, 2h.")
+@click.option("--timeout", type=Span(), metavar="SPAN", help="Longest time of one run: 30, 15m, 2h.")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="May be repeated.")
-@click.option("--scope", metavar="TEXT", help="Whose job it is: user, account, …")
-@click.option("--scope-id", metavar="TEXT", help="… and which one.")
-@click.option("--id", metavar="UUID", help="An id of your own: enqueued twice, it is one job.")
+@click.option("--scope", metavar="TEXT", help="The kind of its owner: user, account, …")
+@click.option("--scope-id", metavar="TEXT", help="The id of its owner.")
+@click.option("--id", metavar="UUID", help="Your own id: if it is enqueued twice, there is one job.")
 @click.option(
     "--wait",
     type=Patience(),
     metavar="[SPAN]",
     is_flag=False,
     flag_value=_FOREVER,
-    help="Wait for its end, and print the result. Exit codes as for `jobs wait`.",
+    help="Wait until it has ended, and print the result. Exit codes as for `jobs wait`.",
 )
 @database
-def enqueue(topic: str, payload: Any, wait: float | None, url: str | None, output: str, **options: Any) -> None:
+def enqueue(db: Database, topic: str, payload: Any, wait: float | None, **options: Any) -> None:
     """Add a job, and print its id.
 
     PAYLOAD is a JSON object, @file, or - for stdin.
@@ -76,12 +78,10 @@ def enqueue(topic: str, payload: Any, wait: float | None, url: str | None, outpu
         note(enqueued.id)
         return enqueued, await wait_for(jobs, enqueued.id, wait)
 
-    enqueued, job = run(url, add, create=True)
+    enqueued, job = db.run(add, create=True)
     if enqueued.existing:
         note(f"exists already: {enqueued.id} is {enqueued.status}")
     if job is not None:
-        report_end(job, wait, output)
-    elif output == "json":
-        print_json(enqueued)
+        report_end(job, wait, db.output)
     else:
-        click.echo(enqueued.id)
+        db.tell(enqueued, enqueued.id)

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What the command's exit code means. The package's docstring and docs/cli.md say the same."""
+    """The command's exit codes. The package's docstring and docs/cli.md explain them."""
 
     DONE = 0
     REFUSED = 1

@@ -1,10 +1,9 @@
-"""Options that choose jobs, the same for listing them and for steering many at once."""
+"""Options that choose jobs, the same for listing them and for changing many at once."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import click
@@ -12,78 +11,62 @@ import click
 from rowlock.cli.completion import complete_topic
 from rowlock.cli.options import Moment, PathOrPayload, PathValue, Whole
 from rowlock.core.job import Status
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 
-_HOLDS = click.option(
-    "--payload",
-    type=PathValue(),
-    metavar="PATH=JSON",
-    multiple=True,
-    help="What the payload holds: user.id=7, 'user.name=\"ada\"'.",
-)
-_HOLDS_OR_BECOMES = click.option(
-    "--payload",
-    type=PathOrPayload(),
-    metavar="PATH=JSON|JSON",
-    multiple=True,
-    help="What the payload holds: user.id=7. With ids, the new payload: a JSON object, @file, or - for stdin.",
-)
+_PREFIX = "filter_"  # of the parameters' names: after it comes the field of Filter
+
+
+def _option(name: str, field: str, **options: Any) -> Callable[..., Any]:
+    return click.option(name, _PREFIX + field, **options)
+
+
+_HOLDS = _option(
+    "--payload", "payload", type=PathValue(), metavar="PATH=JSON", multiple=True,
+    help="A value in the payload: user.id=7, 'user.name=\"ada\"'.",
+)  # fmt: skip
+_HOLDS_OR_BECOMES = _option(
+    "--payload", "payload", type=PathOrPayload(), metavar="PATH=JSON|JSON", multiple=True,
+    help="A value in the payload: user.id=7. With ids, the new payload: a JSON object, @file, or - for stdin.",
+)  # fmt: skip
 _OPTIONS = (
-    click.option("--topic", metavar="TOPIC", multiple=True, shell_complete=complete_topic, help="May be repeated."),
-    click.option(
-        "--status", type=click.Choice([status.value for status in Status]), multiple=True, help="May be repeated."
+    _option(
+        "--topic", "topics", metavar="TOPIC", multiple=True, shell_complete=complete_topic, help="May be repeated."
     ),
-    click.option("--key", metavar="KEY", multiple=True, help="May be repeated."),
-    click.option("--scope", metavar="TEXT"),
-    click.option("--scope-id", metavar="TEXT"),
-    click.option("--tag", metavar="TAG", multiple=True, help="If repeated, jobs that have all of them."),
-    click.option("--fingerprint", metavar="TEXT", help="Dead letters of a group: see rowlock failures."),
-    click.option("--error", metavar="TEXT", help="A part of the last error."),
+    _option(
+        "--status",
+        "statuses",
+        type=click.Choice([status.value for status in Status]),
+        multiple=True,
+        help="May be repeated.",
+    ),
+    _option("--key", "keys", metavar="KEY", multiple=True, help="May be repeated."),
+    _option("--scope", "scope", metavar="TEXT"),
+    _option("--scope-id", "scope_id", metavar="TEXT"),
+    _option("--tag", "tags", metavar="TAG", multiple=True, help="If repeated, jobs that have all of them."),
+    _option("--fingerprint", "fingerprint", metavar="TEXT", help="Dead letters of a group: see rowlock failures."),
+    _option("--error", "error", metavar="TEXT", help="A part of the last error."),
     _HOLDS,
-    click.option("--since", type=Moment(-1), metavar="TIME", help="Created since: 2h, 3d, 2026-05-01T14:30:00Z."),
-    click.option("--until", type=Moment(-1), metavar="TIME", help="Created before."),
+    _option(
+        "--since", "created_from", type=Moment(-1), metavar="TIME", help="Created since: 2h, 2026-05-01T14:30:00Z."
+    ),
+    _option("--until", "created_until", type=Moment(-1), metavar="TIME", help="Created before."),
 )
 
 
 def filters(function: Callable[..., Any], *, or_payload: bool = False) -> Callable[..., Any]:
-    """All options that choose jobs, given to the command as one `wanted`. `or_payload`: --payload may also be a whole
-    one, which the command is given as `payload`."""
+    """Add all options that choose jobs. The command gets them as one `wanted`. `or_payload`: --payload may also be a
+    whole payload, which the command gets as `payload`."""
 
     @functools.wraps(function)
-    def packed(
-        *args: Any,
-        topic: tuple[str, ...],
-        status: tuple[Status, ...],
-        key: tuple[str, ...],
-        scope: str | None,
-        scope_id: str | None,
-        tag: tuple[str, ...],
-        fingerprint: str | None,
-        error: str | None,
-        payload: tuple[tuple[str, Any] | Whole, ...],
-        since: datetime | None,
-        until: datetime | None,
-        **rest: Any,
-    ) -> Any:
-        whole = [one.payload for one in payload if isinstance(one, Whole)]
+    def packed(**given: Any) -> Any:
+        wanted = {name.removeprefix(_PREFIX): given.pop(name) for name in [*given] if name.startswith(_PREFIX)}
+        whole = [one.payload for one in wanted["payload"] if isinstance(one, Whole)]
         if len(whole) > 1:
             raise click.UsageError("give one new --payload")
         if or_payload:
-            rest["payload"] = whole[0] if whole else None
-        wanted = Filter(
-            topics=topic,
-            statuses=status,
-            keys=key,
-            scope=scope,
-            scope_id=scope_id,
-            tags=tag,
-            fingerprint=fingerprint,
-            error=error,
-            payload=tuple(one for one in payload if not isinstance(one, Whole)),
-            created_from=since,
-            created_until=until,
-        )
-        return function(*args, wanted=wanted, **rest)
+            given["payload"] = whole[0] if whole else None
+        wanted["payload"] = tuple(one for one in wanted["payload"] if not isinstance(one, Whole))
+        return function(**given, wanted=Filter(**wanted))
 
     for option in reversed(_OPTIONS):
         packed = (_HOLDS_OR_BECOMES if or_payload and option is _HOLDS else option)(packed)

@@ -1,4 +1,4 @@
-"""Groups of commands: loaded when asked for, and the one place that turns errors into a line and an exit code."""
+"""Groups of commands, which are imported when they are used. Errors become one line and an exit code here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lazy(NamedTuple):
 
 
 class Group(click.Group):
-    """Guesses which command was meant by one that it doesn't have."""
+    """Suggests a command for a mistyped one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -41,7 +41,7 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """Knows its commands by name and imports one when it is called; listing them imports none."""
+    """Imports a command when it is called. Listing the commands imports none."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -81,14 +81,14 @@ class Root(LazyGroup):
             ctx.exit(error.exit_code if isinstance(error, click.ClickException) else Exit.REFUSED)
         except BrokenPipeError:
             _ignore_the_pipe()
-            ctx.exit(Exit.DONE)  # who reads has seen enough
+            ctx.exit(Exit.DONE)  # the reader, such as `head`, has closed the pipe
         except (KeyboardInterrupt, click.Abort):
             click.echo(err=True)  # the terminal has written ^C
             ctx.exit(Exit.INTERRUPTED)
 
 
 def tell(error: RowlockError | click.ClickException) -> None:
-    """One line on stderr; the traceback as well, for those who asked for it."""
+    """Print one line on stderr; with --traceback, the traceback before it."""
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         traceback.print_exception(error)
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
@@ -112,7 +112,7 @@ def _want_traceback(ctx: click.Context, param: click.Parameter, value: bool) -> 
 
 
 def _ignore_the_pipe() -> None:
-    """Python flushes stdout once more when it ends, and would complain there."""
+    """Replace stdout: Python flushes it once more at exit, and would print an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from rowlock.cli.connect import run
-from rowlock.cli.options import database
+from rowlock.cli.connect import Database, database
 from rowlock.cli.show import (
     clean,
     exact,
@@ -26,20 +25,20 @@ from rowlock.client.why import spell_seconds
 from rowlock.core.job import Event, Job, Log, LogLine
 from rowlock.jobs import Jobs
 
-_LOOK = 0.5  # seconds between looks at a log that is followed
+_LOOK = 0.5  # seconds between looks, with --follow
 
 
 @click.command()
 @click.argument("job_id", metavar="ID")
 @database
-def show(job_id: str, url: str | None, output: str) -> None:
+def show(db: Database, job_id: str) -> None:
     """Everything about a job: its fields, payload, result, error, history and log."""
 
     async def look(jobs: Jobs) -> tuple[Job, Sequence[Event], Log]:
         return await jobs.get(job_id), await jobs.events(job_id), await jobs.logs(job_id)
 
-    job, events, log = run(url, look)
-    if output == "json":
+    job, events, log = db.run(look)
+    if db.wants_json:
         print_json({**job_document(job), "events": events, "log": log})
         return
     _print_job(job)
@@ -128,28 +127,21 @@ def _line(line: LogLine) -> str:
 
 @click.command()
 @click.argument("job_id", metavar="ID")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the job has ended.")
 @database
-def logs(job_id: str, follow: bool, url: str | None, output: str) -> None:
-    """What a job's handler has logged with ctx.log. With --follow, -o json is one object per line."""
-
-    async def look(jobs: Jobs) -> None:
-        if follow:
-            await _follow(jobs, job_id, output)
-            return
-        log = await jobs.logs(job_id)
-        if output == "json":
-            print_json(log)
-            return
-        _tell(log, 0, output)
-
-    run(url, look)
+def logs(db: Database, job_id: str, follow: bool) -> None:
+    """The lines that a job's handler wrote with ctx.log. With --follow, -o json prints one object per line."""
+    if follow:
+        db.run(lambda jobs: _follow(jobs, job_id, db.output))
+        return
+    log = db.run(lambda jobs: jobs.logs(job_id))
+    db.tell(log, lambda: _tell(log, 0, db.output))
 
 
 async def _follow(jobs: Jobs, job_id: str, output: str) -> None:
     seen = 0
     while True:
-        is_live = (await jobs.get(job_id)).is_live  # asked first: an ended job logs nothing more
+        is_live = (await jobs.get(job_id)).is_live  # read first: an ended job logs nothing more
         seen = _tell(await jobs.logs(job_id), seen, output)
         if not is_live:
             return
@@ -157,7 +149,7 @@ async def _follow(jobs: Jobs, job_id: str, output: str) -> None:
 
 
 def _tell(log: Log, seen: int, output: str) -> int:
-    """Print the lines behind the first `seen`, and return how many there are by now. Some may have been dropped."""
+    """Print the lines after the first `seen`, and return how many there are now. Some may have been dropped."""
     if log.dropped > seen:
         note(_dropped(log.dropped - seen))
     for line in log.lines[max(seen - log.dropped, 0) :]:

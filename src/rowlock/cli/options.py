@@ -15,7 +15,6 @@ import click
 from msgspec import Struct
 
 from rowlock import logs
-from rowlock.cli.groups import traceback_option
 from rowlock.core.repeated import repeated_key
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Span(_Kind):
             return value
         seconds = read_span(value)
         if seconds is None:
-            self.fail(f"{value!r} is no length of time: write seconds, or 90s, 15m, 2h, 3d, 1w", param, ctx)
+            self.fail(f"{value!r} is not a length of time: write seconds, or 90s, 15m, 2h, 3d, 1w", param, ctx)
         return seconds
 
 
@@ -63,14 +62,14 @@ class Moment(_Kind):
                 return datetime.now(UTC) + self._sign * timedelta(seconds=seconds)
             at = datetime.fromisoformat(value)
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time: write 2h, 3d, or 2026-05-01T14:30:00Z", param, ctx)
+            self.fail(f"{value!r} is not a time: write 2h, 3d, or 2026-05-01T14:30:00Z", param, ctx)
         if at.utcoffset() is None:
             self.fail(f"{value!r} has no time zone: add Z for UTC, or +02:00", param, ctx)
         return at
 
 
 class Json(_Kind):
-    """JSON: the text itself, @file, or - for what comes on stdin."""
+    """JSON: the text itself, @file, or - for stdin."""
 
     name = "json"
 
@@ -88,7 +87,7 @@ class Json(_Kind):
 
 
 class PathValue(_Kind):
-    """path=JSON, for what a payload holds."""
+    """path=JSON: a value in a payload."""
 
     name = "path=json"
 
@@ -102,7 +101,7 @@ class PathValue(_Kind):
 
 
 class Whole(Struct, frozen=True):
-    """A payload from end to end."""
+    """A whole payload."""
 
     payload: Any
 
@@ -169,13 +168,9 @@ def url(command: F) -> F:
 
 
 def output(command: F) -> F:
+    kind = click.Choice(["table", "json"])
     return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="For people, or for programs.",
+        "-o", "--output", type=kind, default="table", show_default=True, help="For people, or for programs."
     )(command)
 
 
@@ -194,27 +189,16 @@ def _remember_format(ctx: click.Context, param: click.Parameter, value: str | No
         os.environ[logs.FORMAT] = value  # worker processes inherit it
 
 
-def database(command: F) -> F:
-    """What every command has that talks to the database."""
-    return url(output(traceback_option(command)))
-
-
 _EDITS = (
     click.option("--priority", type=Priority(), metavar="N", help="Higher first; also explicit, discovered, backfill."),
     click.option("--run-at", type=Moment(+1), metavar="TIME", help="Not before: 2026-05-01T14:30:00Z."),
-    click.option("--delay", type=Span(), metavar="SPAN", help="Not before so long from now: 30, 15m, 2h."),
-    click.option("--tags", type=Tags(), metavar="A,B", help="All tags that it shall have; '' for none."),
+    click.option("--delay", type=Span(), metavar="SPAN", help="Not before this much time has passed: 30, 15m, 2h."),
+    click.option("--tags", type=Tags(), metavar="A,B", help="The new tags, all of them; '' for none."),
 )
 
 
 def edits(command: F) -> F:
-    """What may be changed of a job, beside its payload."""
+    """Add the options that change a job; its payload is not among them."""
     for option in reversed(_EDITS):
         command = option(command)
     return command
-
-
-def actor(command: F) -> F:
-    """For verbs that the audit keeps."""
-    by = click.option("--by", metavar="NAME", help="Who does this, for the audit. Default: by in the settings, or you.")
-    return click.option("--reason", metavar="TEXT", help="Why, for the audit.")(by(command))

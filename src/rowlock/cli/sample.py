@@ -1,4 +1,4 @@
-"""The demo's application: a shop with all kinds of jobs, and customers who keep it busy."""
+"""The demo's application: a shop with all kinds of jobs, and customers who enqueue them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rowlock.core.job import Job
 from rowlock.core.retry import Delays
 from rowlock.errors import RowlockError
 from rowlock.jobs import Jobs
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 
-RECENT = 400  # jobs that are remembered, for the picture
+RECENT = 400  # ids that are kept for the picture
 
 _PAGES = 40
 _ACCOUNT = 9_007_199_254_740_993  # the first number that a browser would round
 
 
 def register(jobs: Jobs) -> None:
-    """Each shows something; docs/lifecycle.md explains it."""
+    """Register the tasks. Each shows something that docs/lifecycle.md explains."""
 
     @jobs.task("mail.send")  # fast: most jobs are
     async def send_mail(to: str) -> str:
@@ -53,7 +53,7 @@ def register(jobs: Jobs) -> None:
     async def sync_stock(warehouse: str) -> None:
         raise LookupError(f"there is no warehouse {warehouse!r}")
 
-    @jobs.task("video.encode", timeout=120)  # sometimes someone changes their mind: cancelled
+    @jobs.task("video.encode", timeout=120)  # some are cancelled
     async def encode_video(ctx: Context, title: str) -> None:
         for percent in range(0, 100, 2):
             ctx.check()
@@ -68,14 +68,14 @@ def register(jobs: Jobs) -> None:
     async def send_newsletter(issue: int) -> None:
         await asyncio.sleep(0.1)
 
-    @jobs.task("order.express")  # overtakes everything that waits
+    @jobs.task("order.express")  # runs before all waiting jobs
     async def express(order: int) -> str:
         await asyncio.sleep(0.3)
         return f"order {order} is on its way"
 
 
 class Customers:
-    """Enqueue without end. `recent` are the ids of the last jobs, newest first."""
+    """Enqueue jobs without end. `recent`: the ids of the last jobs, newest first."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -84,8 +84,8 @@ class Customers:
         self._changes_of_mind: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """What should stand somewhere from the beginning: a topic that is paused, and one that no worker knows."""
-        await self._jobs.pause("newsletter.send", reason="the text has a typo", by="ann@example.org")
+        """Make what a new queue lacks: a paused topic, and a job that no worker knows."""
+        await self._jobs.topics.pause("newsletter.send", reason="the text has a typo", by="ann@example.org")
         for issue in range(3):
             await self._enqueue("newsletter.send", {"issue": issue}, tags=["marketing"], priority="backfill")
         await self._enqueue(
@@ -120,9 +120,9 @@ class Customers:
             await asyncio.sleep(0.4)
 
     async def _complain(self) -> None:
-        """Somebody requeues all that failed for want of a warehouse. It won't help."""
+        """Requeue all jobs that failed because there is no warehouse. They will fail again."""
         lost = Filter(topics=["stock.sync"], statuses=["failed"])
-        await self._jobs.bulk("requeue", lost, dry_run=False, reason="it must be there", by="ann@example.org")
+        await self._jobs.bulk.prepare("requeue", lost, dry_run=False, reason="it must be there", by="ann@example.org")
 
     async def _enqueue(self, topic: str, payload: dict[str, object], **options: object) -> str:
         made = await self._jobs.enqueue(topic, payload, **options)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
@@ -18,33 +18,32 @@ from rowlock.jobs import Jobs
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_FILE = click.Path(exists=True, dir_okay=False)
+_LISTENING = (
+    click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1."),
+    click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Default: 8090; 0: any free port."),
+    click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="A host name of this server."),
+    click.option("--origin", "origins", multiple=True, metavar="ORIGIN", help="Pages of it may call this API (CORS)."),
+    click.option("--public-url", metavar="ORIGIN", help="The origin that browsers see, if it is behind a proxy."),
+    click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="IP", help="Trust its X-Forwarded-*."),
+    click.option("--certificate", type=_FILE, help="For TLS: a PEM file."),
+    click.option("--certificate-key", type=_FILE, help="The key of the certificate."),
+    click.option("--insecure-http", is_flag=True, default=None, help="Allow passwords over plain http."),
+    click.option("--read-only", is_flag=True, default=None, help="Refuse every request that changes something."),
+    log_format,
+    click.option("-v", "--verbose", is_flag=True, help="Log every request."),
+)
+
+
 def listening(command: F) -> F:
-    """Options of whatever answers HTTP."""
-    for option in reversed(
-        [
-            click.option("--host", metavar="ADDRESS", help="Where to listen. Default: 127.0.0.1."),
-            click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Default: 8090; 0 is any free one."),
-            click.option("--allowed-host", multiple=True, metavar="NAME", help="By which this server may be called."),
-            click.option("--origin", multiple=True, metavar="ORIGIN", help="Whose pages may call this, too (CORS)."),
-            click.option("--public-url", metavar="ORIGIN", help="How browsers call this, if a proxy hides it."),
-            click.option("--trusted-proxy", multiple=True, metavar="IP", help="Whose X-Forwarded-* to believe."),
-            click.option("--certificate", type=click.Path(exists=True, dir_okay=False), help="For TLS: a PEM file."),
-            click.option("--certificate-key", type=click.Path(exists=True, dir_okay=False), help="Its key."),
-            click.option("--insecure-http", is_flag=True, default=None, help="Let passwords go over plain http."),
-            click.option("--read-only", is_flag=True, default=None, help="Refuse whatever changes anything."),
-            log_format,
-            click.option("-v", "--verbose", is_flag=True, help="Log every request."),
-        ]
-    ):
+    """Add the options of an HTTP server."""
+    for option in reversed(_LISTENING):
         command = option(command)
     return command
 
 
-def server_settings(
-    allowed_host: tuple[str, ...], origin: tuple[str, ...], trusted_proxy: tuple[str, ...], **given: Any
-) -> config.ServerSettings:
-    lists = {"allowed_hosts": allowed_host, "origins": origin, "trusted_proxies": trusted_proxy}
-    return config.load_server({**given, **{name: value or None for name, value in lists.items()}})
+def server_settings(given: Mapping[str, Any]) -> config.ServerSettings:
+    return config.load_server({name: None if value == () else value for name, value in given.items()})
 
 
 @click.command()
@@ -52,15 +51,15 @@ def server_settings(
 @listening
 @url
 def serve(app: str | None, url: str | None, verbose: bool, **given: Any) -> None:
-    """Answer HTTP: the API of the queue, closed by default.
+    """Run the HTTP API and the admin page. Access is closed by default.
 
-    Without MODULE:JOBS it needs only the database. The first superuser is made by the link that it prints, or by
-    `rowlock superuser create`. SIGTERM or Ctrl-C stops it: requests under way may finish. Settings also come from
+    Without MODULE:JOBS it needs only the database. Create the first superuser with the link that it prints, or with
+    `rowlock superuser create`. SIGTERM or Ctrl-C stops it: running requests may finish. Settings also come from
     ROWLOCK_HOST, ROWLOCK_PORT, ROWLOCK_JWT_SECRET, …, or the table `server` in rowlock.toml.
     """
     if app is not None and url is not None:
         raise click.UsageError("give MODULE:JOBS or --url, not both")
-    settings = server_settings(**given)
+    settings = server_settings(given)
     jobs = load_jobs(app) if app is not None else Jobs(url, by="http", migrate=None)
     _run(jobs, settings, verbose)
 
@@ -68,21 +67,21 @@ def serve(app: str | None, url: str | None, verbose: bool, **given: Any) -> None
 @click.command()
 @click.argument("app", metavar="MODULE:JOBS")
 @click.option("-c", "--concurrency", type=int, help="Jobs at once. Default: 10.")
-@click.option("--grace", type=Span(), help="How long running jobs may go on when it is stopped. Default: 25 s.")
+@click.option("--grace", type=Span(), help="How long running jobs may continue after SIGTERM. Default: 25 s.")
 @listening
 def dev(app: str, concurrency: int | None, grace: float | None, verbose: bool, **given: Any) -> None:
-    """The API and a worker in one process, for developing.
+    """The API and a worker in one process, for development.
 
-    In production, run `rowlock serve` and `rowlock worker`: a worker of its own survives what handlers do.
+    In production, run `rowlock serve` and `rowlock worker`: then a handler can't block or kill the server.
     """
-    _run(load_jobs(app), server_settings(**given), verbose, {"concurrency": concurrency, "grace": grace})
+    _run(load_jobs(app), server_settings(given), verbose, {"concurrency": concurrency, "grace": grace})
 
 
 def _run(jobs: Jobs, settings: config.ServerSettings, verbose: bool, worker: dict[str, Any] | None = None) -> None:
-    """`worker`: how to work as well; None: not at all."""
+    """`worker`: the settings of a worker to run as well; None: run no worker."""
     from rowlock.http import server
 
-    server.api_settings(settings)  # what is wrong with them is said before the port is taken
+    server.api_settings(settings)  # raises before the port is taken
     bound = server.bind(settings)
     level = logging.INFO if verbose or worker is not None else logging.WARNING
     logs.set_up()

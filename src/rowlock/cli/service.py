@@ -1,4 +1,4 @@
-"""A worker process, as the supervisor starts it: `python -m rowlock.cli.service OPTIONS`, for nobody else."""
+"""A worker process. Only the supervisor starts it: `python -m rowlock.cli.service OPTIONS`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rowlock.cli.groups import tell
 from rowlock.cli.startup import when_it_is_there
 from rowlock.errors import RowlockError
 from rowlock.jobs import Jobs
-from rowlock.runtime.board import Board
+from rowlock.runtime.running_board import RunningBoard
 from rowlock.runtime.supervisor import LEFT_JOBS, MISUSED, REFUSED, REPLACE, Ready
 from rowlock.runtime.worker import Worker
 
 log = logging.getLogger("rowlock")
 
-_STUCK = 0.3  # seconds in which an event loop turns that is not stuck
-_CLOSE = 0.3  # seconds to hang up politely
+_STUCK = 0.3  # seconds: an event loop that does not answer for so long is stuck
+_CLOSE = 0.3  # seconds to close the connections
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -45,26 +45,26 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Service:
-    """Any thread may ask it to stop. If the event loop doesn't obey, because a handler blocks it, a watchdog gives back
-    the jobs and ends the process."""
+    """Any thread may call `stop`. If a handler blocks the event loop, a watchdog thread gives back the jobs and ends
+    the process."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._loop = new_loop(options.loop)
-        self._board = Board.inherited(options.board)
+        self._running_board = RunningBoard.inherited(options.board)
         self._stopping = threading.Event()
         self._asked = asyncio.Event()
         self._worker: Worker | None = None
         self._exit_code = 0
 
     def run(self) -> int:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor decides
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the supervisor decides
         signal.signal(signal.SIGTERM, lambda *_: self.stop())
         threading.Thread(target=self._obey, name="rowlock-control", daemon=True).start()
         try:
             jobs = load_jobs(self._options.app)
             worker = jobs.make_worker(
-                **self._options.settings, app=self._options.app, board=self._board, replace=self._replace
+                **self._options.settings, app=self._options.app, board=self._running_board, replace=self._replace
             )
         except (RowlockError, click.ClickException) as error:
             return _refuse(error)
@@ -76,7 +76,7 @@ class Service:
             except (SystemExit, KeyboardInterrupt) as error:
                 if main.done():
                     raise
-                # A handler raised it, or a task that it has made; asyncio hands it to whoever runs the loop.
+                # A handler, or a task of a handler, raised it. asyncio raises it again here.
                 log.error("a handler raised %r in the event loop: ignored", error)
             except asyncio.CancelledError:
                 log.error("a handler has cancelled the tasks of its worker: this process ends")
@@ -91,11 +91,15 @@ class Service:
         ready = Ready(worker.name, jobs.settings.url, worker.settings.grace)
         os.write(self._options.status, msgspec.json.encode(ready) + b"\n")
         log.info(
-            "worker %s: %d slots for %s; %r", worker.name, worker.settings.concurrency, ", ".join(worker.tasks), jobs
+            "worker %s: %d slots for %s; %r",
+            worker.name,
+            worker.settings.concurrency,
+            ", ".join(worker.slots.tasks),
+            jobs,
         )
         await self._asked.wait()
         await worker.stop()
-        with suppress(TimeoutError):  # everything is settled, or can't be: a database that is away must not keep us
+        with suppress(TimeoutError):  # all jobs are settled, or can't be: don't wait for a database that is away
             async with asyncio.timeout(_CLOSE):
                 await jobs.close()
         log.info("worker %s has stopped", worker.name)
@@ -103,19 +107,19 @@ class Service:
 
     async def _start(self, jobs: Jobs, worker: Worker) -> None:
         proven = self._options.restarted
-        # Others have worked before it: if the database is missing now, it is lost, and must not be made anew.
+        # An earlier worker process has used the database: a file that is missing now must not be created again.
         jobs._stores.creates = not proven
 
         def waits() -> None:
-            if proven:  # it is alive: an outage is no reason to end it. One that has never worked is not ready yet
-                self._board.tick(0, 0)
+            if proven:  # during an outage the process counts as alive; one that has never worked is not ready yet
+                self._running_board.tick(0, 0)
 
         await when_it_is_there(lambda: jobs._run(worker), proven=proven, on_failure=waits)
 
     # ── The end ──
 
     def stop(self) -> None:
-        """From any thread, any number of times."""
+        """Stop the worker. Safe to call from any thread, more than once."""
         if not self._stopping.is_set():
             self._stopping.set()
             threading.Thread(target=self._watch, name="rowlock-watchdog", daemon=True).start()
@@ -123,7 +127,7 @@ class Service:
                 self._loop.call_soon_threadsafe(self._asked.set)
 
     def _obey(self) -> None:
-        """The supervisor says stop, or is gone."""
+        """Stop when the supervisor says so, or when it has died."""
         with suppress(OSError):
             os.read(self._options.control, 1)
         self.stop()
@@ -151,16 +155,16 @@ class Service:
 
 
 def calm_collector() -> None:
-    """The garbage collector looks at every young object whenever 700 have come, which thousands of jobs a second make
-    happen all the time: a tenth of the worker's time. What is loaded by now stays anyway."""
+    """Run the garbage collector less often. By default it runs after every 700 new objects, which takes a tenth of a
+    busy worker's time. Objects that are loaded by now are not collected any more."""
     young, *older = gc.get_threshold()
-    if 0 < young <= 2000:  # Python's own; else the application has chosen
+    if 0 < young <= 2000:  # Python's default; else the application has set it
         gc.set_threshold(10_000, *older)
     gc.freeze()
 
 
 def new_loop(kind: str) -> asyncio.AbstractEventLoop:
-    """uvloop saves a seventh of the worker's time per job, where it is installed."""
+    """Return a new event loop: uvloop if it is installed, which saves a seventh of the worker's time per job."""
     if kind != "asyncio":
         try:
             import uvloop
@@ -168,7 +172,7 @@ def new_loop(kind: str) -> asyncio.AbstractEventLoop:
             return uvloop.new_event_loop()
         except ImportError:
             if kind == "uvloop":
-                raise click.ClickException("--loop uvloop: it is not installed: pip install 'rowlock[fast]'") from None
+                raise click.ClickException("--loop uvloop needs uvloop: pip install 'rowlock[fast]'") from None
     return asyncio.new_event_loop()
 
 
@@ -187,7 +191,7 @@ def main() -> None:
     code = service.run()
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(code)  # threads of handlers that can't be stopped must not keep it
+    os._exit(code)  # handler threads that can't be stopped must not keep the process alive
 
 
 if __name__ == "__main__":

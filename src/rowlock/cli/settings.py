@@ -7,34 +7,38 @@ import click
 import msgspec
 
 from rowlock.access import settings as access
-from rowlock.cli.connect import run
+from rowlock.cli.connect import Database, actor, database
 from rowlock.cli.groups import Group
-from rowlock.cli.options import actor, database
-from rowlock.cli.show import print_json, print_table
+from rowlock.cli.show import print_table
 from rowlock.jobs import Jobs
 
 
 @click.group(cls=Group)
 def settings() -> None:
-    """Who may do what over HTTP, and how workers work: kept in the database."""
+    """Settings in the database: access rules of the HTTP API, and how workers work."""
 
 
 @settings.command()
 @database
-def show(url: str | None, output: str) -> None:
+def show(db: Database) -> None:
     """All settings, with their defaults."""
 
     async def look(jobs: Jobs) -> access.Current:
         return await access.load(await jobs._store())
 
-    _show(run(url, look), output)
+    current = db.run(look)
+    rows = [
+        (name, _text(value), "set" if name in current.given else "default")
+        for name, value in msgspec.structs.asdict(current.settings).items()
+    ]
+    db.tell(_document(current), lambda: print_table(("name", "value", "note"), rows))
 
 
 @settings.command("set")
 @click.argument("changes", metavar="NAME=VALUE...", nargs=-1, required=True)
 @actor
 @database
-def change(changes: tuple[str, ...], reason: str | None, by: str | None, url: str | None, output: str) -> None:
+def change(db: Database, changes: tuple[str, ...]) -> None:
     """Change settings: view_rule='scope_id = @request.auth.id', allowed_topics='["mail"]', worker_pool_size=20.
 
     Servers apply it within a second, workers within five. `null` means the default.
@@ -42,14 +46,11 @@ def change(changes: tuple[str, ...], reason: str | None, by: str | None, url: st
     wanted = dict(_read(one) for one in changes)
 
     async def write(jobs: Jobs) -> access.Current:
-        return await access.change(await jobs._store(), wanted, by=jobs.settings.by, reason=reason)
+        return await access.change(await jobs._store(), wanted, by=jobs.settings.by, reason=db.reason)
 
-    current = run(url, write, by=by)
-    if output == "json":
-        _show(current, output)
-        return
+    current = db.run(write)
     values = msgspec.structs.asdict(current.settings)
-    click.echo(", ".join(f"{name} = {_text(values[name])}" for name in wanted))
+    db.tell(_document(current), ", ".join(f"{name} = {_text(values[name])}" for name in wanted))
 
 
 def _read(text: str) -> tuple[str, Any]:
@@ -70,10 +71,5 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _show(current: access.Current, output: str) -> None:
-    values = msgspec.structs.asdict(current.settings)
-    if output == "json":
-        print_json({**values, "given": sorted(current.given)})
-        return
-    rows = [(name, _text(value), "set" if name in current.given else "default") for name, value in values.items()]
-    print_table(("name", "value", "note"), rows)
+def _document(current: access.Current) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(current.settings), "given": sorted(current.given)}

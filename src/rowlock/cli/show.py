@@ -1,10 +1,11 @@
-"""What goes to stdout: one JSON document, tables for people at a terminal, plain aligned text for everyone else."""
+"""Output: one JSON document, tables for people at a terminal, plain aligned text elsewhere."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 Row = Sequence[str]
 
-# What a job says must not steer the terminal: control characters and the ones that turn the writing direction.
+# Text of a job must not control the terminal: these are control characters and those that turn the writing direction.
 _HARMFUL = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 _VISIBLE = {code: repr(chr(code))[1:-1] for code in _HARMFUL if chr(code) not in "\n\t"}
 
-_STYLES: dict[str, str] = {
+STYLES: dict[str, str] = {
     Status.COMPLETED: "green",
     Status.PROCESSING: "cyan",
     Status.CANCEL_REQUESTED: "yellow",
@@ -33,11 +34,12 @@ _STYLES: dict[str, str] = {
 }
 
 _GAP = 2  # between columns
+_LONG = 50  # jobs that take long enough for a progress bar
 _FOLDED = frozenset({"topic", "topics", "key", "note", "worker", "data", "stage", "paused"})  # the rest stays on a line
 
 
 def is_fancy() -> bool:
-    """Is a person looking, at a terminal that can show colours?"""
+    """True if stdout is a terminal that can show colours."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -49,7 +51,7 @@ def print_json(document: Any) -> None:
 
 
 def items(things: Sequence[Any], **more: Any) -> dict[str, Any]:
-    """The document of a list that is complete."""
+    """Return the JSON document of a complete list."""
     return {"items": things, "total": len(things), "next": None, **more}
 
 
@@ -61,7 +63,7 @@ def job_document(job: Job) -> dict[str, Any]:
 
 
 def print_table(columns: Row, rows: Iterable[Row]) -> None:
-    """Without a single row, nothing but the heading."""
+    """Print the heading and the rows."""
     if is_fancy():
         from rich.console import Console
 
@@ -73,7 +75,7 @@ def print_table(columns: Row, rows: Iterable[Row]) -> None:
 
 
 def rich_table(columns: Row, rows: Iterable[Row], width: int) -> Table:
-    """For a terminal of that width; if it is too narrow, columns that say nothing are left out."""
+    """Return a table for a terminal of this width. If it is too narrow, columns without values are left out."""
     from rich.table import Table
     from rich.text import Text
 
@@ -86,19 +88,19 @@ def rich_table(columns: Row, rows: Iterable[Row], width: int) -> Table:
         folded = columns[n] in _FOLDED
         table.add_column(columns[n], no_wrap=not folded, overflow="fold", min_width=8 if folded else None)
     for line in body:
-        table.add_row(*(Text(line[n], style=_STYLES.get(line[n], "")) for n in kept))
+        table.add_row(*(Text(line[n], style=STYLES.get(line[n], "")) for n in kept))
     return table
 
 
 def plain_lines(columns: Row, rows: Iterable[Row]) -> list[str]:
-    """Aligned, and every cell whole: a pipe has no width."""
+    """Return aligned lines without a limit of their width, for pipes and files."""
     lines = [list(columns), *([one_line(cell) or "-" for cell in row] for row in rows)]
     widths = [max(len(line[n]) for line in lines) for n in range(len(columns))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def print_fields(fields: Iterable[tuple[str, str | None]]) -> None:
-    """Names and values, one per line; what has no value is left out."""
+    """Print names and values, one per line. Fields without a value are left out."""
     given = [(name, value) for name, value in fields if value]
     width = max((len(name) for name, _ in given), default=0)
     for name, value in given:
@@ -110,8 +112,24 @@ def print_heading(title: str) -> None:
 
 
 def note(text: str) -> None:
-    """Beside the point: not part of what was asked for, so not on stdout."""
+    """Print a remark to stderr: stdout has only the answer."""
     click.echo(clean(text), err=True)
+
+
+@contextmanager
+def progress_bar(verb: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr, if there is a terminal and the work takes long enough. Yields the function that
+    advances it."""
+    if not is_fancy() or not sys.stderr.isatty() or total < _LONG:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 # ── Words ──
@@ -126,7 +144,7 @@ def one_line(text: str) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """How long ago, for people; the exact time for everyone else."""
+    """Return how long ago it was, for people at a terminal; elsewhere the exact time."""
     if at is None:
         return ""
     if not is_fancy():
@@ -161,7 +179,7 @@ def pretty(value: Any) -> str:
 
 
 def remark(job: Job) -> str:
-    """The most telling thing about a job, in a few words."""
+    """Return the progress of a running job, or the last error of another one."""
     if job.status in (Status.PROCESSING, Status.CANCEL_REQUESTED):
         return " ".join(word for word in (f"{job.progress:g}%", job.stage, job.message) if word)
     return "" if job.last_error is None or job.status is Status.COMPLETED else last_line(job.last_error)

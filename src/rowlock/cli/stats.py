@@ -3,40 +3,24 @@ from __future__ import annotations
 import click
 
 from rowlock.cli.completion import complete_topic
-from rowlock.cli.connect import run
-from rowlock.cli.options import database
+from rowlock.cli.connect import Database, database
 from rowlock.cli.show import milliseconds, note, number, percent, print_json, print_table
-from rowlock.jobs import Jobs
-from rowlock.stores.reading import Counts, Stats
+from rowlock.stores.queries import Counts
 
-COLUMNS = (
-    "topic",
-    "pending",
-    "processing",
-    "waiting",
-    "completed",
-    "failed",
-    "expired",
-    "cancelled",
-    "success",
-    "mean run",
-)
+_ENDED = ("completed", "failed", "expired", "cancelled")
+COLUMNS = ("topic", "pending", "processing", "waiting", *_ENDED, "success", "mean run")
 
 
 @click.command()
 @click.argument("topic", required=False, shell_complete=complete_topic)
 @database
-def stats(topic: str | None, url: str | None, output: str) -> None:
-    """How many jobs stand where now, how they have ended ever since, and how long they took.
+def stats(db: Database, topic: str | None) -> None:
+    """How many jobs have which status now, how many have ever ended, and how long they took.
 
     Success is completed ÷ (completed + failed + expired).
     """
-
-    async def look(jobs: Jobs) -> Stats:
-        return await jobs.stats(topic)
-
-    found = run(url, look)
-    if output == "json":
+    found = db.run(lambda jobs: jobs.stats(topic))
+    if db.wants_json:
         print_json(found)
         return
     rows = [row(name, counts) for name, counts in found.topics.items()]
@@ -46,7 +30,7 @@ def stats(topic: str | None, url: str | None, output: str) -> None:
 
 
 def row(name: str, counts: Counts) -> tuple[str, ...]:
-    """A line of COLUMNS. Waiting are those that hold no slot and are not in line: waiting and blocked."""
+    """Return the cells of COLUMNS. The column `waiting` adds up the statuses waiting and blocked."""
 
     def live(*names: str) -> str:
         return number(sum(getattr(counts, one) for one in names), any(one in counts.capped for one in names))
@@ -56,7 +40,7 @@ def row(name: str, counts: Counts) -> tuple[str, ...]:
         live("pending"),
         live("processing", "cancel_requested"),
         live("waiting", "blocked"),
-        *(number(getattr(counts, one)) for one in COLUMNS[4:8]),
+        *(number(getattr(counts, one)) for one in _ENDED),
         percent(counts.success_rate),
         milliseconds(counts.avg_execution_time),
     )

@@ -6,10 +6,9 @@ import click
 import msgspec
 
 from rowlock.access import superusers
-from rowlock.cli.connect import run
+from rowlock.cli.connect import Database, actor, database
 from rowlock.cli.groups import Group
-from rowlock.cli.options import actor, database
-from rowlock.cli.show import items, moment, print_json, print_table
+from rowlock.cli.show import items, moment, print_table
 from rowlock.jobs import Jobs
 
 _stdin = click.option("--password-stdin", is_flag=True, help="Read the password from stdin, not from the terminal.")
@@ -29,48 +28,37 @@ def _password(from_stdin: bool) -> str:
 
 @superuser.command()
 @click.argument("email")
-@click.option("--read-only", is_flag=True, help="It may look at everything and change nothing.")
+@click.option("--read-only", is_flag=True, help="The account may look at everything and change nothing.")
 @_stdin
 @actor
 @database
-def create(
-    email: str, read_only: bool, password_stdin: bool, reason: str | None, by: str | None, url: str | None, output: str
-) -> None:
-    """Make an account."""
+def create(db: Database, email: str, read_only: bool, password_stdin: bool) -> None:
+    """Create an account."""
     superusers.check_email(email)
 
     async def make(jobs: Jobs) -> None:
-        await superusers.create(
-            await jobs._store(),
-            email,
-            _password(password_stdin),
-            by=jobs.settings.by,
-            reason=reason,
-            read_only=read_only,
-        )
+        store, password = await jobs._store(), _password(password_stdin)
+        await superusers.create(store, email, password, by=jobs.settings.by, reason=db.reason, read_only=read_only)
 
-    run(url, make, by=by, create=True)
-    if output == "json":
-        print_json({"email": email.lower(), "read_only": read_only})
-    else:
-        click.echo(f"{email.lower()} may log in{', and change nothing' if read_only else ''}")
+    db.run(make, create=True)
+    text = f"{email.lower()} may log in{', and change nothing' if read_only else ''}"
+    db.tell({"email": email.lower(), "read_only": read_only}, text)
 
 
 @superuser.command("list")
 @database
-def list_superusers(url: str | None, output: str) -> None:
+def list_superusers(db: Database) -> None:
     """All accounts."""
 
     async def look(jobs: Jobs) -> list[superusers.Superuser]:
         return await superusers.every(await jobs._store())
 
-    found = run(url, look)
-    if output == "json":
-        documents = [msgspec.structs.asdict(one) for one in found]
-        print_json(items([{name: value for name, value in one.items() if name != "stamp"} for one in documents]))
-    else:
-        rows = [(one.email, "read-only" if one.read_only else "", moment(one.created)) for one in found]
-        print_table(("email", "may", "created"), rows)
+    found = db.run(look)
+    documents = [msgspec.structs.asdict(one) for one in found]
+    for document in documents:
+        del document["stamp"]
+    rows = [(one.email, "read-only" if one.read_only else "", moment(one.created)) for one in found]
+    db.tell(items(documents), lambda: print_table(("email", "may", "created"), rows))
 
 
 @superuser.command()
@@ -78,35 +66,26 @@ def list_superusers(url: str | None, output: str) -> None:
 @_stdin
 @actor
 @database
-def password(
-    email: str, password_stdin: bool, reason: str | None, by: str | None, url: str | None, output: str
-) -> None:
-    """Give an account another password. Ends all its sessions."""
+def password(db: Database, email: str, password_stdin: bool) -> None:
+    """Change an account's password. Ends all its sessions."""
 
     async def change(jobs: Jobs) -> None:
-        await superusers.set_password(
-            await jobs._store(), email, _password(password_stdin), by=jobs.settings.by, reason=reason
-        )
+        store, new = await jobs._store(), _password(password_stdin)
+        await superusers.set_password(store, email, new, by=jobs.settings.by, reason=db.reason)
 
-    run(url, change, by=by)
-    if output == "json":
-        print_json({"email": email.lower()})
-    else:
-        click.echo(f"{email.lower()} has another password; its sessions have ended")
+    db.run(change)
+    db.tell({"email": email.lower()}, f"{email.lower()} has another password; its sessions have ended")
 
 
 @superuser.command()
 @click.argument("email")
 @actor
 @database
-def delete(email: str, reason: str | None, by: str | None, url: str | None, output: str) -> None:
-    """Remove an account. Ends all its sessions."""
+def delete(db: Database, email: str) -> None:
+    """Delete an account. Ends all its sessions."""
 
     async def remove(jobs: Jobs) -> None:
-        await superusers.delete(await jobs._store(), email, by=jobs.settings.by, reason=reason)
+        await superusers.delete(await jobs._store(), email, by=jobs.settings.by, reason=db.reason)
 
-    run(url, remove, by=by)
-    if output == "json":
-        print_json({"email": email.lower(), "deleted": True})
-    else:
-        click.echo(f"{email.lower()} is gone")
+    db.run(remove)
+    db.tell({"email": email.lower(), "deleted": True}, f"{email.lower()} is deleted")

@@ -7,10 +7,10 @@ import msgspec
 
 from rowlock.access import tokens
 from rowlock.access.identity import SCOPES
-from rowlock.cli.connect import run
+from rowlock.cli.connect import Database, actor, database
 from rowlock.cli.groups import Group
-from rowlock.cli.options import Moment, actor, database
-from rowlock.cli.show import items, moment, note, print_json, print_table
+from rowlock.cli.options import Moment
+from rowlock.cli.show import items, moment, note, print_table
 from rowlock.jobs import Jobs
 
 
@@ -25,80 +25,59 @@ def token() -> None:
     "-s", "--scope", "scopes", multiple=True, required=True, type=click.Choice(SCOPES), help="What it may do."
 )
 @click.option("-t", "--topic", "topics", multiple=True, help="Only for this topic. Default: for all.")
-@click.option("--expires", type=Moment(+1), metavar="TIME", help="When it ends: 30d, 2026-05-01T00:00:00Z. Or never.")
+@click.option("--expires", type=Moment(+1), metavar="TIME", help="30d, 2026-05-01T00:00:00Z. Default: never.")
 @actor
 @database
-def create(
-    name: str,
-    scopes: tuple[str, ...],
-    topics: tuple[str, ...],
-    expires: datetime | None,
-    reason: str | None,
-    by: str | None,
-    url: str | None,
-    output: str,
-) -> None:
-    """Make a token. Its text goes to stdout once, and can't be told again."""
+def create(db: Database, name: str, scopes: tuple[str, ...], topics: tuple[str, ...], expires: datetime | None) -> None:
+    """Create a token. It is printed to stdout once, and can't be shown again."""
 
     async def make(jobs: Jobs) -> tuple[tokens.Token, str]:
+        store, by = await jobs._store(), jobs.settings.by
         return await tokens.create(
-            await jobs._store(),
-            name,
-            scopes,
-            by=jobs.settings.by,
-            reason=reason,
-            topics=topics or None,
-            expires_at=expires,
+            store, name, scopes, by=by, reason=db.reason, topics=topics or None, expires_at=expires
         )
 
-    made, text = run(url, make, by=by)
-    if output == "json":
-        print_json({**msgspec.structs.asdict(made), "token": text})
-    else:
-        click.echo(text)
+    made, text = db.run(make)
+    db.tell({**msgspec.structs.asdict(made), "token": text}, text)
+    if not db.wants_json:
         until = f", until {moment(expires)}" if expires else ""
         note(f"{made.id}: {', '.join(made.scopes)}{until}; keep it, it is not shown again")
 
 
 @token.command("list")
 @database
-def list_tokens(url: str | None, output: str) -> None:
+def list_tokens(db: Database) -> None:
     """All tokens that have not expired."""
 
     async def look(jobs: Jobs) -> list[tokens.Token]:
         return await tokens.every(await jobs._store())
 
-    found = run(url, look)
-    if output == "json":
-        print_json(items([msgspec.structs.asdict(one) for one in found]))
-        return
+    found = db.run(look)
     rows = [
         (
             one.id,
             one.name,
             ", ".join(one.scopes),
             ", ".join(one.topics) if one.topics is not None else "all",
-            moment(one.expires_at) if one.expires_at else "never",
-            moment(one.last_used) if one.last_used else "never",
+            moment(one.expires_at) or "never",
+            moment(one.last_used) or "never",
         )
         for one in found
     ]
-    print_table(("id", "name", "scopes", "topics", "expires", "last used"), rows)
+    columns = ("id", "name", "scopes", "topics", "expires", "last used")
+    db.tell(items([msgspec.structs.asdict(one) for one in found]), lambda: print_table(columns, rows))
 
 
 @token.command()
 @click.argument("token_id", metavar="ID")
 @actor
 @database
-def revoke(token_id: str, reason: str | None, by: str | None, url: str | None, output: str) -> None:
-    """Make a token worthless, at once."""
+def revoke(db: Database, token_id: str) -> None:
+    """Revoke a token. It is refused from now on."""
 
     async def end(jobs: Jobs) -> bool:
-        return await tokens.revoke(await jobs._store(), token_id, by=jobs.settings.by, reason=reason)
+        return await tokens.revoke(await jobs._store(), token_id, by=jobs.settings.by, reason=db.reason)
 
-    if not run(url, end, by=by):
+    if not db.run(end):
         raise click.ClickException(f"there is no token {token_id}: `rowlock token list` shows their ids")
-    if output == "json":
-        print_json({"id": token_id, "revoked": True})
-    else:
-        click.echo(f"{token_id} is revoked")
+    db.tell({"id": token_id, "revoked": True}, f"{token_id} is revoked")

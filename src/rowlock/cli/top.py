@@ -13,20 +13,19 @@ from msgspec import Struct
 
 from rowlock.cli import stats as stats_command
 from rowlock.cli import workers as workers_command
-from rowlock.cli.connect import run
-from rowlock.cli.options import database
+from rowlock.cli.connect import Database, database
 from rowlock.cli.show import is_fancy, job_document, moment, number, plain_lines, print_json, rich_table
 from rowlock.core.job import HELD, Job
 from rowlock.errors import StoreError
 from rowlock.jobs import Jobs
 from rowlock.stores.base import WorkerInfo
-from rowlock.stores.reading import Filter, Stats
+from rowlock.stores.queries import Filter, Stats
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 _EVERY = 1.0  # seconds between looks
-_SMOOTHING = 5  # looks that a rate is taken over: single seconds jump too much to be read
+_SMOOTHING = 5  # looks that a rate is averaged over: it would jump too much to be read
 _RUNNING = 20  # jobs shown
 
 _ENDS = ("completed", "failed", "expired", "cancelled")
@@ -34,7 +33,7 @@ _LIVE = ("pending", "processing", "waiting", "blocked", "cancel_requested")
 
 
 class Look(Struct, frozen=True):
-    """The queue at one moment; `at` is a monotonic clock's."""
+    """The queue at one moment; `at` is from a monotonic clock."""
 
     at: float
     stats: Stats
@@ -56,28 +55,28 @@ class Section(Struct, frozen=True):
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print one picture and end; so it does without a terminal.")
+@click.option("--once", is_flag=True, help="Print the state once and end; the default without a terminal.")
 @database
-def top(once: bool, url: str | None, output: str) -> None:
+def top(db: Database, once: bool) -> None:
     """Watch the queue: backlog, rates, topics, workers and running jobs. q ends it."""
-    if output == "json":
-        seen = run(url, look)
+    if db.wants_json:
+        seen = db.run(look)
         running = [job_document(job) for job in seen.running]
         print_json({"stats": seen.stats, "workers": seen.workers, "running": running})
     elif once or not is_fancy():
-        _print(run(url, look))
+        _print(db.run(look))
     else:
-        run(url, _watch)
+        db.run(_watch)
 
 
 async def look(jobs: Jobs) -> Look:
-    stats, workers = await jobs.stats(), await jobs.workers()
+    stats, workers = await jobs.stats(), await jobs.workers.list()
     running = (await jobs.list(Filter(statuses=sorted(HELD)), limit=_RUNNING)).items
     return Look(time.monotonic(), stats, workers, running)
 
 
 def rates(before: Look, after: Look) -> Rates | None:
-    """None if no time has passed. Counted by what has ended: jobs that come and go between two looks count too."""
+    """Return the rates between two looks, None if no time has passed. Jobs that came and ended in between count too."""
     seconds = after.at - before.at
     if seconds <= 0:
         return None
@@ -111,14 +110,7 @@ def headline(seen: Look, speed: Rates | None) -> str:
 def sections(seen: Look) -> list[Section]:
     topics = [stats_command.row(name, counts) for name, counts in seen.stats.topics.items()]
     running = [
-        (
-            job.id,
-            job.topic,
-            job.locked_by or "",
-            moment(job.started_at),
-            f"{job.progress:g}%",
-            " ".join(word for word in (job.stage, job.message) if word),
-        )
+        (job.id, job.topic, job.locked_by or "", moment(job.started_at), f"{job.progress:g}%", _stage(job))
         for job in seen.running
     ]
     return [
@@ -126,6 +118,10 @@ def sections(seen: Look) -> list[Section]:
         Section(workers_command.COLUMNS, [workers_command.row(worker) for worker in seen.workers]),
         Section(("id", "topic", "worker", "started", "progress", "stage"), running),
     ]
+
+
+def _stage(job: Job) -> str:
+    return " ".join(word for word in (job.stage, job.message) if word)
 
 
 def _print(seen: Look) -> None:
@@ -162,7 +158,7 @@ async def _watch(jobs: Jobs) -> None:
             try:
                 seen = [*seen[-_SMOOTHING:], await look(jobs)]
                 trouble = None
-            except StoreError as error:  # it may come back: go on looking
+            except StoreError as error:  # the database may come back
                 trouble = str(error)
             live.update(_frame(seen[-1], rates(seen[0], seen[-1]), trouble, console.width), refresh=True)
 
@@ -177,7 +173,7 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[asyncio.Event]:
-    """Set when q is pressed. Where keys can't be read one by one (no terminal, Windows), Ctrl-C remains."""
+    """Yield an event that is set when q is pressed. Without a terminal and on Windows, only Ctrl-C ends it."""
     pressed = asyncio.Event()
     try:
         import termios
@@ -192,7 +188,7 @@ def _keys() -> Iterator[asyncio.Event]:
 
     def read() -> None:
         keys = os.read(keyboard, 64)
-        if not keys or b"q" in keys.lower():  # nothing: the terminal is gone
+        if not keys or b"q" in keys.lower():  # no keys: the terminal is gone
             pressed.set()
 
     before = termios.tcgetattr(keyboard)

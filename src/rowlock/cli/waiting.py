@@ -1,4 +1,4 @@
-"""Waiting for a job's end, and telling how it ended: `jobs wait` and `enqueue --wait`."""
+"""Wait until a job has ended, and report how: for `jobs wait` and `enqueue --wait`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rowlock.jobs import Jobs
 
 
 async def wait_for(jobs: Jobs, job_id: str, patience: float | None) -> Job:
-    """The job at its end, or as it stands when the time is over."""
+    """Return the job once it has ended, or as it is when the time is over."""
     try:
         return await jobs.wait(job_id, timeout=None if patience in (None, float("inf")) else patience)
     except TimeoutError:
@@ -22,7 +22,7 @@ async def wait_for(jobs: Jobs, job_id: str, patience: float | None) -> Job:
 
 
 def report_end(job: Job, patience: float | None, output: str) -> None:
-    """Print the result, or what went wrong; leave with the exit code that says which."""
+    """Print the result, or what went wrong. Exit with the code for it."""
     if output == "json":
         print_json(job_document(job))
     elif job.status is Status.COMPLETED:

@@ -19,10 +19,12 @@ from rowlock.errors import InvalidInput
     "-t", "--topics", multiple=True, help="Only these topics, separated by commas. Default: all with a handler."
 )
 @click.option("-p", "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
-@click.option("--grace", type=Span(), help="How long running jobs may go on when it is stopped. Default: 25 s.")
-@click.option("--lease", type=Span(), help="After this, others may take the jobs of a silent worker. Default: 30 s.")
-@click.option("--poll", type=Span(), help="Time between looks for work when nobody rings. Default: 1 s.")
-@click.option("--no-listen", is_flag=True, help="Don't wait to be woken, only poll.")
+@click.option("--grace", type=Span(), help="How long running jobs may continue after SIGTERM. Default: 25 s.")
+@click.option(
+    "--lease", type=Span(), help="Other workers may take the jobs of a worker that is silent for longer. Default: 30 s."
+)
+@click.option("--poll", type=Span(), help="Time between looks for work. Default: 1 s.")
+@click.option("--no-listen", is_flag=True, help="Only poll; don't let new jobs wake the worker.")
 @click.option(
     "--loop",
     type=click.Choice(["auto", "asyncio", "uvloop"]),
@@ -30,29 +32,32 @@ from rowlock.errors import InvalidInput
     show_default=True,
     help="Event loop: uvloop if it is installed, or always one of them.",
 )
-@click.option("--health-file", type=click.Path(dir_okay=False), help="Written every second while it works.")
-@click.option("--health-port", metavar="[HOST:]PORT", help="Answers GET with 200 while it works, else 503.")
+@click.option(
+    "--health-file",
+    type=click.Path(dir_okay=False),
+    help="A file that is written every second while the worker is healthy.",
+)
+@click.option(
+    "--health-port", metavar="[HOST:]PORT", help="Answer GET with 200 while the worker is healthy, else with 503."
+)
 @log_format
 @click.option("-v", "--verbose", is_flag=True, help="Log every job.")
 def worker(
     app: str,
-    concurrency: int | None,
     topics: tuple[str, ...],
     processes: int,
-    grace: float | None,
-    lease: float | None,
-    poll: float | None,
     no_listen: bool,
-    loop: str,
     health_file: str | None,
     health_port: str | None,
+    loop: str,
     verbose: bool,
+    **settings_given: Any,
 ) -> None:
     """Run the jobs of an application: `rowlock worker app:jobs` for `jobs = Jobs(…)` in app.py.
 
-    SIGTERM or Ctrl-C stops it politely: nothing more is claimed, running jobs may finish within the grace, the rest is
-    given back at no cost. A second one ends it at once. Settings also come from ROWLOCK_CONCURRENCY, ROWLOCK_LEASE,
-    ROWLOCK_POLL, ROWLOCK_GRACE, or rowlock.toml.
+    SIGTERM or Ctrl-C stops it: it claims no more jobs, lets running jobs finish within the grace, and gives back the
+    rest at no cost of a retry. A second one ends it at once. Settings also come from ROWLOCK_CONCURRENCY,
+    ROWLOCK_LEASE, ROWLOCK_POLL, ROWLOCK_GRACE, or rowlock.toml.
     """
     from rowlock import config
     from rowlock.runtime.health import Health
@@ -61,12 +66,11 @@ def worker(
 
     if sys.platform == "win32":
         raise click.ClickException("`rowlock worker` needs Linux or macOS; on Windows, use `await jobs.start()`")
-    given: dict[str, Any] = {"concurrency": concurrency, "grace": grace, "lease": lease, "poll": poll}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in settings_given.items() if value is not None}
     only = [topic.strip() for part in topics for topic in part.split(",") if topic.strip()]
     if topics and not only:
         raise click.BadParameter("names no topic", param_hint="--topics")
-    known = config.load({"url": "sqlite://", **given})  # the URL is the application's
+    known = config.load({"url": "sqlite://", **given})  # the application has the real URL
     try:
         settings = WorkerSettings(concurrency=known.concurrency, grace=known.grace, lease=known.lease, poll=known.poll)
     except InvalidInput as error:
@@ -83,7 +87,7 @@ def worker(
     logs.set_up()
     health = None
     if health_file or health_port:
-        patience = max(settings.lease, 3 * settings.poll)  # who is silent for longer may lose its jobs anyway
+        patience = max(settings.lease, 3 * settings.poll)  # a worker that is silent for longer may lose its jobs anyway
         try:
             health = Health(file=health_file, address=_address(health_port), patience=patience)
         except OSError as error:

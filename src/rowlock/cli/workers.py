@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
-from rowlock.cli.connect import run
-from rowlock.cli.options import database
-from rowlock.cli.show import items, moment, print_json, print_table
-from rowlock.jobs import Jobs
+from rowlock.cli.connect import Database, database
+from rowlock.cli.show import items, moment, print_table
 from rowlock.stores.base import WorkerInfo
 
 COLUMNS = ("worker", "host", "pid", "busy", "state", "seen", "started", "version", "topics")
@@ -15,21 +11,14 @@ COLUMNS = ("worker", "host", "pid", "busy", "state", "seen", "started", "version
 
 @click.command()
 @database
-def workers(url: str | None, output: str) -> None:
-    """The workers that the database knows: those that live, and those that did not say goodbye."""
-
-    async def look(jobs: Jobs) -> Sequence[WorkerInfo]:
-        return await jobs.workers()
-
-    found = run(url, look)
-    if output == "json":
-        print_json(items(found))
-    else:
-        print_table(COLUMNS, [row(worker) for worker in found])
+def workers(db: Database) -> None:
+    """The workers that the database knows: running ones, and those that died without signing off."""
+    found = db.run(lambda jobs: jobs.workers.list())
+    db.tell(items(found), lambda: print_table(COLUMNS, [row(worker) for worker in found]))
 
 
 def row(worker: WorkerInfo) -> tuple[str, ...]:
-    """A line of COLUMNS."""
+    """Return the cells of COLUMNS."""
     return (
         worker.name,
         worker.host,

@@ -1,4 +1,4 @@
-"""Rings the store's doorbell after commits: at once, then at most every few milliseconds, whoever asks how often."""
+"""Ring the store's doorbell after commits, which wakes workers: at once, then at most every few milliseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAUSE = 0.01  # seconds between rings: a NOTIFY takes a global lock when it comm
 
 
 class Bell:
-    """Belongs to an event loop. Silent where workers notice commits by themselves."""
+    """Belongs to one event loop. It does nothing where workers notice commits by themselves."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -22,14 +22,14 @@ class Bell:
         self._ringer: asyncio.Task[None] | None = None
 
     def ring(self) -> None:
-        if self._store.watches_commits:
+        if self._store.traits.watches_commits:
             return
         self._wanted = True
         if self._ringer is None:
             self._ringer = asyncio.create_task(self._ring())
 
     async def stop(self) -> None:
-        """Not even a ring that has begun is waited for: it is a hint."""
+        """Stop at once. A ring is only a hint, so none is waited for."""
         if self._ringer is not None:
             self._ringer.cancel()
             await asyncio.wait([self._ringer])
@@ -41,6 +41,6 @@ class Bell:
                 await self._store.ring()
                 await asyncio.sleep(PAUSE)
         except StoreError as error:
-            log.debug("workers will find it by polling: %s", error)
+            log.debug("the doorbell failed; workers find new jobs by polling: %s", error)
         finally:
             self._ringer = None

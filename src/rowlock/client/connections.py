@@ -1,4 +1,4 @@
-"""Which store serves which event loop, and what happens to them after fork()."""
+"""The stores of a Jobs object: one per event loop, or one for all. Also after fork()."""
 
 from __future__ import annotations
 
@@ -6,30 +6,35 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
 from rowlock.client.bell import Bell
-from rowlock.client.group import Group, Insert
 from rowlock.client.portal import Portal
-from rowlock.errors import StoreClosed
-from rowlock.stores.base import Store
-from rowlock.stores.inherited import keep_for_ever
+from rowlock.core.job import NewJob
+from rowlock.errors import StoreBusy, StoreClosed
+from rowlock.stores.after_fork import keep_for_ever
+from rowlock.stores.base import Enqueued, Home, Store
+from rowlock.stores.group import Group
+
+Insert = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
+
+_PATIENCE_IN_TRANSACTION = 5.0  # seconds to open the database while a caller's transaction may lock it
 
 _all: weakref.WeakSet[Stores] = weakref.WeakSet()
 
 
 class Handle(Struct):
-    """A store, open, and what goes with it in one event loop."""
+    """An open store, with its group commit and bell, for one event loop."""
 
     store: Store
-    group: Group
+    group: Group[NewJob, Enqueued]
     bell: Bell
 
 
 class Stores:
-    """A store per event loop, or one for all where the database allows it; opened by its first use.
+    """One store per event loop, or one for all loops where the database allows it. The first use opens it.
 
     A process may have several loops: the application's, the portal's, one after the other in tests.
     """
@@ -41,19 +46,20 @@ class Stores:
         self.first = first
         self._make = make
         self._migrate = migrate
-        self.creates = True  # an SQLite file that is missing; False: it must be there
+        self.creates = True  # creates a missing SQLite file; False: raises if it is missing
         self._insert = insert
         self._shared_open: asyncio.Task[None] | None = None  # a task of the portal's loop
         self._handles: dict[asyncio.AbstractEventLoop, asyncio.Task[Handle]] = {}
         self._lock = threading.Lock()
         self._closing = threading.Lock()
         self._closed = False
+        self._home: Home | None = None
         _all.add(self)
 
     async def handle(self) -> Handle:
         loop = asyncio.get_running_loop()
         if self._closed:
-            raise StoreClosed("these Jobs have been closed: make new ones, or call open()")
+            raise StoreClosed("these Jobs were closed: call open(), or create new ones")
         opening = self._handles.get(loop)
         if opening is None:
             with self._lock:
@@ -70,7 +76,7 @@ class Stores:
             raise
 
     async def _open(self) -> Handle:
-        if self.first.any_loop:
+        if self.first.traits.any_loop:
             await asyncio.wrap_future(self.portal.submit(self._open_shared))
             store = self.first
         else:
@@ -79,7 +85,7 @@ class Stores:
         return Handle(store, Group(self._insert(store)), Bell(store))
 
     async def _open_shared(self) -> None:
-        """On the portal's loop, where all loops meet: once."""
+        """Open the shared store once, on the portal's loop."""
         if self._shared_open is None:
             self._shared_open = asyncio.create_task(self._open_store(self.first))
         try:
@@ -94,16 +100,37 @@ class Stores:
             await store.migrate(create=self.creates)
         await store.open()
 
+    async def home(self) -> Home:
+        """Return which database this is. It is known after the first call, so that a sync caller need not wait."""
+        if not self.knows_home:
+            patience = _PATIENCE_IN_TRANSACTION if self.first.traits.any_loop else None  # SQLite locks the file
+            try:
+                async with asyncio.timeout(patience):
+                    self._home = await (await self.handle()).store.home()
+            except TimeoutError:
+                raise StoreBusy(
+                    "these Jobs were first used inside a transaction, which keeps them from opening the database. "
+                    "Call jobs.open() or jobs.sync.open() once, when the program starts."
+                ) from None
+        assert self._home is not None  # noqa: S101 - narrows the type
+        return self._home
+
+    @property
+    def knows_home(self) -> bool:
+        return self._home is not None and self.first.is_home(self._home)
+
     def reopen(self) -> None:
+        self._home = None
         if self.portal.is_here:
-            return  # whoever closes it at this moment waits for us
+            return  # a thread that is closing it waits for this call
         with self._closing:
             if self._closed:
                 self.portal = Portal()
                 self._closed = False
 
     async def close(self) -> None:
-        """Close what belongs to this loop, to the portal, and to all. Stores of other loops refuse further use."""
+        """Close the stores of this loop and of the portal, and the shared one. Stores of other loops refuse further
+        use."""
         self._closed = True
         await self.close_here()
         await asyncio.to_thread(self._close_portal)
@@ -113,8 +140,8 @@ class Stores:
         self._close_portal()
 
     def _close_portal(self) -> None:
-        with self._closing:  # a second caller waits for the first, and finds nothing to do
-            self._closed = True  # also if someone has opened it meanwhile: this portal is of no more use
+        with self._closing:  # a second caller waits for the first, then has nothing to do
+            self._closed = True  # also if another thread has called open() meanwhile: this portal is closing
             if self.portal.started:
                 self.portal.submit(self._close_shared).result()
             self.portal.close()
@@ -128,7 +155,7 @@ class Stores:
             self.first = self._make()
 
     async def close_here(self) -> None:
-        """Close what belongs to this loop alone."""
+        """Close the store of this loop."""
         opening = self._handles.pop(asyncio.get_running_loop(), None)
         if opening is None:
             return
@@ -140,7 +167,8 @@ class Stores:
                 await result.store.close()
 
     def after_fork(self) -> None:
-        """In the child: forget the parent's stores and its thread. A shared store stays, and says that it can't."""
+        """Forget the parent's stores and its thread, in the child process. A shared store stays; its verbs raise
+        ForkedStore."""
         keep_for_ever((self._handles, self.portal, self._shared_open))
         self._handles = {}
         self._lock, self._closing = threading.Lock(), threading.Lock()

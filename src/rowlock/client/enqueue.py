@@ -1,23 +1,35 @@
-"""From what callers write to what stores insert, and the safe way to insert it."""
+"""Turn the arguments of enqueue into checked jobs, and insert them safely."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
+from rowlock.client.connections import Handle, Stores
+from rowlock.client.portal import running_loop
 from rowlock.core import codec
 from rowlock.core.ids import check_id
-from rowlock.core.job import NewJob, check_topic, new_job, plain_job
-from rowlock.errors import IdTaken, InvalidInput, OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
+from rowlock.core.job import Job, NewJob, check_topic, new_job, plain_job
+from rowlock.errors import (
+    IdTaken,
+    InvalidInput,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    WrongContext,
+)
 from rowlock.stores.base import Enqueued, Store
+from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.tasks import Draft, JobOptions, Task
 
 Draftable = Draft | tuple[str, Mapping[str, Any]] | Mapping[str, Any]
 Tasks = Mapping[str, Task[..., Any]]  # by topic
 
-_PATIENCE = 15.0  # seconds to find out about an insert whose outcome is unknown: enough for a server to restart
+_PATIENCE = 15.0  # seconds to repeat an insert whose outcome is unknown: enough for a server to restart
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 2.0
 
 
@@ -28,7 +40,7 @@ def draft(topic: str, payload: Mapping[str, Any] | None, options: Mapping[str, A
 
 
 def draft_of(n: int, job: object) -> Draft:
-    """One entry of enqueue_many: a Draftable, if the caller kept to the types."""
+    """Return the draft of one entry of enqueue_many, which should be a Draftable."""
     if isinstance(job, Draft):
         return job
     try:
@@ -47,7 +59,7 @@ def draft_of(n: int, job: object) -> Draft:
 
 
 def checked(draft: Draft, new_id: str, task: Task[..., Any] | None) -> NewJob:
-    """Every check of one job, with the defaults of its task."""
+    """Return the checked job, with the defaults of its task."""
     options: JobOptions = draft.options
     if not options:
         return plain(new_id, draft.topic, draft.payload, task)
@@ -62,7 +74,7 @@ def checked(draft: Draft, new_id: str, task: Task[..., Any] | None) -> NewJob:
 
 
 def plain(new_id: str, topic: str, payload: Mapping[str, Any] | None, task: Task[..., Any] | None) -> NewJob:
-    """A job without options."""
+    """Return a checked job without options."""
     if task is None:
         return plain_job(new_id, topic, payload)
     codec.check_object(payload)
@@ -70,12 +82,12 @@ def plain(new_id: str, topic: str, payload: Mapping[str, Any] | None, task: Task
 
 
 def build(entries: Sequence[object], ids: Sequence[str], tasks: Tasks) -> tuple[list[NewJob], bool]:
-    """The jobs of enqueue_many, and whether any has an id of the caller's own."""
+    """Return the jobs of enqueue_many, and whether the caller gave any of the ids."""
     jobs: list[NewJob] = []
     named = False
     for n, entry in enumerate(entries):
         pair = type(entry) is tuple and len(entry) == 2 and type(entry[0]) is str
-        draft = None if pair else draft_of(n, entry)  # a plain pair would have no use for it
+        draft = None if pair else draft_of(n, entry)  # a plain pair needs none
         try:
             if draft is None:
                 topic, payload = cast(tuple[str, Any], entry)
@@ -89,8 +101,12 @@ def build(entries: Sequence[object], ids: Sequence[str], tasks: Tasks) -> tuple[
 
 
 def _at(n: int, error: InvalidInput) -> InvalidInput:
-    """It says where in the call."""
+    """Return the error with its place in the call."""
     return InvalidInput(f"jobs[{n}].{error.field}", error.code, error.problem)
+
+
+class Announce(Protocol):
+    def __call__(self, handle: Handle, *, ring: bool = True) -> None: ...
 
 
 class SafeInsert(Protocol):
@@ -98,7 +114,8 @@ class SafeInsert(Protocol):
 
 
 def safe_insert(store: Store) -> SafeInsert:
-    """The store's insert, repeated while its outcome is unknown. The ids stay the same, so it makes one job each."""
+    """Return the store's insert, which is repeated while its outcome is unknown. The ids stay the same, so each job is
+    inserted once."""
 
     async def insert(jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
         try:
@@ -107,7 +124,7 @@ def safe_insert(store: Store) -> SafeInsert:
             try:
                 async with asyncio.timeout(_PATIENCE):
                     answers = await _find_out(store, jobs)
-            except (TimeoutError, StoreError):  # whatever a repeat is told, the first try may have gone through
+            except (TimeoutError, StoreError):  # whatever the repeat raises, the first try may have been committed
                 raise unknown from None
             return answers if repeat else [_ours(job, answer) for job, answer in zip(jobs, answers, strict=True)]
 
@@ -125,19 +142,81 @@ async def _find_out(store: Store, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 
 def _ours(job: NewJob, answer: Enqueued) -> Enqueued:
-    """With an id that we made, "existing" can only mean that our own first try had gone through."""
+    """Return the answer with existing=False if the id was made here: then the first try was committed."""
     if answer.id != job.id:
         return answer
     return Enqueued(answer.id, False, answer.status, answer.run_at, answer.created)
 
 
 async def refuse_other_content(store: Store, jobs: Sequence[NewJob]) -> None:
-    """A caller's own id may be enqueued again with the same content; with other content it is a mistake."""
-    there = {job_id: (job.topic, job.payload) for job_id, job in (await store.get([job.id for job in jobs])).items()}
+    """Raise IdTaken if a job with the caller's id exists with other content. The same content may be enqueued again."""
+    there = {
+        job_id: (job.topic, job.payload) for job_id, job in (await store.read([job.id for job in jobs], Job)).items()
+    }
     for job in jobs:
         content = (job.topic, codec.decode(job.payload))
-        topic, payload = there.setdefault(job.id, content)  # the same id twice in one call is no different
+        topic, payload = there.setdefault(job.id, content)  # also for the same id twice in one call
         if topic != job.topic:
             raise IdTaken(job.id, "topic")
         if payload != content[1]:
             raise IdTaken(job.id, "payload")
+
+
+class Inserts:
+    """Inserts checked jobs: by group commit, in one statement, or on the caller's connection. `announce` wakes the
+    workers."""
+
+    def __init__(self, stores: Stores, announce: Announce) -> None:
+        self._stores = stores
+        self._announce = announce
+
+    async def write(self, jobs: Sequence[NewJob], named: bool, conn: Any, notify: bool | None) -> list[Enqueued]:
+        """`named`: some ids were given by the caller."""
+        if not jobs:
+            return []
+        if conn is not None:
+            return await self._insert_on(conn, jobs, named, bool(notify))
+        return await self._insert(jobs, named)
+
+    async def alone(self, job: NewJob) -> Enqueued:
+        """Insert a job by group commit."""
+        handle = await self._stores.handle()
+        answer = await handle.group.call(job)
+        if not answer.existing:
+            self._announce(handle, ring=handle.store.owes_ring)
+        return answer
+
+    async def _insert(self, jobs: Sequence[NewJob], named: bool) -> list[Enqueued]:
+        handle = await self._stores.handle()
+        # A keyed job may have to wait for another caller's transaction, and the whole group with it. SQLite has one
+        # writer at a time: there, all of them wait anyway.
+        if len(jobs) == 1 and not named and (jobs[0].key is None or handle.store.traits.any_loop):
+            return [await self.alone(jobs[0])]
+        if named:
+            await refuse_other_content(handle.store, jobs)
+        answers = await safe_insert(handle.store)(jobs, repeat=named)
+        if any(not answer.existing for answer in answers):
+            self._announce(handle, ring=handle.store.owes_ring)
+        return answers
+
+    async def _insert_on(self, conn: Any, jobs: Sequence[NewJob], named: bool, notify: bool) -> list[Enqueued]:
+        caller = caller_for(conn, await self._stores.home())
+        if isinstance(caller, SyncCaller):
+            if running_loop() is not None:
+                raise WrongContext(f"{caller.kind} would block the event loop: use jobs.sync.enqueue(…, conn=conn)")
+            answers = caller.insert(jobs, repeat=named, notify=notify)
+        else:
+            if running_loop() is None:
+                raise WrongContext(f"{caller.kind} needs an event loop: use await jobs.enqueue(…, conn=conn)")
+            answers = await caller.insert(jobs, repeat=named, notify=notify)
+        caller.on_commit(self._ring)
+        return answers
+
+    def _ring(self) -> None:
+        """Wake workers after a caller's commit. Called from the thread that committed."""
+
+        async def ring() -> None:
+            self._announce(await self._stores.handle())
+
+        with suppress(StoreError):
+            self._stores.portal.submit(ring)

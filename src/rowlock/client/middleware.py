@@ -1,7 +1,7 @@
-"""Code around every enqueue: a function of the Draft, which it may change or refuse (by raising).
+"""Middleware around every enqueue: a function that gets the Draft. It may change it, or raise to refuse it.
 
-A generator function also sees the end of it: what stands before `yield` runs before the job is written, `yield` answers
-what was written, or raises what went wrong. It works the same for `jobs.enqueue` and `jobs.sync.enqueue`: no await.
+A generator function also sees the result. The code before `yield` runs before the job is written; `yield` returns the
+written job, or raises the error. It serves `jobs.enqueue` and `jobs.sync.enqueue`, so it can't await.
 
     @jobs.on_enqueue
     def tag(draft):
@@ -29,11 +29,13 @@ EnqueueMiddleware = Callable[[Draft], Generator[None, Enqueued, None] | None]
 
 def check_middleware(function: object) -> None:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidInput("middleware", "async", "must be a plain function or generator: it serves jobs.sync as well")
+        raise InvalidInput(
+            "middleware", "async", "must be a plain function or generator function, not async: it also serves jobs.sync"
+        )
 
 
 class Around:
-    """Runs the middleware around the drafts of one call; the last registered stands nearest to the store."""
+    """Runs the middleware around the drafts of one call. The one that was registered last runs last."""
 
     def __init__(self, middleware: Sequence[EnqueueMiddleware], drafts: Sequence[Draft]) -> None:
         self._middleware = middleware
@@ -71,8 +73,8 @@ class Around:
                 pass
             except BaseException as raised:
                 if raised is error:
-                    continue  # it let the error pass, which is raised by the caller
+                    continue  # the middleware let the error pass; the caller raises it
                 if not isinstance(raised, Exception):
                     raise
-                # What is written is written: an error now must not make it look as if it were not.
+                # The job is written: an error now must not look as if it were not.
                 log.exception("a middleware failed after the enqueue")

@@ -1,4 +1,4 @@
-"""A thread with an event loop, for callers that have none."""
+"""The portal: a thread with an event loop, for callers that have none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Portal:
-    """Started by its first call. A daemon: it never keeps the process from ending."""
+    """Starts with the first call. Its thread is a daemon, so the process can end at any time."""
 
     def __init__(self, name: str = "rowlock") -> None:
         self._name = name
@@ -29,7 +29,7 @@ class Portal:
 
     @property
     def is_here(self) -> bool:
-        """Is this its thread?"""
+        """True in the portal's own thread."""
         return threading.current_thread() is self._thread
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -39,15 +39,17 @@ class Portal:
         try:
             return future.result()
         except CancelledError:
-            raise OutcomeUnknown("closed while this call was waiting: it may have been carried out, or not") from None
+            raise OutcomeUnknown(
+                "these Jobs were closed during this call: it may have been carried out, or not"
+            ) from None
         except BaseException:
-            future.cancel()  # the caller was interrupted: nobody waits for the answer
+            future.cancel()  # the caller was interrupted, and does not wait for the answer
             raise
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         with self._lock:
             if self._closed:
-                raise StoreClosed("these Jobs have been closed")
+                raise StoreClosed("these Jobs were closed: call open(), or create new ones")
             if self.loop is None:
                 self.loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._work, args=(self.loop,), name=self._name, daemon=True)
@@ -55,7 +57,7 @@ class Portal:
             return asyncio.run_coroutine_threadsafe(make(), self.loop)
 
     def close(self) -> None:
-        """Stop the loop; calls that still wait are told."""
+        """Stop the loop. Waiting calls raise OutcomeUnknown."""
         with self._lock:
             self._closed = True
             loop, self.loop = self.loop, None
@@ -94,11 +96,11 @@ def refuse_in_loop() -> None:
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, in this thread: what `conn=` of a sync driver needs, which belongs to it."""
+    """Run a coroutine that never waits in this thread. A sync driver's `conn=` must be used in its own thread."""
     try:
         coroutine.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
     coroutine.close()
-    raise AssertionError("waited for something, on a connection that blocks")
+    raise AssertionError("a coroutine for a sync connection has waited for something")

@@ -1,4 +1,4 @@
-"""The tasks that an application has registered, and the code that stands around enqueues and runs."""
+"""The tasks and the middleware that an application has registered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.errors import InvalidInput
 from rowlock.tasks import Draft, Enqueues, Policy, Task
 
-if TYPE_CHECKING:  # who only enqueues doesn't load the worker
+if TYPE_CHECKING:  # a process that only enqueues doesn't load the worker
     from rowlock.runtime.handlers import RunMiddleware
 
 P = ParamSpec("P")
@@ -24,7 +24,8 @@ MR = TypeVar("MR", bound="RunMiddleware")
 
 
 class TaskMaker(Protocol):
-    """`@jobs.task(…)`. A Context or Job that comes first is filled in by the worker, not by who enqueues."""
+    """`@jobs.task(…)`. If the first parameter is a Context or Job, the worker fills it in, not the caller of
+    enqueue."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
@@ -35,7 +36,7 @@ class TaskMaker(Protocol):
 
 
 class Registry:
-    """What `Jobs` knows about handlers. `in_memory`: no other process can see the database."""
+    """The part of `Jobs` that knows the handlers. `in_memory`: no other process can see the database."""
 
     def __init__(self, *, in_memory: bool) -> None:
         self._in_memory = in_memory
@@ -67,15 +68,15 @@ class Registry:
     ) -> TaskMaker: ...
 
     def task(self, topic: Any = None, /, **policy: Any) -> Any:
-        """Make a function a task: its name (or the given topic) is the topic, its arguments are the payload.
+        """Make a function a task. Its name, or the given topic, is the topic; its arguments are the payload.
 
         @jobs.task(max_retries=5, timeout=60)
         async def send_mail(to: str, subject: str) -> None: ...
 
         await send_mail.enqueue(to="ada@example.org", subject="hello")
 
-        Async functions run in the worker's event loop, others in threads; with `process=True` in a child process, which
-        is killed when it takes too long or more than `memory` MiB, and whose death harms nobody else.
+        Async functions run in the worker's event loop, other functions in threads. With `process=True` a function runs
+        in a child process. It is killed after the timeout, or if it uses more than `memory` MiB; other jobs continue.
         """
         if callable(topic):
             return self.register(_name(topic), topic)
@@ -101,7 +102,9 @@ class Registry:
         )
         self._check_process(policy)
         task = Task(cast(Enqueues, self), topic, handler, policy)
-        checked(Draft(topic, {}, policy.defaults()), "", None)  # a bad policy is an error here, not at the first job
+        checked(
+            Draft(topic, {}, policy.defaults()), "", None
+        )  # raises here if the policy is wrong, not at the first job
         if topic in self._tasks:
             raise InvalidInput("topic", "registered_twice", f"{topic!r} has a handler already: {self._tasks[topic]!r}")
         self._tasks[topic] = task
@@ -111,26 +114,28 @@ class Registry:
         memory: object = policy.memory
         if memory is not None:
             if not policy.process:
-                raise InvalidInput("memory", "not_here", "is a limit for child processes: give process=True as well")
+                raise InvalidInput("memory", "not_here", "limits child processes only: give process=True as well")
             if isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0:
                 raise InvalidInput("memory", "out_of_range", f"must be MiB, more than 0, not {memory!r:.40}")
         if policy.process and self._in_memory:
-            raise InvalidInput("process", "in_memory", "a child process can't see a database in memory: use a file")
+            raise InvalidInput("process", "in_memory", "a child process can't see an in-memory database: use a file")
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
         return dict(self._tasks)
 
     def on_enqueue(self, middleware: M) -> M:
-        """Register a function (or generator function) that sees every job before it is written, and may change it."""
+        """Register a function, or generator function, that gets every job before it is written, and may change it."""
         check_middleware(middleware)
         self._middleware.append(middleware)
         return middleware
 
     def on_run(self, middleware: MR) -> MR:
-        """Register a function (or generator function) of the Context that stands around every run of a handler. What it
-        does before `yield` happens before the handler, in the same thread or task; `yield` answers the handler's
-        result, or raises what it raised. To raise something else is to replace it."""
+        """Register a function, or generator function, that gets the Context of every run.
+
+        The code before `yield` runs before the handler, in the same thread or task. `yield` returns the handler's
+        result, or raises its exception. Another exception that the middleware raises replaces it.
+        """
         check_middleware(middleware)
         self._run_middleware.append(middleware)
         return middleware

@@ -1,4 +1,4 @@
-"""Look through a database in use for what must not be (`rowlock verify`). Reads only, page by page, within bounds."""
+"""Check a database in use for contradictions (`rowlock verify`). It only reads, page by page, within bounds."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from rowlock.core.job import LiveKey
-from rowlock.core.verify import Finding, Kept, examine
+from rowlock.core.job import Job, LiveKey
+from rowlock.core.verify import Finding, StoredRow, examine
 from rowlock.stores.base import Store
 
 PAGE = 500
-PATIENCE = 300.0  # seconds after the end of a lease: many maintenance passes, and any outage's aftermath
+PATIENCE = 300.0  # seconds after a lease has expired: enough for many maintenance passes, also after an outage
 MAX_FINDINGS = 1000
 
 
 class Report(Struct, frozen=True):
-    """`checked`: how many jobs were looked at, the newest first. `partial`: there are more, or more was found.
-    `silent`: workers that were not heard of within their lease, and didn't say goodbye. That is no finding."""
+    """`checked`: how many jobs were checked, the newest first. `partial`: there are more jobs, or more findings.
+    `silent`: workers that did not report within their lease and did not sign off. They are no finding."""
 
     findings: list[Finding]
     checked: int
@@ -27,7 +27,7 @@ class Report(Struct, frozen=True):
 
 
 async def verify(store: Store, *, limit: int, seconds: float) -> Report:
-    """At most `limit` jobs of each table, and no new page after `seconds`."""
+    """Check at most `limit` jobs of each table. Read no new page after `seconds`."""
     now = await store.now()
     search = _Search(store, now, time.monotonic() + seconds)
     for archived in (False, True):
@@ -57,9 +57,11 @@ class _Search:
         left = limit
         while True:
             if left <= 0 or time.monotonic() > self._until or len(self.findings) > MAX_FINDINGS:
-                self.partial = self.partial or bool(await self._store.kept(archived=archived, before=before, limit=1))
+                self.partial = self.partial or bool(
+                    await self._store.stored_rows(archived=archived, before=before, limit=1)
+                )
                 return
-            page = await self._store.kept(archived=archived, before=before, limit=min(PAGE, left))
+            page = await self._store.stored_rows(archived=archived, before=before, limit=min(PAGE, left))
             if not page:
                 return
             for row in page:
@@ -69,22 +71,22 @@ class _Search:
             left -= len(page)
             before = page[-1].id
 
-    async def _compare_key(self, row: Kept) -> None:
+    async def _compare_key(self, row: StoredRow) -> None:
         if row.key is None or row.finished_at is not None:
             return
         holder = self._holders.setdefault(LiveKey(row.topic, row.scope, row.scope_id, row.key), row.id)
         if holder != row.id and await self._both_live(holder, row.id):
             self.findings.append(
-                Finding("key", row.id, f"lives with the key {row.key!r} of {row.topic}, as does {holder}")
+                Finding("key", row.id, f"is live with the key {row.key!r} of {row.topic}, and so is {holder}")
             )
 
     async def _both_live(self, *ids: str) -> bool:
-        """Asked again, in one snapshot: pages are read one after the other, and a key may have changed hands."""
-        found = await self._store.get(ids)
+        """Read both again in one snapshot: between two pages, the key may have passed to the other job."""
+        found = await self._store.read(ids, Job)
         return len(found) == len(ids) and all(job.is_live for job in found.values())
 
     async def compare_counts(self, limit: int) -> None:
-        for status, (there, counted) in (await self._store.kept_counts(limit)).items():
+        for status, (there, counted) in (await self._store.end_counts(limit)).items():
             if there > counted:
-                text = f"at least {there} jobs are {status}; the counters know of {counted}"
+                text = f"at least {there} jobs are {status}, but the counters say {counted}"
                 self.findings.append(Finding("counts", None, text))

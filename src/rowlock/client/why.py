@@ -1,4 +1,4 @@
-"""Why is this job not running? The computed answer, from what the database knows: no I/O, no clock."""
+"""Why is this job not running? Computed from what the database knows: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 class Why(Struct, frozen=True):
-    """`code` is stable, for programs; `answer` is one sentence; `details` say what else there is to know.
+    """`code` is stable, for programs. `answer` is one sentence, `details` are more of them.
 
     Codes: due_later, backoff, expiring, paused, no_worker, busy, in_line (pending); blocked; waiting; running, claimed,
     lease_expired (processing); cancel_requested; completed, failed, expired, cancelled.
@@ -27,7 +27,8 @@ class Why(Struct, frozen=True):
 
 
 def explain(job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo]) -> Why:
-    """`now` is the database's clock, `pause` the pause of the job's topic if there is one, `workers` the register."""
+    """`now` is by the database's clock, `pause` that of the job's topic if it is paused. `workers` are all registered
+    ones."""
     match job.status:
         case Status.PENDING:
             return _pending(job, now, pause, workers)
@@ -46,12 +47,12 @@ def explain(job: Job, now: datetime, pause: Pause | None, workers: Sequence[Work
 
 
 def is_live(worker: WorkerInfo, now: datetime) -> bool:
-    """Does it work, as far as the register knows? It was seen within its own lease, and is not about to stop."""
+    """True if the worker has reported within its lease, and is not stopping."""
     return not worker.stopping and not _is_silent(worker, now)
 
 
 def spell_seconds(seconds: float) -> str:
-    """A length of time in two units at most: 850 ms, 12 s, 3 min 20 s, 2 d 4 h."""
+    """Return a length of time in at most two units: 850 ms, 12 s, 3 min 20 s, 2 d 4 h."""
     if seconds < 1:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     left = round(seconds)
@@ -65,7 +66,7 @@ def spell_seconds(seconds: float) -> str:
 
 
 def spell_time(at: datetime) -> str:
-    """RFC 3339 in UTC, to the second."""
+    """Return the time as RFC 3339 in UTC, to the second."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -73,14 +74,14 @@ def spell_time(at: datetime) -> str:
 
 
 def _pending(job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo]) -> Why:
-    """Each hindrance is an answer; the first one stands in the way now, the rest come after it."""
+    """The first hindrance is the answer; the others become details."""
     hindrances = [
         *_of_time(job, now),
         *_of_pause(pause, now),
         *_of_workers(job.topic, now, workers),
     ]
     code, answer = hindrances[0]
-    # In line behind others is what every job comes to: no news for one that can't start anyway.
+    # Every pending job is in line: that is no news for one that can't start anyway.
     also = [f"Also: {text}" for other, text in hindrances[1:] if other not in ("in_line", "busy")]
     return Why(code, answer, [*also, *_past(job)])
 
@@ -206,7 +207,7 @@ def _ended(job: Job, now: datetime) -> Why:
 
 
 def last_line(error: str) -> str:
-    """What a traceback ends with: the exception itself."""
+    """Return the last line of a traceback: the exception itself."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 

@@ -1,7 +1,7 @@
 """ONE encoder for payload, result and error text, so that every store keeps and returns exactly the same value.
 
 Each database has its own edges: PostgreSQL refuses \\u0000, SQLite cuts text at NUL and turns 2**63 into a float,
-msgspec writes NaN as null. What any of them can't keep is refused here, with the path of the offending value.
+msgspec writes NaN as null. This encoder refuses what any of them can't keep, and names the path of the offending value.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def encode(value: Any, field: str) -> str:
 
 
 def _encode_checked(value: Any, field: str) -> str:
-    """Step by step, so that what is wrong can be named."""
+    """Check every value, so that the error can name the one that is wrong."""
     root: _Path = (None, field)
     _check(value, root, MAX_DEPTH)
     try:
@@ -105,13 +105,13 @@ def check_text(value: object, field: str, *, max_chars: int) -> str:
 
 
 def plain_text(value: str) -> str:
-    """Without the class that a caller may have for it: not every encoder and driver takes a subclass of str."""
+    """Return the text as a plain str: not every encoder and driver takes a subclass of str."""
     return str.__str__(value)
 
 
 def _is_usual(value: Any, depth_left: int) -> bool:
-    """Plain JSON types within their limits. A quick look: NUL is found in the encoded text, and where it says no,
-    `_check` says why, or knows better."""
+    """True if the value has plain JSON types within their limits. A quick look: NUL is found in the encoded text.
+    If it is False, `_check` decides."""
     kind = type(value)
     if kind is dict:
         if not depth_left:
@@ -119,7 +119,7 @@ def _is_usual(value: Any, depth_left: int) -> bool:
         for key, item in value.items():
             if type(key) is not str:
                 return False
-            kind = type(item)  # most are text and numbers: no call for those
+            kind = type(item)  # most values are text and numbers: this saves a call for each of them
             if kind is str or (kind is int and INT_MIN <= item <= INT_MAX):
                 continue
             if not _is_usual(item, depth_left - 1):

@@ -1,6 +1,6 @@
 """Conditions on the columns of a job: judged in memory for one, and by the stores in SQL for many. Both agree.
 
-There is no negation, so that what SQL calls unknown may stand for false.
+There is no negation, so SQL's "unknown" may stand for false.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def listed(field: str, op: Op, values: Iterable[Value], *, some: bool) -> Condit
 
 
 def holds(condition: Condition, job: Mapping[str, Any]) -> bool:
-    """For one job, by its columns; a column that is not there is empty."""
+    """True if the condition holds for one job, given its columns. A missing column is empty."""
     match condition:
         case bool():
             return condition
@@ -121,7 +121,7 @@ def _test_list(test: Listed, value: Any) -> bool:
 
 
 def like(text: str, pattern: str) -> bool:
-    """% stands for anything; without one the pattern may stand anywhere in the text. Case counts."""
+    """True if the text matches: % stands for anything. A pattern without % may stand anywhere. Case counts."""
     parts = pattern.split("%") if "%" in pattern else ["", pattern, ""]
     first, *middle, last = parts
     if not text.startswith(first):
@@ -136,13 +136,13 @@ def like(text: str, pattern: str) -> bool:
 
 
 def required(condition: Condition) -> dict[str, str]:
-    """Texts that columns must be equal to, whatever else: an index may know them."""
+    """Return the texts that columns must be equal to in any case. An index may find them."""
     found = {field: one_of(condition, field) or () for field, kind in FIELDS.items() if kind == "text"}
     return {field: values[0] for field, values in found.items() if len(values) == 1}
 
 
 def one_of(condition: Condition, field: str) -> tuple[str, ...] | None:
-    """The texts of which a column must have one, whatever else; None: it may have others."""
+    """Return the texts of which a column must have one in any case; None: it may have others."""
     match condition:
         case Compared(op="=", value=str() as value, null=False) if condition.field == field:
             return (value,)

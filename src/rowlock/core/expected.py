@@ -1,4 +1,4 @@
-"""What a value must be, in plain words: msgspec's own are those of its types."""
+"""Say in plain words what a value must be. msgspec itself names only its types."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _schemas(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _expected(kind: Any, path: str) -> str:
-    """By the schema, without limits: those are told to the ones who break them."""
+    """Describe the schema, without its limits: only an error about a limit names it."""
     schema, components = _schemas(kind)
     for step in _STEP.findall(path):
         below = [_step(_resolved(one, components), step) for one in _alternatives(schema)]
@@ -94,7 +94,7 @@ def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _words(schema: dict[str, Any], components: dict[str, Any]) -> str:
-    """null is not among them: what may be null may as well be left out."""
+    """The kinds without null: a caller may leave out whatever may be null."""
     parts = [_one(_resolved(one, components), components) for one in _alternatives(schema)]
     return " or ".join(part for part in parts if part)
 

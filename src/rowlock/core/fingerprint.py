@@ -1,9 +1,9 @@
 """Which failures are the same: topic, type of error, and the innermost frame of the application's own code.
 
-Line numbers, messages, values, and where a machine keeps the code are no part of it: the same mistake has the same
-fingerprint tomorrow, in the next release, and on the other machine. Errors of workers in other languages are read as
-far as they look like a stack; what is no stack at all goes by its first words, but for what may be a secret: else one
-could guess it until the fingerprint fits. Nothing here raises, whatever the text.
+Line numbers, messages, values and directories are no part of it: the same mistake has the same fingerprint tomorrow, in
+the next release, and on another machine. Stacks of other languages are read as well. An error without a stack goes by
+its first words, without secrets: else a caller could guess a secret until the fingerprint fits. No text raises an error
+here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from rowlock.core.secret_names import SECRET_NAMES
+from rowlock.core.secrets_in_text import SECRET_NAMES, NamedValues, replaced
 from rowlock.errors import InvalidInput
 
 DIGITS = 16
@@ -22,7 +22,7 @@ HALF = 32 << 10  # characters of each end of an error that are looked at
 GAP = "\n… left out …\n"
 WHOLE = 2 * HALF + len(GAP)  # what is longer is cut; what was cut is not cut again
 
-# Said behind the worker's name if nobody knows what it was doing. No part of the fingerprint.
+# Follows the worker's name if its last action is not known. No part of the fingerprint.
 UNSEEN_START = ". Its start was recorded; the handler may not have begun."
 
 _PREFIX = "Max retries exceeded: "
@@ -32,22 +32,21 @@ _LINE = 400  # characters of a line whose words are looked at
 
 _FINGERPRINT = re.compile(rf"[0-9a-f]{{{DIGITS}}}")
 _NAME = re.compile(r"[^\W\d][\w.<>$]*")
-_GENERIC = frozenset({"Error", "Exception", "Failure"})  # say nothing alone
+_GENERIC = frozenset({"Error", "Exception", "Failure"})  # too general alone
 _HEADER = "Traceback (most recent call last):"
 _FIRST_OF_GROUP = re.compile(r"\s*\+-\+-+ 1 -+\s*")
 _LEFT_OUT = re.compile(r"… .{0,40}left out …")
 _QUOTED = re.compile(r"""(?<!\w)(["'`]).{0,400}?\1(?!\w)""")
-_SECRET_NAME = "|".join(re.escape(name).replace(r"\*", r"[\w-]*") for name in SECRET_NAMES)
-_SECRET = re.compile(  # name=value, name: 'value', name: Bearer value; a header's value is the rest of the line
-    rf"""(?<![\w-])(?P<name>{_SECRET_NAME})(?![\w-])\\?["'`]?[ \t]*(?:=>|[=:])[ \t]*"""
-    r"""(?:(?P<quote>\\?["'`]).*?(?:(?P=quote)|$)|(?:(?:bearer|basic|digest|token)[ \t]+)?[^\s&"'`<>]+)""",
-    re.IGNORECASE,
-)
+# Fingerprints are stored, so these two expressions must not change: the value behind a secret name, and a header whose
+# value is the rest of the line.
+_QUOTES = "|".join(rf"{quote}.*?(?:{quote}|$)" for quote in (r"\\\"", r"\\'", r"\\`", '"', "'", "`"))
+_VALUE = re.compile(rf"""{_QUOTES}|(?:(?:bearer|basic|digest|token)[ \t]+)?[^\s&"'`<>]+""", re.IGNORECASE)
+_SECRETS = NamedValues(SECRET_NAMES, apart=False)
 _SECRET_LINE = re.compile(r"(?<![\w-])([\w-]*(?:cookies?|authorization))[\"'`]?[ \t]*(?:=>|[=:]).*", re.IGNORECASE)
 _LONGEST_WORD = 24  # characters of a word that people use
 _WORKER = re.compile(r": worker [^\s,]+")
 _HEX = re.compile(r"[0-9a-fA-F]{8,}")
-_TELLING = re.compile(r"[\d/\\@#]")  # of a word that names one thing: a number, a path, an address
+_TELLING = re.compile(r"[\d/\\@#]")  # in a word that names one thing: a number, a path, an address
 _PYTHON_LIBRARY = re.compile(
     r"<frozen |/(?:site|dist)-packages/|/lib(?:64)?/python\d|/python\d*/lib/|(?:^|/)src/rowlock/", re.IGNORECASE
 )
@@ -58,8 +57,8 @@ _PACKAGE_FILES = frozenset({"__init__.py", "__main__.py", "index.js", "index.ts"
 
 
 class Cause(Struct, frozen=True):
-    """What an error says. `frame` is file:function, '' if there is none; `title` is a line for people, and the only
-    part of it that holds the message."""
+    """The parts of an error. `frame`: file:function, or ''. `title`: a line for people, and the only part with the
+    message."""
 
     type: str
     frame: str
@@ -76,7 +75,7 @@ class _Frame(Struct, frozen=True):
 
 
 def fingerprint(topic: str, error: str | None) -> str:
-    """Of a dead letter, by its last error."""
+    """Return the fingerprint of a dead letter, by its last error."""
     found = cause(error)
     return hashlib.sha256(f"{topic}\n{found.type}\n{found.frame}".encode("utf-8", "replace")).hexdigest()[:DIGITS]
 
@@ -95,7 +94,7 @@ def cause(error: str | None) -> Cause:
 
 
 def ends(text: str) -> str:
-    """What of an error is looked at. Stores that read errors cut them in the same way."""
+    """Return both ends of a long error. Stores that read errors cut them in the same way."""
     return text if len(text) <= WHOLE else f"{text[:HALF]}{GAP}{text[-HALF:]}"
 
 
@@ -124,7 +123,7 @@ def _of_python(lines: list[str]) -> Cause | None:
 
 
 def _first_of_group(lines: list[str]) -> list[str]:
-    """Of an exception group, the first of its exceptions, without the margin; of anything else all."""
+    """Return the lines of the first exception of an exception group, without the margin; else all lines."""
     leaf: list[str] | None = None
     for line in lines:
         if _FIRST_OF_GROUP.fullmatch(line):
@@ -203,7 +202,7 @@ def _of_go(lines: list[str]) -> Cause | None:
     return _cause(_words(said), _innermost(frames), said)
 
 
-# ── Whatever else ──
+# ── Any other text ──
 
 
 def _of_words(line: str) -> Cause:
@@ -213,8 +212,9 @@ def _of_words(line: str) -> Cause:
 
 
 def _words(line: str) -> str:
-    """The first words of a line, without what may be different each time."""
-    short = _SECRET.sub(r"\g<name> #", _SECRET_LINE.sub(r"\1 #", line[:_LINE]))
+    """Return the first words of a line, without secrets and without values that differ each time."""
+    short = _SECRET_LINE.sub(r"\1 #", line[:_LINE])
+    short = replaced(short, ((name_end, end) for name_end, (_, end) in _SECRETS.find(short, value=_VALUE)), " #")
     short = _QUOTED.sub("#", _WORKER.sub(": worker", short.replace(UNSEEN_START, "")))
     words = ["#" if _names_one_thing(word) else word for word in short.split()]
     return " ".join(words[:_MOST_WORDS])
@@ -225,7 +225,7 @@ def _names_one_thing(word: str) -> bool:
 
 
 def _innermost(frames: Iterable[_Frame]) -> _Frame | None:
-    """The application's own, if there is one. `frames`: the innermost first."""
+    """Return the first frame of the application's own code, else the first. `frames`: the innermost first."""
     innermost: _Frame | None = None
     for frame in frames:
         if frame.own:
@@ -235,7 +235,7 @@ def _innermost(frames: Iterable[_Frame]) -> _Frame | None:
 
 
 def _file(path: str) -> str:
-    """Without the directories, which are another matter on each machine; but a package's own file needs its name."""
+    """Return the file without directories, which differ by machine; a package's own file keeps the package's name."""
     *directories, name = path.replace("\\", "/").split("/")
     return f"{directories[-1]}/{name}" if name in _PACKAGE_FILES and directories else name
 

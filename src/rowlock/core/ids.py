@@ -15,7 +15,7 @@ STRAY = 3600.0
 
 _SEQUENCE_BITS = 12
 _LAST_SEQUENCE = (1 << _SEQUENCE_BITS) - 1
-_VARIANT = bytes(0x80 | byte & 0x3F for byte in range(256))  # of a byte: the two bits that say RFC 9562
+_VARIANT = bytes(0x80 | byte & 0x3F for byte in range(256))  # the two bits of a byte that say RFC 9562
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _SEQUENCES = [f"{n:03x}" for n in range(1 << _SEQUENCE_BITS)]
 
@@ -70,20 +70,20 @@ def first_id(at: datetime, shift: timedelta = timedelta(0)) -> str:
 
 
 def first_id_of(millisecond: int) -> str:
-    """The same, of a millisecond since 1970."""
+    """The smallest id of a millisecond since 1970."""
     clock = f"{min(max(millisecond, 0), (1 << 48) - 1):012x}"
     return f"{clock[:8]}-{clock[8:]}-0000-0000-000000000000"
 
 
 def time_in(job_id: str) -> datetime | None:
-    """When it was made, by itself. None: it is a caller's own, and says no time."""
+    """Return the time that the id itself names. None: it is a caller's own id, and names no time."""
     try:
         return _EPOCH + int(job_id.replace("-", "")[:12], 16) * _MILLISECOND
     except OverflowError:
         return None
 
 
-def check_id(value: object) -> str:
+def check_id(value: object, field: str = "id") -> str:
     """The canonical text of a caller's own id. Any UUID will do; v7 keeps the archive in order."""
     if isinstance(value, UUID):
         return str(value)
@@ -92,4 +92,4 @@ def check_id(value: object) -> str:
             return str(UUID(value))
         except ValueError:
             pass
-    raise InvalidInput("id", "bad_id", f"must be a UUID, not {value!r:.80}")
+    raise InvalidInput(field, "bad_id", f"must be a UUID, not {value!r:.80}")

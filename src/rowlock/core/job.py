@@ -15,7 +15,7 @@ from rowlock.core import codec
 from rowlock.errors import InvalidInput
 
 MAX_TOPIC = 128
-MAX_TEXT = 512  # key, scope, scope_id, worker names, reasons' cousins
+MAX_TEXT = 512  # characters of a key, scope, scope_id or worker's name
 MAX_TAGS = 32
 MAX_VERSION = (1 << 31) - 1
 MAX_DELAY = 10 * 366 * 86_400.0  # ten years, in seconds
@@ -99,7 +99,7 @@ class Job(Struct, frozen=True):
 
     @property
     def attempts(self) -> int:
-        """Claims so far: the version, for people."""
+        """The number of claims so far. It equals the version."""
         return self.version
 
     @property
@@ -148,7 +148,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class LogLine(Struct, frozen=True):
-    """A line that a handler has logged. `version`: in which run."""
+    """A line that a handler has logged. `version` says in which run."""
 
     at: datetime
     version: int
@@ -227,7 +227,7 @@ def _check_topic(topic: object) -> str:
     return codec.plain_text(topic)
 
 
-_check_known_topic = lru_cache(1024)(_check_topic)  # an application has a few topics, and names them with every job
+_check_known_topic = lru_cache(1024)(_check_topic)  # an application has few topics, and names one in every job
 
 
 def check_time(value: object, field: str) -> datetime:
@@ -235,7 +235,7 @@ def check_time(value: object, field: str) -> datetime:
         raise InvalidInput(field, "not_a_time", f"must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
         raise InvalidInput(field, "naive_time", "has no time zone: write Z for UTC, in Python datetime.now(UTC)")
-    # Far enough, and away from datetime.max and .min, which drivers take for infinity.
+    # Far enough for every job, and not datetime.max or .min, which drivers take for infinity.
     if not 1900 <= value.year <= 9000:
         raise InvalidInput(field, "time_range", f"{value.isoformat()} is not between the years 1900 and 9000")
     return value.astimezone(UTC)

@@ -1,6 +1,6 @@
 """The life of a job: which moves exist, and what a run's outcome means.
 
-`MOVES` is the one list of legal moves; stores guard every statement by it, tests hold them to it.
+`MOVES` is the one list of legal moves. Stores guard every statement by it, and tests check that they do.
 `decide` turns the outcome of a run into a Transition; a store applies it, guarded by status, version AND worker.
 `judge` says what became of a Transition that a store could not apply.
 """
@@ -27,7 +27,7 @@ MAX_HISTORY = 100  # entries kept on the row; what is dropped is counted
 MAX_HISTORY_ERROR = 4096  # bytes of an error that go into its history entry; last_error has it whole
 OUTAGE_DELAY = 2.0  # seconds until a job that was cut off from the database runs again
 CRASH_ERROR = "Task timed out (worker crashed?)"  # then the worker's name, and how it died
-# Or this, if its lease ran out: the start mark is written a moment before the handler begins.
+# This follows if the lease ran out: the start mark is written a moment before the handler begins.
 CRASH_UNSEEN = UNSEEN_START
 EXPIRED_ERROR = "Expired: not started before expires_at"
 
@@ -94,7 +94,7 @@ class Completed(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The handler raised. `final`: it said so itself, no retry."""
+    """The handler raised. `final`: the handler itself asked for no retry."""
 
     error: str
     exception: BaseException | None = None
@@ -102,7 +102,7 @@ class Failed(Struct, frozen=True):
 
 
 class Died(Failed, frozen=True):
-    """The handler took its child process along."""
+    """The handler ended its child process."""
 
 
 class TimedOut(Struct, frozen=True):
@@ -151,7 +151,7 @@ class Transition(Struct, frozen=True, kw_only=True):
 
     @property
     def from_cancel_requested(self) -> bool:
-        """May it be applied once a cancel has been requested? Everything else must be decided again."""
+        """True if it may be applied after a cancel request. Any other transition must be decided again."""
         return self.status is COMPLETED or self.status is CANCELLED
 
     def entry(self, version: int) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def _wait(until: float | timedelta | datetime, now: datetime) -> float:
 
 
 class Settlement(Struct, frozen=True):
-    """A worker's wish: apply `transition` to run `version` of job `id`, if `worker` has it; None: whoever has it.
+    """A worker's wish: apply `transition` to run `version` of job `id`, if `worker` has it; None: if any worker has it.
 
     A version may be given twice: by a database that has lost its last claims (a failover, a restored backup), or to a
     job whose id was used before.
@@ -275,7 +275,7 @@ class Answer(StrEnum):
     APPLIED = "applied"
     ALREADY = "already"  # this version had already reached this outcome: a repeat after an unknown COMMIT
     CHANGED = "changed"  # the run is still ours, but the status moved: decide again with `status`
-    LOST = "lost"  # this run is over; someone else decides
+    LOST = "lost"  # this run is over; another run or an operator decides
 
 
 class Verdict(Struct, frozen=True):
@@ -300,7 +300,7 @@ class Standing(Struct, frozen=True):
 def judge(version: int, event: str, standing: Standing | None, worker: str | None = None) -> Verdict:
     """Why was a settlement refused? `standing` is read after the refusal; None means that the job is gone.
 
-    The event, not the status, tells a repeat of our own write from another's: a rescue also makes a job pending.
+    The event, not the status, tells a repeat of our own write from another move: a rescue also makes a job pending.
     """
     if standing is None:
         return LOST
@@ -324,7 +324,7 @@ def ended_by(
     if status is COMPLETED and current == version and same_worker(worker, holder):
         return "completed"
     for entry in reversed(history):
-        # Whoever takes a run away names its worker; who ends it by itself is the worker.
+        # A move that takes a run away names its worker. A worker that ends its own run is `by`.
         whose = entry.get("worker", entry.get("by"))
         if entry.get("version") == version and "claimed_at" in entry and same_worker(worker, whose):
             event: str = entry["event"]
@@ -333,5 +333,5 @@ def ended_by(
 
 
 def same_worker(asked: str | None, holder: str | None) -> bool:
-    """The guard by worker: None asks for nobody in particular."""
+    """True if the guard by worker holds. None asks for no particular worker."""
     return asked is None or asked == holder

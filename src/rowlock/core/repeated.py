@@ -42,7 +42,7 @@ class _Repeated(Exception):
 
 
 class _Object(Pairs):
-    """An object as it stands there."""
+    """An object with all its keys, also the repeated ones."""
 
 
 def _refuse_repeated(pairs: Pairs) -> None:

@@ -110,8 +110,8 @@ def backoff_table(policy: Quadratic | Delays | Exponential, rows: int = 32) -> l
 
 
 def kept_table(policy: RetryPolicy) -> list[float] | None:
-    """The policy's backoff table as it is kept with its topic, for rescues by others. None: the default's table stands
-    in, because the policy is the default, or a callable, which nobody but its application can call."""
+    """Return the policy's backoff table. The store keeps it with the topic, for rescues by other processes. None: they
+    use the default's table, because the policy is the default, or a callable that only its application can call."""
     if policy == DEFAULT_RETRY or not isinstance(policy, Quadratic | Delays | Exponential):
         return None
     table = backoff_table(policy)

@@ -47,12 +47,12 @@ class Sketch:
         return f"Sketch({list(enumerate(self.counts, self.first))})"
 
     def __len__(self) -> int:
-        """How many durations are in it."""
+        """Return the number of durations."""
         return sum(self.counts)
 
     @classmethod
     def of(cls, microseconds: Sequence[int]) -> Sketch:
-        """Many at once, in a small part of the time: the ends of buckets are looked up among the durations."""
+        """Make a sketch of many durations at once. To be fast it looks up the ends of buckets among the durations."""
         buckets: dict[int, int] = {}
         ordered, at = sorted(microseconds), 0
         while at < len(ordered):
@@ -77,7 +77,7 @@ class Sketch:
         self.counts[at:end] = map(add, self.counts[at:end], other.counts)
 
     def quantiles(self, shares: Iterable[float]) -> list[float | None]:
-        """Seconds within which such a share of the durations was over. None: there are no durations."""
+        """Return the seconds within which such a share of the durations was over. None: there are no durations."""
         upto = list(accumulate(self.counts))
         if not upto:
             return [None for _ in shares]
@@ -90,6 +90,6 @@ class Sketch:
 
     @classmethod
     def unpack(cls, data: bytes | None) -> Sketch:
-        sketch = cls.__new__(cls)  # without a look at what is in it
+        sketch = cls.__new__(cls)  # without a check of its content
         sketch.first, *sketch.counts = _unpack(data) if data else (0,)
         return sketch

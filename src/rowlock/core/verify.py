@@ -15,8 +15,8 @@ _ENDED = frozenset({COMPLETED, FAILED, EXPIRED, CANCELLED})
 _AFTER_START = [move for name, move in MOVES.items() if move.events and name not in ("enqueue", "claim", "complete")]
 
 
-class Kept(Struct, frozen=True, kw_only=True):
-    """A job's row as it is kept: what `verify` looks at. `twice`: a job with this id is in _jobs and in the archive."""
+class StoredRow(Struct, frozen=True):
+    """The columns of a job's row that `verify` checks. `twice`: a job with this id is in _jobs and in the archive."""
 
     id: str
     topic: str
@@ -32,7 +32,7 @@ class Kept(Struct, frozen=True, kw_only=True):
     locked_until: datetime | None
     finished_at: datetime | None
     history: Sequence[dict[str, Any]]
-    dropped: int
+    history_dropped: int
     twice: bool
 
 
@@ -45,13 +45,13 @@ class Finding(Struct, frozen=True):
     text: str
 
 
-def examine(row: Kept, now: datetime, patience: float) -> Iterator[Finding]:
+def examine(row: StoredRow, now: datetime, patience: float) -> Iterator[Finding]:
     """`patience`: seconds that an expired lease may wait to be taken back."""
     for check, text in [*_columns(row), *_overdue(row, now, patience), *_history(row)]:
         yield Finding(check, row.id, text)
 
 
-def _columns(row: Kept) -> Iterator[tuple[str, str]]:
+def _columns(row: StoredRow) -> Iterator[tuple[str, str]]:
     held = row.status in HELD
     if (row.locked_until is not None) != held:
         yield "lease", f"is {row.status} with {'no' if held else 'a'} lease"
@@ -67,19 +67,19 @@ def _columns(row: Kept) -> Iterator[tuple[str, str]]:
         yield "twice", "is in _jobs and in _jobs_archive"
 
 
-def _overdue(row: Kept, now: datetime, patience: float) -> Iterator[tuple[str, str]]:
+def _overdue(row: StoredRow, now: datetime, patience: float) -> Iterator[tuple[str, str]]:
     if row.locked_until is not None and (late := (now - row.locked_until).total_seconds()) > patience:
         yield "overdue", f"the lease of {row.locked_by} ended {late:.0f} s ago, and no worker has taken the job back"
 
 
-def _history(row: Kept) -> Iterator[tuple[str, str]]:
-    """Is it a legal path from its beginning to where the row stands, with a claim for every version?"""
-    if len(row.history) > MAX_HISTORY or (row.dropped and len(row.history) < MAX_HISTORY):
-        yield "history", f"keeps {len(row.history)} history entries and counts {row.dropped} as dropped"
+def _history(row: StoredRow) -> Iterator[tuple[str, str]]:
+    """True if the history is a legal path to the row's status, with a claim for every version."""
+    if len(row.history) > MAX_HISTORY or (row.history_dropped and len(row.history) < MAX_HISTORY):
+        yield "history", f"keeps {len(row.history)} history entries and counts {row.history_dropped} as dropped"
     status, version = PENDING, 0
     for n, entry in enumerate(row.history):
         event, said, run = entry.get("event"), entry.get("status"), entry.get("version")
-        if n == 0 and row.dropped:
+        if n == 0 and row.history_dropped:
             status, version = _before(entry)
         if run == version + 1 and status is PENDING:
             status, version = PROCESSING, version + 1  # a claim leaves no entry of its own
@@ -92,14 +92,14 @@ def _history(row: Kept) -> Iterator[tuple[str, str]]:
         status = Status(str(said))
     if row.version == version + 1 and status is PENDING:
         status, version = PROCESSING, version + 1
-    if row.version != version and not (row.dropped and not row.history):
+    if row.version != version and not (row.history_dropped and not row.history):
         yield "version", f"has version {row.version} after {version} claims"
     elif not (status is row.status or (row.status is COMPLETED and status in HELD)):
         yield "history", f"is {row.status}; its history ends with {status}"
 
 
 def _before(entry: dict[str, Any]) -> tuple[Status, int]:
-    """Where a job stood before the oldest entry that is kept: any state that it can have come from."""
+    """Return the statuses that a job can have had before its oldest entry."""
     moves = [move for move in _AFTER_START if entry.get("event") in move.events and entry.get("status") in move.targets]
     sources = sorted({source for move in moves for source in move.sources})
     ran = "claimed_at" in entry

@@ -1,51 +1,101 @@
-"""Routes of tokens, settings and rules."""
+"""Routes of settings and rules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
-from rowlock.access import rules, settings, tokens
+from rowlock.access import rules, settings
 from rowlock.access.binding import read_time
 from rowlock.access.explain import explain
+from rowlock.access.redaction import MOST_PATTERNS
 from rowlock.core.conditions import FIELDS, Condition, holds
 from rowlock.core.ids import check_id
+from rowlock.core.job import Job
 from rowlock.errors import InvalidInput
-from rowlock.http import cursors, shapes
 from rowlock.http.call import Call, columns
-from rowlock.http.jobs import token_body
+from rowlock.http.parse import camel, renamed
 from rowlock.http.problems import Problem, not_found
-from rowlock.http.reading import camel, renamed
-from rowlock.http.response import Response, answer, nothing
+from rowlock.http.response import Response, answer
 from rowlock.http.routes import Route, scope
+from rowlock.http.shapes import Asked, Reason, Text, Topic, schema
 
-ACTIONS = {"enqueue": "enqueue", "view": "read", "cancel": "cancel", "manage": "manage"}  # scopes that allow them
+ACTIONS = {
+    "enqueue": "enqueue",
+    "view": "read",
+    "cancel": "cancel",
+    "manage": "manage",
+}  # and the scopes that allow them
 _COLUMNS = {camel(name): name for name in FIELDS}
 
 
-async def list_tokens(call: Call) -> Response:
-    store = await call.store()
-    found, following = await cursors.page(
-        call, lambda after, count: tokens.every(store, after=after, limit=count), lambda token: token.id
-    )
-    return answer(shapes.TokensAnswer(items=[token_body(one) for one in found], next=following))
+class SettingsBody(Struct, kw_only=True):
+    """`given` names the settings that were set; the others have their defaults."""
+
+    http_enabled: bool
+    enqueue_rule: str
+    view_rule: str
+    cancel_rule: str
+    manage_rule: str
+    allowed_topics: tuple[str, ...]
+    worker_pool_size: int
+    poll_interval: float
+    lock_duration: float
+    redact: tuple[str, ...]
+    given: list[str]
 
 
-async def create_token(call: Call) -> Response:
-    asked: shapes.TokenCreateBody = call.body
-    token, text = await tokens.create(
-        await call.store(), asked.name, asked.scopes, by=call.by, topics=asked.topics, expires_at=asked.expires_at
-    )
-    return answer(token_body(token, text), 201)
+class SettingsPatch(Asked, frozen=True, kw_only=True):
+    """Given settings change; null means the default."""
+
+    http_enabled: bool | UnsetType | None = UNSET
+    enqueue_rule: str | UnsetType | None = UNSET
+    view_rule: str | UnsetType | None = UNSET
+    cancel_rule: str | UnsetType | None = UNSET
+    manage_rule: str | UnsetType | None = UNSET
+    allowed_topics: Annotated[tuple[Topic, ...], schema(maxItems=1000)] | UnsetType | None = UNSET
+    worker_pool_size: Annotated[int, schema(minimum=1, maximum=10_000)] | UnsetType | None = UNSET
+    poll_interval: Annotated[float, schema(minimum=0.01, maximum=3600)] | UnsetType | None = UNSET
+    lock_duration: Annotated[float, schema(minimum=0.5, maximum=86_400)] | UnsetType | None = UNSET
+    redact: Annotated[tuple[Text, ...], schema(maxItems=MOST_PATTERNS)] | UnsetType | None = UNSET
+    reason: Reason | None = None
+
+    def changes(self) -> dict[str, Any]:
+        given = msgspec.structs.asdict(self)
+        return {name: value for name, value in given.items() if value is not UNSET and name != "reason"}
 
 
-async def revoke_token(call: Call) -> Response:
-    if not await tokens.revoke(await call.store(), call.parameters["token_id"], by=call.by):
-        raise Problem("not_found", "there is no such token (any more)")
-    return nothing()
+class ExplainBody(Asked, frozen=True, kw_only=True):
+    """May a caller with these claims do this? `rule`: judge this rule instead of the saved ones. `job`: an id, or the
+    columns of a job that does not exist yet."""
+
+    action: Annotated[str, schema(enum=["enqueue", "view", "cancel", "manage"])]
+    claims: dict[str, Any] = msgspec.field(default_factory=dict)
+    rule: str | None = None
+    job: str | dict[str, Any] | None = None
+
+
+class ExplainedPart(Struct, kw_only=True):
+    """`rule`: the setting that has this comparison, or "rule" for the rule in the request."""
+
+    rule: str
+    text: str
+    left: Any
+    right: Any
+    holds: bool | None
+
+
+class ExplainAnswer(Struct, kw_only=True):
+    """`rule`: the text of the action's own rule. `parts`: each comparison of all rules that can allow the action, with
+    the values of both sides; `holds` null: it depends on the job."""
+
+    allowed: bool | None
+    why: str
+    rule: str
+    parts: list[ExplainedPart]
 
 
 async def get_settings(call: Call) -> Response:
@@ -53,19 +103,19 @@ async def get_settings(call: Call) -> Response:
 
 
 async def change_settings(call: Call) -> Response:
-    asked: shapes.SettingsPatch = call.body
+    asked: SettingsPatch = call.body
     changed = await settings.change(await call.store(), asked.changes(), by=call.by, reason=asked.reason)
     call.api.forget_settings()
     return answer(settings_body(changed))
 
 
-def settings_body(current: settings.Current) -> shapes.SettingsBody:
-    return shapes.SettingsBody(**msgspec.structs.asdict(current.settings), given=sorted(current.given))
+def settings_body(current: settings.Current) -> SettingsBody:
+    return SettingsBody(**msgspec.structs.asdict(current.settings), given=sorted(current.given))
 
 
 async def explain_access(call: Call) -> Response:
-    """Why is someone with these claims allowed to do this, or not? It changes nothing."""
-    asked: shapes.ExplainBody = call.body
+    """Explain why a caller with these claims may do something, or not. Changes nothing."""
+    asked: ExplainBody = call.body
     if asked.action not in ACTIONS:
         raise Problem("unknown_action", f"action: must be {' or '.join(ACTIONS)}", field="action")
     names = settings.GRANTED_BY[ACTIONS[asked.action]]
@@ -75,19 +125,19 @@ async def explain_access(call: Call) -> Response:
     job = await _job(call, asked.job)
     allowed = {name: _allowed(rule.bind(asked.claims, call.now), job) for name, rule in judged.items()}
     parts = [
-        shapes.ExplainedPart(rule=name, **msgspec.structs.asdict(part))
+        ExplainedPart(rule=name, **msgspec.structs.asdict(part))
         for name, rule in judged.items()
         for part in explain(rule, asked.claims, job, call.now)
     ]
-    for part in parts:  # a column may hold what a handler has said: its stage
+    for part in parts:  # a column such as stage may hold a secret
         part.left, part.right = call.redaction.data([part.left, part.right])
     verdict = True if True in allowed.values() else None if None in allowed.values() else False
-    own = next(iter(judged.values()))  # before manage_rule, which includes the others
-    return answer(shapes.ExplainAnswer(allowed=verdict, why=_why(judged, allowed), rule=own.text, parts=parts))
+    own = next(iter(judged.values()))  # manage_rule, which includes the others, comes last
+    return answer(ExplainAnswer(allowed=verdict, why=_why(judged, allowed), rule=own.text, parts=parts))
 
 
 def _allowed(condition: Condition, job: dict[str, Any] | None) -> bool | None:
-    """None: it depends on the job."""
+    """Return whether the condition holds; None if it depends on the job."""
     return condition if isinstance(condition, bool) else None if job is None else holds(condition, job)
 
 
@@ -95,10 +145,7 @@ async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any]
     if given is None:
         return None
     if isinstance(given, str):
-        try:
-            found = await (await call.store()).get([check_id(given)])
-        except InvalidInput as error:
-            raise InvalidInput("job", error.code, error.problem) from None
+        found = await (await call.store()).read([check_id(given, "job")], Job)
         if not found:
             raise not_found()
         return columns(next(iter(found.values())))
@@ -109,14 +156,8 @@ async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any]
         wanted = (int, float) if FIELDS[name] == "number" else str
         if value is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
             raise InvalidInput(f"job.{name}", "bad_value", f"must be a {FIELDS[name]}")
-    return {name: _time(name, value) if FIELDS[name] == "time" and value else value for name, value in given.items()}
-
-
-def _time(name: str, value: str) -> datetime:
-    try:
-        return read_time(value)
-    except InvalidInput as error:
-        raise InvalidInput(f"job.{name}", error.code, error.problem) from None
+    times = {name: read_time(given[name], f"job.{name}") for name in given if FIELDS[name] == "time" and given[name]}
+    return {**given, **times}
 
 
 def _why(judged: Mapping[str, rules.Rule], allowed: Mapping[str, bool | None]) -> str:
@@ -133,30 +174,13 @@ def _why(judged: Mapping[str, rules.Rule], allowed: Mapping[str, bool | None]) -
 
 
 ROUTES = [
+    Route("GET", "/api/settings", scope("admin"), get_settings, "The settings", answers=(SettingsBody,)),
     Route(
-        method="GET", path="/api/tokens", access=scope("admin"), handler=list_tokens, summary="API tokens",
-        query=shapes.PageQuery, answers=(shapes.TokensAnswer,),
+        "PATCH", "/api/settings", scope("admin"), change_settings, "Change settings", body=SettingsPatch,
+        answers=(SettingsBody,),
     ),
     Route(
-        method="POST", path="/api/tokens", access=scope("admin"), handler=create_token,
-        summary="Make a token; its text is told once", body=shapes.TokenCreateBody, answers=(shapes.TokenBody,),
-        status=201,
-    ),
-    Route(
-        method="DELETE", path="/api/tokens/{token_id}", access=scope("admin"), handler=revoke_token,
-        summary="Revoke a token", status=204, errors=(404,),
-    ),
-    Route(
-        method="GET", path="/api/settings", access=scope("admin"), handler=get_settings, summary="The settings",
-        answers=(shapes.SettingsBody,),
-    ),
-    Route(
-        method="PATCH", path="/api/settings", access=scope("admin"), handler=change_settings,
-        summary="Change settings", body=shapes.SettingsPatch, answers=(shapes.SettingsBody,),
-    ),
-    Route(
-        method="POST", path="/api/access/explain", access=scope("admin", writes=False), handler=explain_access,
-        summary="Why is someone allowed to do something, or not?", body=shapes.ExplainBody,
-        answers=(shapes.ExplainAnswer,), errors=(404,),
+        "POST", "/api/access/explain", scope("admin", writes=False), explain_access,
+        "Explain why a caller may do something, or not", body=ExplainBody, answers=(ExplainAnswer,), errors=(404,),
     ),
 ]  # fmt: skip

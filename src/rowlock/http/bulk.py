@@ -1,4 +1,4 @@
-"""Routes of bulk actions: prepare, look, start, stop."""
+"""Routes of bulk actions: prepare, show, start, stop."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, json
 
+from rowlock.core.times import moment
 from rowlock.errors import InvalidInput
-from rowlock.http import shapes
 from rowlock.http.call import Call
-from rowlock.http.jobs import filter_of
+from rowlock.http.filters import ONE_OF, JobFilter, filter_of
 from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_guesses, job_body
 from rowlock.http.response import Response, answer
 from rowlock.http.routes import Route, scope
-from rowlock.http.shapes import Asked, JobBody, JobFilter, PageQuery, Priority, Reason, Seconds, Time
+from rowlock.http.shapes import Asked, JobBody, PageQuery, Priority, Reason, ReasonBody, Seconds, Time
 from rowlock.stores.bulk import OUTCOMES, SKIPS, UNRUN, VERBS, Bulk, BulkItem, Unfit
-from rowlock.stores.reading import Filter
-from rowlock.stores.times import moment
+from rowlock.stores.queries import Filter
 
 # ── In ──
 
 
 class BulkBody(Asked, frozen=True, kw_only=True):
-    """`filter` has the names of the list's parameters; `everything` stands for no filter at all. `priority` goes with
-    reprioritise, `run_at` or `delay` (seconds from the start) with reschedule. A dry run is a preview, to be started.
+    """`filter`: by the names of the list's parameters. `everything`: required if there is no filter. `priority` is for
+    reprioritise, `run_at` or `delay` (seconds from the start) for reschedule. `dry_run`: only prepare; start it later.
     """
 
     action: Annotated[str, Meta(extra_json_schema={"enum": list(VERBS)})]
@@ -39,7 +38,7 @@ class BulkBody(Asked, frozen=True, kw_only=True):
 
 
 class BulkItemsQuery(PageQuery, frozen=True, kw_only=True):
-    """`outcome`: one of those, or "unrun"."""
+    """`outcome`: only jobs with this outcome, or "unrun"."""
 
     outcome: Annotated[str, Meta(extra_json_schema={"enum": [*OUTCOMES, UNRUN]})] | None = None
 
@@ -48,9 +47,9 @@ class BulkItemsQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class BulkInfo(Struct, kw_only=True):
-    """A bulk action as it stands. Of `total` jobs so many are `done`, were `skipped` (`skips` says why), and are
-    `left`. `filter`: by the names of the request, in snake_case. `unfit`: jobs that meet the filter in a state in which
-    this can't be done to them. `rate`: jobs a second. `sample`: its first jobs, when it is asked for by its id."""
+    """A bulk action. Of `total` jobs, so many are `done`, `skipped` (`skips` says why) and `left`. `filter`: by the
+    names of the request, in snake_case. `unfit`: jobs that meet the filter, but whose status does not allow the action.
+    `rate`: jobs a second. `sample`: its first jobs, only for a single bulk action."""
 
     id: str
     action: str
@@ -80,7 +79,7 @@ class BulkAnswer(Struct, kw_only=True):
 
 
 class BulkItemsAnswer(Struct, kw_only=True):
-    """`outcome` null: it has not come to this job yet. `holder`: the live job that has its key."""
+    """`outcome` null: this job is not done yet. `holder`: the live job that has its key."""
 
     items: list[BulkItem]
     next: str | None
@@ -104,8 +103,8 @@ def bulk_info(call: Call, bulk: Bulk) -> BulkInfo:
 
 
 def as_asked(filter: dict[str, Any]) -> dict[str, Any]:
-    """By the names of the request, and in its forms: so it can be asked again."""
-    told = {shapes.ONE_OF.get(name, name): value for name, value in filter.items()}
+    """Return the filter in the form of a request, so that it can be sent again."""
+    told = {ONE_OF.get(name, name): value for name, value in filter.items()}
     if "payload" in told:
         told["payload"] = [f"{path}={json.encode(value).decode()}" for path, value in dict(told["payload"]).items()]
     return told
@@ -119,7 +118,7 @@ async def create_bulk(call: Call) -> Response:
     given = {name: getattr(asked, name) for name in ("priority", "run_at", "delay")}
     wanted = _filter(asked.filter)
     check_guesses(call, wanted)
-    made = await call.api.jobs.bulk(
+    made = await call.api.jobs.bulk.prepare(
         asked.action,
         wanted,
         everything=asked.everything,
@@ -133,7 +132,7 @@ async def create_bulk(call: Call) -> Response:
 
 async def _begun(call: Call, bulk: Bulk, status: int = 200) -> Response:
     if bulk.status == "running":
-        call.api.bulk.nudge()  # at once, here
+        call.api.upkeep.run_bulk_now()
     return await _told(call, bulk, status)
 
 
@@ -142,34 +141,34 @@ def _filter(asked: JobFilter) -> Filter:
         return filter_of(asked, {})
     except InvalidInput as error:
         first, *rest = error.field.split(".")
-        field = ".".join(["filter", shapes.ONE_OF.get(first.partition("[")[0], first), *rest])
+        field = ".".join(["filter", ONE_OF.get(first.partition("[")[0], first), *rest])
         raise Problem(error.code, f"{field}: {error.problem}", field=field) from None
 
 
 async def _told(call: Call, bulk: Bulk, status: int = 200) -> Response:
     info = bulk_info(call, bulk)
-    info.sample = [job_body(call, job) for job in await call.api.jobs.bulk_sample(bulk.id)]
+    info.sample = [job_body(call, job) for job in await call.api.jobs.bulk.sample(bulk.id)]
     return answer(info, status)
 
 
 async def get_bulk(call: Call) -> Response:
-    return await _told(call, await call.api.jobs.get_bulk(call.parameters["id"]))
+    return await _told(call, await call.api.jobs.bulk.get(call.parameters["id"]))
 
 
 async def start_bulk(call: Call) -> Response:
-    bulk = await call.api.jobs.start_bulk(call.parameters["id"], reason=call.body.reason, by=call.by)
+    bulk = await call.api.jobs.bulk.start(call.parameters["id"], reason=call.body.reason, by=call.by)
     return await _begun(call, bulk)
 
 
 async def stop_bulk(call: Call) -> Response:
-    bulk = await call.api.jobs.stop_bulk(call.parameters["id"], reason=call.body.reason, by=call.by)
+    bulk = await call.api.jobs.bulk.stop(call.parameters["id"], reason=call.body.reason, by=call.by)
     return await _told(call, bulk)
 
 
 async def list_bulk(call: Call) -> Response:
     asked: PageQuery = call.query
     cursors = call.api.cursors
-    page = await call.api.jobs.list_bulk(limit=asked.limit, cursor=await cursors.open(call, asked.cursor))
+    page = await call.api.jobs.bulk.list(limit=asked.limit, cursor=await cursors.open(call, asked.cursor))
     items = [bulk_info(call, bulk) for bulk in page.items]
     return answer(BulkAnswer(items=items, next=await cursors.seal(call, page.next)))
 
@@ -177,7 +176,7 @@ async def list_bulk(call: Call) -> Response:
 async def list_bulk_items(call: Call) -> Response:
     asked: BulkItemsQuery = call.query
     cursor = await call.api.cursors.open(call, asked.cursor)
-    page = await call.api.jobs.bulk_items(
+    page = await call.api.jobs.bulk.items(
         call.parameters["id"], outcome=asked.outcome, limit=asked.limit, cursor=cursor
     )
     return answer(BulkItemsAnswer(items=page.items, next=await call.api.cursors.seal(call, page.next)))
@@ -185,30 +184,28 @@ async def list_bulk_items(call: Call) -> Response:
 
 ROUTES = [
     Route(
-        method="POST", path="/api/bulk", access=scope("manage"), handler=create_bulk,
-        summary="Requeue, cancel, delete, reprioritise or reschedule many jobs; or list them, in a dry run",
-        body=BulkBody, answers=(BulkInfo,), status=201,
+        "POST", "/api/bulk", scope("manage"), create_bulk,
+        "Requeue, cancel, delete, reprioritise or reschedule many jobs; or preview it in a dry run", body=BulkBody,
+        answers=(BulkInfo,), status=201,
     ),
     Route(
-        method="GET", path="/api/bulk", access=scope("read"), handler=list_bulk, summary="Bulk actions, newest first",
-        query=PageQuery, answers=(BulkAnswer,),
+        "GET", "/api/bulk", scope("read"), list_bulk, "Bulk actions, newest first", query=PageQuery,
+        answers=(BulkAnswer,),
     ),
     Route(
-        method="GET", path="/api/bulk/{id}", access=scope("read"), handler=get_bulk,
-        summary="A bulk action: how far it is, and a sample of its jobs", answers=(BulkInfo,), errors=(404,),
+        "GET", "/api/bulk/{id}", scope("read"), get_bulk, "A bulk action: its progress, and a sample of its jobs",
+        answers=(BulkInfo,), errors=(404,),
     ),
     Route(
-        method="POST", path="/api/bulk/{id}/start", access=scope("manage"), handler=start_bulk,
-        summary="Do it, or go on with it", body=shapes.ReasonBody, body_optional=True, answers=(BulkInfo,),
-        errors=(404, 409),
+        "POST", "/api/bulk/{id}/start", scope("manage"), start_bulk, "Start it, or continue it", body=ReasonBody,
+        body_optional=True, answers=(BulkInfo,), errors=(404, 409),
     ),
     Route(
-        method="POST", path="/api/bulk/{id}/stop", access=scope("manage"), handler=stop_bulk,
-        summary="Change no further job; what is done stays", body=shapes.ReasonBody, body_optional=True,
-        answers=(BulkInfo,), errors=(404, 409),
+        "POST", "/api/bulk/{id}/stop", scope("manage"), stop_bulk, "Stop it; jobs that are done stay changed",
+        body=ReasonBody, body_optional=True, answers=(BulkInfo,), errors=(404, 409),
     ),
     Route(
-        method="GET", path="/api/bulk/{id}/items", access=scope("read"), handler=list_bulk_items,
-        summary="What became of each job", query=BulkItemsQuery, answers=(BulkItemsAnswer,), errors=(404,),
+        "GET", "/api/bulk/{id}/items", scope("read"), list_bulk_items, "The outcome for each job", query=BulkItemsQuery,
+        answers=(BulkItemsAnswer,), errors=(404,),
     ),
 ]  # fmt: skip

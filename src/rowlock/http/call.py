@@ -1,8 +1,8 @@
-"""One call of a route: who asks for what, and which jobs are within reach."""
+"""One call of a route: the caller, what it asks for, and which jobs it may see and change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ class Call:
         self.settings = settings
         self.parameters = parameters
         self.route = route
-        self.now = datetime.now(UTC)  # what rules call @now: the same for all that one request asks
+        self.now = datetime.now(UTC)  # @now in rules: the same for the whole request
         self.query: Any = None
         self.body: Any = None
 
@@ -51,14 +51,14 @@ class Call:
 
     @property
     def place(self) -> str:
-        """Whose place among those who wait. A user's job tokens have none beside the user's own."""
+        """The name under which waiting requests and streams are counted. A user's job tokens count as the user."""
         identity = self.identity
         if identity.kind == "token":
             return identity.maker if identity.maker.startswith("user ") else f"token {identity.id}"
         return self.by if identity.id else f"anonymous {self.request.network}"
 
     async def again(self) -> Call:
-        """As it would be now: settings, sessions and tokens change while a stream goes on."""
+        """Return the same call with the settings, sessions and tokens of now: they change while a stream runs."""
         return await self.api.admit(self.route, self.request, self.parameters)
 
     @property
@@ -69,7 +69,7 @@ class Call:
         return await self.api.jobs._store()
 
     def reach(self, scope: str) -> Condition:
-        """The jobs that it may see (read), cancel or manage."""
+        """Return which jobs the caller may see (read), cancel or manage."""
         identity = self.identity
         allowed: Condition = True if identity.has(scope) else self.settings.granted(scope, identity.claims, self.now)
         bounds = identity.reach
@@ -89,7 +89,7 @@ class Call:
         return condition is True or holds(condition, columns(job))
 
     async def job(self, scope: str) -> Job:
-        """The one in the path. What may not be seen is not there."""
+        """Return the job in the path. Jobs that the caller may not see answer 404."""
         try:
             job = await self.api.jobs.get(self.parameters["id"])
         except JobNotFound:
@@ -100,9 +100,15 @@ class Call:
             raise denied(self.identity, f"{needs(scope)}: you may see this job, but no more")
         raise not_found()
 
+    def check_topics(self, topics: Iterable[str], field: str = "topic") -> None:
+        """Refuse topics that the caller's token is not for."""
+        own = self.identity.topics
+        if own is not None and not set(topics) <= set(own):
+            raise denied(self.identity, "this token is for other topics", field=field)
+
     def check_enqueue(self, topic: str, columns: Callable[[], Mapping[str, Any]], *, edits: bool = False) -> None:
-        """`columns`: what the job is going to have. `edits`: a job within reach gets other content. For that the scope
-        manage is as good as enqueue."""
+        """Refuse a job that the caller may not enqueue. `columns`: those of the new job. `edits`: an existing job gets
+        this content; then the scope manage is enough."""
         identity, settings = self.identity, self.settings.settings
         by_scope = identity.has("enqueue") or (edits and identity.has("manage"))
         if not by_scope and not holds(self.settings.granted("enqueue", identity.claims, self.now), columns()):
@@ -119,7 +125,7 @@ def columns(job: Job) -> dict[str, Any]:
 
 
 def needs(scope: str) -> str:
-    """For a problem: what a caller must have who wants to do this to a job."""
+    """Return what a caller needs to do this to a job, for a problem."""
     return f"this needs the scope {scope}, or a {' or '.join(GRANTED_BY[scope])} that lets you"
 
 

@@ -1,7 +1,7 @@
-"""How many jobs stand where, for everyone who asks: counted once for all of them, as long as nothing has changed.
+"""Count jobs by status once for all concurrent requests, as long as nothing has changed.
 
-It is the most that the page asks of a large database, and asks again and again: by its stream, by lists of topics, by
-Prometheus. What is answered is never older than the question.
+On a large database this is the most expensive question of the page, and streams, lists of topics and Prometheus ask it
+again and again. An answer is never older than its request.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from rowlock.errors import StoreError
 from rowlock.stores.base import Store
-from rowlock.stores.reading import Stats
+from rowlock.stores.queries import Stats
 
 _FRESH = 1.0  # seconds; waiting times grow though nothing is written
 
 
 class _Count(Struct, frozen=True):
-    """`mark`: the store's, before it was counted. `answer`: or what went wrong."""
+    """`mark`: the store's, before the count. `answer`: the numbers, or the error."""
 
     began: float
     mark: str
@@ -28,7 +28,7 @@ class _Count(Struct, frozen=True):
 
 
 class Counting:
-    """For one event loop. One count at a time: whoever comes meanwhile shares the next one."""
+    """For one event loop. One count at a time: requests that come meanwhile share the next one."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class Counting:
             if last is not None and last.mark == mark and began - last.began < _FRESH:
                 return last
             count = _Count(began, mark, await store.stats(topic))
-        except StoreError as error:  # for those who wait as well, or each would wait as long again
+        except StoreError as error:  # for all waiting requests: else each would wait as long again
             count = _Count(began, "", error)
         self._counts = {name: one for name, one in self._counts.items() if began - one.began < _FRESH} | {topic: count}
         return count

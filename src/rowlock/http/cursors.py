@@ -1,7 +1,7 @@
-"""Cursors: where a page ended, in a form that tells nothing and can't be made up.
+"""Cursors: where a page ended, encrypted and authenticated.
 
-A page of jobs may end at a job that the caller may not see, so nobody may read its place from the cursor. The place is
-encrypted and authenticated. The cursor is bound to the caller and to the question: another caller can't use it, nor can
+A page of jobs may end at a job that the caller may not see, so the cursor must not
+show its place. The cursor is bound to the caller and to the question: another caller can't use it, nor can
 the same caller on another route or with another filter.
 
 The key is a record of the database, so all servers of one database understand each other's cursors. The standard
@@ -23,7 +23,7 @@ import msgspec
 
 from rowlock.errors import InvalidInput
 from rowlock.stores.base import Store
-from rowlock.stores.reading import check_limit
+from rowlock.stores.queries import check_limit
 from rowlock.stores.records import Write
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ T = TypeVar("T")
 KIND, ID = "secret", "cursors"
 _NONCE, _TAG = 16, 16
 _LONGEST = 4096  # characters of a cursor: the name of a worker is the longest place there is
-_FRESH = 60.0  # seconds for which the key is taken as it was read: a database may have been put back from a backup
+_FRESH = 60.0  # seconds until the key is read again: a database may have been restored from a backup
 _PLACE = ("cursor", "limit", "offset")  # what may change from page to page
 
 
@@ -45,10 +45,10 @@ class Cursors:
         self._until = 0.0
 
     async def seal(self, call: Call, place: str | None) -> str | None:
-        """The cursor for a page that begins behind this place; None: there is no such page."""
+        """Return the cursor of the page that begins after this place. None: there is no such page."""
         if place is None:
             return None
-        while (keys := await self._read()) is None:  # whoever comes first makes the key, and all use that one
+        while (keys := await self._read()) is None:  # the first server makes the key, and all use it
             key = {"key": secrets.token_hex(32)}
             await (await self._store()).write_records([Write(KIND, ID, key, revision=0)])
         nonce = secrets.token_bytes(_NONCE)
@@ -56,7 +56,7 @@ class Cursors:
         return _text(nonce + hidden + _tag(keys[1], nonce, call, hidden))
 
     async def open(self, call: Call, cursor: str | None) -> str | None:
-        """The place of a cursor that `seal` made for this caller and question."""
+        """Return the place of a cursor that `seal` made for this caller and question."""
         if cursor is None:
             return None
         raw = _raw(cursor)
@@ -68,7 +68,7 @@ class Cursors:
         return _mixed(keys[0], nonce, hidden).decode()
 
     async def _read(self) -> tuple[bytes, bytes] | None:
-        """None: there is no key yet."""
+        """Return the keys; None if the database has none yet."""
         if self._keys is None or time.monotonic() >= self._until:
             found = await (await self._store()).records(KIND, [ID])
             key = bytes.fromhex(found[0].data["key"]) if found else b""
@@ -80,14 +80,14 @@ class Cursors:
 async def page(
     call: Call, read: Callable[[str | None, int], Awaitable[Sequence[T]]], place: Callable[[T], str]
 ) -> tuple[Sequence[T], str | None]:
-    """The page that was asked for, and the cursor of the next. `read`: so many rows, behind a place."""
+    """Return the page that the query asks for, and the cursor of the next. `read`: returns rows after a place."""
     limit, after = check_limit(call.query.limit), await call.api.cursors.open(call, call.query.cursor)
     rows = await read(after, limit + 1)
     return rows[:limit], await call.api.cursors.seal(call, place(rows[limit - 1]) if len(rows) > limit else None)
 
 
 async def page_of(call: Call, rows: Sequence[T], place: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
-    """The same of rows that are all here, in the order of their places."""
+    """Return a page of rows that are all in memory, in the order of their places."""
 
     async def read(after: str | None, count: int) -> Sequence[T]:
         return [row for row in rows if after is None or place(row) > after][:count]
@@ -96,7 +96,7 @@ async def page_of(call: Call, rows: Sequence[T], place: Callable[[T], str]) -> t
 
 
 def _question(call: Call) -> bytes:
-    """Who asks for what."""
+    """Return what a cursor is bound to: the caller, the route and the query."""
     asked = {name: value for name, value in msgspec.structs.asdict(call.query).items() if name not in _PLACE}
     of = dict(call.parameters)
     return msgspec.json.encode([call.route.method, call.route.path, of, call.identity.kind, call.identity.id, asked])
@@ -107,7 +107,7 @@ def _tag(key: bytes, nonce: bytes, call: Call, hidden: bytes) -> bytes:
 
 
 def _mixed(key: bytes, nonce: bytes, data: bytes) -> bytes:
-    """Data with a keystream: encrypted, or decrypted."""
+    """Return data mixed with the keystream: encrypts and decrypts."""
     blocks = range(-(-len(data) // 32))
     stream = b"".join(_mac(key, nonce + number.to_bytes(4, "big")) for number in blocks)
     return bytes(one ^ other for one, other in zip(data, stream, strict=False))
@@ -122,7 +122,7 @@ def _text(raw: bytes) -> str:
 
 
 def _raw(cursor: str) -> bytes:
-    """Empty: it is nothing of ours."""
+    """Return the bytes of a cursor; empty if it can't be one of ours."""
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except ValueError:

@@ -1,4 +1,4 @@
-"""An example of each body and answer, for the OpenAPI document, by the shape's name. Tests check that they fit."""
+"""An example of each body and answer for the OpenAPI document, by its name there. Tests check that they fit."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""What streams show: views of the database, read by one reader for all who look at them.
+"""What streams show: views of the database, read by one task for all streams.
 
-A view is a question (which jobs, or how many stand where) and its last answer. The reader asks again and again; whoever
-looks at the view is told what has changed since they were told last. So nothing is queued for anyone: who reads slowly
-gets fewer and larger steps, who comes back gets everything, and all end at the same state.
+A view is a question (which jobs, or how many with which status) and its last answer. The task reads the database again
+and again; each stream sends what has changed since it sent last. So nothing is queued: a slow reader gets fewer and
+larger changes, a reader that comes back gets everything, and all end at the same state.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,34 +16,62 @@ from msgspec import Struct
 
 from rowlock.access.redaction import Redaction
 from rowlock.core.conditions import Compared, Condition, holds
-from rowlock.core.job import LIVE
-from rowlock.errors import StoreError
-from rowlock.http.shapes import LiveJob, LiveJobs
-from rowlock.runtime.patience import Patience
+from rowlock.core.job import LIVE, Job
+from rowlock.http.shapes import Time
+from rowlock.runtime.periodic import Loop
 from rowlock.stores.base import Store
 from rowlock.stores.listing import given
-from rowlock.stores.reading import Filter, State
+from rowlock.stores.queries import Filter, State
 
-log = logging.getLogger("rowlock.http")
-
-TICK = 0.25  # seconds between two looks at the database, if none takes longer
+TICK = 0.25  # seconds between two reads of the database
 COUNTING = 1.0  # seconds between two counts
-_SHORTEST = 0.02  # seconds between two looks when somebody new has come
-_IDLE = 10.0  # seconds after which is counted again though nothing was written: waiting times grow by themselves
-_COUNTED = 0.2  # seconds of one look that are spent with counting
-_BUDGET = 1.0  # seconds of one look at lists; those that have not had their turn are first in the next
-_LATE = 5.0  # seconds without a look after which a view's watchers are told that it is behind
-_TOGETHER = 20  # lists that are looked up in one go, so that others get their turn at the database
-_AT_ONCE = 1000  # jobs whose states are read in one go
-_LEARNED, _KNOWN = 20, 5000  # jobs that are read whole in one go, and that are remembered
-_SETTLED = 1.5  # seconds between two looks at jobs that have completed
+_SHORTEST = 0.02  # seconds between two reads when a new stream has come
+_IDLE = 10.0  # seconds until jobs are counted again although nothing was written: waiting times grow
+_COUNTED = 0.2  # seconds of one read that are spent on counting
+_BUDGET = 1.0  # seconds for lists in one read; the lists that are left come first in the next
+_LATE = 5.0  # seconds without a read after which a view's streams say that it is behind
+_TOGETHER = 20  # lists that are read in one statement, so that other requests get their turn
+_AT_ONCE = 1000  # jobs whose states are read in one statement
+_LEARNED, _KNOWN = 20, 5000  # whole jobs that are read at a time, and that are remembered
+_SETTLED = 1.5  # seconds between two reads of completed jobs
 _FOLLOWED = 2000  # jobs of a view that are followed to their end when newer ones have taken their place
-_REMEMBERED = 5000  # jobs of a view whose end is kept for those who read slowly
+_REMEMBERED = 5000  # jobs of a view whose end is kept for slow readers
 
 _encode = msgspec.json.Encoder().encode
-Rows = Mapping[str, LiveJob]
 Teller = Callable[[str], str]
 Wake = Callable[[], None]
+
+
+class LiveJob(Struct, frozen=True, kw_only=True):
+    """The state of a job, in short."""
+
+    id: str
+    topic: str
+    status: str
+    version: int
+    progress: float
+    stage: str | None
+    message: str | None
+    priority: int
+    retries: int
+    max_retries: int
+    created: Time
+    run_at: Time
+    started_at: Time | None
+    finished_at: Time | None
+
+
+class LiveJobs(Struct, kw_only=True):
+    """Jobs as they are now. `reset`: these are all; forget earlier ones. `gone`: jobs that are not reported any more.
+    They are no longer among the newest and have ended (then `items` has their end), were deleted, or may no longer be
+    seen."""
+
+    items: list[LiveJob]
+    gone: list[str]
+    reset: bool = False
+
+
+Rows = Mapping[str, LiveJob]
 
 
 def event(name: str, data: Any) -> bytes:
@@ -53,14 +79,14 @@ def event(name: str, data: Any) -> bytes:
 
 
 class Told(Struct, frozen=True):
-    """An answer: the last one that somebody was told of a view."""
+    """An answer of a view: the last one that a stream has sent."""
 
     generation: int
     rows: Rows = {}
 
 
 class Run(NamedTuple):
-    """Within which nothing is added to a job but what it says of itself."""
+    """One run of a job. During a run, only its stage and message change: its secrets stay the same."""
 
     redaction: Redaction
     id: str
@@ -73,14 +99,13 @@ def _run(redaction: Redaction, state: State) -> Run:
 
 
 class Voices:
-    """What jobs say of themselves (stage and message), without what is redacted elsewhere in them: so that has to be
-    known, for which the whole job is read, once for each of its runs."""
+    """Stages and messages of jobs, without secrets. To know the secrets, the whole job is read once for each run."""
 
     def __init__(self) -> None:
         self._tellers: dict[Run, Teller] = {}
 
     def said(self, redaction: Redaction, state: State) -> tuple[str | None, str | None]:
-        """Nothing, as long as it is not known what has to be hidden."""
+        """Return stage and message; nothing while the job's secrets are not known yet."""
         if not redaction or (state.stage is None and state.message is None):
             return state.stage, state.message
         tell = self._tellers.get(_run(redaction, state))
@@ -89,11 +114,11 @@ class Voices:
         return state.stage and tell(state.stage), state.message and tell(state.message)
 
     async def learn(self, store: Store, heard: Iterable[tuple[Redaction, State]]) -> bool:
-        """Of whom that is not known yet. False: there are more of them than is done at a time."""
+        """Read jobs whose secrets are not known yet. Return False if some are left for the next time."""
         speaking = ((redaction, state) for redaction, state in heard if redaction and (state.stage or state.message))
         unknown = {run: None for redaction, state in speaking if (run := _run(redaction, state)) not in self._tellers}
         for run in list(unknown)[:_LEARNED]:
-            job = (await store.get([run.id])).get(run.id)  # one by one: they may be large
+            job = (await store.read([run.id], Job)).get(run.id)  # one by one: they may be large
             if job is not None:
                 self._tellers[run] = run.redaction.teller(job)
         while len(self._tellers) > _KNOWN:
@@ -102,17 +127,17 @@ class Voices:
 
 
 class View:
-    """`watchers`: how to wake who looks at it."""
+    """`watchers`: functions that wake the streams of this view."""
 
     def __init__(self) -> None:
         self.watchers: set[Wake] = set()
         self.now: Told | None = None  # the last answer
         self.read_at = 0.0  # 0: never
         self.is_behind = False
-        self._frames: dict[int, bytes] = {}  # by the generation that they lead on from
+        self._frames: dict[int, bytes] = {}  # by the generation that they continue
 
     def frame(self, told: Told | None) -> bytes:
-        """The event that leads from there to the last answer."""
+        """Return the event with the changes from that answer to the last one."""
         before = 0 if told is None else told.generation
         if before not in self._frames:
             self._frames[before] = self._render(told)
@@ -165,8 +190,8 @@ class JobsView(View):
         return {} if self.now is None else self.now.rows
 
     def to_read(self, newest: Iterable[str], now: float) -> set[str]:
-        """The newest, and what was shown and has not ended; but those that have completed only now and then: they
-        can't change any more, only be deleted."""
+        """Return the ids to read: the newest jobs, and shown jobs that have not ended. Completed jobs only now and
+        then: they can't change any more, only be deleted."""
         shown = self.shown
         wanted = {*newest, *(job_id for job_id, job in shown.items() if job.status in LIVE)}
         if now - self._settled_at >= _SETTLED:
@@ -183,7 +208,7 @@ class JobsView(View):
         return all(self._may_see(states[job_id]) for job_id in newest if job_id in read and job_id in states)
 
     def take(self, newest: Iterable[str], read: Container[str], states: Mapping[str, State]) -> None:
-        """The next answer. `states` are of those of the newest and of those shown that were `read`."""
+        """Take the next answer. `states`: those of the newest and the shown jobs that were `read`."""
         old, rows, followed = self.shown, {}, 0
         for job_id in newest:
             if (job := self._seen(states.get(job_id)) if job_id in read else old[job_id]) is not None:
@@ -236,7 +261,7 @@ def _columns(state: State) -> dict[str, Any]:
 
 
 class CountsView(View):
-    """How many jobs stand where: whatever `ask` answers."""
+    """How many jobs have which status: what `ask` returns."""
 
     def __init__(self, ask: Callable[[], Awaitable[Any]]) -> None:
         super().__init__()
@@ -261,28 +286,26 @@ class CountsView(View):
 
 
 class Live:
-    """The views of one event loop and their reader, who works while somebody looks."""
+    """The views of one event loop, and the task that reads them while streams are open."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store
         self._views: dict[str, View] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()
+        self._reader = Loop("the reader for streams", self._read, shortest=_SHORTEST)
         self.voices = Voices()
         self._mark: str | None = None
         self.stopping = False
 
-    # ── Who looks ──
+    # ── Streams ──
 
     def watch(self, key: str, make: Callable[[], View], wake: Wake) -> View:
-        """The view of this name, which is made if nobody looks at it yet."""
+        """Return the view with this key; make it for its first stream."""
         view = self._views.get(key)
         if view is None:
             view = self._views[key] = make()
-            self._hurry.set()
+            self._reader.wake()
         view.watchers.add(wake)
-        if self._reader is None:
-            self._reader = asyncio.create_task(self._read())
+        self._reader.start()
         return view
 
     def unwatch(self, key: str, wake: Wake) -> None:
@@ -292,41 +315,23 @@ class Live:
             del self._views[key]
 
     def stop(self) -> None:
-        """Everyone is told to go."""
+        """End all streams."""
         self.stopping = True
         for view in list(self._views.values()):
             view.wake()
 
     # ── The reader ──
 
-    async def _read(self) -> None:
-        patience = Patience("the reader for streams", 2.0)
+    async def _read(self) -> float | None:
+        if not self._views:
+            return None
+        began = time.monotonic()
         try:
-            while self._views:
-                began = time.monotonic()
-                self._hurry.clear()
-                try:
-                    await self._look(await self._store(), began)
-                    patience.worked()
-                    pause = TICK
-                except StoreError as error:
-                    self._mark = None
-                    pause = patience.failed(error)
-                except Exception:  # a mistake must not silence all who look
-                    log.exception("the reader for streams failed")
-                    self._mark, pause = None, _IDLE
-                await self._rest(max(pause, time.monotonic() - began))  # half of the time, at most
-        finally:
-            self._reader = None
-
-    async def _rest(self, seconds: float) -> None:
-        """Less if somebody new has come."""
-        await asyncio.sleep(_SHORTEST)
-        try:
-            async with asyncio.timeout(max(seconds - _SHORTEST, 0.0)):
-                await self._hurry.wait()
-        except TimeoutError:
-            pass
+            await self._look(await self._store(), began)
+        except Exception:
+            self._mark = None
+            raise
+        return max(TICK, time.monotonic() - began)  # it reads for half of the time, at most
 
     async def _look(self, store: Store, began: float) -> None:
         mark = await store.mark()
@@ -351,8 +356,8 @@ class Live:
         await self._count(is_new)
 
     async def _count(self, is_new: bool) -> None:
-        """Those that were counted longest ago first, as far as there is time for it. Who sees only a part has numbers
-        of their own, which take longer than anything else here."""
+        """Count for the views that were counted longest ago first, as far as time allows. A reader who sees only some
+        jobs has numbers of its own, which take longer than anything else here."""
         began = time.monotonic()
         for view in sorted(self._views.values(), key=lambda view: view.read_at):
             if isinstance(view, CountsView) and view.is_due(is_new, began):
@@ -368,7 +373,7 @@ class Live:
         return is_all
 
     async def _look_up_own(self, store: Store, views: Sequence[JobsView], rest: list[JobsView]) -> bool:
-        """`rest` gets those that have to be looked up by themselves."""
+        """Read views of one scope_id together. `rest` gets the views that must be read one by one."""
         is_all = True
         for limit in {view.limit for view in views}:
             some = [view for view in views if view.limit == limit]
@@ -385,14 +390,14 @@ class Live:
         newest: Sequence[Sequence[str]],
         rest: list[JobsView] | None = None,
     ) -> bool:
-        """False: not everything is known yet that there is to show. `rest`: gets those for which these are not enough;
-        without it they always are."""
+        """Read states for views. Return False if some secrets are not known yet. `rest` gets views for which these jobs
+        are not enough; without it they always are."""
         now = time.monotonic()
         read = [view.to_read(ids, now) for view, ids in zip(views, newest, strict=True)]
         ids = list(set[str]().union(*read))
         states: dict[str, State] = {}
         for n in range(0, len(ids), _AT_ONCE):
-            states |= await store.states(ids[n : n + _AT_ONCE])
+            states |= await store.read(ids[n : n + _AT_ONCE], State)
         pairs = zip(views, read, strict=True)
         heard = ((view.redaction, states[job_id]) for view, these in pairs for job_id in these & states.keys())
         is_all = await self.voices.learn(store, heard)

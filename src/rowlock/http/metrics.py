@@ -1,4 +1,4 @@
-"""Numbers for Prometheus, of the whole queue: from the database, so that it doesn't matter which process is asked."""
+"""Metrics for Prometheus, of the whole queue. They come from the database, so every process returns the same."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from rowlock.client.why import is_live
 from rowlock.core.job import LIVE, Status
 from rowlock.stores.base import Store
-from rowlock.stores.reading import Counts, Stats
+from rowlock.stores.queries import Counts, Stats
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
-_REQUEUED = (Status.FAILED, Status.EXPIRED, Status.CANCELLED)  # from which a job can be requeued
+_REQUEUED = (Status.FAILED, Status.EXPIRED, Status.CANCELLED)  # statuses that allow a requeue
 
 Sample = tuple[Mapping[str, str], float]
 
@@ -45,7 +45,7 @@ async def render(store: Store, stats: Stats) -> bytes:
         ("rowlock_execution_seconds_count", "counter", "Completed runs.", [
             ({"topic": name}, one.executions) for name, one in topics
         ]),
-        ("rowlock_topic_paused", "gauge", "1: no job of this topic is started.", [
+        ("rowlock_topic_paused", "gauge", "1 if the topic is paused.", [
             ({"topic": pause.topic}, 1) for pause in paused
         ]),
         ("rowlock_worker_slots", "gauge", "Jobs that live workers can run at once.", [
@@ -63,7 +63,7 @@ async def render(store: Store, stats: Stats) -> bytes:
 
 
 def _ends(one: Counts) -> dict[Status, int]:
-    """How often jobs have ended so. `Counts` has those that were not requeued since, which can become fewer."""
+    """Return how many jobs ended in each status. `Counts` leaves out requeued jobs, so its numbers can fall."""
     dead = {status: getattr(one, status) + _requeued(one, status) for status in _REQUEUED}
     return {Status.COMPLETED: one.completed, **dead}
 

@@ -9,12 +9,17 @@ import msgspec
 
 from rowlock import __version__
 from rowlock.access.settings import GRANTED_BY
-from rowlock.http import shapes
 from rowlock.http.examples import EXAMPLES
 from rowlock.http.problems import TITLES, ProblemBody
 from rowlock.http.routes import API_VERSION, API_VERSION_HEADER, Access, Route
+from rowlock.http.streams import EVENTS
 
 _REF = "#/components/schemas/{name}"
+_VERSION = {"description": "The version of this API.", "required": True, "schema": {"const": API_VERSION}}
+_SECURITY = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API token, or the application's JWT."},
+    "session": {"type": "apiKey", "in": "cookie", "name": "rowlock_session", "description": "By logging in."},
+}
 _IN_PATH = {"id": {"type": "string", "format": "uuid"}}  # an `id` is a UUID: see app.py
 
 
@@ -48,29 +53,7 @@ def document() -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {
-            "schemas": components,
-            "headers": {
-                "ApiVersion": {
-                    "description": "The version of this API.",
-                    "required": True,
-                    "schema": {"const": API_VERSION},
-                },
-            },
-            "securitySchemes": {
-                "bearer": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "An API token, or the application's JWT.",
-                },
-                "session": {
-                    "type": "apiKey",
-                    "in": "cookie",
-                    "name": "rowlock_session",
-                    "description": "By logging in.",
-                },
-            },
-        },
+        "components": {"schemas": components, "headers": {"ApiVersion": _VERSION}, "securitySchemes": _SECURITY},
         "security": [{"bearer": []}, {"session": []}],
     }
 
@@ -86,7 +69,7 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.access.kind in ("probe", "public"):
         told["security"] = []
     elif route.access.kind in ("enqueue", "jobs"):
-        told["security"] = [{}, {"bearer": []}, {"session": []}]  # a rule may let everyone
+        told["security"] = [{}, {"bearer": []}, {"session": []}]  # a rule may allow everyone
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": _IN_PATH.get(name, {"type": "string", "minLength": 1})}
         for name in route.parameters
@@ -112,12 +95,12 @@ def _who(access: Access) -> str:
         case "probe" | "page" | "public":
             return "everyone"
         case "known":
-            return "whoever is logged in or has a token"
+            return "every caller who is logged in or has a token"
         case "enqueue":
-            return "superusers, tokens with the scope enqueue, and whom enqueue_rule lets"
+            return "superusers, tokens with the scope enqueue, and callers whom enqueue_rule allows"
         case "jobs":
             rules = " or ".join(GRANTED_BY[access.scope])
-            return f"superusers, tokens with the scope {access.scope}, and whom {rules} lets"
+            return f"superusers, tokens with the scope {access.scope}, and callers whom {rules} allows"
         case "scope":
             return f"superusers, and tokens with the scope {access.scope}"
 
@@ -132,7 +115,7 @@ def _query(shape: Any) -> list[dict[str, Any]]:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter that is not given is not there: null is no value of it."""
+    """Return the schema without null: a parameter is left out instead."""
     kinds = [one for one in schema.get("anyOf", []) if one != {"type": "null"}]
     if len(kinds) == 1:
         return dict(kinds[0])
@@ -163,8 +146,8 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def _event(shape: Any) -> dict[str, Any]:
-    """One of a stream."""
-    [name] = [name for name, one in shapes.EVENTS.items() if one is shape]
+    """Return the schema of one event of a stream."""
+    [name] = [name for name, one in EVENTS.items() if one is shape]
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": _ref(shape)}
     return {
         "type": "object",
@@ -178,7 +161,7 @@ def _loose(route: Route) -> dict[str, Any]:
 
 
 def _errors(route: Route) -> set[int]:
-    """What it may answer beside what it is for."""
+    """Return the statuses of errors that a route may answer."""
     if route.access.kind == "probe":
         return set()
     found = {400, 403, 404, 421, 500, 503, *route.errors}

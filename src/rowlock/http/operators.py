@@ -2,25 +2,112 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from msgspec import Struct
 
 from rowlock.client.why import is_live
 from rowlock.core.ids import check_id
-from rowlock.core.job import check_topic
-from rowlock.errors import InvalidInput
-from rowlock.http import cursors, shapes
-from rowlock.http.call import Call, denied
-from rowlock.http.jobs import stats_body
+from rowlock.core.job import Job, check_topic
+from rowlock.http import cursors
+from rowlock.http.call import Call
 from rowlock.http.response import Response, answer
 from rowlock.http.routes import Route, scope
-from rowlock.stores.reading import MAX_LIMIT, TopicStats, check_limit
+from rowlock.http.shapes import Asked, PageQuery, Reason, ReasonBody, Text, Time
+from rowlock.http.stats import StatsBody, stats_body
+from rowlock.stores.queries import MAX_LIMIT, TopicStats, check_limit
+from rowlock.stores.records import AuditFilter
 
-_SEARCHED = 2000  # entries of the audit that a search looks at
-MOST_HELD = 1000  # jobs that are told of all dead workers together
+_SEARCHED = 2000  # entries of the audit that one search reads
+MOST_HELD = 1000  # jobs of all dead workers together
+
+
+class PauseBody(Asked, frozen=True, kw_only=True):
+    reason: Reason | None = None
+    until: Time | None = None
+
+
+class PauseInfo(Struct, kw_only=True):
+    at: Time
+    until: Time | None
+    reason: str | None
+    by: str
+
+
+class TopicBody(StatsBody, kw_only=True):
+    """`workers`: how many live workers run this topic."""
+
+    topic: str
+    paused: PauseInfo | None
+    workers: int
+
+
+class TopicsAnswer(Struct, kw_only=True):
+    items: list[TopicBody]
+    capped: bool
+    next: str | None
+
+
+class PausedAnswer(Struct, kw_only=True):
+    topic: str
+    paused: bool
+
+
+class WorkerBody(Struct, kw_only=True):
+    """`live`: the worker reported within its own lease, and is not stopping. `holds`: jobs that a dead worker still
+    holds, among the 1000 that dead workers have held longest."""
+
+    name: str
+    host: str
+    pid: int
+    topics: tuple[str, ...]
+    concurrency: int
+    running: int
+    lease: float
+    stopping: bool
+    rowlock: str
+    started: Time | None
+    seen: Time | None
+    live: bool
+    holds: list[str]
+
+
+class WorkersAnswer(Struct, kw_only=True):
+    items: list[WorkerBody]
+    next: str | None
+
+
+class AuditQuery(PageQuery, frozen=True, kw_only=True):
+    """`bulk`: only what this bulk action did to its jobs. Without it, such entries are left out. `search`: a text in
+    any part of an entry as it is shown; A-Z and a-z are the same."""
+
+    bulk: str | None = None
+    search: Text | None = None
+
+
+class AuditBody(Struct, kw_only=True):
+    id: int
+    at: Time
+    by: str
+    action: str
+    job_id: str | None
+    topic: str | None
+    reason: str | None
+    data: dict[str, Any]
+    bulk: str | None
+
+
+class AuditAnswer(Struct, kw_only=True):
+    """`looked_back_to`: how far back a search has looked; `next` continues there."""
+
+    items: list[AuditBody]
+    next: str | None
+    looked_back_to: Time | None
 
 
 async def list_topics(call: Call) -> Response:
-    """Those that have or had jobs, that are paused, or that a worker knows."""
+    """List topics that have or had jobs, that are paused, or that a worker runs."""
     store = await call.store()
     stats = await call.api.counting.stats()
     now = await store.now()
@@ -37,36 +124,35 @@ async def list_topics(call: Call) -> Response:
         told = (
             None
             if pause is None
-            else shapes.PauseInfo(at=pause.at, until=pause.until, reason=call.redaction.said(pause.reason), by=pause.by)
+            else PauseInfo(at=pause.at, until=pause.until, reason=call.redaction.said(pause.reason), by=pause.by)
         )
         items.append(
-            shapes.TopicBody(
+            TopicBody(
                 **msgspec.structs.asdict(stats_body(stats.topics.get(name) or TopicStats())),
                 topic=name,
                 paused=told,
                 workers=sum(name in worker.topics for worker in workers),
             )
         )
-    return answer(shapes.TopicsAnswer(items=items, capped=stats.topics_capped, next=following))
+    return answer(TopicsAnswer(items=items, capped=stats.topics_capped, next=following))
 
 
 async def pause_topic(call: Call) -> Response:
-    asked: shapes.PauseBody = call.body
+    asked: PauseBody = call.body
     topic = _topic(call)
-    await call.api.jobs.pause(topic, reason=asked.reason, until=asked.until, by=call.by)
-    return answer(shapes.PausedAnswer(topic=topic, paused=True))
+    await call.api.jobs.topics.pause(topic, reason=asked.reason, until=asked.until, by=call.by)
+    return answer(PausedAnswer(topic=topic, paused=True))
 
 
 async def resume_topic(call: Call) -> Response:
     topic = _topic(call)
-    await call.api.jobs.resume(topic, reason=call.body.reason, by=call.by)
-    return answer(shapes.PausedAnswer(topic=topic, paused=False))
+    await call.api.jobs.topics.resume(topic, reason=call.body.reason, by=call.by)
+    return answer(PausedAnswer(topic=topic, paused=False))
 
 
 def _topic(call: Call) -> str:
     topic = check_topic(call.parameters["topic"])
-    if call.identity.topics is not None and topic not in call.identity.topics:
-        raise denied(call.identity, "this token is for other topics", field="topic")
+    call.check_topics([topic])
     return topic
 
 
@@ -75,52 +161,47 @@ async def list_workers(call: Call) -> Response:
     now = await store.now()
     workers, following = await cursors.page_of(call, await store.workers(), lambda worker: worker.name)
     holds: dict[str, list[str]] = {worker.name: [] for worker in workers if not is_live(worker, now)}
-    for run in await store.held_by_any(list(holds), MOST_HELD):
+    for run in await store.held_by(list(holds), MOST_HELD):
         holds[run.worker or ""].append(run.id)
     items = [
-        shapes.WorkerBody(
-            **msgspec.structs.asdict(worker), live=worker.name not in holds, holds=holds.get(worker.name, [])
-        )
+        WorkerBody(**msgspec.structs.asdict(worker), live=worker.name not in holds, holds=holds.get(worker.name, []))
         for worker in workers
     ]
-    return answer(shapes.WorkersAnswer(items=items, next=following))
+    return answer(WorkersAnswer(items=items, next=following))
 
 
 async def list_audit(call: Call) -> Response:
-    asked: shapes.AuditQuery = call.query
-    try:
-        bulk = None if asked.bulk is None else check_id(asked.bulk)
-    except InvalidInput as error:
-        raise InvalidInput("bulk", error.code, error.problem) from None
+    asked: AuditQuery = call.query
+    bulk = None if asked.bulk is None else check_id(asked.bulk, "bulk")
     if asked.search is not None:
         return answer(await _search_audit(call, asked, bulk))
 
-    async def read(before: str | None, count: int) -> list[shapes.AuditBody]:
+    async def read(before: str | None, count: int) -> list[AuditBody]:
         return await _audited(call, before, count, bulk)
 
     items, following = await cursors.page(call, read, _place)
-    return answer(shapes.AuditAnswer(items=list(items), next=following, looked_back_to=None))
+    return answer(AuditAnswer(items=list(items), next=following, looked_back_to=None))
 
 
-def _place(entry: shapes.AuditBody) -> str:
+def _place(entry: AuditBody) -> str:
     return str(entry.id)
 
 
-async def _audited(call: Call, before: str | None, limit: int, bulk: str | None) -> list[shapes.AuditBody]:
+async def _audited(call: Call, before: str | None, limit: int, bulk: str | None) -> list[AuditBody]:
     store = await call.store()
-    found = await store.audit(before=None if before is None else int(before), limit=limit, bulk=bulk)
+    found = await store.audit(AuditFilter(bulk=bulk), before=None if before is None else int(before), limit=limit)
     about = [one.job_id for one in found if one.job_id is not None and (one.reason or one.data)]
-    jobs = await store.get(about) if call.redaction and about else {}
+    jobs = await store.read(about, Job) if call.redaction and about else {}
     told = [call.redaction.audited(one, jobs.get(one.job_id or "")) for one in found]
-    return [shapes.AuditBody(**msgspec.structs.asdict(one)) for one in told]
+    return [AuditBody(**msgspec.structs.asdict(one)) for one in told]
 
 
-async def _search_audit(call: Call, asked: shapes.AuditQuery, bulk: str | None) -> shapes.AuditAnswer:
-    """Search what is shown, so that nobody can guess what is hidden. No index knows it: so a search ends after some
-    thousand entries."""
+async def _search_audit(call: Call, asked: AuditQuery, bulk: str | None) -> AuditAnswer:
+    """Search entries as they are shown, so that a caller can't guess hidden values. No index has them, so a search ends
+    after some thousand entries."""
     part, limit = (asked.search or "").casefold(), check_limit(asked.limit)
-    items: list[shapes.AuditBody] = []
-    last: shapes.AuditBody | None = None
+    items: list[AuditBody] = []
+    last: AuditBody | None = None
     before = await call.api.cursors.open(call, asked.cursor)
     for _ in range(_SEARCHED // MAX_LIMIT):
         seen = await _audited(call, before, MAX_LIMIT, bulk)
@@ -130,40 +211,37 @@ async def _search_audit(call: Call, asked: shapes.AuditQuery, bulk: str | None) 
             if part in msgspec.json.encode(entry).decode().casefold():
                 items.append(entry)
         if len(seen) < MAX_LIMIT:
-            return shapes.AuditAnswer(items=items, next=None, looked_back_to=None)
+            return AuditAnswer(items=items, next=None, looked_back_to=None)
         last, before = seen[-1], _place(seen[-1])
     assert last is not None  # noqa: S101 - narrows the type: the loop has run
     return await _cut(call, items, last)
 
 
-async def _cut(call: Call, items: list[shapes.AuditBody], last: shapes.AuditBody) -> shapes.AuditAnswer:
+async def _cut(call: Call, items: list[AuditBody], last: AuditBody) -> AuditAnswer:
     following = await call.api.cursors.seal(call, _place(last))
-    return shapes.AuditAnswer(items=items, next=following, looked_back_to=last.at)
+    return AuditAnswer(items=items, next=following, looked_back_to=last.at)
 
 
 ROUTES = [
     Route(
-        method="GET", path="/api/topics", access=scope("read", bounded=True), handler=list_topics,
-        summary="Topics: how their jobs stand, whether they are paused, who works on them",
-        query=shapes.PageQuery, answers=(shapes.TopicsAnswer,),
+        "GET", "/api/topics", scope("read", bounded=True), list_topics,
+        "Topics: the status of their jobs, pauses, and workers", query=PageQuery,
+        answers=(TopicsAnswer,),
     ),
     Route(
-        method="POST", path="/api/topics/{topic*}/pause", access=scope("manage", bounded=True), handler=pause_topic,
-        summary="Start no more jobs of a topic", body=shapes.PauseBody, body_optional=True,
-        answers=(shapes.PausedAnswer,),
+        "POST", "/api/topics/{topic*}/pause", scope("manage", bounded=True), pause_topic,
+        "Start no more jobs of a topic", body=PauseBody, body_optional=True, answers=(PausedAnswer,),
     ),
     Route(
-        method="POST", path="/api/topics/{topic*}/resume", access=scope("manage", bounded=True), handler=resume_topic,
-        summary="Start jobs of a topic again", body=shapes.ReasonBody, body_optional=True,
-        answers=(shapes.PausedAnswer,),
+        "POST", "/api/topics/{topic*}/resume", scope("manage", bounded=True), resume_topic,
+        "Start jobs of a topic again", body=ReasonBody, body_optional=True, answers=(PausedAnswer,),
     ),
     Route(
-        method="GET", path="/api/workers", access=scope("read"), handler=list_workers,
-        summary="The workers that have reported, and what dead ones held", query=shapes.PageQuery,
-        answers=(shapes.WorkersAnswer,),
+        "GET", "/api/workers", scope("read"), list_workers, "Workers that have reported, and jobs that dead ones hold",
+        query=PageQuery, answers=(WorkersAnswer,),
     ),
     Route(
-        method="GET", path="/api/audit", access=scope("admin"), handler=list_audit, summary="Who did what, and why",
-        query=shapes.AuditQuery, answers=(shapes.AuditAnswer,),
+        "GET", "/api/audit", scope("admin"), list_audit, "Who did what, and why", query=AuditQuery,
+        answers=(AuditAnswer,),
     ),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What goes wrong, as problem+json: a stable code, a sentence, the field. Never a stack, a secret or others' data."""
+"""Errors as problem+json: a stable code, a sentence, the field. Never a stack, a secret or data of other callers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ TITLES = {
 }  # fmt: skip
 
 
-# Every code that an answer may have: its status, and what it means. Declared here once: a Problem takes its status from
-# here, the OpenAPI document and docs/errors.md list them, and a test looks for codes that are used but not declared.
+# Every code that an answer may have: its status and its meaning. A Problem takes its status from here, the OpenAPI
+# document and docs/errors.md list the codes, and a test finds codes that are used but not declared.
 CODES: dict[str, tuple[int, str]] = {
     # The body, the query, the headers
     "bad_json": (400, "The body is not JSON."),
     "duplicate_key": (400, "An object in the body has the same key twice."),
     "encoded": (415, "The body is compressed. Send it as it is."),
     "given_twice": (400, "A parameter is given twice, or a field in both spellings, `run_at` and `runAt`."),
-    "header_twice": (400, "A header that may be there once is there twice."),
+    "header_twice": (400, "A header that may be sent once was sent twice."),
     "headers_too_large": (431, "The headers are larger than 64 KiB."),
     "lone_surrogate": (400, "A text holds half of a surrogate pair, which is not valid Unicode."),
     "not_utf8": (400, "The body or the query is not UTF-8."),
@@ -39,12 +39,12 @@ CODES: dict[str, tuple[int, str]] = {
     "bad_arguments": (400, "The payload is not what the task of this topic takes."),
     "bad_characters": (400, "A topic has characters other than A-Z a-z 0-9 _ . : / and -."),
     "bad_cursor": (400, "The cursor is not one that an earlier page gave as `next`."),
-    "bad_fingerprint": (400, "A fingerprint is not made of the right digits."),
+    "bad_fingerprint": (400, "A fingerprint is not 16 digits of 0-9 a-f."),
     "bad_id": (400, "An id in the body or the query is not a UUID."),
     "bad_length": (400, "A text is empty, too short or too long."),
     "bad_name": (400, "A worker's name has characters other than A-Z a-z 0-9 - _ . : or is too long."),
     "bad_path": (400, "A filter by payload is not `path=value`, or its path can't be used."),
-    "bad_pattern": (400, "A pattern of `redact` is not made of names with dots between them."),
+    "bad_pattern": (400, "A pattern of `redact` is not one name, or several with dots between them."),
     "bad_rule": (400, "A rule can't be read. `detail` says at which character."),
     "bad_time": (400, "A time in a rule can't be read."),
     "bad_value": (400, "A value is of the wrong kind. `detail` says what is expected."),
@@ -53,7 +53,7 @@ CODES: dict[str, tuple[int, str]] = {
     "everything": (400, "A bulk action without a filter needs `everything: true`."),
     "integer_range": (400, "An integer has more than 64 bits. Send it as text."),
     "key_not_text": (400, "A key of an object is not a text."),
-    "missing": (400, "A field that is needed is not there."),
+    "missing": (400, "A required field is missing."),
     "naive_time": (400, "A time has no time zone. Write Z for UTC."),
     "not_a_bool": (400, "A value is neither true nor false."),
     "not_a_filter": (400, "A filter is not a filter."),
@@ -68,22 +68,22 @@ CODES: dict[str, tuple[int, str]] = {
     "not_finite": (400, "A number is infinite or not a number."),
     "not_json": (400, "A value can't be written as JSON."),
     "not_text": (400, "A value is not a text."),
-    "not_wanted": (400, "A field is nothing for this bulk action."),
-    "nothing_asked": (400, "A stream without jobs and without numbers has nothing to tell."),
-    "nothing_given": (400, "Nothing is given that could be changed."),
-    "nul": (400, "A text holds a NUL character, which databases can't keep."),
+    "not_wanted": (400, "A field does not belong to this bulk action."),
+    "nothing_asked": (400, "A stream without jobs and without numbers would send nothing."),
+    "nothing_given": (400, "The request changes nothing."),
+    "nul": (400, "A text holds a NUL character, which databases can't store."),
     "out_of_range": (400, "A number, or the length of a list, is outside of its limits."),
-    "past": (400, "A time is over already."),
+    "past": (400, "A time is in the past."),
     "redacted": (400, "A value is the mark that stands for a hidden value. Send the value itself, or leave it out."),
-    "taken": (400, "There is a superuser with this e-mail address already."),
+    "taken": (400, "A superuser with this e-mail address exists already."),
     "time_range": (400, "A time is not between the years 1900 and 9000."),
-    "too_broad": (400, "A filter would look at too many jobs. Narrow it."),
-    "too_common": (400, "A password is among the first that anyone would try."),
+    "too_broad": (400, "A filter would read too many jobs. Narrow it."),
+    "too_common": (400, "A password is too easy to guess."),
     "too_long": (400, "A text is too long."),
     "too_many": (400, "A list has too many entries, or too many jobs meet a filter."),
     "unknown_action": (400, "There is no such action."),
     "unknown_field": (400, "There is no such field or parameter. Nothing is ignored."),
-    "unknown_name": (400, "A name is none of those that are known."),
+    "unknown_name": (400, "A name is unknown."),
     "unknown_option": (400, "There is no such option of a job."),
     "unknown_outcome": (400, "There is no such outcome of a bulk action."),
     "unknown_scope": (400, "There is no such scope of a token."),
@@ -106,29 +106,29 @@ CODES: dict[str, tuple[int, str]] = {
     "http_disabled": (404, "The HTTP API is switched off by the setting `http_enabled`."),
     "id_taken": (409, "The id was enqueued before, with other content."),
     "key_taken": (409, "Another live job has the key, or the id."),
-    "lost": (409, "The run belongs to another worker, or has ended. Nothing was kept."),
+    "lost": (409, "The run belongs to another worker, or has ended. Nothing was stored."),
     "no_such_path": (404, "There is nothing at this path."),
-    "not_found": (404, "There is no such thing, or the caller may not see it."),
+    "not_found": (404, "The resource does not exist, or the caller may not see it."),
     "version_passed": (409, "The job has run again since the version that was given."),
     "wrong_method": (405, "The path does not take this method. `Allow` says which it takes."),
-    "wrong_state": (409, "The job, or the bulk action, is in a state that does not allow this."),
+    "wrong_state": (409, "The status of the job, or of the bulk action, does not allow this."),
     # The server
-    "busy": (503, "Others are at work on this job. Ask again."),
-    "internal": (500, "A fault of the server. Its log has the request id."),
+    "busy": (503, "Other requests are changing this job. Try again."),
+    "internal": (500, "The server failed. Its log has the error under the request id."),
     "not_migrated": (503, "The database has the tables of another version of rowlock."),
-    "outcome_unknown": (503, "The database went away while it was writing. With the same `id`, asking again is safe."),
-    "store_busy": (503, "The database is locked by others. Ask again."),
+    "outcome_unknown": (503, "The database went away while it was writing. With the same `id`, a retry is safe."),
+    "store_busy": (503, "The database is locked by another process. Try again."),
     "store_full": (503, "The database has no room left."),
-    "store_unavailable": (503, "The database can't be reached. Ask again."),
-    "streams_taken": (429, "All streams of this server that are not kept for superusers are taken."),
+    "store_unavailable": (503, "The database can't be reached. Try again."),
+    "streams_taken": (429, "All streams of this server are taken, except those reserved for superusers."),
     "too_many_streams": (429, "The caller has too many streams open."),
-    "too_many_tokens": (429, "The caller has made too many tokens for single jobs that are still good."),
+    "too_many_tokens": (429, "The caller has too many valid tokens for single jobs."),
     "too_many_waiting": (429, "Too many requests are waiting already."),
 }
 
 
 class Problem(Exception):
-    """Raised by whatever handles a request; answered as it says. `code` is one of CODES, which knows the status."""
+    """Raised while a request is handled, and sent as its answer. `code` is one of CODES, which has the status."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Problem(Exception):
 
 
 class ProblemBody(msgspec.Struct, kw_only=True):
-    """An error. `code` is stable, for programs; `field` names what of the request is wrong."""
+    """An error. `code` is stable, for programs; `field` names the part of the request that is wrong."""
 
     type: str
     title: str
@@ -169,18 +169,23 @@ class ProblemBody(msgspec.Struct, kw_only=True):
     field: str | msgspec.UnsetType = msgspec.UNSET
 
 
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise Problem("out_of_range", f"{name}: must be {low:g} to {high:g}", field=name)
+
+
 def not_found() -> Problem:
-    """The same for what is not there and for what may not be seen."""
-    return Problem("not_found", "there is no such job, or it is not yours to see")
+    """Return the same problem for a job that does not exist and for one that the caller may not see."""
+    return Problem("not_found", "there is no such job, or you may not see it")
 
 
 def from_error(error: errors.RowlockError) -> Problem:
-    """What the store said is for the log: it may name hosts and tables."""
+    """Return the problem for an error. The store's own message goes to the log only: it may name hosts and tables."""
     again = {"retry-after": "1"}
     match error:
         case errors.InvalidInput() if error.code in CODES:
             return Problem(error.code, str(error), field=error.field)
-        case errors.InvalidInput():  # an application's middleware has codes of its own
+        case errors.InvalidInput():  # a code of the application's own middleware
             return Problem("bad_value", str(error), field=error.field)
         case errors.JobNotFound():
             return not_found()
@@ -212,4 +217,4 @@ def from_error(error: errors.RowlockError) -> Problem:
 
 
 def internal() -> Problem:
-    return Problem("internal", "something went wrong here; the log has it under this request id")
+    return Problem("internal", "the server failed; its log has the error under this request id")

@@ -1,59 +1,75 @@
-"""What is not shown, and how it is: every job that leaves does so through here."""
+"""Redaction over HTTP: every job that an answer shows passes here; and the route that reveals a job."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from rowlock.access import redaction
 from rowlock.core.codec import check_text
-from rowlock.core.job import Job
+from rowlock.core.job import Event, Job, Log, LogLine
 from rowlock.errors import InvalidInput
-from rowlock.http import shapes
 from rowlock.http.call import Call, denied
 from rowlock.http.problems import Problem
 from rowlock.http.response import Response, answer
 from rowlock.http.routes import Route, scope
-from rowlock.stores.reading import Filter, Page, check_place, make_cursor
+from rowlock.http.shapes import Asked, JobBody, Reason, unredacted_body
+from rowlock.stores.queries import Filter, Page, check_place, make_cursor
 from rowlock.stores.records import Entry
 
-_LOOKED_AT = 2000  # jobs in which an error is looked for
-_AT_ONCE = 40  # of them: a job may have some MB, and only its id is kept
+_LOOKED_AT = 2000  # jobs whose errors one search reads
+_AT_ONCE = 40  # jobs in memory: each may have some MB
 
 
-def job_body(call: Call, job: Job, **more: Any) -> shapes.JobBody:
+class RevealBody(Asked, frozen=True, kw_only=True):
+    """`reason` stands in the audit."""
+
+    reason: Reason
+
+
+class RevealAnswer(Struct, kw_only=True):
+    """The job, its history and its log, with nothing hidden."""
+
+    job: JobBody
+    events: list[Event]
+    logs: list[LogLine]
+
+
+def job_body(call: Call, job: Job, **more: Any) -> JobBody:
     hidden = call.redaction.hide(job)
-    return shapes.job_body(hidden.job, redacted=hidden.paths or UNSET, **more)
+    return unredacted_body(hidden.job, redacted=hidden.paths or UNSET, **more)
 
 
 def may_reveal(call: Call) -> bool:
     return call.identity.has("admin") and not call.identity.read_only and not call.api.settings.read_only
 
 
-# ── What would tell it otherwise ──
+# ── Ways around redaction ──
 
 
 def check_filter(call: Call, wanted: Filter) -> None:
-    """A filter on what is hidden would tell it, guess by guess."""
+    """Refuse a filter on a hidden field: the caller could find its value guess by guess."""
     pairs: Any = wanted.payload
     for path, value in pairs:
         hidden = call.redaction.hidden_in(value, ("payload", *path.split(".")))
         if hidden is not None and not may_reveal(call):
-            raise denied(call.identity, f"{hidden} is redacted: who may reveal it may look for it", field="payload")
+            raise denied(
+                call.identity, f"{hidden} is redacted: only callers who may reveal it may filter by it", field="payload"
+            )
 
 
 def check_guesses(call: Call, wanted: Filter) -> None:
-    """The same where it is told what is found, but not shown: so also by a part of the error (see `search`)."""
+    """Refuse the same, and a filter by a part of the error, where jobs are counted or changed but not shown."""
     check_filter(call, wanted)
     if wanted.error is not None and call.redaction and not may_reveal(call):
-        text = "error: only who may reveal jobs may choose them by it; fingerprint is for everyone"
+        text = "error: only callers who may reveal jobs may filter by it; use fingerprint"
         raise denied(call.identity, text, field="error")
 
 
 def check_unmarked(call: Call, payload: Any, before: Job | None = None) -> None:
-    """What was shown instead of a value must not become the value: of a hidden field, or, if `before` was shown to be
-    edited, of any other in which it did not stand."""
+    """Refuse the mark as the value of a hidden field. If the caller edits the job `before`, also refuse it in any other
+    text, unless the job held it already."""
     path = call.redaction.marked(payload)
     if path is None and before is not None and call.redaction and redaction.marked(before.payload) is None:
         path = redaction.marked(payload)
@@ -62,9 +78,8 @@ def check_unmarked(call: Call, payload: Any, before: Job | None = None) -> None:
 
 
 async def search(call: Call, wanted: Filter, *, limit: int, offset: int, cursor: str | None) -> Page:
-    """A list by a part of the error, which is found in what is kept, and told only where it is shown as well: else one
-    could guess a secret letter by letter. So `total` is what was found on the way, and at least so much behind a
-    cursor."""
+    """List jobs by a part of the error. A job counts only if its redacted error has that part: else a caller could
+    guess a secret letter by letter. So `total` is only what was found on the way."""
     jobs = call.api.jobs
     if wanted.error is None or not call.redaction or may_reveal(call):
         return await jobs.list(wanted, limit=limit, offset=offset, cursor=cursor)
@@ -78,7 +93,7 @@ async def search(call: Call, wanted: Filter, *, limit: int, offset: int, cursor:
         if cursor is None or len(found) >= enough:
             break
     shown, more = found[place.offset :][: place.limit], len(found) >= enough
-    jobs_by_id = await (await call.store()).get(shown)
+    jobs_by_id = await (await call.store()).read(shown, Job)
     return Page(
         items=[jobs_by_id[job_id] for job_id in shown if job_id in jobs_by_id],
         total=len(found),
@@ -94,22 +109,22 @@ async def search(call: Call, wanted: Filter, *, limit: int, offset: int, cursor:
 
 
 async def reveal_job(call: Call) -> Response:
-    """All of a job, to who says why. The audit has it before the answer leaves."""
-    asked: shapes.RevealBody = call.body
+    """Show a whole job to a caller who gives a reason. The audit is written before the answer is sent."""
+    asked: RevealBody = call.body
     reason = check_text(asked.reason, "reason", max_chars=2000)
     if not reason.strip():
         raise Problem("bad_length", "reason: say why", field="reason")
     job = await call.job("read")
     store = await call.store()
-    events, log = await store.events(job.id), await store.logs(job.id)
+    events, log = await store.events(job.id), (await store.read([job.id], Log)).get(job.id, Log([]))
     await store.write_records([], Entry(call.by, "reveal", job.topic, reason, job_id=job.id))
-    return answer(shapes.RevealAnswer(job=shapes.job_body(job), events=events, logs=log.lines))
+    return answer(RevealAnswer(job=unredacted_body(job), events=events, logs=log.lines))
 
 
 ROUTES = [
     Route(
-        method="POST", path="/api/jobs/{id}/reveal", access=scope("admin"), handler=reveal_job,
-        summary="A job with what is redacted; who asked, and why, stands in the audit", body=shapes.RevealBody,
-        answers=(shapes.RevealAnswer,), errors=(404,),
+        "POST", "/api/jobs/{id}/reveal", scope("admin"), reveal_job,
+        "Show a job without redaction; the audit records who asked, and why", body=RevealBody,
+        answers=(RevealAnswer,), errors=(404,),
     ),
 ]  # fmt: skip

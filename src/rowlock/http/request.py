@@ -1,4 +1,4 @@
-"""A request, and what of it may be read: bounded while it comes in."""
+"""A request. Its headers, query and body have limits, which are checked while it comes in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-LARGEST_BODY = (1 << 20) + (64 << 10)  # a payload of 1 MiB, and what stands around it
+LARGEST_BODY = (1 << 20) + (64 << 10)  # a payload of 1 MiB, and the JSON around it
 MOST_PARAMETERS = 100
 LARGEST_HEADERS = 64 << 10  # bytes, with 32 for each
 PATIENCE = 30.0  # seconds for a body to come in
@@ -62,7 +62,7 @@ class Request:
 
     @property
     def network(self) -> str:
-        """The address, for counting; of IPv6 the first 64 bits, because each subscriber has all that begin so."""
+        """The address for counting; of IPv6 the first 64 bits, because one subscriber has all addresses below them."""
         return _network(self.client)
 
     @property
@@ -96,7 +96,7 @@ class Request:
             raise Problem("too_many_parameters", f"more than {MOST_PARAMETERS} parameters") from None
 
     async def body(self) -> bytes:
-        """JSON, by its header; refused as soon as it is known to be too large."""
+        """Return the JSON body. Refuse it as soon as it is known to be too large."""
         if not _is_json(self.headers.get("content-type", "")):
             raise Problem("wrong_content_type", "send JSON, with content-type: application/json", field="content-type")
         if self.headers.get("content-encoding", "identity") != "identity":
@@ -112,7 +112,7 @@ class Request:
             raise Problem("too_slow", text, headers={"connection": "close"}) from None
 
     async def is_empty(self) -> bool:
-        """Is there no body at all? Where nothing says how long it is, its beginning is looked at, and kept."""
+        """True if there is no body. Without a Content-Length, the first part is read, and kept for `body`."""
         if (told := self.headers.get("content-length")) is not None:
             return told == "0"
         if "transfer-encoding" not in self.headers:
@@ -138,7 +138,7 @@ class Request:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def hung_up(self) -> None:
-        """Returns when the client is gone. Only where there is no body, or when it has been read."""
+        """Return when the client has gone. Only for requests without a body, or after it was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 

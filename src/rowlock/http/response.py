@@ -1,4 +1,4 @@
-"""An answer."""
+"""The answer of a handler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Response(Struct):
-    """`stream`: what follows the body, for as long as it likes. `ended` is called in the end, whatever happened."""
+    """`stream`: parts to send instead of the body. `ended`: called at the end, also after an error."""
 
     body: bytes = b""
     status: int = 200

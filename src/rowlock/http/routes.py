@@ -1,4 +1,4 @@
-"""The table of routes. Each says who may call it; one that doesn't is an error when the application is made."""
+"""The table of routes. Each says who may call it; a route without that is an error at start-up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rowlock.http.call import Call
 
 
-# Grows when something is taken away or gets another meaning. What is added does not count.
+# Raised when something is removed or changes its meaning. Additions don't raise it.
 API_VERSION = "1"
 API_VERSION_HEADER = "rowlock-api-version"
 
@@ -25,15 +25,15 @@ API_VERSION_HEADER = "rowlock-api-version"
 class Access(Struct, frozen=True):
     """Who may call it.
 
-    `probe`: everyone, whatever the settings say. `page`: everyone, also while the database is away: files that hold no
-    data. `public`: everyone. `known`: whoever is not anonymous. `enqueue`: the scope enqueue, or whom enqueue_rule
-    lets. `jobs`: the scope, or whom a rule lets that grants it for single jobs, and only for those jobs. `scope`: who
-    has it.
+    `probe`: everyone, even if the API is switched off. `page`: everyone, also while the database is away: files that
+    hold no data. `public`: everyone. `known`: every caller who is not anonymous. `enqueue`: callers with the scope
+    enqueue, or whom enqueue_rule allows. `jobs`: callers with the scope, or whom a rule allows it for single jobs, and
+    only for those jobs. `scope`: callers with the scope.
     """
 
     kind: Literal["probe", "page", "public", "known", "enqueue", "jobs", "scope"]
     scope: str = ""
-    bounded: bool = False  # a token that is for some topics may as well: the handler sees to that
+    bounded: bool = False  # also a token for some topics or one job: the handler checks which
     writes: bool | None = None  # None: every method but GET does
 
     def __post_init__(self) -> None:
@@ -56,9 +56,9 @@ def scope(name: str, *, bounded: bool = False, writes: bool | None = None) -> Ac
     return Access("scope", name, bounded, writes)
 
 
-class Route(Struct, frozen=True, kw_only=True):
-    """`path`: {name} is one step, {name*} may be several. `query` and `body` are what it reads, `answers` what it may
-    say. `body_optional`: nothing at all is as good as {}. `errors`: statuses that only this one has."""
+class Route(Struct, frozen=True):
+    """`path`: {name} is one step, {name*} may be several. `query` and `body`: what the route reads. `answers`: what it
+    returns. `body_optional`: no body means {}. `errors`: statuses beside those that every route has."""
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
@@ -83,7 +83,7 @@ class Route(Struct, frozen=True, kw_only=True):
 
     @property
     def documented(self) -> bool:
-        """Pages are for people, and no part of the API."""
+        """False for pages: they are for people, and no part of the API."""
         return self.path != "/" and not self.path.startswith("/_")
 
     @property

@@ -1,4 +1,4 @@
-"""The server of `rowlock serve` and `rowlock dev`: uvicorn around the application, until it is told to stop."""
+"""The server of `rowlock serve` and `rowlock dev`: runs the application in uvicorn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rowlock.access import superusers
 from rowlock.config import ServerSettings
 from rowlock.errors import InvalidInput, MissingExtra
 from rowlock.http.app import Api
-from rowlock.http.doorkeeper import LOOPBACK
+from rowlock.http.authenticate import LOOPBACK
 from rowlock.http.settings import ApiSettings
 from rowlock.stores.postgres.keepalive import keep_alive
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowlock.http")
 
-_GRACE = 10  # seconds for requests that are under way when it is told to stop
+_GRACE = 10  # seconds for open requests when the server stops
 _MOST_CONNECTIONS = 2000
-_SILENCE = 30.0  # seconds after which a client that acknowledges nothing is gone
+_SILENCE = 30.0  # seconds without an acknowledgement after which a client counts as gone
 
 
 def api_settings(settings: ServerSettings) -> ApiSettings:
-    """Refuses what would put passwords and tokens on the network in plain text without anyone having said so."""
+    """Return the API's settings. Refuse settings that would send passwords and tokens in plain text, unless
+    insecure_http allows it."""
     own = (*LOOPBACK, settings.host.lower()) if is_loopback(settings.host) else settings.allowed_hosts
     if not is_loopback(settings.host):
         if not (settings.certificate or settings.trusted_proxies or settings.insecure_http):
@@ -63,14 +64,14 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """Before anything else, so that a port that is taken is said at once."""
+    """Return the listening socket. Called first, so that a taken port fails at once."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         bound = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         where = f"{settings.host}:{settings.port}"
         raise InvalidInput("port", "not_free", f"{where} can't be used: {error}; --port names another one") from None
-    # Connections inherit it: one whose client has vanished without a word is closed, and its stream ends.
+    # Connections inherit it: the connection of a vanished client is closed, and its stream ends.
     keep_alive(bound, _SILENCE)
     return bound
 
@@ -78,7 +79,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 async def serve(
     jobs: Jobs, settings: ServerSettings, bound: socket.socket, ready: Callable[[str, str | None], Awaitable[None]]
 ) -> None:
-    """Until SIGTERM or Ctrl-C. `ready` is told the address, and the one-time link if nobody has an account yet."""
+    """Serve until SIGTERM or Ctrl-C. `ready` gets the address, and the one-time link if there is no superuser yet."""
     try:
         import uvicorn
     except ImportError:
@@ -95,7 +96,7 @@ async def serve(
                 await ready(address, None if link is None else f"{address}/_/setup#{link.text}")
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            api.stop()  # whoever waits for something is told how it stands, now
+            api.stop()  # answers all waiting requests
             await super().shutdown(sockets)
 
     options: dict[str, Any] = {}

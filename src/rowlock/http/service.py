@@ -1,4 +1,4 @@
-"""Routes about the service itself: is it up, what does it measure, what can it do."""
+"""Routes about the server: health, readiness, metrics, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rowlock.http.response import Response, answer
 from rowlock.http.routes import KNOWN, PROBE, Route, scope
 from rowlock.stores.base import Store
 
-_PATIENCE = 5.0  # seconds for the database to answer
-_FRESH = 1.0  # seconds for which its answer is good
+_PATIENCE = 5.0  # seconds to wait for the database
+_FRESH = 1.0  # seconds for which an answer is used again
 
 
 class Up(msgspec.Struct):
@@ -29,12 +29,12 @@ class Ready(msgspec.Struct):
 
 
 async def get_health(call: Call) -> Response:
-    """This process answers. It asks nothing of the database: a restart here would not mend it."""
+    """Answer without the database: restarting this process would not repair a database."""
     return answer(Up("ok"))
 
 
 async def get_readiness(call: Call) -> Response:
-    """The database answers, and has the tables of this version. Asked once a second, however many ask us."""
+    """Answer whether the database works and has the tables of this version. The database is asked once a second."""
     return await call.api.readiness.get(call.store)
 
 
@@ -78,17 +78,8 @@ async def get_openapi(call: Call) -> Response:
 
 
 ROUTES = [
-    Route(
-        method="GET", path="/healthz", access=PROBE, handler=get_health, summary="Does this process answer?",
-        answers=(Up,),
-    ),
-    Route(
-        method="GET", path="/readyz", access=PROBE, handler=get_readiness,
-        summary="Does the database answer, with the right tables?", answers=(Ready,),
-    ),
-    Route(
-        method="GET", path="/metrics", access=scope("read"), handler=get_metrics, summary="For Prometheus",
-        media=metrics.MEDIA,
-    ),
-    Route(method="GET", path="/api/openapi.json", access=KNOWN, handler=get_openapi, summary="This, for programs"),
+    Route("GET", "/healthz", PROBE, get_health, "Does this process answer?", answers=(Up,)),
+    Route("GET", "/readyz", PROBE, get_readiness, "Does the database answer, with the right tables?", answers=(Ready,)),
+    Route("GET", "/metrics", scope("read"), get_metrics, "Metrics for Prometheus", media=metrics.MEDIA),
+    Route("GET", "/api/openapi.json", KNOWN, get_openapi, "The OpenAPI document"),
 ]  # fmt: skip

@@ -1,30 +1,71 @@
-"""Routes of logging in and out, and of the first superuser."""
+"""Routes to log in and out, to list sessions, and to create the first superuser."""
 
 from __future__ import annotations
 
 import logging
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from rowlock.access import secrets, sessions, superusers
 from rowlock.access.identity import shown_name
-from rowlock.http import cursors, shapes
+from rowlock.http import cursors
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem
 from rowlock.http.request import Request
 from rowlock.http.response import Response, answer, nothing
 from rowlock.http.routes import KNOWN, Access, Route, scope
+from rowlock.http.shapes import Asked, PageQuery, Time
 
 log = logging.getLogger("rowlock.http")
 
-# A login changes nothing that read-only is to protect.
+# Allowed on a read-only server: a login changes no jobs.
 LOGIN = Access("public", writes=False)
 LOGOUT = Access("known", bounded=True, writes=False)
 
 
+class LoginBody(Asked, frozen=True, kw_only=True):
+    email: str
+    password: str
+
+
+class SetupBody(Asked, frozen=True, kw_only=True):
+    token: str
+    email: str
+    password: str
+
+
+class MeBody(Struct, kw_only=True):
+    """`can`: what the caller may do to all jobs, or by a rule to some: read, enqueue, cancel, manage. `set_up`: the
+    first superuser exists; only in the page's own request, before a login."""
+
+    kind: str
+    id: str
+    name: str
+    scopes: list[str]
+    topics: tuple[str, ...] | None
+    can: list[str]
+    read_only: bool
+    set_up: bool | UnsetType = UNSET
+
+
+class SessionBody(Struct, kw_only=True):
+    id: str
+    email: str
+    created: Time
+    seen: Time
+    ends: Time
+    client: str
+
+
+class SessionsAnswer(Struct, kw_only=True):
+    items: list[SessionBody]
+    next: str | None
+
+
 def cookie_name(request: Request) -> str:
-    """Over https, __Host- keeps other hosts of the same domain from putting one there. Browsers take no such cookie
-    over plain http."""
+    """Return the name of the cookie. Over https, __Host- keeps other hosts of the same domain from setting it. Browsers
+    refuse such a cookie over plain http."""
     return "__Host-rowlock" if request.is_secure else "rowlock_session"
 
 
@@ -39,7 +80,7 @@ def _set_cookie(request: Request, text: str) -> tuple[str, str]:
 
 
 async def log_in(call: Call) -> Response:
-    asked: shapes.LoginBody = call.body
+    asked: LoginBody = call.body
     request = call.request
     _check_transport(call)
     store = await call.store()
@@ -48,7 +89,7 @@ async def log_in(call: Call) -> Response:
     async with call.api.hashing.turn(request.network):
         found = await superusers.authenticate(store, asked.email, asked.password)
     if found is None:
-        # Not the name: people type their password there.
+        # Without the name: people type their password there.
         log.warning("%s: a login from %s failed", request.id, request.client, extra={"request_id": request.id})
         raise Problem("wrong_login", "no superuser has this e-mail address and password")
     call.api.attempts.succeeded(request.network, asked.email)
@@ -73,8 +114,8 @@ def _check_transport(call: Call) -> None:
 
 
 async def set_up(call: Call) -> Response:
-    """The first superuser, by the one-time link. Afterwards there is nothing here any more."""
-    asked: shapes.SetupBody = call.body
+    """Create the first superuser, by the one-time link. Afterwards this path answers 404."""
+    asked: SetupBody = call.body
     _check_transport(call)
     store = await call.store()
     if await superusers.is_set_up(store):
@@ -107,9 +148,9 @@ async def get_me(call: Call) -> Response:
     return answer(me_body(call))
 
 
-def me_body(call: Call) -> shapes.MeBody:
+def me_body(call: Call) -> MeBody:
     identity = call.identity
-    return shapes.MeBody(
+    return MeBody(
         kind=identity.kind,
         id=identity.id,
         name=shown_name(identity),
@@ -129,8 +170,8 @@ async def list_sessions(call: Call) -> Response:
     for one in found:
         told = msgspec.structs.asdict(one)
         del told["stamp"]
-        items.append(shapes.SessionBody(**told))
-    return answer(shapes.SessionsAnswer(items=items, next=following))
+        items.append(SessionBody(**told))
+    return answer(SessionsAnswer(items=items, next=following))
 
 
 async def end_session(call: Call) -> Response:
@@ -141,26 +182,20 @@ async def end_session(call: Call) -> Response:
 
 ROUTES = [
     Route(
-        method="POST", path="/api/auth/login", access=LOGIN, handler=log_in, summary="Log in as a superuser",
-        body=shapes.LoginBody, answers=(shapes.MeBody,), errors=(401, 429),
+        "POST", "/api/auth/login", LOGIN, log_in, "Log in as a superuser", body=LoginBody, answers=(MeBody,),
+        errors=(401, 429),
     ),
     Route(
-        method="POST", path="/api/auth/setup", access=Access("public"), handler=set_up,
-        summary="Make the first superuser, by the one-time link", body=shapes.SetupBody, answers=(shapes.MeBody,),
-        errors=(404, 429),
+        "POST", "/api/auth/setup", Access("public"), set_up, "Create the first superuser, by the one-time link",
+        body=SetupBody, answers=(MeBody,), errors=(404, 429),
+    ),
+    Route("POST", "/api/auth/logout", LOGOUT, log_out, "End this session", status=204),
+    Route("GET", "/api/auth/me", KNOWN, get_me, "Who am I?", answers=(MeBody,)),
+    Route(
+        "GET", "/api/sessions", scope("admin"), list_sessions, "Who is logged in", query=PageQuery,
+        answers=(SessionsAnswer,),
     ),
     Route(
-        method="POST", path="/api/auth/logout", access=LOGOUT, handler=log_out, summary="End this session", status=204,
-    ),
-    Route(
-        method="GET", path="/api/auth/me", access=KNOWN, handler=get_me, summary="Who am I?", answers=(shapes.MeBody,),
-    ),
-    Route(
-        method="GET", path="/api/sessions", access=scope("admin"), handler=list_sessions, summary="Who is logged in",
-        query=shapes.PageQuery, answers=(shapes.SessionsAnswer,),
-    ),
-    Route(
-        method="DELETE", path="/api/sessions/{session_id}", access=scope("admin"), handler=end_session,
-        summary="End a session", status=204, errors=(404,),
+        "DELETE", "/api/sessions/{session_id}", scope("admin"), end_session, "End a session", status=204, errors=(404,),
     ),
 ]  # fmt: skip

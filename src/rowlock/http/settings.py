@@ -1,4 +1,4 @@
-"""How the server is set up: what belongs to the machine and its secrets, not to the database."""
+"""Settings of the server: those that belong to the machine and its secrets, not to the database."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Hook = Callable[[Request], Awaitable[Identity | Mapping[str, Any] | None] | Iden
 
 
 class ApiSettings(Struct, frozen=True, kw_only=True):
-    """`allowed_hosts`: what the Host header may say, without port; None: whatever it says, because the application in
-    which this is mounted has seen to it. `origins`: other origins whose pages may call (CORS). `public_url`: the origin
-    under which browsers know this, if a proxy hides it. `read_only`: nothing changes. `insecure_http`: passwords may go
-    over plain http. `authenticate`: who is it, by the application's own means; claims with an `id`, or None."""
+    """`allowed_hosts`: names that the Host header may have, without port; None: any, because the application that
+    mounts this API checks it. `origins`: other origins whose pages may call (CORS). `public_url`: the origin that
+    browsers use, if there is a proxy. `read_only`: refuse all changes. `insecure_http`: allow passwords over plain
+    http. `authenticate`: the application's own hook; returns an Identity, claims with an `id`, or None."""
 
     allowed_hosts: tuple[str, ...] | None = None
     origins: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
             if scheme not in ("http", "https") or not sign or not rest or "/" in rest or "*" in rest:
                 raise InvalidInput("origins", "bad_origin", f"{origin!r:.80} is not an origin: https://app.example.com")
 
-        self.verifier()  # a secret that is no good is said here, not at the first request
+        self.verifier()  # refuse a bad secret here, not at the first request
 
     def __repr__(self) -> str:  # the default one would show the secret
         return (

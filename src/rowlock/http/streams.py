@@ -1,4 +1,4 @@
-"""The route of server-sent events: how jobs stand, now and from now on, as far as the reader may see them."""
+"""The route of server-sent events: the jobs and numbers that the reader may see, now and at every change."""
 
 from __future__ import annotations
 
@@ -7,54 +7,80 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
+from typing import Annotated
+
+from msgspec import Struct
 
 from rowlock.core.conditions import Condition
 from rowlock.errors import RowlockError
-from rowlock.http import shapes
 from rowlock.http.call import Call
-from rowlock.http.jobs import asked_filter, read_stats, visible
-from rowlock.http.live import CountsView, JobsView, Told, View, event
-from rowlock.http.problems import Problem
+from rowlock.http.filters import JobFilter, asked_filter, visible
+from rowlock.http.live import CountsView, JobsView, LiveJobs, Told, View, event
+from rowlock.http.problems import Problem, check_range
 from rowlock.http.redacting import check_guesses
 from rowlock.http.response import Response
 from rowlock.http.routes import SEE_JOBS, Route
-from rowlock.stores.reading import MAX_LIMIT, Filter
+from rowlock.http.shapes import schema
+from rowlock.http.stats import StatsAnswer, read_stats
+from rowlock.stores.queries import MAX_LIMIT, Filter
 
-_QUIET = 15.0  # seconds after which something is said, so that nobody in between takes the connection for dead
-_RECHECK = 5.0  # seconds between two looks whether the reader may still see it
+_QUIET = 15.0  # seconds of silence after which a comment is sent, so that no proxy closes the connection
+_RECHECK = 5.0  # seconds between two checks whether the reader may still see the jobs
 _RETRY = b"retry: 1000\n\n"  # milliseconds after which a browser comes back
 _LONGEST = 86_400.0
 MEDIA = "text/event-stream"
 
 
+class LiveQuery(JobFilter, frozen=True, kw_only=True):
+    """`limit`: how many of the newest jobs that meet the filter are shown; 0: none. `stats`: send numbers as well.
+    `seconds`: when to end; 0: after everything was sent once."""
+
+    limit: Annotated[int, schema(minimum=0, maximum=MAX_LIMIT)] = 50
+    stats: bool = True
+    seconds: Annotated[float, schema(minimum=0, maximum=86_400)] | None = None
+
+
+class Behind(Struct, kw_only=True):
+    """The server can't keep up: it last read these jobs `since` seconds ago. The next `jobs` ends this."""
+
+    since: float
+
+
+class StreamEnd(Struct, kw_only=True):
+    """`reason`: stopping (the server stops; connect again), or the code of the problem that a new request would get."""
+
+    reason: str
+
+
+EVENTS = {"jobs": LiveJobs, "stats": StatsAnswer, "behind": Behind, "end": StreamEnd}
+
+
 async def stream_events(call: Call) -> Response:
-    asked: shapes.LiveQuery = call.query
-    if not 0 <= asked.limit <= MAX_LIMIT:
-        raise Problem("out_of_range", f"limit: must be 0 to {MAX_LIMIT}", field="limit")
-    if asked.seconds is not None and not 0 <= asked.seconds <= _LONGEST:
-        raise Problem("out_of_range", f"seconds: must be 0 to {_LONGEST:g}", field="seconds")
+    asked: LiveQuery = call.query
+    check_range("limit", asked.limit, 0, MAX_LIMIT)
+    check_range("seconds", asked.seconds or 0.0, 0, _LONGEST)
     if not asked.limit and not asked.stats:
         raise Problem("nothing_asked", "limit: 0 without stats leaves nothing to tell", field="limit")
     stream = Stream(call, asked)
-    # Taken here, before anything is awaited: of many that come at once, none gets in beside the bound.
-    stream.leave = call.api.places.take(call)
+    # Taken before anything is awaited, so that concurrent requests can't pass the limit.
+    stream.leave = call.api.stream_limits.take(call)
     return Response(media=MEDIA, headers=[("x-accel-buffering", "no")], stream=stream.run, ended=stream.leave)
 
 
 class Stream:
-    """One reader's. What it was told last is all that is kept for it."""
+    """The stream of one reader. Only what was sent last is kept for it."""
 
-    def __init__(self, call: Call, asked: shapes.LiveQuery) -> None:
+    def __init__(self, call: Call, asked: LiveQuery) -> None:
         self._call = call
         self._asked = asked
         self._live = call.api.live
         self._wake = asyncio.Event()
-        self._wakes = self._wake.set  # one object: views know it by its identity
+        self._wakes = self._wake.set  # one object: views compare it by identity
         self._views: dict[str, View] = {}
         self._told: dict[str, Told] = {}
         self._behind: set[str] = set()
         self._condition = visible(call)
-        self._filter = self._asked_filter()  # what is wrong with it is said before it begins
+        self._filter = self._asked_filter()  # refused before the stream begins
         self.leave: Callable[[], None] = lambda: None
 
     async def run(self) -> AsyncGenerator[bytes, None]:
@@ -71,7 +97,7 @@ class Stream:
             self.leave()
 
     def _hung_up(self) -> None:
-        self.leave()  # also if a write of ours is still stuck
+        self.leave()  # even if a write is still stuck
         self._wakes()
 
     async def _tell(self, gone: asyncio.Future[None]) -> AsyncGenerator[bytes, None]:
@@ -85,14 +111,14 @@ class Stream:
                 yield parts
             now = time.monotonic()
             if self._live.stopping:
-                yield event("end", shapes.StreamEnd(reason="stopping"))
+                yield event("end", StreamEnd(reason="stopping"))
                 return
             if ends is not None and now >= ends and len(self._told) == len(self._views):
                 return
             if now - checked >= _RECHECK:
                 checked = now
                 if (why := await self._check()) is not None:
-                    yield event("end", shapes.StreamEnd(reason=why))
+                    yield event("end", StreamEnd(reason=why))
                     return
             due = [checked + _RECHECK, now + _QUIET, *([] if ends is None or now >= ends else [ends])]
             if not parts and now - began >= _QUIET:
@@ -112,7 +138,7 @@ class Stream:
         for key, view in self._views.items():
             if view.is_behind and key not in self._behind:
                 self._behind.add(key)
-                parts.append(event("behind", shapes.Behind(since=time.monotonic() - view.read_at)))
+                parts.append(event("behind", Behind(since=time.monotonic() - view.read_at)))
             told = self._told.get(key)
             if view.now is not None and (told is None or view.now.generation != told.generation):
                 parts.append(view.frame(told))
@@ -120,7 +146,7 @@ class Stream:
                 self._behind.discard(key)
         return b"".join(parts)
 
-    # ── What it looks at ──
+    # ── Views ──
 
     def _look(self, condition: Condition) -> None:
         asked, call = self._asked, self._call
@@ -143,13 +169,13 @@ class Stream:
         self._behind.clear()
 
     async def _check(self) -> str | None:
-        """Why it is over: who reads has been logged out, say. What they may see may also have become another part."""
+        """Return why the stream must end, such as a logout. Else look at what the reader may see now."""
         try:
             call = await self._call.again()
         except Problem as problem:
             return problem.code
         except RowlockError:
-            return None  # the database is away: nothing new is told before it is back
+            return None  # the database is away: nothing is sent until it is back
         before = self._condition, self._call.settings.revision
         self._call, self._condition = call, visible(call)
         try:
@@ -170,8 +196,8 @@ class Stream:
 
 ROUTES = [
     Route(
-        method="GET", path="/api/events", access=SEE_JOBS, handler=stream_events,
-        summary="How jobs stand, now and from now on, as server-sent events", query=shapes.LiveQuery,
-        answers=tuple(shapes.EVENTS.values()), media=MEDIA, errors=(429,),
+        "GET", "/api/events", SEE_JOBS, stream_events,
+        "Jobs and numbers, now and at each change, as server-sent events", query=LiveQuery,
+        answers=tuple(EVENTS.values()), media=MEDIA, errors=(429,),
     ),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""When is the time of a run over? Of runs that were claimed here it is known; others are looked up once."""
+"""When runs of remote workers reach their timeout. Runs that were claimed elsewhere are read once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from math import inf
 
 from rowlock.core.job import Job
 from rowlock.stores.base import Beat, Store
-from rowlock.stores.reading import State
+from rowlock.stores.queries import State
 
 _KEPT = 100_000
 
 
 class Timeouts:
-    """By the monotonic clock of this process: a run that is looked up gets what is left by the database's."""
+    """Ends of runs by this process's monotonic clock."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[str, int], float] = {}
@@ -28,19 +28,19 @@ class Timeouts:
         self._ends.pop((job_id, version), None)
 
     async def overdue(self, store: Store, worker: str, runs: Sequence[Beat]) -> list[float]:
-        """For how many seconds the time of each is over; negative: what is left."""
+        """Return by how many seconds each run is over its timeout; negative: seconds left."""
         if unknown := {(run.id, run.version) for run in runs if (run.id, run.version) not in self._ends}:
             await self._look_up(store, worker, unknown)
         now = time.monotonic()
-        return [now - self._ends.get((run.id, run.version), inf) for run in runs]  # inf: it is lost
+        return [now - self._ends.get((run.id, run.version), inf) for run in runs]  # inf: the run is lost
 
     async def _look_up(self, store: Store, worker: str, unknown: set[tuple[str, int]]) -> None:
-        """A worker can name any run: looked at are only its own, and of their jobs only what is short."""
-        ids = [run.id for run in await store.held_by(worker) if (run.id, run.version) in unknown]
+        """Read runs that this worker holds. It may name any run, so others are ignored."""
+        ids = [run.id for run in await store.held_by([worker]) if (run.id, run.version) in unknown]
         if not ids:
             return
         clock, now = await store.now(), time.monotonic()
-        for state in (await store.states(ids)).values():
+        for state in (await store.read(ids, State)).values():
             began = state.started_at or state.claimed_at
             if began is not None:
                 self._remember(state, now + state.timeout - (clock - began).total_seconds())

@@ -1,7 +1,6 @@
-"""Routes of the admin page: files that `make ui` has built from ui/ and that anyone may have, for they hold no data.
+"""Routes of the admin page: files that `make ui` builds from ui/. Anyone may read them: they hold no data.
 
-Their addresses are relative, and what the page shows is in the URL's fragment: so it works behind any prefix, and no
-proxy needs to know about it.
+Their addresses are relative, and the page keeps its state in the URL's fragment, so it works behind any prefix.
 """
 
 from __future__ import annotations
@@ -14,25 +13,15 @@ from importlib.resources import files
 from msgspec import Struct
 
 from rowlock.access import superusers
-from rowlock.http import shapes
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem
 from rowlock.http.response import Response, answer
 from rowlock.http.routes import PAGE, PUBLIC, Route
-from rowlock.http.sessions import me_body
+from rowlock.http.sessions import MeBody, me_body
 
-_POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "font-src 'self'",
-        "base-uri 'none'",
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-    ]
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 _MEDIA = {
     "css": "text/css; charset=utf-8",
@@ -40,7 +29,7 @@ _MEDIA = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_FOREVER = "public, max-age=31536000, immutable"  # of names that have a hash of the content behind a dash
+_FOREVER = "public, max-age=31536000, immutable"  # for names with a hash of the content after a dash
 
 
 class File(Struct, frozen=True):
@@ -52,7 +41,7 @@ class File(Struct, frozen=True):
 
 @cache
 def _files() -> dict[str, File]:
-    """By name, read once. What is not a page's file is not here: nobody gets out of the folder."""
+    """Return the page's files by name. Other paths are not among them, so nothing outside of the folder is served."""
     found = {}
     for entry in (files("rowlock.http") / "pages").iterdir():
         media = _MEDIA.get(entry.name.rpartition(".")[2])
@@ -85,19 +74,19 @@ async def get_root(call: Call) -> Response:
 
 
 async def get_page(call: Call) -> Response:
-    """Without the slash, relative addresses would lead elsewhere."""
+    """Redirect a path without the slash at its end: relative addresses need it."""
     asked = call.request.scope.get("raw_path") or call.request.scope["path"].encode()
     return _answer(call, "index.html", "no-cache") if asked.endswith(b"/") else _moved("_/")
 
 
 async def get_setup_page(call: Call) -> Response:
-    """The form behind the one-time link. The secret is in the URL's fragment, which browsers keep to themselves. A
-    used link opens it as well: the page then says so."""
+    """Serve the form behind the one-time link. The secret is in the URL's fragment, which browsers never send. The page
+    says so if the link was used before."""
     return _answer(call, "index.html", "no-cache")
 
 
 async def get_me(call: Call) -> Response:
-    """Who looks at the page? Nobody is an answer: then it shows the login, or says how to make the first account."""
+    """Return who uses the page. For nobody, the page shows the login, or how to create the first account."""
     body = me_body(call)
     if call.identity.kind == "anonymous":
         body.set_up = await superusers.is_set_up(await call.store())
@@ -106,28 +95,15 @@ async def get_me(call: Call) -> Response:
 
 async def get_file(call: Call) -> Response:
     name = call.parameters["name"]
-    if name.isascii() and name.isalpha():  # somebody has typed the name of a screen: /_/jobs
+    if name.isascii() and name.isalpha():  # a person has typed the name of a screen: /_/jobs
         return _moved(f"./#/{name}")
     return _answer(call, name, _FOREVER if "-" in name else "no-cache")
 
 
 ROUTES = [
-    Route(
-        method="GET", path="/", access=PAGE, handler=get_root, summary="To the admin page", status=307, media="",
-    ),
-    Route(
-        method="GET", path="/_", access=PAGE, handler=get_page, summary="The admin page", media="text/html",
-    ),
-    Route(
-        method="GET", path="/_/setup", access=PAGE, handler=get_setup_page, media="text/html",
-        summary="The page behind the one-time link",
-    ),
-    Route(
-        method="GET", path="/_/me", access=PUBLIC, handler=get_me, summary="Who looks at the page, if anyone",
-        answers=(shapes.MeBody,),
-    ),
-    Route(
-        method="GET", path="/_/{name}", access=PAGE, handler=get_file, summary="Its scripts and styles",
-        media="text/javascript", errors=(404,),
-    ),
+    Route("GET", "/", PAGE, get_root, "To the admin page", status=307, media=""),
+    Route("GET", "/_", PAGE, get_page, "The admin page", media="text/html"),
+    Route("GET", "/_/setup", PAGE, get_setup_page, "The page behind the one-time link", media="text/html"),
+    Route("GET", "/_/me", PUBLIC, get_me, "Who looks at the page, if anyone", answers=(MeBody,)),
+    Route("GET", "/_/{name}", PAGE, get_file, "Its scripts and styles", media="text/javascript", errors=(404,)),
 ]  # fmt: skip

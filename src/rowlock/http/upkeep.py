@@ -1,102 +1,61 @@
-"""What a server does for the database beside answering. Workers do it too, but there may be none of ours."""
+"""What a server does for the database beside answering: maintenance and bulk actions. Workers do both, too, but the
+server may be the only process."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
 
-from msgspec import Struct
-
-from rowlock.errors import StoreClosed, StoreError
+from rowlock.client import bulk
+from rowlock.http.remote_workers import RemoteWorkers
+from rowlock.runtime.maintenance import Maintenance
+from rowlock.runtime.periodic import Loop
+from rowlock.runtime.rescue_guard import RescueGuard
+from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Store
 
-log = logging.getLogger("rowlock.http")
-
-_BATCHES = 10  # of one duty in a row
-
-
-class Duty(Struct, frozen=True):
-    """`do` answers whether there may be more to do; any number of processes may do it at once. `every`: seconds."""
-
-    do: Callable[[Store], Awaitable[bool]]
-    every: float
-
-
-async def fold_counts(store: Store) -> bool:
-    return await store.fold_counts() >= 10_000
-
-
-async def sweep_rollups(store: Store) -> bool:
-    return await store.sweep_rollups(10_000) >= 10_000
-
-
-async def sweep_records(store: Store) -> bool:
-    """Tokens, sessions and links that have expired."""
-    return await store.sweep_records(1000) >= 1000
-
-
-async def group_failures(store: Store) -> bool:
-    return await store.group_failures(200) >= 200
-
-
-DUTIES = (
-    Duty(fold_counts, 5.0),
-    Duty(group_failures, 10.0),
-    Duty(sweep_records, 60.0),
-    Duty(sweep_rollups, 600.0),
-)
+SETTINGS = WorkerSettings()
+LOOK = 5.0  # seconds between two looks for bulk actions that were started elsewhere
 
 
 class Upkeep:
-    """For one event loop: each duty when it is due, from `start` until `stop`, or until the store is closed."""
+    """For one event loop: from `start` until `stop`, or until the store is closed."""
 
-    def __init__(self, store: Callable[[], Awaitable[Store]], duties: Sequence[Duty] = DUTIES) -> None:
+    def __init__(self, store: Callable[[], Awaitable[Store]], remote_workers: RemoteWorkers) -> None:
         self._store = store
-        self._due = {duty: time.monotonic() + duty.every for duty in duties}
-        self._task: asyncio.Task[None] | None = None
-        self._in_trouble = False
+        name = f"{socket.gethostname()[:64]}-{os.getpid()}-http-{secrets.token_hex(4)}"
+        self._maintenance = Maintenance(
+            SETTINGS,
+            name,
+            RescueGuard(max(SETTINGS.maintenance, 1.0)),  # a server has no heartbeats: its passes are its contacts
+            remote_workers.ring,
+            serves_workers=remote_workers.are_there,
+            runs_bulk=False,
+        )
+        self.maintenance_loop = Loop(f"maintenance by {name}", self._maintain, longest=SETTINGS.maintenance)
+        self.bulk_loop = Loop(f"bulk actions by {name}", self._run_bulk, longest=LOOK)
 
     def start(self) -> None:
-        """Safe to call again."""
-        if self._task is None and self._due:
-            self._task = asyncio.create_task(self._run())
+        """Does nothing if it was started before."""
+        self.maintenance_loop.start(delay=SETTINGS.maintenance)
+        self.bulk_loop.start()
+
+    def run_bulk_now(self) -> None:
+        """A bulk action has been started here."""
+        self.bulk_loop.wake()
+        self.bulk_loop.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        """Complete the batch of a bulk action that is under way. The rest waits for another process, or the next
+        start."""
+        await self.maintenance_loop.stop()
+        await self.bulk_loop.stop(finish=True)
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(max(0.0, min(self._due.values()) - time.monotonic()))
-            try:
-                await self.do_what_is_due()
-            except StoreClosed:
-                return
-            except StoreError as error:
-                if not self._in_trouble:  # said once, however long it lasts
-                    log.warning("upkeep: %s; trying again until it works", error)
-                self._in_trouble = True
-            except Exception:  # a mistake of one duty must not be the end of all
-                log.exception("upkeep failed")
-            else:
-                self._in_trouble = False
+    async def _maintain(self) -> float:
+        return await self._maintenance.run_once(await self._store())
 
-    async def do_what_is_due(self) -> None:
-        """Every duty has its turn, whatever becomes of the others; then the first trouble is raised."""
-        trouble: list[Exception] = []
-        for duty in [duty for duty, due in self._due.items() if due <= time.monotonic()]:
-            try:
-                store = await self._store()
-                for _ in range(_BATCHES):
-                    if not await duty.do(store):
-                        break
-            except Exception as error:
-                trouble.append(error)
-            self._due[duty] = time.monotonic() + duty.every
-        if trouble:
-            raise trouble[0]
+    async def _run_bulk(self) -> float:
+        """One batch: so a stop waits for one batch at most."""
+        return 0.0 if await bulk.run_some(await self._store()) else LOOK

@@ -1,6 +1,6 @@
-"""What runs in a child process: `python -m rowlock.runtime.child SOCKET STACK PARENT`.
+"""The program of a child process: `python -m rowlock.runtime.child SOCKET STACK PARENT`.
 
-Handlers run in the main thread, one at a time. A second thread hears of interruptions and of the worker's end.
+Handlers run in the main thread, one at a time. A second thread receives interruptions and notices the worker's end.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from rowlock.context import Context, Interruption
 from rowlock.core import codec
 from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Snoozed, unfit_result, unfit_snooze
 from rowlock.errors import InvalidInput
-from rowlock.runtime import lookup
-from rowlock.runtime.handlers import call_async, call_sync, outcome_of
-from rowlock.runtime.wire import (
+from rowlock.runtime import find_handler
+from rowlock.runtime.child_messages import (
     ORPHANED,
     Answer,
     Away,
@@ -48,9 +47,10 @@ from rowlock.runtime.wire import (
     ToChild,
     frame,
 )
+from rowlock.runtime.handlers import call_async, call_sync, outcome_of
 
 PAUSE = 0.05  # seconds between two reports of progress
-FAREWELL = 3.0  # seconds for what the application does when its process ends
+FAREWELL = 3.0  # seconds for the application's exit functions
 MAX_LINE = 64 << 10  # bytes of a log line
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = 500  # of 1000: when memory is short, the kernel takes a child before the worker
@@ -66,7 +66,7 @@ class Voice:
 
     def say(self, message: FromChild) -> None:
         if os.getpid() != self._pid:
-            os._exit(0)  # a fork of the handler's that came back from it: only one of the two may speak
+            os._exit(0)  # the handler has forked, and the fork has returned from it: only one of the two may send
         data = frame(message)
         with self._turn:
             try:
@@ -76,7 +76,7 @@ class Voice:
 
 
 class Reports:
-    """Progress, as often as the handler likes to tell it, but not more often than anyone would read it."""
+    """Sends progress, at most every 50 ms, however often the handler reports it."""
 
     def __init__(self, voice: Voice) -> None:
         self._voice = voice
@@ -93,7 +93,7 @@ class Reports:
         with self._turn:
             last = self._next
             if said.number != last.number:
-                return  # of a thread that an earlier handler left behind
+                return  # from a thread that an earlier handler has left behind
             self._next = Said(
                 said.number,
                 last.percent if said.percent is None else said.percent,
@@ -104,7 +104,7 @@ class Reports:
         self._news.set()
 
     def flush(self) -> None:
-        with self._turn:  # held while sending, so that nothing is told after the end of its run
+        with self._turn:  # held while sending, so that nothing is sent after the end of its run
             said, self._next = self._next, Said(self._next.number)
             if said != self._next:
                 self._voice.say(said)
@@ -145,7 +145,7 @@ class ChildLink:
 
     @completed.setter
     def completed(self, value: bool) -> None:
-        if value and not self._completed:  # told at once: the next line of the handler may be its last
+        if value and not self._completed:  # sent at once: the next line of the handler may kill this process
             self._completed = True
             self._voice.say(Committed(self._number))
 
@@ -176,18 +176,18 @@ class Child:
         self._runner: asyncio.Runner | None = None
 
     def serve(self) -> None:
-        """Until the worker closes the socket."""
+        """Run jobs until the worker closes the socket."""
         threading.Thread(target=self._listen, name="rowlock-worker-link", daemon=True).start()
         while (work := self._work.get()) is not None:
             if isinstance(work, Load):
-                if not lookup.load_first(self._setup, work.module):
-                    return  # with half an application in memory. A job's own child tells what went wrong
+                if not find_handler.load_first(self._setup, work.module):
+                    return  # half an application is loaded. The child of the first job reports the error
                 continue
             start, link = work
             self._voice.say(Taken())
             self._reports.begin(start.number)
             answer = self._run(start, link)
-            del work, start, link  # or what the handler left there would live until the next job
+            del work, start, link  # or the handler's objects would live until the next job
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):  # the handler may have closed or replaced it
                     stream.flush()
@@ -208,7 +208,7 @@ class Child:
 
     def _leave(self) -> None:
         if self._busy:
-            os._exit(ORPHANED)  # the worker is gone, and so is the job's lease: someone else may have it already
+            os._exit(ORPHANED)  # the worker is gone, and the lease with it: another worker may have the job already
         self._work.put(None)
         time.sleep(FAREWELL)
         os._exit(ORPHANED)
@@ -231,14 +231,14 @@ class Child:
 
     def _run(self, start: Start, link: ChildLink) -> Answer:
         try:
-            owner, task = lookup.find(self._setup, start)
-        except lookup.NotFound as error:
+            owner, task = find_handler.find(self._setup, start)
+        except find_handler.NotFound as error:
             return Missing(codec.clean_text(str(error)))
-        if link.interruption is Interruption.LOST:  # while this process started: someone else runs it by now
+        if link.interruption is Interruption.LOST:  # while this process started: another worker runs the job by now
             return Stopped(None)
         try:
             context = Context(start.job, link, owner.context_host(in_child=True))
-            fresh = contextvars.copy_context()  # what one run sets, the next one doesn't see
+            fresh = contextvars.copy_context()  # the next run does not see what this one sets
             if task.is_async:
                 self._runner = self._runner or asyncio.Runner()
                 outcome = self._runner.run(call_async(task, context, owner.run_middleware), context=fresh)
@@ -250,7 +250,7 @@ class Child:
 
 
 def answer_of(outcome: Outcome) -> Answer:
-    """The outcome in a form that can travel, whatever is in it."""
+    """Return the outcome as a message, whatever is in it."""
     try:
         match outcome:
             case Completed(result):
@@ -267,7 +267,7 @@ def answer_of(outcome: Outcome) -> Answer:
                 raise TypeError(f"no handler can bring about {outcome!r:.80}")
     except InvalidInput as unfit:
         return answer_of(unfit_result(unfit))
-    except BaseException as error:  # an object of the handler's that doesn't want to be looked at
+    except BaseException as error:  # an object of the handler that raises when it is read
         return answer_of(outcome_of(error))
 
 
@@ -281,13 +281,13 @@ def _later(until: float | timedelta | datetime) -> Answer:
 
 
 def _die_with(parent: int) -> None:
-    """Also when the worker is killed, and this process is busy in code that never lets another thread run."""
+    """End this process with the worker, also if the worker is killed while a handler never lets another thread run."""
     if sys.platform == "linux":
         import ctypes
 
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it was gone before we asked
+    if os.getppid() != parent:  # the worker has ended before
         os._exit(ORPHANED)
 
 
@@ -302,8 +302,8 @@ def main(sock_fd: int, stack_fd: int, parent: int) -> None:
     for fd in (sock_fd, stack_fd):
         os.set_inheritable(fd, False)
     faulthandler.enable(file=stack_fd, all_threads=False)
-    # Ctrl-C reaches the whole group, and systemd's SIGTERM every process of the service; both are for the worker, which
-    # decides what becomes of the job. Not SIG_IGN: programs that a handler starts would inherit that.
+    # Ctrl-C reaches the whole group, and systemd's SIGTERM every process of the service. Both are for the worker, which
+    # decides what happens to the job. Not SIG_IGN: programs that a handler starts would inherit that.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     _go_first_when_memory_is_short()

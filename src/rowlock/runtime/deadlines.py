@@ -1,5 +1,5 @@
-"""Deadlines: timers that hardly ever go off. Nearly every run ends before its timeout, so what counts is the price of
-setting and clearing one: 0.5 µs here, 4 µs with a timer of the event loop for each."""
+"""Deadlines: the timeouts of runs. Nearly every run ends before its timeout, so setting and clearing one must be cheap:
+0.5 µs here, 4 µs with a timer of the event loop for each run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from rowlock.runtime.run import Run
 
-_GRAIN = 0.05  # seconds; so late may one be, and never early
-_EARLY = 0.001  # seconds; so much too soon may the loop's own timer go off
+_GRAIN = 0.05  # seconds that a deadline may be late; it is never early
+_EARLY = 0.001  # seconds that the event loop's own timer may be early
 
 
 class Deadlines:
-    """Belongs to an event loop, which has one timer for all of them. `passed` is called for a run whose time is up."""
+    """Belongs to an event loop: one timer serves all runs. `passed`: called with a run whose timeout is over."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, passed: Callable[[Run], None]) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""Start handlers and see to it that each comes to an end: by itself, when told to, or by force.
+"""Executor: starts handlers and makes sure that each of them ends: by itself, when it is told to, or by force.
 
 Every run ends in exactly one call of `done`, with its outcome, whatever the handler does.
 """
@@ -15,39 +15,38 @@ from typing import Any
 
 from rowlock.context import Context, Host, Interruption
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, TimedOut
-from rowlock.runtime import lookup
+from rowlock.runtime import find_handler
 from rowlock.runtime.deadlines import Deadlines
 from rowlock.runtime.handlers import RunMiddleware, call_async, call_sync, outcome_of
 from rowlock.runtime.processes import Processes, refusal
 from rowlock.runtime.run import Run
-from rowlock.runtime.settings import WorkerSettings
+from rowlock.runtime.slots import Slots
 from rowlock.runtime.threads import Threads
 from rowlock.tasks import Kind, Task
 
 log = logging.getLogger("rowlock")
 
-_MANNERS = 1.0  # seconds in which a cancelled async handler may show that it looks at ctx by itself
-_TURN = 0.002  # seconds that a chain may take before others have their turn
+_MANNERS = 1.0  # seconds in which a cancelled async handler may ask ctx whether it was cancelled
+_TURN = 0.002  # seconds that a chain may take before other tasks of the event loop have their turn
 _TOO_LATE = Released("its lease ran out before it started")
-_UNWIND = 0.25  # seconds for cleaning up when the worker has no more time
+_UNWIND = 0.25  # seconds for a handler to clean up when the worker has no more time
 
 
 class Executor:
-    """Belongs to an event loop. `begins` is called in it right before a handler is, and `done` once per run: what came
-    of it, None if nobody wants to know. `fill`: there may be room for more. `following`: the run that is to start next,
-    if there is room for it. `abandoned`: is the event loop ending without a stop?
+    """Belongs to the worker's event loop. `done`: called once per run, with its outcome; None if the run is settled, or
+    lost. `fill`: called when there may be a free slot. `following`: returns the run that is to start next, or None.
+    `abandoned`: True if the event loop ends without a stop.
 
-    An async handler runs in a task. One that comes to its end without ever waiting leaves nothing behind in it, so the
-    next such run takes its place: a chain of them saves a quarter of the worker's time per job. A handler that waits
-    keeps its task to itself, and those behind it get their own.
+    An async handler runs in a task. A handler that ends without ever waiting leaves nothing behind in its task, so the
+    next run may use the same task. Such a chain saves a quarter of the worker's time per job. A handler that waits
+    keeps its task, and the runs behind it get another one.
     """
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        slots: Slots,
         host: Host,
         middleware: Sequence[RunMiddleware],
-        begins: Callable[[Run], None],
         done: Callable[[Run, Outcome | None], None],
         fill: Callable[[], None],
         following: Callable[[], Run | None],
@@ -55,36 +54,37 @@ class Executor:
         *,
         app: str | None = None,
     ) -> None:
-        self._settings = settings
+        self._slots = slots
+        self._settings = settings = slots.settings
         self._host = host
         self._middleware = middleware
-        self._begins = begins
+        self._begins = slots.begin
         self._done = done
         self._app = app
         self._fill = fill
         self._following = following
         self._abandoned = abandoned
-        self._threads = Threads(fill)
+        self._threads = Threads(self._leaks)
         self._processes = Processes(app=app, recycle_jobs=settings.recycle_jobs, recycle_mib=settings.recycle_mib)
-        self._stubborn = 0  # async handlers that went on after they were cancelled
         self._loop = asyncio.get_running_loop()
-        self._variables = contextvars.copy_context()  # what a run sees of them: nothing of what others have set
+        self._variables = contextvars.copy_context()  # each run starts with these
         self._untouched = tuple(self._variables.items())
         self._chain: asyncio.Task[None] | None = None
         self._waiting: set[str] = set()  # topics whose last handler has waited for something
         self._deadlines = Deadlines(self._loop, lambda run: self.interrupt(run, Interruption.TIMED_OUT))
 
     def warm_up(self, tasks: Iterable[Task[..., Any]]) -> None:
-        """If one of these tasks runs in a child process, start one for its first job. Returns at once."""
+        """Start a child process if one of these tasks needs one. Returns at once."""
         for task in tasks:
             if task.kind == "process" and refusal(task, self._app) is None:
-                self._processes.warm_up(lookup.name_of(task.function)[0])
+                self._processes.warm_up(find_handler.name_of(task.function)[0])
                 return
 
-    @property
-    def leaked(self) -> int:
-        """Handlers that still run although nobody waits for them: they can't be stopped."""
-        return self._threads.leaked + self._stubborn
+    def _leaks(self, change: int) -> None:
+        """A handler can't be stopped and keeps its slot (1), or has ended at last (-1)."""
+        self._slots.leaked += change
+        if change < 0:
+            self._fill()
 
     def start(self, run: Run) -> None:
         run.began = time.monotonic()
@@ -92,14 +92,11 @@ class Executor:
         run.fiber = self._loop.create_task(self._fiber(run), context=self._variables.copy())
         if self._chain is None and run.kind == "async" and run.job.topic not in self._waiting:
             self._chain = run.fiber
+            self._slots.chaining = True
             self._chain.add_done_callback(self._unchain)
 
-    @property
-    def chains(self) -> bool:
-        return self._chain is not None
-
     def comes_to(self, run: Run) -> bool:
-        """Is a chain under way that this run may be part of?"""
+        """True if a chain is under way that this run may be part of."""
         return self._chain is not None and run.kind == "async" and run.job.topic not in self._waiting
 
     async def _fiber(self, run: Run) -> None:
@@ -121,7 +118,7 @@ class Executor:
             await self._execute(following)
 
     def _is_clean(self, fiber: asyncio.Task[None]) -> bool:
-        """Has the handler left nothing behind in this task?"""
+        """True if the handler has left nothing behind in this task."""
         if fiber.cancelling():
             return False
         now = contextvars.copy_context()
@@ -133,8 +130,8 @@ class Executor:
         return True
 
     def _waits(self, run: Run) -> None:
-        """Its handler waits for something, for the first time. Before that nothing could have interrupted it, so it
-        needs a deadline only now."""
+        """Its handler waits for something, for the first time. Before that nothing could interrupt it, so it needs a
+        deadline only now."""
         run.waited = True
         self._deadlines.set(run, run.began + run.job.timeout - time.monotonic())
         self._waiting.add(run.job.topic)
@@ -144,11 +141,13 @@ class Executor:
     def _unchain(self, fiber: asyncio.Task[None] | None) -> None:
         if fiber is self._chain:
             self._chain = None
+            self._slots.chaining = False
             self._fill()
 
     def _kind(self, run: Run) -> Kind:
-        """A suspect runs in a child process, whatever its kind: if it kills, it kills nobody else. Unless the child
-        would have to run the program again to find it, which only tasks that ask for a process must stand."""
+        """Return how the run is executed. A suspect runs in a child process, whatever its kind, so that it can kill
+        only itself. Not if the child would have to run the main program to find the handler: only tasks with
+        process=True have agreed to that."""
         if not run.is_suspect:
             return run.task.kind
         importable = self._app is not None or getattr(run.task.function, "__module__", None) != "__main__"
@@ -160,7 +159,7 @@ class Executor:
         outcome: Outcome | None = None
         try:
             run.began = time.monotonic()  # again: another handler may have blocked the loop since
-            if run.lease_is_over:  # … or this process was frozen: others may have it by now
+            if run.lease_is_over:  # … or this process was frozen: another worker may have the job by now
                 self._conclude(run, _TOO_LATE)
                 return
             self._begins(run)
@@ -178,28 +177,28 @@ class Executor:
                 case "process":
                     outcome = await self._processes.run(run.job, run.task, run, alone=run if run.is_suspect else None)
         except asyncio.CancelledError:
-            pass  # by force; `interruption` says why
-        except KeyboardInterrupt as error:  # Ctrl-C, or the handler raised it: the loop hands it on
+            pass  # by _force; run.interruption says why
+        except KeyboardInterrupt as error:  # Ctrl-C, or the handler raised it: the event loop ends with it
             self._conclude(run, outcome_of(error))
             raise
-        except Exception as error:  # ours, not the handler's: it must not cost us the slot
+        except Exception as error:  # rowlock's mistake, not the handler's: the slot must not be lost
             log.exception("running %r failed", run)
             outcome = Failed(f"rowlock could not run the handler: {error!r}")
         self._conclude(run, outcome)
 
     def _call_in_thread(self, run: Run, context: Context) -> Outcome:
-        """Look at the lease again: this process may have been frozen before the thread had its turn."""
+        """Check the lease again: this process may have been frozen before the thread had its turn."""
         return _TOO_LATE if run.lease_is_over else call_sync(run.task, context, self._middleware)
 
     # ── The end ──
 
     def interrupt(self, run: Run, why: Interruption) -> None:
-        """Tell the handler that it is to end, and make sure that it does."""
+        """Tell the handler to end, and make sure that it does."""
         if run.interrupt(why):
             self.enforce(run)
 
     def enforce(self, run: Run) -> None:
-        """After run.interrupt(), which any thread may have called."""
+        """Make sure that the handler ends. Called after run.interrupt(), which any thread may have called."""
         if run.concluded or not run.began:
             return
         run.announce()
@@ -207,7 +206,7 @@ class Executor:
             case Interruption.CANCELLED:
                 self._later(run, self._settings.cancel_grace, self._force)
                 if run.kind == "async" and not run.looks:
-                    # It may never ask; asyncio's own way reaches it at its next await.
+                    # It may never ask ctx. CancelledError reaches it at its next await.
                     self._later(run, min(_MANNERS, self._settings.cancel_grace), self._cancel_if_blind)
             case Interruption.TIMED_OUT | Interruption.LOST if run.kind == "async":
                 self._force(run)
@@ -217,7 +216,7 @@ class Executor:
                 pass
 
     def end(self, run: Run) -> None:
-        """There is no more time, whatever it was told before."""
+        """End the handler now: the worker has no more time."""
         if run.began and not run.concluded:
             run.interrupt(Interruption.STOPPING)
             run.announce()
@@ -228,14 +227,14 @@ class Executor:
             self._force(run)
 
     def _force(self, run: Run, patience: float | None = None) -> None:
-        """CancelledError in an async handler, SIGKILL for a process; a thread is left behind."""
+        """Raise CancelledError in an async handler, kill a child process, leave a thread behind."""
         if run.concluded or run.fiber is None:
             return
         run.fiber.cancel()
         self._later(run, self._settings.notice if patience is None else patience, self._abandon)
 
     def _abandon(self, run: Run) -> None:
-        """An async handler that goes on after CancelledError: settle without it."""
+        """Conclude the run although its async handler goes on after CancelledError."""
         if run.concluded:
             return
         assert run.fiber is not None  # noqa: S101 - narrows the type
@@ -243,13 +242,9 @@ class Executor:
             self._conclude(run, None)
             return
         log.error("%r goes on after it was cancelled: it is left behind", run)
-        self._stubborn += 1
-        run.fiber.add_done_callback(self._gone)
+        self._leaks(1)
+        run.fiber.add_done_callback(lambda _: self._leaks(-1))
         self._conclude(run, None)
-
-    def _gone(self, fiber: asyncio.Task[None]) -> None:
-        self._stubborn -= 1
-        self._fill()
 
     def _later(self, run: Run, seconds: float, then: Callable[[Run], None]) -> None:
         self._loop.call_later(seconds, then, run)
@@ -267,7 +262,7 @@ class Executor:
             self._done(run, outcome if isinstance(outcome, Completed) else self._meaning(run, outcome))
 
     def _meaning(self, run: Run, outcome: Outcome | None) -> Outcome:
-        """Of one that has not finished its work. What it answers once it was told to end is what it was told."""
+        """Return the outcome of a handler that has not completed. If it was told to end, the reason is its outcome."""
         match run.interruption:
             case Interruption.TIMED_OUT:
                 return TimedOut(run.job.timeout)
@@ -283,6 +278,6 @@ class Executor:
                 return Failed("The handler cancelled its own task")
 
     async def close(self) -> None:
-        """Kill what can be killed; threads are left behind."""
+        """Kill child processes; leave threads behind."""
         await self._processes.close()
         self._threads.close()

@@ -1,4 +1,4 @@
-"""Give back jobs that a worker holds by the record, and that none of its runs is about."""
+"""Give back jobs that a worker holds in the database, although it has no runs of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rowlock.stores.base import Beat, Store
 
 
 async def give_back(store: Store, held: Sequence[Beat], why: str) -> None:
-    """Costs no job a retry. A job that somebody has cancelled meanwhile is cancelled."""
+    """Costs no job a retry. A job with a cancel request becomes cancelled."""
     if not held:
         return
     back = Transition(event="released", status=Status.PENDING, delay=None, reason=why)

@@ -1,4 +1,4 @@
-"""Call a handler, whatever it does, and say what came of it. The same in the event loop, in threads and in children."""
+"""Call a handler and return its outcome, whatever it does: in the event loop, in a thread, or in a child process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rowlock.tasks import Task
 RunMiddleware = Callable[[Context], Generator[None, Any, None] | None]
 
 MAX_ERROR = 64 << 10  # bytes of a traceback that are kept
-_OURS = str(Path(__file__).parent)  # frames of the runtime say nothing about the handler's mistake
+_OURS = str(Path(__file__).parent)  # frames of the runtime are left out of tracebacks
 
 
 def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMiddleware]) -> Outcome:
-    """In the thread it was called from. Never raises, not even for sys.exit()."""
+    """Call a sync handler in this thread. Never raises, not even for sys.exit()."""
     around = Around(middleware, context) if middleware else None
     try:
         try:
@@ -48,7 +48,7 @@ def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMi
 async def call_async(
     task: Task[..., Any], context: Context, middleware: Sequence[RunMiddleware], waits: Callable[[], None] | None = None
 ) -> Outcome:
-    """Raises nothing but CancelledError, and that only if this task was cancelled, and KeyboardInterrupt. `waits` is
+    """Call an async handler. Raises only KeyboardInterrupt, and CancelledError if this task was cancelled. `waits`:
     called when the handler waits for something, for the first time."""
     around = Around(middleware, context) if middleware else None
     try:
@@ -61,7 +61,7 @@ async def call_async(
                 result = await _step(working, waits)
             else:
                 if waits is not None:
-                    waits()  # it may, without telling
+                    waits()  # it may wait: there is no way to notice
                 result = await working
         except BaseException as error:
             if around is not None:
@@ -82,7 +82,7 @@ async def call_async(
 
 
 def _arguments(task: Task[..., Any], context: Context) -> dict[str, Any]:
-    """Checked before anything else: no middleware sees a run that can't be."""
+    """Return the arguments. They are checked first: no middleware sees a run whose payload does not fit."""
     job = context.job
     try:
         return task.arguments.call(job.payload, job, context)
@@ -92,7 +92,7 @@ def _arguments(task: Task[..., Any], context: Context) -> dict[str, Any]:
 
 @coroutine
 def _step(working: CoroutineType[Any, Any, Any], waits: Callable[[], None]) -> Generator[Any, Any, Any]:
-    """`await working`, but it tells when that waits. Its first step is ours, the others cost nothing."""
+    """Do `await working`, and call `waits` if it waits. Only its first step is made here; the others cost nothing."""
     try:
         awaited = working.send(None)
     except StopIteration as end:
@@ -101,13 +101,13 @@ def _step(working: CoroutineType[Any, Any, Any], waits: Callable[[], None]) -> G
     while True:
         try:
             yield awaited
-        except BaseException as error:  # whoever cancels us cancels the handler
+        except BaseException as error:  # a cancel of this task cancels the handler
             try:
                 awaited = working.throw(error)
             except StopIteration as end:
                 return end.value
         else:
-            del awaited  # and what it has brought: the handler may run for long
+            del awaited  # or it would live as long as the handler runs
             return (yield from working)  # type: ignore[misc] # @coroutine allows it
 
 
@@ -127,7 +127,7 @@ class Around:
                 self._begun.append(running)
 
     def returned(self, result: Any) -> None:
-        """May raise: then the run has failed."""
+        """End the middleware. It may raise: then the run has failed."""
         while self._begun:
             running = self._begun.pop()
             try:
@@ -140,7 +140,7 @@ class Around:
                 raise
 
     def failed(self, error: BaseException) -> None:
-        """Each may raise another error in its place, but not make it disappear."""
+        """Raise the error in each middleware. It may raise another error instead, but not suppress it."""
         while self._begun:
             running = self._begun.pop()
             try:
@@ -155,7 +155,7 @@ class Around:
 
 
 class BadPayload(Exception):
-    """Retried, not final: a worker with newer code may know what to do with it."""
+    """Retried, not final: a worker with newer code may accept the payload."""
 
 
 def _outcome(error: BaseException, context: Context) -> Outcome:
@@ -167,7 +167,7 @@ def _outcome(error: BaseException, context: Context) -> Outcome:
 
 def outcome_of(error: BaseException) -> Outcome:
     match error:
-        # A subclass may have forgotten to call ours.
+        # A subclass may have forgotten to call our __init__.
         case Snooze():
             return Snoozed(getattr(error, "until", 0.0))
         case Cancelled():
@@ -179,7 +179,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def error_text(error: BaseException) -> str:
-    """The traceback, without the frames of this package's runtime. Whatever the exception does when it is looked at."""
+    """Return the traceback without frames of the runtime, even if the exception raises when it is formatted."""
     try:
         report = traceback.TracebackException.from_exception(error)
         _drop_our_frames(report)

@@ -1,4 +1,4 @@
-"""Liveness for orchestrators, tied to the progress of the claim loops: who exists but doesn't work is not alive."""
+"""Health: tells orchestrators whether the workers work. A worker is live while its claim loop turns."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ log = logging.getLogger("rowlock")
 
 
 class Health:
-    """`file` is written anew every second while every worker's claim loop turns, and removed at the end: look at its
-    age. `address` (host, port) answers HTTP GET with 200 or 503. `patience`: seconds that a claim loop may stand still.
-    A database that is away is no reason: the loop goes on trying."""
+    """`file`: written every second while every worker's claim loop turns, and removed at the end, so its age tells.
+    `address` (host, port): answers HTTP GET with 200 or 503. `patience`: seconds that a claim loop may stand still.
+    While the database is away the loops turn: they go on trying."""
 
     def __init__(self, *, file: str | None, address: tuple[str, int] | None, patience: float) -> None:
         self._file = None if file is None else Path(file)
@@ -48,7 +48,7 @@ class Health:
             fresh.write_text(json.dumps(self._report) + "\n")
             fresh.replace(file)
             self._complained = False
-        except OSError as error:  # a full disk, a folder that is gone: no reason to end the workers
+        except OSError as error:  # a full disk, a missing folder: no reason to end the workers
             if not self._complained:
                 log.error("the health file can't be written: %s", error)
             self._complained = True
@@ -62,7 +62,7 @@ class Health:
             self._server.server_close()
 
     def _serve(self, address: tuple[str, int]) -> None:
-        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # only who asks for it pays for it
+        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # slow to import, and rarely needed
 
         health = self
 

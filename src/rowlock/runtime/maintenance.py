@@ -1,4 +1,7 @@
-"""Upkeep: what nobody in particular does. Any number of workers may do it at once; each pass is bounded."""
+"""Maintenance of the database, by every worker and every server. Any number of them may do it at once.
+
+A pass is bounded: it does at most ten batches of each duty.
+"""
 
 from __future__ import annotations
 
@@ -11,94 +14,97 @@ from datetime import timedelta
 from rowlock.access import settings as access_settings
 from rowlock.client import bulk
 from rowlock.core.retry import DEFAULT_RETRY, backoff_table
-from rowlock.errors import AccessDenied, StoreError
+from rowlock.runtime.rescue_guard import RescueGuard
 from rowlock.runtime.settings import WorkerSettings
-from rowlock.runtime.trust import Trust
-from rowlock.stores.base import Store
-from rowlock.stores.reading import Retention
+from rowlock.stores.base import Chore, Store, tidy
+from rowlock.stores.queries import Retention
 
 log = logging.getLogger("rowlock")
 
 _BATCHES = 10  # of one duty in one pass
-_SHARE = 0.2  # seconds of one batch of a bulk action, beyond which it is left to the next pass
-_HOUSEKEEPING = 60.0  # seconds between prunings
-_PARTITIONS = 600.0  # seconds between looks at the archive's parts
-_GONE = timedelta(hours=1)  # after which a worker that was not seen is taken off the register
+_SHARE = 0.2  # seconds: after a batch of a bulk action that took longer, the rest waits for the next pass
+_HOUSEKEEPING = 60.0  # seconds between two runs of prune and the sweeps
+_DEAD = timedelta(hours=1)  # without a report, after which a worker is removed from the register
 
 
 class Maintenance:
-    """`found_work`: called when there are jobs to claim that were not there before. `adopt`: with the workers' part of
-    the settings that are kept in the database."""
+    """`by`: the name under which it changes jobs. `found_work`: called when jobs have become ready.
+
+    `adopt`: called with the workers' part of the settings in the database. `serves_workers`: returns True if there are
+    workers whose jobs need rescues; a server returns False while it has no remote worker. `runs_bulk`: run bulk
+    actions, too.
+    """
 
     def __init__(
         self,
-        store: Store,
         settings: WorkerSettings,
         by: str,
-        trust: Trust,
+        rescue_guard: RescueGuard,
         found_work: Callable[[], None],
-        adopt: Callable[[Mapping[str, float]], None],
+        *,
+        adopt: Callable[[Mapping[str, float]], None] | None = None,
+        serves_workers: Callable[[], bool] = lambda: True,
+        runs_bulk: bool = True,
     ) -> None:
-        self._store = store
         self._settings = settings
         self._by = by
-        self._trust = trust
+        self._rescue_guard = rescue_guard
         self._found_work = found_work
         self._adopt = adopt
+        self._serves_workers = serves_workers
+        self._runs_bulk = runs_bulk
         self._backoff = backoff_table(DEFAULT_RETRY)
         self._retention = Retention()
         self._pause = settings.maintenance
         self._next_housekeeping = time.monotonic() + random.uniform(0, _HOUSEKEEPING)  # noqa: S311 - spreads a fleet
-        self._next_partitions = 0.0
-        self._may_partition = True
 
-    async def run_once(self) -> float:
-        """Every duty has its turn, whatever becomes of the others; then the first trouble is raised. Seconds until the
-        next pass: where workers die young, someone must come to rescue before it dies itself."""
+    async def run_once(self, store: Store) -> float:
+        """Do every duty that is due, even if another one fails; then raise the first error. Return the seconds until
+        the next pass. They are fewer if a rescue must wait: this worker may not live for long."""
+        self._store = store
         self._pause = self._settings.maintenance
-        trouble: list[StoreError] = []
+        errors: list[Exception] = []
         for duty in self._duties():
             try:
-                for _ in range(_BATCHES):  # until nothing is left of it, or it has had its share of the pass
+                for _ in range(_BATCHES):
                     if not await duty():
                         break
-            except StoreError as error:
+            except Exception as error:
                 if duty == self._rescue:
-                    self._trust.broken()
-                trouble.append(error)
-        if trouble:
-            raise trouble[0]
+                    self._rescue_guard.broken()
+                errors.append(error)
+        if errors:
+            raise errors[0]
         return self._pause
 
     def _duties(self) -> list[Callable[[], Awaitable[bool]]]:
-        duties: list[Callable[[], Awaitable[bool]]] = [
-            self._rescue, self._promote, self._cancel_timeout, self._expire, self._fold_counts, self._adopt_settings,
-            self._group_failures,
-            self._run_bulk,
-        ]  # fmt: skip
+        duties = [self._tidier("fold_counts"), self._tidier("group_failures")]
+        if workers := self._serves_workers():
+            duties = [self._rescue, self._promote, self._cancel_timeout, self._expire, *duties]
+        if self._adopt is not None:
+            duties.append(self._adopt_settings)
+        if self._runs_bulk:
+            duties.append(self._run_bulk)
         now = time.monotonic()
         if now >= self._next_housekeeping:
             self._next_housekeeping = now + _HOUSEKEEPING
-            duties += [
-                self._prune, self._strike_the_gone, self._sweep_records, self._sweep_rollups, self._sweep_bulk,
-            ]  # fmt: skip
-        if now >= self._next_partitions and self._may_partition:
-            self._next_partitions = now + _PARTITIONS
-            duties.append(self._keep_partitions)
+            duties += [self._tidier("sweep_records"), self._tidier("sweep_rollups"), self._tidier("prune_bulks")]
+            if workers:
+                duties += [self._prune, self._retire_dead_workers]
         return duties
 
-    # ── Each answers whether there may be more ──
+    # ── Duties: each returns True if there may be more to do ──
 
     async def _rescue(self) -> bool:
         others = [worker.lease / 3 for worker in await self._store.workers() if worker.name != self._by]
         asked = time.monotonic()
         clock = await self._store.now()
         answered = time.monotonic()
-        self._trust.contact(asked, answered, clock)
-        if (wait := self._trust.wait(answered, max(others, default=0.0))) > 0:
+        self._rescue_guard.contact(asked, answered, clock)
+        if (wait := self._rescue_guard.wait(answered, max(others, default=0.0))) > 0:
             self._pause = min(self._pause, wait)
             return False
-        # What had expired when we asked: this may wait for a lock as long as the heartbeats of others do.
+        # `before`: the rescue may wait for a lock, and heartbeats for the same lock. Their leases must not expire here.
         rescued = await self._store.rescue(by=self._by, backoff=self._backoff, limit=500, before=clock)
         for one in rescued:
             log.warning(
@@ -127,17 +133,15 @@ class Maintenance:
     async def _expire(self) -> bool:
         return len(await self._store.expire(by=self._by, limit=500)) == 500
 
-    async def _fold_counts(self) -> bool:
-        return await self._store.fold_counts() >= 10_000
-
-    async def _group_failures(self) -> bool:
-        return await self._store.group_failures(200) >= 200
+    def _tidier(self, chore: Chore) -> Callable[[], Awaitable[bool]]:
+        return lambda: tidy(self._store, chore)
 
     async def _prune(self) -> bool:
         return await self._store.prune(self._retention, 1000) >= 1000
 
     async def _adopt_settings(self) -> bool:
         settings = (await access_settings.load(self._store)).settings
+        assert self._adopt is not None  # noqa: S101 - narrows the type
         self._adopt(
             {
                 "concurrency": settings.worker_pool_size,
@@ -148,37 +152,17 @@ class Maintenance:
         return False
 
     async def _run_bulk(self) -> bool:
-        """Not for long: others may have to be rescued."""
+        """Return False after a slow batch: the next rescue must not wait for it."""
         began = time.monotonic()
         ran = await bulk.run_some(self._store)
         if ran:
             self._found_work()
         return ran and time.monotonic() - began < _SHARE
 
-    # ── Now and then ──
-
-    async def _sweep_bulk(self) -> bool:
-        return await bulk.sweep(self._store)
-
-    async def _sweep_records(self) -> bool:
-        """Sessions, tokens and links whose time is over."""
-        return await self._store.sweep_records(1000) >= 1000
-
-    async def _sweep_rollups(self) -> bool:
-        return await self._store.sweep_rollups(10_000) >= 10_000
-
-    async def _strike_the_gone(self) -> bool:
+    async def _retire_dead_workers(self) -> bool:
         now = await self._store.now()
         workers = await self._store.workers()
-        gone = [worker.name for worker in workers if worker.seen is not None and now - worker.seen > _GONE]
-        if gone:
-            await self._store.retire(gone)
-        return False
-
-    async def _keep_partitions(self) -> bool:
-        try:
-            await self._store.keep_partitions(self._retention)
-        except AccessDenied as error:  # only the tables' owner may: say it once, the default part takes everything
-            self._may_partition = False
-            log.warning("the archive's daily parts can't be kept: %s", error)
+        dead = [worker.name for worker in workers if worker.seen is not None and now - worker.seen > _DEAD]
+        if dead:
+            await self._store.retire(dead)
         return False

@@ -1,4 +1,4 @@
-"""How much memory a process uses, and how much there is. In MiB."""
+"""The memory that a process uses, and that it may use, in MiB."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 MIB = 1 << 20
-LOOK_EVERY = 0.1 if sys.platform == "linux" else 0.5  # seconds; elsewhere a look starts a program
+LOOK_EVERY = 0.1 if sys.platform == "linux" else 0.5  # seconds; on other systems a look starts a program
 
 
 async def resident(pid: int) -> float | None:
-    """What the process holds in RAM; None if it is gone."""
+    """Return what the process holds in RAM; None if it has ended."""
     if sys.platform != "linux":
         return await asyncio.to_thread(_ask_ps, pid)
     try:
@@ -30,7 +30,7 @@ def _ask_ps(pid: int) -> float | None:
 
 
 def available() -> float:
-    """What this machine has, or the control groups that this process is in allow it."""
+    """Return the memory of this machine, or what the control groups of this process allow."""
     limits = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
     for file in _limit_files():
         with suppress(OSError, ValueError):  # not there, or "max"
@@ -45,7 +45,7 @@ def _limit_files() -> list[Path]:
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             own = Path(path.lstrip("/"))
-            folders = [own, *own.parents]  # a limit anywhere above holds too
+            folders = [own, *own.parents]  # the limits of the groups above apply as well
             if not controllers:
                 files += [root / folder / "memory.max" for folder in folders]
             elif "memory" in controllers.split(","):
@@ -54,7 +54,7 @@ def _limit_files() -> list[Path]:
 
 
 def highest(maxrss: int) -> float:
-    """From rusage's ru_maxrss, whose unit differs."""
+    """Return ru_maxrss of rusage in MiB. Its unit depends on the system."""
     return maxrss / MIB if sys.platform == "darwin" else maxrss / 1024
 
 

@@ -1,4 +1,4 @@
-"""One child process, seen from the worker. Everything here happens in the event loop's thread."""
+"""Process: one child process, as the worker sees it. Everything here runs in the thread of the event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from rowlock.context import Interruption, Link
 from rowlock.runtime import memory
-from rowlock.runtime.wire import (
+from rowlock.runtime.child_messages import (
     ORPHANED,
     Answer,
     Committed,
@@ -36,23 +36,24 @@ from rowlock.runtime.wire import (
     frame,
 )
 
-START_TIMEOUT = 60.0  # seconds until a child must have taken its job; it takes a fraction of one
-FAREWELL = 5.0  # seconds that a child which may go has for it
+START_TIMEOUT = 60.0  # seconds until a child must have taken its job; usually it takes less than one
+FAREWELL = 5.0  # seconds that a dismissed child has to end by itself
 _MAX_STACK = 16 << 10  # bytes of a crashed child's stack
 _OURS = str(Path(__file__).parent)
 
 
 class ProcessLink(Link, Protocol):
-    """A Link that says when the run is to end, because a child process can't look by itself."""
+    """A Link that calls back when the run is to end, because a child process can't ask it."""
 
     def watch(self, callback: Callable[[Interruption], None]) -> None:
-        """`callback` is called in the event loop's thread when `interruption` is set or changes; at once, if it is
-        set. A second call replaces the first."""
+        """Call `callback` in the thread of the event loop when `interruption` is set or changes; at once, if it is set.
+        A second call replaces the first."""
         ...
 
 
 class Death(Struct, frozen=True):
-    """How a child ended. `code`: as subprocess has it, negative for a signal; None: someone else has reaped it."""
+    """How a child ended. `code`: as in subprocess, negative for a signal; None: other code in this process has reaped
+    it."""
 
     code: int | None
     peak: float | None  # MiB
@@ -61,7 +62,7 @@ class Death(Struct, frozen=True):
     @property
     def how(self) -> str:
         if self.code is None:
-            return "is gone; something else in this process has waited for it, so that nobody knows why"
+            return "has ended; other code in this process has waited for it, so its exit code is unknown"
         if self.code == ORPHANED:
             return "had lost its connection to the worker and ended"
         if self.code >= 0:
@@ -83,7 +84,7 @@ class Conversation:
         self.answer: Answer | None = None
         self.began = time.monotonic()
         self.ran = 0.0
-        self.peak = 0.0  # MiB, of what we saw
+        self.peak = 0.0  # MiB, the highest that was seen
         self.over = asyncio.Event()
 
     def end(self, answer: Answer | None = None) -> None:
@@ -94,14 +95,14 @@ class Conversation:
 
 
 class Process(asyncio.Protocol):
-    """To be started, given jobs one after the other, and reaped. `lost`: called when it ends while it has no job."""
+    """It is started, gets jobs one after the other, and is reaped. `lost`: called when it ends while it has no job."""
 
     def __init__(self, lost: Callable[[Process], None]) -> None:
         self.jobs = 0
         self.idle_since = 0.0
-        self.used = 0.0  # MiB, when we last looked
+        self.used = 0.0  # MiB, at the last look
         self.started = False
-        self.reason: str | None = None  # why we killed it
+        self.reason: str | None = None  # why the worker has killed it
         self.death: Death | None = None
         self._lost = lost
         self._inbox: Inbox[FromChild] = Inbox(FromChild)
@@ -117,7 +118,7 @@ class Process(asyncio.Protocol):
         return self._popen.pid
 
     async def start(self, setup: Setup, load: Load | None = None) -> None:
-        """OSError if it can't be started. `load`: what it does before its first job comes."""
+        """Raise OSError if it can't be started. `load`: what it imports before its first job comes."""
         self._sock = self._spawn()
         self.started = True
         try:
@@ -130,12 +131,12 @@ class Process(asyncio.Protocol):
             self._tell(load)
 
     def _spawn(self) -> socket.socket:
-        # A child begins with our own peak, which the kernel hands on: only what is above that is its own.
+        # The kernel lets a child begin with the peak of its parent: only a higher peak is its own.
         self._floor = memory.own_peak()
         ours, theirs = socket.socketpair()
         self._stack, stack = os.pipe()
         os.set_blocking(self._stack, False)
-        os.set_blocking(stack, False)  # a crash that has more to say than a pipe holds must not wait for a reader
+        os.set_blocking(stack, False)  # a crash with a stack that is larger than the pipe must not wait for a reader
         try:
             ours.setblocking(False)
             argv = [sys.executable, "-P", *_interpreter_options(), "-m", "rowlock.runtime.child"]
@@ -158,7 +159,7 @@ class Process(asyncio.Protocol):
     # ── Talk ──
 
     async def run(self, start: Start, link: ProcessLink, limit: float) -> Conversation:
-        """Until there is an answer, or never will be one: then it is to be reaped. `limit`: MiB."""
+        """Return when there is an answer, or never will be one: then reap it. `limit`: MiB."""
         self.jobs += 1
         start.number = self.jobs
         self._talk = talk = Conversation(self.jobs, link)
@@ -178,7 +179,7 @@ class Process(asyncio.Protocol):
             self._talk = None
 
     async def _look(self, talk: Conversation, limit: float) -> None:
-        """At its memory; and whether it lives, because its own children may hold the socket open."""
+        """Look at its memory, and whether it lives: its own children may hold the socket open after its death."""
         used = await memory.resident(self.pid)
         if used is not None:
             self.used = used
@@ -186,7 +187,7 @@ class Process(asyncio.Protocol):
         if talk.over.is_set():
             return
         if self.is_dead():
-            asyncio.get_running_loop().call_later(memory.LOOK_EVERY, talk.end)  # its last words may be on the way
+            asyncio.get_running_loop().call_later(memory.LOOK_EVERY, talk.end)  # its answer may be on the way
         elif used is not None and used > limit:
             self.kill(f"it used {used:.0f} MiB, more than its limit of {limit:g} MiB (memory= of the task)")
             talk.end()
@@ -204,11 +205,11 @@ class Process(asyncio.Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """It can't be talked to, because it is dead or will soon be."""
+        """True if the connection is closed: it is dead, or will soon be."""
         return self._transport is None or self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is one without saying so
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's has no such base class
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -219,7 +220,7 @@ class Process(asyncio.Protocol):
             self._gone()
 
     def connection_lost(self, error: Exception | None) -> None:
-        # If it was a write that failed, asyncio has not read what the child had said before. It may have taken a job.
+        # If a write has failed, asyncio has not read the child's earlier messages. It may have taken a job.
         with suppress(OSError):
             while data := self._sock.recv(1 << 16):
                 self.data_received(data)
@@ -234,7 +235,7 @@ class Process(asyncio.Protocol):
     def _hear(self, message: FromChild) -> None:
         talk = self._talk
         if talk is None:
-            return  # a thread that the handler left behind
+            return  # from a thread that the handler has left behind
         match message:
             case Taken():
                 talk.taken = True
@@ -248,7 +249,8 @@ class Process(asyncio.Protocol):
     # ── End ──
 
     def is_dead(self) -> bool:
-        """It is reaped here and nowhere else, in the thread that also kills: no signal goes to a stranger."""
+        """True if it has ended. It is reaped only here, in the thread that also kills: so no signal reaches a process
+        that got the same pid later."""
         if self.death is None:
             try:
                 pid, status, usage = os.wait4(self.pid, os.WNOHANG)
@@ -263,7 +265,7 @@ class Process(asyncio.Protocol):
         self.death = Death(code, peak if peak > self._floor else None, self._last_stack())
         self._popen.returncode = code or 0  # Popen must not wait for it too
         with suppress(OSError):
-            os.killpg(self.pid, signal.SIGKILL)  # what the handler has started
+            os.killpg(self.pid, signal.SIGKILL)  # processes that the handler has started
 
     def kill(self, reason: str) -> None:
         if not self.is_dead():
@@ -274,17 +276,17 @@ class Process(asyncio.Protocol):
                 os.kill(self.pid, signal.SIGKILL)  # it may have left its group
 
     def dismiss(self) -> None:
-        """It may go, when it has done what the application wants done at the end. Then `reap` it."""
+        """Let it run its exit functions and end. Then `reap` it."""
         if self._transport is not None:
             self._transport.close()
 
     async def reap(self) -> Death:
-        """Wait for its end, and see to it: a child that has lost its worker must go."""
+        """Wait for its end, and kill it if it does not end in time."""
         deadline = time.monotonic() + FAREWELL
         pause = 0.001
         while not self.is_dead():
             if time.monotonic() > deadline:
-                self.kill("it did not go")
+                self.kill("it did not end when it was told to")
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.05)
         if self._transport is not None:
@@ -293,7 +295,7 @@ class Process(asyncio.Protocol):
         return self.death
 
     def _last_stack(self) -> str:
-        """Without the frames of this package, which say nothing about the handler's mistake."""
+        """Return the stack of a crash, without the frames of this package."""
         try:
             raw = os.read(self._stack, _MAX_STACK)
         except OSError:
@@ -319,6 +321,6 @@ def _pass_on(message: Looks | Committed | Said | Line, link: ProcessLink) -> Non
 
 
 def _interpreter_options() -> list[str]:
-    """-O, -W, -X …: a handler runs as it would in the worker. multiprocessing asks the same function."""
+    """Return -O, -W, -X …, so that a handler runs as in the worker. multiprocessing uses the same function."""
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [option for option in options if option != "-P"]

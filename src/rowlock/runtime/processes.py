@@ -1,7 +1,7 @@
-"""Handlers in child processes: killed when they must end, limited in memory, and free to crash.
+"""Processes: runs handlers in child processes. They can be killed, are limited in memory, and may crash.
 
-A child is a fresh interpreter, never a fork: threads and connections of the worker stay the worker's. It imports the
-application, runs one job at a time, and is used again. See child.py for its side.
+A child is a new interpreter, never a fork, so it shares no threads and connections with the worker. It imports the
+application, runs one job at a time, and is used again. child.py is the program that it runs.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any, Protocol
 from rowlock.core import codec
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, CutOff, Died, Failed, GaveUp, Outcome, Snoozed
-from rowlock.runtime import lookup, memory
+from rowlock.runtime import find_handler, memory
+from rowlock.runtime.child_messages import Answer, Away, Later, Load, Missing, Raised, Returned, Setup, Start, Stopped
 from rowlock.runtime.process import Conversation, Process, ProcessLink
-from rowlock.runtime.wire import Answer, Away, Later, Load, Missing, Raised, Returned, Setup, Start, Stopped
 from rowlock.tasks import Task
 
 _TRIES = 3  # children that may die before they have taken the job
-_IDLE = 60.0  # seconds until a child that isn't needed goes
-_PATIENCE = 10.0  # seconds to wait for a child that must go; only the kernel can keep it longer
-_GOODBYE = 0.5  # seconds that idle children have for what the application does at the end, when the worker closes
+_IDLE = 60.0  # seconds until an idle child is ended
+_PATIENCE = 10.0  # seconds to wait for the end of a killed child; only the kernel can keep it longer
+_GOODBYE = 0.5  # seconds that idle children have for the application's exit functions, when the worker closes
 
 
 def refusal(task: Task[..., Any], app: str | None) -> str | None:
-    """Why this task can't run in a child process; None: it can."""
-    module, qualname = lookup.name_of(task.function)
+    """Return why this task can't run in a child process; None if it can."""
+    module, qualname = find_handler.name_of(task.function)
     where = f"{task.topic} ({module}.{qualname}) can't run in a child process"
     if sys.platform == "win32":
         return f"{where}: process=True is not supported on Windows"
@@ -41,41 +41,41 @@ def refusal(task: Task[..., Any], app: str | None) -> str | None:
         return None  # importing it makes the same tasks again, wherever their functions come from
     if "<lambda>" in qualname or "<locals>" in qualname:
         return f"{where}: a child can't import what is made inside a function; move it to the top level of a module"
-    if module == lookup.MAIN and lookup.started_as() == (None, None):
+    if module == find_handler.MAIN and find_handler.started_as() == (None, None):
         return f"{where}: a child can't import an interactive session or a package's __main__; move it to a module"
     return None
 
 
 class Settles(Protocol):
-    """A run that tells when its outcome is stored."""
+    """A run that calls `when_settled` when its outcome is stored."""
 
     when_settled: Callable[[], None] | None
 
 
 class Processes:
-    """As many children as there are jobs at once; who asks bounds that. Belongs to an event loop.
+    """As many children as there are jobs at once; the caller limits their number. Belongs to an event loop.
 
     `app`: what a child imports to find its tasks, "module:attribute"; None: the modules of their functions. A child is
     replaced after `recycle_jobs` jobs, or when it holds more than `recycle_mib` MiB after one.
     """
 
     def __init__(self, *, app: str | None = None, recycle_jobs: int = 1000, recycle_mib: float = 1024.0) -> None:
-        lookup.refuse_while_loading()
+        find_handler.refuse_while_loading()
         self._app = app
         self._recycle_jobs = recycle_jobs
         self._recycle_mib = recycle_mib
-        self._idle: list[Process] = []  # the one that was used last comes first, so that the others may age
+        self._idle: list[Process] = []  # the last one is used next, so that the first ones can age
         self._busy: set[Process] = set()
-        self._reserved: set[Process] = set()  # have answered, and wait until that is settled
+        self._reserved: set[Process] = set()  # have answered, and wait until the answer is settled
         self._burials: dict[Process, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._warming: asyncio.Task[None] | None = None
-        self._kept = 0  # idle children that stay, however long nobody needs them
+        self._kept = 0  # idle children that are never ended
         self._closed = False
 
     def warm_up(self, module: str) -> None:
-        """Start a child now, and keep one from then on, so that the first job need not wait for an interpreter that
-        imports the application. Returns at once. `module`: that of the handler which is likely to be needed."""
+        """Start a child now, and keep one from then on: the first job must not wait until an interpreter has imported
+        the application. Returns at once. `module`: of the handler that is likely to be needed."""
         self._kept = 1
         self._warming = asyncio.get_running_loop().create_task(self._warm_up(Load(module)))
 
@@ -88,15 +88,17 @@ class Processes:
                 process.kill("the worker could not talk to it")
                 self._begin_burial(process)
             if isinstance(error, OSError):
-                return  # the first job tries again, and tells it
+                return  # the first job tries again, and fails with the error
             raise
         self._rest(process)
 
     async def run(self, job: Job, task: Task[..., Any], link: ProcessLink, *, alone: Settles | None = None) -> Outcome:
-        """Never raises but CancelledError, and then the child has been killed. `alone`: the child gets no other job
-        before this one is settled. What its handler leaves behind may kill the child after it has answered."""
+        """Raise nothing but CancelledError; then the child has been killed. `alone`: the child gets no other job before
+        this one is settled, because threads of its handler may kill the child after it has answered."""
         limit = self._half_of_memory if task.policy.memory is None else task.policy.memory
-        start = Start(0, job, *lookup.name_of(task.function), lookup.url_of(task._jobs), link.began, link.lease)
+        start = Start(
+            0, job, *find_handler.name_of(task.function), find_handler.url_of(task._jobs), link.began, link.lease
+        )
         how = "was not needed any more"
         tries = 0
         if self._warming is not None:
@@ -124,7 +126,7 @@ class Processes:
         return Failed(f"A child process can't be started: the last of {_TRIES} {how}. Its stderr may say more")
 
     async def close(self) -> None:
-        """Kill what runs, let the others go, and reap all."""
+        """Kill busy children, end idle ones, and reap all."""
         self._closed = True
         if self._warming is not None:
             await asyncio.wait({self._warming})
@@ -156,7 +158,7 @@ class Processes:
             self._busy.discard(process)
 
     def _setup(self) -> Setup:
-        path, name = lookup.started_as()
+        path, name = find_handler.started_as()
         return Setup(
             [os.fsencode(place) for place in sys.path],
             [os.fsencode(word) for word in sys.argv],
@@ -172,7 +174,7 @@ class Processes:
     # ── Between jobs ──
 
     def _rested(self) -> Process | None:
-        """One that waits for work, if there is one."""
+        """Return an idle child, if there is one."""
         while self._idle:
             process = self._idle.pop()
             if not process.is_dead():
@@ -198,7 +200,7 @@ class Processes:
         self._timer = asyncio.get_running_loop().call_later(delay, self._send_home)
 
     def _send_home(self) -> None:
-        """Those that nobody needed for a while. They stand in the order in which they became idle."""
+        """End children that were idle for long. They stand in the order in which they became idle."""
         self._timer = None
         now = time.monotonic()
         while len(self._idle) > self._kept and now - self._idle[0].idle_since >= _IDLE:
@@ -209,13 +211,13 @@ class Processes:
     # ── The end ──
 
     def _lost(self, process: Process) -> None:
-        """It died while it was idle. Nobody needs to know."""
+        """A child died while it was idle: no job is affected."""
         if process in self._idle:
             self._idle.remove(process)
             self._begin_burial(process)
 
     def _begin_burial(self, process: Process) -> asyncio.Task[None]:
-        """Nobody waits for it, and a child that may go has time to say goodbye."""
+        """Return a task that reaps the child. An idle child has time for its exit functions."""
         process.dismiss()
         if process not in self._burials:
             self._burials[process] = asyncio.get_running_loop().create_task(self._burial(process))
@@ -254,7 +256,7 @@ def _end_of(process: Process) -> str:
 
 
 def _obituary(process: Process, talk: Conversation) -> str:
-    """What a person needs to know about a child that died with a job in its hands."""
+    """Return the error text for a job whose child process died."""
     death = process.death
     peak = (death and death.peak) or talk.peak
     text = f"The child process that ran the job {_end_of(process)}. It ran for {talk.ran:.3g} s"

@@ -1,4 +1,4 @@
-"""Write down what handlers say (progress, log lines), guarded like every write of a run."""
+"""Write the progress and log lines of handlers, guarded by version and worker like every write of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from rowlock.stores.base import Hold, Store
 
 
 async def write_reports(store: Store, runs: Iterable[Run]) -> dict[Run, Hold]:
-    """What is not written stays with its run: on an error all of it, else what someone had locked (UNSEEN)."""
+    """Return what the database answers for each run that had something to write. Reports that are not written stay with
+    their run: after an error all of them, else those of locked jobs (UNSEEN)."""
     said = {run: report for run in runs if (report := run.collect()) is not None}
     if not said:
         return {}

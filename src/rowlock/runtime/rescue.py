@@ -1,8 +1,8 @@
-"""Take back the jobs of a worker process that is known to be dead. Started by the supervisor, ends when it is done.
+"""Rescue the jobs of a worker process that has died. The supervisor starts this program; it ends when it is done.
 
-The jobs whose handlers were running in it may be why it died: they get their start mark, if they have none yet, and are
-rescued in one go, charged, and suspect from now on. Jobs that it had only claimed, and jobs that ran in child processes
-of their own, are given back. If it ended because it had to, all of them are.
+The jobs whose handlers were running may be the cause of the death. They get their start mark, if they have none, and
+are rescued: they are charged, and suspects from now on. Jobs that were only claimed, and jobs that ran in child
+processes, are given back. If the worker was told to end, all jobs are given back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rowlock.core.job import Status
 from rowlock.core.lifecycle import Settlement, Transition
 from rowlock.core.retry import DEFAULT_RETRY, backoff_table
 from rowlock.errors import StoreError
-from rowlock.runtime.patience import Patience
+from rowlock.runtime.backoff import Backoff
 from rowlock.runtime.supervisor import Rescue
 from rowlock.stores import open_store
 from rowlock.stores.base import Beat, Rescued, Store
@@ -31,7 +31,7 @@ _BATCH = 500
 
 
 async def rescue(order: Rescue) -> tuple[int, int]:
-    """How many jobs it held, and how many of them were charged."""
+    """Return how many jobs the worker held, and how many of them were charged."""
     store = open_store(order.url)
     await store.open()
     try:
@@ -46,10 +46,10 @@ async def rescue(order: Rescue) -> tuple[int, int]:
 
 
 async def _give_back(store: Store, order: Rescue) -> int:
-    """Give back the jobs that are not accused, whatever their start marks say: a claim may mark what it only means to
-    start. Return how many."""
+    """Give back the jobs that are not accused, whatever their start marks say: a claim may mark jobs that don't start.
+    Return how many."""
     accused, apart = (set(), set()) if order.blameless else (set(order.accused), set(order.apart))
-    held = [beat for beat in await store.held_by(order.worker) if (beat.id, beat.version) not in accused]
+    held = [beat for beat in await store.held_by([order.worker]) if (beat.id, beat.version) not in accused]
     settlements = []
     for beat in held:
         why = "shutdown" if order.blameless else "not running"
@@ -63,7 +63,7 @@ async def _give_back(store: Store, order: Rescue) -> int:
 
 
 async def _rescue(store: Store, order: Rescue) -> list[Rescued]:
-    """All that is left. Of what was given back, that is what someone wanted cancelled."""
+    """Rescue all jobs that are left: the accused ones, and those with a cancel request."""
     if not order.blameless:
         await store.heartbeat([Beat(job_id, version, True, order.worker) for job_id, version in order.accused], 0.0)
     rescued: list[Rescued] = []
@@ -82,14 +82,14 @@ async def _rescue(store: Store, order: Rescue) -> list[Rescued]:
 
 async def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Rescue)
-    patience = Patience(f"rescue of {order.worker}", 2.0)
-    with suppress(TimeoutError):  # then the leases run out, and any worker's maintenance does it
+    backoff = Backoff(f"rescue of {order.worker}", 2.0)
+    with suppress(TimeoutError):  # then the leases run out, and the maintenance of any worker rescues the jobs
         async with asyncio.timeout(order.seconds):
             while True:
                 try:
                     held, charged = await rescue(order)
                 except StoreError as error:
-                    await asyncio.sleep(patience.failed(error))
+                    await asyncio.sleep(backoff.failed(error))
                 else:
                     log.warning("took back %d jobs of worker %s, %d of them are charged", held, order.worker, charged)
                     return
@@ -98,4 +98,4 @@ async def main() -> None:
 if __name__ == "__main__":
     logs.set_up()
     asyncio.run(main())
-    os._exit(0)  # a thread that waits for SQLite's lock must not keep it
+    os._exit(0)  # a thread that waits for SQLite's lock must not keep this process alive

@@ -1,4 +1,4 @@
-"""Run: one job in this worker's hands, from the claim to the settled outcome."""
+"""Run: one job that this worker holds, from the claim to the settled outcome."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from rowlock.core.lifecycle import Outcome
 from rowlock.stores.base import MAX_LOG_LINES, NewLine, Progress
 from rowlock.tasks import Kind, Task
 
-_saying = threading.Lock()  # handlers report from their threads while the keeper collects; short and rare
+_saying = threading.Lock()  # handlers report from any thread, the heartbeat thread collects; held for a moment
 
 
 class Run:
-    """Implements rowlock.context.Link. The event loop owns it; `interruption` and what was said are for any thread."""
+    """Implements rowlock.context.Link. It belongs to the event loop; any thread may interrupt it, and report for it."""
 
-    # Most runs are over before more than a few of these were touched, so they stand here and not in __init__.
+    # Class attributes, because most runs end before more than a few of these were changed: __init__ sets fewer.
     hasty = False  # the handler asked for a heartbeat
     began = 0.0  # 0: not started
     ran: float | None = None
     interruption: Interruption | None = None
     looks = False
     completed = False
-    concluded = False  # what came of it is known; the handler may still run, if it couldn't be stopped
+    concluded = False  # its outcome is known; the handler may still run, if it can't be stopped
     outcome: Outcome | None = None
-    refusals = 0  # of the database, to settle it
+    refusals = 0  # how often the database has refused to settle it
     fiber: asyncio.Task[None] | None = None
     deadline = 0  # see Deadlines
-    slot: int | None = None  # on the board
-    when_settled: Callable[[], None] | None = None  # called then, or when it turns out to be lost
+    slot: int | None = None  # on the running board
+    when_settled: Callable[[], None] | None = None  # called when it is settled or lost
     waited = False  # its handler has waited for something
-    spoke = False  # the handler has said something at some time
-    writing: Future[None] | None = None  # what it said is on its way to the database
+    spoke = False  # the handler has reported something at some time
+    writing: Future[None] | None = None  # its reports are on their way to the database
     _watcher: Callable[[Interruption], None] | None = None
     _told = False
     _percent: float | None = None
@@ -58,7 +58,7 @@ class Run:
         marked: bool,
         said: Callable[[Run], None],
     ) -> None:
-        """`said` is called when there is something to `collect`, once until then."""
+        """`said`: called when there is something to `collect`, once until it is collected."""
         self.job = job
         self.task = task
         self.key = (job.id, job.version)
@@ -74,30 +74,31 @@ class Run:
 
     @property
     def is_suspect(self) -> bool:
-        """It was there when a worker died, and may be why."""
+        """True if a worker has died while it held this job: the job may be the cause."""
         return self.job.crashes > 0
 
     @property
     def needs_mark(self) -> bool:
-        """The next crash must not go unnoticed: it may be a poison pill, or has no retry left to lose."""
+        """True if the start mark must be written before the handler starts. The next crash must be charged, because the
+        job is a suspect, or has no retry left."""
         return not self.marked and (self.is_suspect or self.job.retries >= self.job.max_retries)
 
     @property
     def overdue(self) -> float:
-        """Seconds past its timeout; negative before that, and for what doesn't run."""
+        """Return the seconds since its timeout was over; negative before that, and for a run that doesn't run."""
         if not self.began or self.concluded:
             return -1.0
         return time.monotonic() - self.began - self.job.timeout
 
     @property
     def lease_is_over(self) -> bool:
-        """Others may have the job by now."""
+        """True if the lease has expired: another worker may have the job by now."""
         return time.monotonic() - self.renewed >= self.lease
 
     # ── Interruption ──
 
     def interrupt(self, why: Interruption) -> bool:
-        """From any thread. False if it was to end anyway."""
+        """From any thread. Return False if the run was to end anyway."""
         if self.interruption is Interruption.LOST or (self.interruption is not None and why is not Interruption.LOST):
             return False
         self.interruption = why
@@ -106,7 +107,7 @@ class Run:
         return True
 
     def announce(self) -> None:
-        """In the event loop, after `interrupt`."""
+        """Tell the child process. Called in the event loop, after `interrupt`."""
         if self._watcher is not None and self.interruption is not None:
             self._watcher(self.interruption)
 
@@ -114,7 +115,7 @@ class Run:
         self._watcher = callback
         self.announce()
 
-    # ── What the handler says ──
+    # ── Progress and logs ──
 
     def report(self, percent: float | None, stage: str | None, message: str | None) -> None:
         with _saying:
@@ -126,7 +127,7 @@ class Run:
     def log(self, level: str, text: str) -> None:
         with _saying:
             if not isinstance(self._lines, deque):
-                self._lines = deque(maxlen=2 * MAX_LOG_LINES)  # who logs faster than it can be written loses the oldest
+                self._lines = deque(maxlen=2 * MAX_LOG_LINES)  # faster than they can be written: the oldest get lost
             self._lines.append((time.monotonic(), level, text[: 1 << 16]))
         self._tell()
 
@@ -142,13 +143,14 @@ class Run:
 
     @property
     def has_said(self) -> bool:
-        """Is there something that is not written yet?"""
-        with _saying:  # or it would look while someone collects, when it is neither here nor on its way
+        """True if there are reports that are not written yet."""
+        with _saying:  # `collect` takes them out before `writing` is set
             said = self._percent is not None or self._stage is not None or self._text is not None
             return said or bool(self._lines) or self.writing is not None
 
     def collect(self) -> Progress | None:
-        """What was said since the last time, to be followed by `written`. One at a time."""
+        """Return what was reported since the last call, None if nothing was. Then call `written`: before that, every
+        further call returns None."""
         with _saying:
             self._told = False
             if self.writing is not None:
@@ -164,7 +166,7 @@ class Run:
         return Progress(self.job.id, self.job.version, *said, aged, self.job.locked_by)
 
     def written(self, report: Progress, *, kept: bool) -> None:
-        """Or not: then it stays, under what was said since."""
+        """The report was written. `kept` False: it was not, so it is put back, below what was reported since."""
         now = time.monotonic()
         writing = self.writing
         with _saying:

@@ -1,4 +1,4 @@
-"""How a worker works. Checked when it is made, so that a wrong value is an error before anything is claimed."""
+"""WorkerSettings: checked when they are made, so that a wrong value is an error before anything is claimed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from rowlock.errors import InvalidInput
-from rowlock.runtime.board import MOST_SLOTS
+from rowlock.runtime.running_board import MOST_SLOTS
 
 
 class WorkerSettings(Struct, kw_only=True):
-    """`lease`: seconds until others may take a job from a worker that went silent. It is renewed every third of that.
-    `poll`: seconds between looks for work when nobody rings. `grace`: seconds that running jobs get when the worker
-    stops. `cancel_grace`: seconds that a cancelled job gets to stop by itself. `notice`: seconds between the end of a
-    job's timeout and the end of patience. `topics`: None is all that have a handler. `follows` names what follows the
-    settings in the database while it works, because nobody has said otherwise here: some of `ADOPTED`."""
+    """`lease`: seconds until other workers may rescue the job of a worker that is silent. The worker renews it every
+    third of that. `poll`: seconds between two looks for work while the doorbell is silent. `grace`: seconds that
+    running jobs get when the worker stops. `cancel_grace`: seconds that a cancelled job gets to end by itself.
+    `notice`: seconds that a job gets to end after its timeout. `topics`: None: all that have a handler. `follows`:
+    those of `ADOPTED` that were not given here, and so follow the settings in the database."""
 
     concurrency: int = 10
     topics: tuple[str, ...] | None = None
@@ -25,7 +25,7 @@ class WorkerSettings(Struct, kw_only=True):
     cancel_grace: float = 30.0
     notice: float = 5.0
     maintenance: float = 5.0  # seconds between passes
-    listen: bool = True  # to be woken; else it only polls
+    listen: bool = True  # wait for the doorbell; else only poll
     ahead: float = 0.1  # seconds of work that may be claimed ahead
     recycle_jobs: int = 1000  # a child process is replaced after so many jobs …
     recycle_mib: float = 1024.0  # … or when it has grown beyond this
@@ -45,8 +45,8 @@ class WorkerSettings(Struct, kw_only=True):
             raise InvalidInput("topics", "empty", "must name at least one topic, or be left out for all")
 
     def adopt(self, wanted: Mapping[str, float]) -> list[str]:
-        """Change what may be changed while it works; what was changed, for people. A run keeps its lease until it is
-        renewed."""
+        """Take over the values that this worker follows. Return what has changed, as text. A run keeps its lease until
+        the next renewal."""
         changed = []
         for name in sorted(self.follows & wanted.keys()):
             if getattr(self, name) != wanted[name]:
@@ -56,18 +56,18 @@ class WorkerSettings(Struct, kw_only=True):
 
     @property
     def beat(self) -> float:
-        """Seconds between renewals: two may fail before the lease is in danger."""
+        """Return the seconds between two renewals. Two may fail before the lease is in danger."""
         return self.lease / 3
 
     @property
     def wedged(self) -> float:
-        """Seconds past its timeout after which a run's lease is not renewed any more: long after the executor would
-        have put an end to it, were the event loop not blocked."""
+        """Return the seconds past its timeout after which a run's lease is not renewed. The executor ends runs long
+        before that, unless the event loop is blocked."""
         return max(self.grace, 2 * self.notice + 1.0)
 
     @property
     def look(self) -> float:
-        """Seconds between looks at running jobs: a cancel or a lost lease is noticed within a second."""
+        """Return the seconds between two looks at running jobs. A cancel or a lost lease is noticed within a second."""
         return min(self.poll, 1.0, self.beat) / 2
 
 

@@ -1,7 +1,7 @@
-"""Supervisor: starts worker processes, replaces those that die, and sees to it that their jobs don't wait for a lease.
+"""Supervisor: starts worker processes, replaces those that die, and has their jobs rescued at once.
 
-It is thin on purpose: no application, no database, no event loop, nothing that a job could break. What needs the
-database after a death is done by a short-lived process (rescue.py).
+It is small on purpose: it loads no application, no driver and no event loop, so no job can break it. After a death, a
+short-lived process (rescue.py) uses the database.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from rowlock.runtime.board import Board
 from rowlock.runtime.health import Health
+from rowlock.runtime.running_board import RunningBoard
 
 log = logging.getLogger("rowlock")
 
-REFUSED = 78  # a child's exit code: it can't start, and has said why; another try won't help
+REFUSED = 78  # a child's exit code: it can't start, and has logged why; another try won't help
 MISUSED = 64  # … because it was called in a wrong way
 REPLACE = 75  # … it asks to be replaced
 LEFT_JOBS = 76  # … it has stopped as it should, but could not give back everything in time
-STOP = b"s"  # said to a child
+STOP = b"s"  # sent to a child
 
 _LONGEST_DELAY = 30.0
-_STEADY = 60.0  # seconds after which a child is taken for sound
+_STEADY = 60.0  # seconds after which a child counts as working
 _LATE = 0.7  # seconds that a child gets beyond the grace …
-_GONE = 1.0  # … and we ourselves
-_ECHO = 0.2  # seconds in which the same signal is no second one: it was sent to the process, and to its group
-_NO_ROOM = 5.0  # seconds between tries to start a process that the system has no room for
-_RESCUE = 3.0  # seconds that rescues get when everything ends, if there is so much time; they go on without us
-_SPARED_VERSIONS = 10  # of a job that runs in a child process when its worker dies
+_GONE = 1.0  # … and the supervisor itself
+_ECHO = 0.2  # seconds in which the same signal does not count twice: it may be sent to the process and to its group
+_NO_ROOM = 5.0  # seconds between two tries to start a process while the system has no resources for it
+_RESCUE = 3.0  # seconds, at most, that the supervisor waits for rescues at its end; they go on without it
+_SPARED_VERSIONS = 10  # up to this version, a job in a child process is not accused when its worker dies
 _PATIENCE = 60.0  # seconds after which a rescue gives up: then the leases run out …
-_LAST_PATIENCE = 5.0  # … and when nobody waits for it: it must not be left behind for long
+_LAST_PATIENCE = 5.0  # … and the same while the supervisor ends: it must not be left behind for long
 
 
 class Ready(Struct, frozen=True):
-    """What a child says when it works. The URL is for rescues; it may hold a password, and is shown to nobody."""
+    """What a child sends when it works. The URL is for rescues; it may hold a password, and is never logged."""
 
     name: str
     url: str
@@ -52,9 +52,9 @@ class Ready(Struct, frozen=True):
 
 
 class Rescue(Struct, frozen=True):
-    """For rescue.py, on its stdin. `accused`: runs that may be why the worker died, and are charged. `apart`: runs in
-    child processes of their own, which are not. `blameless`: it ended because it had to, so no job is charged.
-    `seconds`: then it gives up."""
+    """For rescue.py, on its stdin. `accused`: runs that may be the cause of the death; they are charged. `apart`: runs
+    in child processes, which are not. `blameless`: the worker was told to end, so no job is charged. `seconds`: after
+    which it gives up."""
 
     url: str
     worker: str
@@ -66,11 +66,11 @@ class Rescue(Struct, frozen=True):
 
 
 class Child:
-    """A worker process, and what joins us: a pipe by which it hears `STOP` (or our end), one by which it says `Ready`,
-    and the board on which it writes what it runs."""
+    """A worker process, and its connections: a pipe by which it receives `STOP` (or notices the supervisor's end), a
+    pipe by which it sends `Ready`, and the board with its runs."""
 
     def __init__(self, command: Callable[[int, int, int, bool], Sequence[str]], restarted: bool) -> None:
-        self.board, board = Board.shared()
+        self.running_board, board = RunningBoard.shared()
         hears, self._control = os.pipe()
         self.status, says = os.pipe()
         try:
@@ -85,7 +85,7 @@ class Child:
                 os.close(descriptor)
         self.began = time.monotonic()
         self.ready: Ready | None = None
-        self.killed = False  # by us
+        self.killed = False  # by the supervisor
         self._said = b""
 
     def read_status(self) -> None:
@@ -94,17 +94,17 @@ class Child:
             self.ready = msgspec.json.decode(self._said, type=Ready)
 
     def tell_to_stop(self) -> None:
-        with suppress(BrokenPipeError):  # it is gone already
+        with suppress(BrokenPipeError):  # it has ended already
             os.write(self._control, STOP)
 
     def kill(self) -> None:
         self.killed = True
-        # Not Popen.kill(), which may reap it: then we would never learn how it ended.
+        # Not Popen.kill(), which may reap it: then its exit code and memory would be unknown.
         with suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGKILL)
 
     def reap(self) -> str | None:
-        """How it ended, for people; None: it lives."""
+        """Return how it ended, as text; None if it lives."""
         pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
         if not pid:
             return None
@@ -120,8 +120,8 @@ class Child:
 
 
 class Supervisor:
-    """`command`: what starts a child that gets (control, status, board) as file descriptors, and whether others have
-    worked before it: then what keeps it from working is expected to pass."""
+    """`command`: returns the command of a child. It gets the file descriptors (control, status, board), and whether a
+    child has worked before: then an error that keeps the new one from starting is expected to pass."""
 
     def __init__(
         self,
@@ -139,26 +139,26 @@ class Supervisor:
         self._rescues: list[subprocess.Popen[bytes]] = []
         self._starts: list[float] = []  # when to start the next ones
         self._failures = 0
-        self._proven = False  # one of them has worked
-        self._signals: list[int] = []  # not heeded yet
-        self._told: tuple[int, float] | None = None  # by which signal we were told to stop, and when
-        self._deadline: float | None = None  # when those that are told to stop must be gone …
-        self._end: float | None = None  # … and we ourselves
+        self._proven = False  # a child has worked
+        self._signals: list[int] = []  # not handled yet
+        self._told: tuple[int, float] | None = None  # the signal that asked for the stop, and when it came
+        self._deadline: float | None = None  # when children that were told to stop must have ended …
+        self._end: float | None = None  # … and the supervisor
         self._exit_code = 0
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Until a signal ends it. The exit code."""
+        """Run until a signal ends it. Return the exit code."""
         wakes, self._alarm = socket.socketpair()
         for end in (wakes, self._alarm):
             end.setblocking(False)
         signal.set_wakeup_fd(self._alarm.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # Only noted: in the middle of a start or a burial, a stop would miss the child that is being born.
+            # Only noted: in the middle of a start, a stop would miss the child that is being started.
             signal.signal(number, lambda number, _frame: self._signals.append(number))
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes us
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the select
         self._selector.register(wakes, selectors.EVENT_READ)
-        self._start()  # one first: if it can't start, the others needn't try
+        self._start()  # one first: if it can't start, the others don't try
         try:
             while self._children or self._starts:
                 self._wait(wakes)
@@ -167,7 +167,7 @@ class Supervisor:
                 self._start_due()
                 self._enforce()
                 if self._health is not None:
-                    self._health.update([child.board.ticked for child in self._children], self._processes)
+                    self._health.update([child.running_board.ticked for child in self._children], self._processes)
         finally:
             for child in self._children:
                 child.kill()
@@ -227,7 +227,7 @@ class Supervisor:
     def _start(self) -> None:
         try:
             child = Child(self._command, self._proven)
-        except OSError as error:  # no memory, no process left, …: those that run go on
+        except OSError as error:  # no memory, too many processes, …: the running children go on
             if not self._proven:
                 raise
             log.error("a process can't be started: %s; trying again%s", error, _in(_NO_ROOM))
@@ -254,7 +254,7 @@ class Supervisor:
             self._stop()
             return
         # A handler may have called os._exit(0).
-        if child.ready is not None and (code not in (0, REPLACE) or child.board.running()):
+        if child.ready is not None and (code not in (0, REPLACE) or child.running_board.running()):
             self._rescue(child, child.ready, how, blameless=child.killed or code == LEFT_JOBS)
         if self._deadline is not None:
             return
@@ -269,14 +269,14 @@ class Supervisor:
 
     def _rescue(self, child: Child, dead: Ready, how: str, *, blameless: bool) -> None:
         seconds = _PATIENCE if self._end is None else _LAST_PATIENCE
-        order = msgspec.json.encode(Rescue(dead.url, dead.name, *accuse(child.board), how, blameless, seconds))
+        order = msgspec.json.encode(Rescue(dead.url, dead.name, *accuse(child.running_board), how, blameless, seconds))
         try:
             rescue = subprocess.Popen([sys.executable, "-m", "rowlock.runtime.rescue"], stdin=subprocess.PIPE)
         except OSError as error:
             log.error("the jobs of worker %s wait for their leases to run out: %s", dead.name, error)
             return
         assert rescue.stdin is not None  # noqa: S101 - narrows the type
-        with suppress(BrokenPipeError):  # it has said why
+        with suppress(BrokenPipeError):  # it has ended, and logged why
             rescue.stdin.write(order)
             rescue.stdin.close()
         self._rescues.append(rescue)
@@ -289,17 +289,19 @@ class Supervisor:
             self._deadline = float("inf")
 
     def _finish_rescues(self) -> None:
-        """A database that does not answer must not keep us: the service manager has been promised our end."""
+        """Wait for rescues, but not beyond the end of the grace: the service manager expects this process to end
+        then."""
         end = min(time.monotonic() + _RESCUE, float("inf") if self._end is None else self._end)
         for rescue in self._rescues:
             with suppress(subprocess.TimeoutExpired):
                 rescue.wait(max(0.0, end - time.monotonic()))
 
 
-def accuse(board: Board) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """The runs that may be why a worker process died, and the runs that can't be: those in child processes of their
-    own, where suspects run. Without any other run, they are accused, too, because a child may kill its parent. So is a
-    run with a high version: a job that always kills its parent beside others must come to an end."""
+def accuse(board: RunningBoard) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Return the runs that may be the cause of a worker's death, and the runs in child processes, which are spared.
+
+    Runs in child processes are accused, too, if there was no other run: a child may kill its parent. So is a run with a
+    high version: a job that kills its parent every time, beside other runs, must come to an end."""
     running, apart = board.running(), set(board.apart())
     inside = [run for run in running if run not in apart]
     spared = {(job_id, version) for job_id, version in apart if inside and version <= _SPARED_VERSIONS}

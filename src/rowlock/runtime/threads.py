@@ -1,4 +1,4 @@
-"""Threads for sync handlers. The standard pool waits for its threads when the program ends; ours may be left behind."""
+"""Threads for sync handlers. They may be left behind; the standard pool would wait for them when the program ends."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ _Work = tuple[contextvars.Context, Callable[[], object], "asyncio.Future[object]
 
 
 class Threads:
-    """As many as are needed at once; idle ones are used again. Belongs to an event loop. `found`: called when a thread
-    that had leaked is there again."""
+    """As many as are needed at once; idle ones are used again. Belongs to an event loop.
 
-    def __init__(self, found: Callable[[], None]) -> None:
-        self._found = found
+    `leaks`: called with 1 when a thread goes on with a cancelled function, and with -1 when that function returns.
+    """
+
+    def __init__(self, leaks: Callable[[int], None]) -> None:
+        self._leaks = leaks
         self._idle: list[_Thread] = []
         self._closed = False
-        self.leaked = 0  # still running a function that nobody waits for
 
     async def run(self, function: Callable[[], T]) -> T:
-        """`function` must not raise. If this is cancelled the function runs on: nothing can stop a thread."""
+        """Return what `function` returns; it must not raise. If this is cancelled the function goes on: nothing can
+        stop a thread."""
         loop = asyncio.get_running_loop()
         thread = self._idle.pop() if self._idle else _Thread()
         future: asyncio.Future[T] = loop.create_future()
@@ -40,7 +42,7 @@ class Threads:
             if future.done() and not future.cancelled():  # the answer came in the same moment
                 self._keep(thread)
                 return future.result()
-            self.leaked += 1
+            self._leaks(1)
             ended.add_done_callback(lambda _: self._returned(thread))
             raise
         self._keep(thread)
@@ -52,9 +54,8 @@ class Threads:
             self._idle.pop().stop()
 
     def _returned(self, thread: _Thread) -> None:
-        self.leaked -= 1
         self._keep(thread)
-        self._found()
+        self._leaks(-1)
 
     def _keep(self, thread: _Thread) -> None:
         if self._closed:
@@ -73,7 +74,8 @@ class _Thread:
     def work(
         self, context: contextvars.Context, function: Callable[[], T], future: asyncio.Future[T]
     ) -> asyncio.Future[None]:
-        """Answers `future` if it still waits, and then the future that is returned, in any case."""
+        """Run `function` and set the result of `future`, unless it was cancelled. Return a future that is done then, in
+        any case."""
         loop = future.get_loop()
         ended: asyncio.Future[None] = loop.create_future()
 
@@ -89,14 +91,16 @@ class _Thread:
             result, problem = None, None
             try:
                 result = context.run(function)
-            except BaseException as error:  # it must not: but a dead thread would answer nobody
+            except (
+                BaseException
+            ) as error:  # it must not raise; but if the thread ended here, the worker would wait for ever
                 problem = error
             while True:
                 try:
-                    with suppress(RuntimeError):  # the loop has been closed: nobody waits
+                    with suppress(RuntimeError):  # the event loop has been closed
                         loop.call_soon_threadsafe(answer, result, problem)
                     return
-                except MemoryError:  # the handler ate it all, and lets go of it now
+                except MemoryError:  # the handler has used all of it, and is about to release it
                     time.sleep(_BREATH)
 
         self._queue.put(run)
@@ -108,4 +112,4 @@ class _Thread:
     def _work(self) -> None:
         while (run := self._queue.get()) is not None:
             run()
-            del run  # or what it holds would live until the next one
+            del run  # or its objects would live until the next one

@@ -1,49 +1,84 @@
 """Store: the one protocol between rowlock and a database.
 
-Every verb is a batch, and answers in the order it was asked. Every verb is one guarded statement or one transaction;
-it may be repeated after a lost reply (`OutcomeUnknown`) without doing its work twice. A guard that doesn't match
-changes nothing and says so. Time is the database's clock: the caller passes delays, never "now".
+Every verb is a batch, and answers in the order in which it was asked. Every verb is one guarded statement or one
+transaction. The caller may repeat it after a lost reply (`OutcomeUnknown`): it won't do its work twice. If a guard
+doesn't match, the verb changes nothing and says so. Time is the database's clock: the caller passes delays, not times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from rowlock.core.codec import clean_text
-from rowlock.core.job import Event, Job, Lane, LiveKey, Log, NewJob, Status
+from rowlock.core.job import Event, Job, Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
-from rowlock.core.verify import Kept
+from rowlock.core.moves import Decision, Patch, patches
+from rowlock.core.moves import Edit as Edit
+from rowlock.core.verify import StoredRow
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration
-from rowlock.stores.reading import DAY as DAY
-from rowlock.stores.reading import MIN_RETENTION as MIN_RETENTION
-from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats
-from rowlock.stores.reading import Retention as Retention
-from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
+from rowlock.stores.queries import DAY as DAY
+from rowlock.stores.queries import MIN_RETENTION as MIN_RETENTION
+from rowlock.stores.queries import Filter, Page, Stats
+from rowlock.stores.queries import Retention as Retention
+from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.series import Series, Window
 
-if TYPE_CHECKING:  # it has need of Edit
+if TYPE_CHECKING:  # it imports this module
     from rowlock.stores.bulk import Bulk, BulkItem, NewBulk
 
+T = TypeVar("T")
+
 MAX_PROGRESS_TEXT = 2000  # bytes of a stage or message
-MAX_LOG_LINES = 200  # kept with a job, the newest; what is dropped is counted
+MAX_LOG_LINES = 200  # stored with a job, the newest; older lines are dropped and counted
 MAX_LOG_TEXT = 1000  # bytes of a line
-MEMORY = "@memory"  # how the identity of a database in memory ends: no other connection can see that one
+MEMORY = "@memory"  # ends the identity of a database in memory, which no other connection can see
+
+
+# Bounded work in the background: any number of processes may do it at once. See `Store.tidy`.
+# fold_counts: add what was counted since to the totals, and make rollups of it, exactly once. Numbers and charts are
+#   right without it, but for a bound; it keeps `stats` fast.
+# group_failures: give dead letters that have none their fingerprint, the newest first. SQL alone, or an older worker,
+#   makes such dead letters.
+# sweep_records, sweep_rollups: remove what has expired. prune_bulks: remove previews that no operator has started, and
+#   bulk actions that ended long ago.
+Chore = Literal["fold_counts", "group_failures", "sweep_records", "sweep_rollups", "prune_bulks"]
+CHORES: dict[Chore, int] = {  # what one call should do at most
+    "fold_counts": 10_000,
+    "group_failures": 200,
+    "sweep_records": 1000,
+    "sweep_rollups": 10_000,
+    "prune_bulks": 10_000,
+}
 
 
 class Home(Struct, frozen=True):
-    """Which database is ours; a connection that an application brings must lead to the same. See `Store.identity`."""
+    """Which database is ours; a connection that an application brings must lead to the same.
 
-    dialect: Literal["sqlite", "postgres"]
+    `dialect` names the database system (see stores/callers). `identity`: random text made by the first migration, and
+    the place where it is stored, so that a copy (a restored dump, a copied file) is another one."""
+
+    dialect: str
     identity: str
     schema: str | None
+
+
+class Traits(Struct, frozen=True):
+    """What is always so for a store.
+
+    `any_loop`: several event loops may use it; else each needs a store of its own. `is_private`: no other process can
+    see it (a database in memory). `watches_commits`: wait_for_work notices every commit, so that no ring is needed."""
+
+    any_loop: bool
+    is_private: bool
+    watches_commits: bool
 
 
 class Enqueued(Struct, frozen=True):
@@ -69,9 +104,9 @@ class Claim(Struct, frozen=True):
 
 
 class Claimed(Struct, frozen=True):
-    """`contended`: others held some of the jobs that were due, or they were too large; ask again at once.
-    `next_due`: seconds until the next future job wants `promote`; None if there is none.
-    `size`: bytes of their payloads."""
+    """`contended`: other workers had locked some of the due jobs, or they were too large; claim again at once.
+    `next_due`: seconds until `promote` is needed for the next future job; None if there is none.
+    `size`: bytes of the payloads."""
 
     jobs: list[Job]
     contended: bool
@@ -86,7 +121,7 @@ class Settled(Struct, frozen=True):
 
 class Beat(Struct, frozen=True):
     """A run. `started`: the handler of a job that was claimed ahead starts now (or has started): a durable start mark.
-    `worker`: who must have it; None: whoever has it."""
+    `worker`: the worker that must hold the job; None: any."""
 
     id: str
     version: int
@@ -107,8 +142,8 @@ class NewLine(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """What a run says about itself. None leaves percent, stage or message as it is; lines are added to the log.
-    `worker`: who must have it; None: whoever has it."""
+    """What a run reports about itself. None leaves percent, stage or message as it is; lines are added to the log.
+    `worker`: the worker that must hold the job; None: any."""
 
     id: str
     version: int
@@ -119,7 +154,7 @@ class Progress(Struct, frozen=True):
     worker: str | None = None
 
     def __post_init__(self) -> None:
-        # Whatever a handler says: one report must not fail the batch that it goes with.
+        # A handler may report anything. Its report must not fail the others in its batch.
         if self.percent is not None:
             percent = self.percent if self.percent == self.percent else 0.0
             force_setattr(self, "percent", float(min(max(percent, 0.0), 100.0)))
@@ -134,8 +169,8 @@ class Hold(StrEnum):
 
     KEPT = "kept"
     CANCEL = "cancel"  # kept, but a cancel has been requested
-    LOST = "lost"  # not this run's any more; nothing was written
-    UNSEEN = "unseen"  # someone had the row locked for a moment; nothing was written, ask again
+    LOST = "lost"  # this run doesn't hold it any more; nothing was written
+    UNSEEN = "unseen"  # another transaction had locked the row; nothing was written, ask again
 
 
 class Rescued(Struct, frozen=True):
@@ -144,6 +179,13 @@ class Rescued(Struct, frozen=True):
     version: int
     status: Status  # after
     charged: bool
+
+
+def rescued(decided: Iterable[Decision]) -> list[Rescued]:
+    return [
+        Rescued(row.id, row.topic, row.version, patch.status or row.status, "retried" in patch.counts)
+        for row, patch in patches(decided)
+    ]
 
 
 class Changed(Struct, frozen=True):
@@ -156,20 +198,13 @@ class Changed(Struct, frozen=True):
     holder: str | None = None
 
 
-class Edit(Struct, frozen=True, kw_only=True):
-    """What `update`, or a requeue, changes; UNSET stays. Values are checked and encoded already (see core.job)."""
-
-    priority: int | UnsetType = UNSET
-    run_at: datetime | UnsetType = UNSET
-    delay: float | UnsetType = UNSET  # seconds from the database's clock; excludes run_at
-    payload: str | UnsetType = UNSET
-    tags: tuple[str, ...] | UnsetType = UNSET
-
-    @property
-    def changed(self) -> list[str]:
-        """Names of the columns that it sets, sorted."""
-        given = {name for name in self.__struct_fields__ if getattr(self, name) is not UNSET}
-        return sorted("run_at" if name == "delay" else name for name in given)
+def changed(decided: Iterable[Decision]) -> dict[str, Changed]:
+    """The answers of an operator's verb, by id. A job that was deleted has the status that it had."""
+    answers = {}
+    for row, answer in decided:
+        done, holder = (True, None) if isinstance(answer, Patch) else (False, answer.holder)
+        answers[row.id] = Changed(row.id, done, answer.status or row.status, holder)
+    return answers
 
 
 class Pause(Struct, frozen=True):
@@ -197,9 +232,9 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
 
 
 class Guard(Struct):
-    """The run that a transaction belongs to: it commits only while the run holds its lease (HELD, same version, same
-    worker; None: whoever has it). `completion`: the transaction completes the job as well, by this settlement.
-    `outage`: the store says here that the database went away during the application's own statements."""
+    """The run that a transaction belongs to. It commits only while the run holds its lease (HELD, same version, same
+    worker; None: any worker). `completion`: the transaction also completes the job, by this settlement. `outage`: the
+    store sets it if the database went away during the application's own statements."""
 
     id: str
     version: int
@@ -210,63 +245,46 @@ class Guard(Struct):
 
 class Store(Protocol):
     @property
-    def any_loop(self) -> bool:
-        """May it be used from several event loops? If not, each needs a store of its own."""
-        ...
-
-    @property
-    def is_private(self) -> bool:
-        """Can no other process see it? A database in memory."""
-        ...
+    def traits(self) -> Traits: ...
 
     @property
     def owes_ring(self) -> bool:
-        """Has it inserted jobs without having rung for anyone? Inserts ring by themselves where that saves time."""
-        ...
-
-    @property
-    def watches_commits(self) -> bool:
-        """Does wait_for_work notice every commit by itself? Then nobody needs to ring."""
+        """True if it has inserted jobs without waking a worker. Inserts ring by themselves where that saves time."""
         ...
 
     # ── Life of the store ──
     async def open(self) -> None:
-        """Connect and check the schema: NotMigrated, SchemaTooNew, StoreUnavailable, …"""
+        """Connect and check the schema. Raise NotMigrated, SchemaTooNew, StoreUnavailable, …"""
 
     async def close(self) -> None:
-        """Let go of all connections. Safe to call twice."""
+        """Close all connections. Safe to call twice."""
 
     async def migrate(self, *, create: bool = True) -> list[Migration]:
-        """Bring the schema up to date and answer what was applied. Safe to run twice, and at once from several
-        processes. Needs no open(). `create`: make an SQLite file that is missing; else it is StoreUnavailable."""
+        """Bring the schema up to date and return what was applied. Safe to run twice, and at once from several
+        processes. Needs no open(). `create`: make an SQLite file that is missing; else raise StoreUnavailable."""
         ...
 
     async def pending_migrations(self) -> list[Migration]:
-        """What `migrate` would apply. Checks the applied ones against this code."""
+        """Return what `migrate` would apply. Raise an error if an applied migration differs from this code."""
         ...
 
     async def check_schema(self) -> None:
-        """SchemaDamaged if a table or a column is gone that the applied migrations have made. It names all of them."""
+        """Raise SchemaDamaged if tables or columns are gone that migrations have made. The error names all of them."""
 
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
-        """The same as a script, for those who run migrations themselves."""
+        """Return the migrations as a script, for operators who run it themselves."""
         ...
 
     async def now(self) -> datetime:
-        """The database's clock."""
-        ...
-
-    async def identity(self) -> str:
-        """Which database this is: random text made by the first migration, and the place where it is kept, so that a
-        copy (a restored dump, a copied file) is another one."""
+        """Return the time of the database's clock."""
         ...
 
     async def home(self) -> Home:
-        """The identity, and how to get there."""
+        """Return which database this is."""
         ...
 
     def is_home(self, home: Home) -> bool:
-        """False if this answer of `home` is out of date: ask again. An SQLite file may have been replaced."""
+        """False if this answer of `home` is out of date: an SQLite file may have been replaced. Call `home` again."""
         ...
 
     # ── Clients ──
@@ -294,22 +312,19 @@ class Store(Protocol):
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]: ...
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
-        """How runs stand, without writing anything: KEPT, CANCEL or LOST."""
+        """Return how runs stand, without writing anything: KEPT, CANCEL or LOST."""
         ...
 
-    async def held_by(self, worker: str) -> list[Beat]:
-        """What this worker holds by the record; it may have missed the reply to a claim. `started`: by the mark."""
-        ...
-
-    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
-        """The same of several, up to so many: those whose leases end first."""
+    async def held_by(self, workers: Sequence[str], limit: int | None = None) -> list[Beat]:
+        """Return the runs that these workers hold, those whose leases end first. A worker may hold more than it knows
+        of: it may have missed the reply to a claim. `started`: by the start mark."""
         ...
 
     def transaction(self, guard: Guard, *, longest: float) -> AbstractAsyncContextManager[Any]:
         """A connection for the application's own writes, in a transaction of its own that commits at the end, after the
         guard was checked as the last statement before COMMIT; else LeaseLost, and nothing is written. PostgreSQL: an
         asyncpg connection. SQLite: a sqlite3 connection that holds the write lock for at most `longest` seconds; then
-        it is rolled back, and StoreBusy is raised by whatever is done with it, and at the end."""
+        it is rolled back, and every use of it raises StoreBusy, as does the end."""
         ...
 
     def sync_transaction(self, guard: Guard, *, longest: float) -> AbstractContextManager[Any]:
@@ -318,24 +333,24 @@ class Store(Protocol):
 
     # ── Workers' register ──
     async def report(self, worker: WorkerInfo) -> datetime:
-        """Write down that this worker lives. Answers the database's clock."""
+        """Record that this worker lives. Return the time of the database's clock."""
         ...
 
     async def retire(self, names: Sequence[str]) -> int:
-        """Remove workers from the register; how many."""
+        """Remove workers from the register; return how many."""
         ...
 
     async def workers(self) -> list[WorkerInfo]:
-        """The register, by name: those that live, and those that did not say goodbye."""
+        """Return the register, by name: workers that live, and workers that ended without being removed."""
         ...
 
     async def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
-        """Keep the backoff tables of topics, for rescues; None: a topic has none of its own (any more). Writes nothing
-        where nothing is new. Who says it last is right."""
+        """Store the backoff tables of topics, for rescues; None: a topic has none of its own (any more). Writes nothing
+        where nothing is new. The last caller wins."""
 
     # ── Maintenance: each call does at most `limit`, any number of processes may call at once ──
     async def promote(self, limit: int = 1000) -> int:
-        """Make jobs whose run_at has come ready for claiming; how many."""
+        """Make jobs whose run_at has come ready for claiming; return how many."""
         ...
 
     async def rescue(
@@ -354,8 +369,8 @@ class Store(Protocol):
         expired when no retry is left. Not started: pending, not charged. cancel_requested: cancelled. `backoff` is for
         topics that have no table of their own (`set_backoff`).
 
-        `crashes` grows by one: the job is a suspect from now on. With `workers`, only if the handler had started: who
-        names dead workers knows what they had started, and has marked it. `detail` says how they died, for the error.
+        `crashes` grows by one: the job is a suspect from now on. With `workers`, only if the handler had started: a
+        supervisor that names dead workers has marked what they had started. `detail` says how they died, for the error.
         """
         ...
 
@@ -368,26 +383,12 @@ class Store(Protocol):
         ...
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
-        """Delete finished jobs that are past their retention; how many. Completed ones are kept a day at least."""
+        """Delete finished jobs that are past their retention; return how many. Completed ones are kept a day at least.
+        A store whose archive has partitions also makes and drops these, now and then."""
         ...
 
-    async def fold_counts(self, limit: int = 10_000) -> int:
-        """Add what was counted since to the totals; how many notes were folded. Numbers are right without it; it keeps
-        `stats` fast. Also makes rollups of them, exactly once: charts are right without it too, but for a bound."""
-        ...
-
-    async def sweep_rollups(self, limit: int = 10_000) -> int:
-        """Remove rollups that have been kept for as long as their span is; how many."""
-        ...
-
-    async def group_failures(self, limit: int = 200) -> int:
-        """Give dead letters that have none their fingerprint, the newest first; how many. For those that SQL alone has
-        made, or an older worker."""
-        ...
-
-    async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
-        """Make the archive's parts for today and `ahead` days more, and drop those in which nothing is kept any more.
-        Never waits long for others: what can't be done now is left to the next call."""
+    async def tidy(self, chore: Chore, limit: int) -> int:
+        """Do a chore for at most `limit` rows; return how many there were."""
         ...
 
     # ── Operators: each also writes the audit, in the same transaction ──
@@ -418,61 +419,50 @@ class Store(Protocol):
         ...
 
     async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
-        """No claim that begins after this returns takes jobs of `topic`, until resume or `until`."""
+        """Pause a topic. A claim that begins after this returns takes no jobs of it, until resume or `until`."""
 
     async def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
-        """False: it was not paused."""
+        """Return False if it was not paused."""
         ...
 
     async def paused(self) -> list[Pause]: ...
 
     # ── Reading ──
-    async def get(self, ids: Sequence[str]) -> dict[str, Job]:
-        """Jobs by id, live or archived; the missing ones are missing."""
+    async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
+        """Return jobs by id, live or archived; the missing ones are missing. `shape`: Job, State (what of a job is
+        short, for those who watch many), Status, or Log (what its handlers have logged, over all runs)."""
         ...
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
-        """The ids of the live jobs that have these keys, in no order."""
-        ...
-
-    async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
-        """The same, without all that may be large: for those who wait for many."""
-        ...
-
-    async def states(self, ids: Sequence[str]) -> dict[str, State]:
-        """The same for those who watch many: what of jobs is short."""
+        """Return the ids of the live jobs that have these keys, in no order."""
         ...
 
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
-        """For each filter the ids of the newest jobs that meet it, newest first: as `list`, but nothing is counted."""
+        """Return, for each filter, the ids of the newest jobs that meet it, newest first. Counts nothing."""
         ...
 
     async def newest_of_scopes(self, filters: Sequence[Filter], limit: int) -> list[list[str] | None]:
-        """The same in one go, for filters that ask for a scope_id and nothing else but topics and statuses. None: the
-        scope has so many other jobs that not enough was found among the newest `OWN_WINDOW`."""
+        """Return the same by one statement, for filters that ask for a scope_id and nothing else but topics and
+        statuses. None: the scope has so many other jobs that not enough was found among its newest `OWN_WINDOW`."""
         ...
 
     async def mark(self) -> str:
-        """As long as this is the same, so is everything that is read here."""
+        """Return a text that changes whenever something is committed."""
         ...
 
     async def events(self, job_id: str) -> list[Event]:
-        """The job's history, oldest first."""
-        ...
-
-    async def logs(self, job_id: str) -> Log:
-        """What its handlers have logged (`ctx.log`), oldest first, over all runs."""
+        """Return the job's history, oldest first."""
         ...
 
     async def failures(self, query: FailureQuery) -> Failures:
-        """Dead letters in groups, by their fingerprints."""
+        """Return dead letters in groups, by their fingerprints."""
         ...
 
-    async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
-        """Rows of _jobs or of the archive as they are kept, from the largest id down, below `before`: for `verify`."""
+    async def stored_rows(self, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
+        """Return rows of _jobs or of the archive, from the largest id down, below `before`: for `verify`."""
         ...
 
-    async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
+    async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         """By end state: how many jobs there are (counted up to `limit`), and how many have ended so, ever."""
         ...
 
@@ -480,84 +470,78 @@ class Store(Protocol):
     async def records(
         self, kind: str, ids: Sequence[str] | None = None, *, after: str | None = None, limit: int | None = None
     ) -> list[Record]:
-        """Those of a kind, all or by id, without what has expired, in the order of ids; behind the id `after`."""
+        """Return the records of a kind, all or by id, without the expired ones, in the order of ids, after `after`."""
         ...
 
     async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
-        """All of them and the audit's entry, or nothing: then one of them found another revision than it wanted."""
-        ...
-
-    async def sweep_records(self, limit: int) -> int:
-        """Remove what has expired."""
+        """Write all records and the audit's entry. Return False, with nothing written, if a record has another revision
+        than a write wants."""
         ...
 
     async def audit(
-        self,
-        filter: AuditFilter | None = None,
-        *,
-        before: int | None = None,
-        limit: int = 50,
-        bulk: str | None = None,
+        self, filter: AuditFilter = ALL_LINES, *, before: int | None = None, limit: int = 50
     ) -> list[Audited]:
-        """What was done by whom, the newest first; `before`: below this id. `bulk`: short for a filter by it."""
+        """Return what was done by whom, the newest first; `before`: below this id."""
         ...
 
     # ── Bulk actions (stores/bulk.py) ──
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
-        """A preview: the jobs that meet `filter` (see `bulk.fitting`) as they stand, by one snapshot. InvalidInput if
-        they are too many, or take too long to find. If it undoes another one: instead, the pending jobs that this one
-        has cancelled, as it has left them."""
+        """Make a preview: the jobs that meet `filter` (see `bulk.fitting`), by one snapshot. Raise InvalidInput if they
+        are too many, or take too long to find. If it undoes another bulk action: instead, the pending jobs that this
+        one has cancelled, as it has left them."""
         ...
 
     async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        """preview or stopped → running, with an entry in the audit. A reason takes the place of the one that it has.
-        False: it is in another state, or too old."""
+        """preview or stopped → running, with an entry in the audit. A reason replaces the one that it has. Return False
+        if it is in another state, or too old."""
         ...
 
     async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        """running → stopped: what is done stays done, and no further job is changed once this has returned."""
+        """running → stopped. What is done stays done; no further job is changed once this has returned."""
         ...
 
     async def run_bulk(self, bulk_id: str | None = None, limit: int = 500) -> Bulk | None:
-        """The next `limit` jobs of the one that has waited for longest (or of this one), in one transaction with what
-        is noted of it: each job is changed once, whoever dies in between. None: none is running, or others are at it.
-        Any number of processes may call it at once."""
+        """Change the next `limit` jobs of the bulk action that has waited for longest (or of this one), in one
+        transaction with its progress: each job is changed once, even if a process dies in between. Return None if none
+        is running, or other processes run them. Any number of processes may call it at once."""
         ...
 
     async def bulks(
         self, ids: Sequence[str] | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[Bulk]:
-        """The newest first; `before`: below this id."""
+        """Return bulk actions, the newest first; `before`: below this id."""
         ...
 
     async def bulk_items(
         self, bulk_id: str, *, outcome: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[BulkItem]:
-        """In the order of job ids, behind `after`; those of one outcome, or "unrun"."""
-        ...
-
-    async def prune_bulks(self, limit: int = 10_000) -> int:
-        """Remove previews that nobody has started, and what ended long ago, `limit` rows at a time; how many."""
+        """Return the jobs of a bulk action in the order of ids, after `after`; those of one outcome, or "unrun"."""
         ...
 
     # ── Wake-up: a hint, never the truth ──
     async def ring(self) -> None:
-        """Wake whoever waits for work."""
+        """Wake the workers that wait for work."""
 
     async def wait_for_work(self, timeout: float) -> bool:
-        """True when the doorbell rang (or something was committed) since the last call returned; False after
+        """Return True when the doorbell rang (or something was committed) since the last call returned; False after
         `timeout` seconds. A missed ring costs a poll, nothing else."""
         ...
 
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
     async def stats(self, topic: str | None = None) -> Stats:
-        """How many jobs stand where, and how all jobs have ended, also those that were pruned; by topic."""
+        """Return how many jobs are in each status, and how all jobs have ended, also pruned ones; by topic."""
         ...
 
     async def series(self, topic: str | None, window: Window) -> Series:
-        """What happened when, by topic or in all, from rollups and what is not folded yet: no job is looked at."""
+        """Return what happened when, of a topic or of all, from rollups and counts that are not folded yet. Reads no
+        jobs."""
         ...
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
-        """Jobs that meet `filter`, live and archived, newest first (by id). `cursor` is an earlier page's `next`."""
+        """Return jobs that meet `filter`, live and archived, newest first (by id). `cursor`: a page's `next`."""
         ...
+
+
+async def tidy(store: Store, chore: Chore) -> bool:
+    """Do a chore once, in its usual size. True if there may be more to do."""
+    return await store.tidy(chore, CHORES[chore]) >= CHORES[chore]

@@ -1,22 +1,23 @@
-"""Bulk actions: one thing that is done to many jobs. First it is a preview, a list of the jobs as they stand; what is
-changed later is what stands in the list and has not moved since."""
+"""Bulk actions: one action on many jobs. It begins as a preview, which lists the jobs. Once started, it changes the
+listed jobs that have not moved since."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rowlock.core.job import LiveKey, Status
+from rowlock.core.job import Status
 from rowlock.core.lifecycle import MOVES
+from rowlock.core.moves import Cancel, Decision, Delete, Edit, Order, Patch, Refusal, Requeue, Row, Update
+from rowlock.core.times import moment
 from rowlock.errors import InvalidInput
-from rowlock.stores.base import Edit
 from rowlock.stores.listing import Walk, plan
-from rowlock.stores.reading import Filter
-from rowlock.stores.times import moment
+from rowlock.stores.queries import Filter
 
 # The verb that each of them is, job by job.
 VERBS = {
@@ -26,22 +27,22 @@ VERBS = {
     "reprioritise": "update",
     "reschedule": "update",
 }
-WAKING = ("requeue", "reprioritise", "reschedule")  # after which there may be something to claim
+WAKING = ("requeue", "reprioritise", "reschedule")  # workers may have jobs to claim after these
 
 MAX_ITEMS = 1_000_000
 BATCH = 500  # jobs that change in one transaction
 PREVIEW_LIFE = 3600.0  # seconds in which a preview may be started
-KEPT = 7 * 86_400.0  # seconds for which what has ended can be looked at
+KEPT = 7 * 86_400.0  # seconds for which a bulk action that has ended is kept
 
 BulkStatus = Literal["preview", "running", "stopped", "done"]
 Outcome = Literal["done", "changed", "gone", "key_taken", "locked"]
 SKIPS: tuple[Outcome, ...] = ("changed", "gone", "key_taken", "locked")
 OUTCOMES: tuple[Outcome, ...] = ("done", *SKIPS)
-UNRUN = "unrun"  # in questions: no outcome yet
+UNRUN = "unrun"  # in filters: no outcome yet
 
 
 class Unfit(Struct, frozen=True):
-    """Jobs that meet the filter, but are in a state in which this can't be done to them. `more`: at least so many."""
+    """How many jobs meet the filter, but have a status that forbids the action. `more`: there are at least so many."""
 
     count: int
     more: bool = False
@@ -106,17 +107,31 @@ class Bulk(Struct, frozen=True, kw_only=True):
 
     @property
     def undoes(self) -> str | None:
-        """The id of the cancel whose jobs it puts back: those that were pending, as they were before."""
+        """The id of the bulk cancel that it undoes: the jobs that were pending are pending again, as before."""
         return self.arguments.get("undo")
 
     @property
     def note(self) -> str:
-        """What stands as the reason in the history of each job and in the audit."""
+        """The reason that the history of each job and the audit show."""
         return f"bulk {self.id}" if self.reason is None else f"{self.reason} (bulk {self.id})"
 
     @property
-    def edit(self) -> Edit:
-        """Of the actions that are updates. All jobs get the same time, however long it takes to come to them."""
+    def order(self) -> Order:
+        """What is done to each job."""
+        who: dict[str, Any] = {"by": self.started_by or self.by, "reason": self.note, "bulk": self.id}
+        match VERBS[self.action]:
+            case "requeue":
+                return Requeue(**who, undo=self.undoes is not None)
+            case "cancel":
+                return Cancel(**who)
+            case "delete":
+                return Delete(**who)
+            case _:
+                return Update(**who, edit=self._edit)
+
+    @property
+    def _edit(self) -> Edit:
+        """The edit of an action that is an update. All jobs get the same time, however long the bulk action runs."""
         if "priority" in self.arguments:
             return Edit(priority=self.arguments["priority"])
         if "run_at" in self.arguments:
@@ -143,19 +158,19 @@ class Told(Struct, frozen=True):
 
 
 def sources(action: str) -> frozenset[Status]:
-    """The states in which a job must be."""
+    """The statuses that a job must have for the action."""
     return MOVES[VERBS[action]].sources
 
 
 def fitting(action: str, filter: Filter) -> Filter | None:
-    """The filter, with the states that the action takes; None: no job can meet that."""
+    """Narrow the filter to the statuses that the action takes. None: no job can meet it."""
     wanted = frozenset(Status(status) for status in filter.statuses) or frozenset(Status)
     fit = replace(filter, statuses=sorted(wanted & sources(action)))
     return fit if fit.statuses and walks(fit) else None
 
 
 def walks(filter: Filter) -> list[Walk]:
-    """Along which all jobs are found that meet the filter, each by one of them."""
+    """Return the walks that find all jobs that meet the filter, each job once."""
     found: list[Walk] = []
     for group in plan(filter):
         found += group.spare if any(walk.by == "finished" for walk in group.walks) else group.walks
@@ -163,7 +178,7 @@ def walks(filter: Filter) -> list[Walk]:
 
 
 def shown(filter: Filter) -> dict[str, Any]:
-    """What is given of a filter, as JSON."""
+    """Return the given parts of a filter, as JSON."""
     given = msgspec.to_builtins(filter)
     told = {name: value for name, value in given.items() if value not in (None, [], ())}
     if "payload" in told:
@@ -180,12 +195,36 @@ def too_broad(seconds: float) -> InvalidInput:
     return InvalidInput("filter", "too_broad", text)
 
 
-def without_rivals(fit: list[tuple[str, LiveKey]]) -> tuple[list[str], dict[str, str]]:
-    """Of ids and what is unique among live jobs, oldest first: the ids of which no two have the same key, and for every
-    other one the first that has its key. Only that one can live."""
-    first: dict[LiveKey, str] = {}
-    rivals: dict[str, str] = {}
-    for job_id, own in fit:
-        if own.key is not None and (holder := first.setdefault(own, job_id)) != job_id:
-            rivals[job_id] = holder
-    return [job_id for job_id, _ in fit if job_id not in rivals], rivals
+# ── A batch ──
+
+
+class Listed(NamedTuple):
+    """A job as the preview listed it."""
+
+    job_id: str
+    status: Status
+    created: int  # microseconds
+    events: int
+
+
+def unmoved(items: Iterable[Listed], rows: Iterable[Row]) -> list[Row]:
+    """The rows, by id, of jobs that have not moved since the preview."""
+    listed = {item.job_id: item for item in items}
+    found = {row.id: row for row in rows}  # of an id in both tables the live job, which comes last
+    return [row for row in found.values() if (row.id, row.status, row.created, row.events) == listed[row.id]]
+
+
+def tell(items: Iterable[Listed], rows: Iterable[Row], decided: Iterable[Decision]) -> list[Told]:
+    """What became of each job of a batch, in the order of the items."""
+    answers = {row.id: answer for row, answer in decided}
+    there = {row.id for row in rows}
+    told = []
+    for item in items:
+        match answers.get(item.job_id):
+            case Patch():
+                told.append(Told(item.job_id, "done"))
+            case Refusal(holder=str(holder)):
+                told.append(Told(item.job_id, "key_taken", holder))
+            case _:
+                told.append(Told(item.job_id, "changed" if item.job_id in there else "gone"))
+    return told

@@ -8,8 +8,8 @@ from typing import Any
 
 from rowlock.core.conditions import FIELDS, Compared, Condition, Every, Listed, Some, Value
 from rowlock.core.job import Status
-from rowlock.stores.listing import AT_ONCE, Step, Walk, given, is_decided, residue
-from rowlock.stores.reading import Filter
+from rowlock.stores.listing import AT_ONCE, Walk, WalkPart, given, is_decided, residue
+from rowlock.stores.queries import Filter
 
 _RANGES = {
     "created_from": "j.created >= ",
@@ -25,7 +25,7 @@ _COMPLETED = {"status": "'completed'", "progress": "100.0"}  # what the archive 
 class Renderer(ABC):
     """One statement and its values. Only names of ours stand in the text; what callers gave is bound."""
 
-    def __init__(self, filter: Filter, step: Step) -> None:
+    def __init__(self, filter: Filter, step: WalkPart) -> None:
         self.filter = filter
         self.step = step
         self.values: list[Any] = []
@@ -41,7 +41,7 @@ class Renderer(ABC):
 
     def where(self, walk: Walk) -> str:
         """What holds of all rows of a walk that meet the filter: for statements that take every one of them."""
-        self.step = Step(walk, None, 0, 0)
+        self.step = WalkPart(walk, None, 0, 0)
         return " AND ".join([*self._driver(walk), *self._bounds(walk), *self._residue(walk)]) or "true"
 
     def _bounds(self, walk: Walk) -> list[str]:

@@ -12,8 +12,8 @@ from msgspec.structs import force_setattr
 
 from rowlock.core.fingerprint import DIGITS, GAP, HALF, WHOLE, Cause, cause, check_fingerprint
 from rowlock.core.job import check_time, check_topic
+from rowlock.core.times import micros, moment
 from rowlock.errors import InvalidInput
-from rowlock.stores.times import micros, moment
 
 MOST_LOOKED_AT = 100_000  # dead letters, the newest
 MOST_GROUPS = 200

@@ -22,7 +22,7 @@ from msgspec import Struct
 from rowlock.core.conditions import one_of
 from rowlock.core.ids import STRAY, first_id, time_in
 from rowlock.core.job import HELD, Job, Status
-from rowlock.stores.reading import MAX_TOTAL, Filter, Page, Place, make_cursor
+from rowlock.stores.queries import MAX_TOTAL, Filter, Page, Place, make_cursor
 
 WINDOW = 10_000  # rows that are searched for tags, payload and error; all walks share them
 BUDGET = 100_000  # rows of one table that are looked at when columns decide that the index doesn't have
@@ -67,7 +67,7 @@ class Group(Struct, frozen=True):
     hope: list[Walk] = []
 
 
-class Step(Struct, frozen=True):
+class WalkPart(Struct, frozen=True):
     """Look at `count` rows of a walk, behind the id `after`; of those that meet the filter tell the newest `keep`."""
 
     walk: Walk
@@ -124,7 +124,7 @@ class Hits(Struct):
         self.horizon = max(filter(None, (self.horizon, other.horizon)), default=None)
 
 
-def find(filter: Filter, place: Place) -> Generator[Step, Seen, Found]:
+def find(filter: Filter, place: Place) -> Generator[WalkPart, Seen, Found]:
     groups = plan(filter)
     page = place.offset + place.limit + 1
     found = yield from _search(filter, groups, Goal(None, 0 if place.after else page, MAX_TOTAL + 1))
@@ -136,7 +136,7 @@ def find(filter: Filter, place: Place) -> Generator[Step, Seen, Found]:
     return Found(ids, found.horizon, min(total, MAX_TOTAL), total_capped)
 
 
-def find_newest(filter: Filter, limit: int) -> Generator[Step, Seen, list[str]]:
+def find_newest(filter: Filter, limit: int) -> Generator[WalkPart, Seen, list[str]]:
     """A page's ids, and nothing counted."""
     found = yield from _search(filter, plan(filter), Goal(None, limit, 0))
     return _known(found)[:limit]
@@ -147,14 +147,14 @@ def _known(found: Hits) -> list[str]:
     return sorted({job_id for job_id in found.ids if found.horizon is None or job_id >= found.horizon}, reverse=True)
 
 
-def _search(filter: Filter, groups: list[Group], goal: Goal) -> Generator[Step, Seen, Hits]:
+def _search(filter: Filter, groups: list[Group], goal: Goal) -> Generator[WalkPart, Seen, Hits]:
     hits = Hits()
     for group in groups:
         hits.add((yield from _search_group(filter, group, goal.less(hits.count))))
     return hits
 
 
-def _search_group(filter: Filter, group: Group, goal: Goal) -> Generator[Step, Seen, Hits]:
+def _search_group(filter: Filter, group: Group, goal: Goal) -> Generator[WalkPart, Seen, Hits]:
     if group.hope:
         found = yield from _go(group.hope[0], goal, BUDGET, wary=True)
         if found.horizon is None:
@@ -167,14 +167,14 @@ def _search_group(filter: Filter, group: Group, goal: Goal) -> Generator[Step, S
     return hits or Hits()
 
 
-def _walk_all(filter: Filter, walks: list[Walk], goal: Goal) -> Generator[Step, Seen, Hits | None]:
+def _walk_all(filter: Filter, walks: list[Walk], goal: Goal) -> Generator[WalkPart, Seen, Hits | None]:
     """Each until it has found a page, and all together as many as are to be counted. None: too much at once."""
     hits = Hits()
     share = sum(walk.by != "stray" for walk in walks)  # of those there are few
     for walk in walks:
         rest = goal.less(hits.count)
         if walk.by in AT_ONCE:
-            seen = yield Step(walk, goal.after, BUDGET + 1, goal.page)
+            seen = yield WalkPart(walk, goal.after, BUDGET + 1, goal.page)
             if seen.count > BUDGET:
                 return None
             hits.add(Hits(seen.hits, seen.ids))
@@ -183,7 +183,7 @@ def _walk_all(filter: Filter, walks: list[Walk], goal: Goal) -> Generator[Step, 
     return hits
 
 
-def _go(walk: Walk, goal: Goal, budget: int | None, *, wary: bool = False) -> Generator[Step, Seen, Hits]:
+def _go(walk: Walk, goal: Goal, budget: int | None, *, wary: bool = False) -> Generator[WalkPart, Seen, Hits]:
     """Down in order. `wary`: give up early if hits turn out to be rare; a little later if a range of time may end."""
     hits = Hits()
     patience = 0 if walk.low is None else WINDOW
@@ -193,7 +193,7 @@ def _go(walk: Walk, goal: Goal, budget: int | None, *, wary: bool = False) -> Ge
         if count <= 0 or (wary and looked >= patience and looked * goal.hits > WARY * max(hits.count, 1)):
             hits.horizon = after or _TOP
             break
-        seen = yield Step(walk, after, count, max(goal.page - len(hits.ids), 0))
+        seen = yield WalkPart(walk, after, count, max(goal.page - len(hits.ids), 0))
         hits.add(Hits(seen.hits, seen.ids))
         looked += seen.count
         chunk *= 2

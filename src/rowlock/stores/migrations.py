@@ -1,7 +1,9 @@
 """Numbered SQL files, applied in order, each once: what both databases share.
 
-A migration is `migrations/NNNN_<what>.sql` beside a store. Its checksum is kept in `_jobs_migrations`, so that an
-edited one is noticed; a database that has a higher number than this code was migrated by a newer rowlock.
+A migration is `migrations/NNNN_<what>.sql` beside a store. The table `_jobs_migrations` has its checksum, so that an
+edited one is noticed. A database that has a higher number than this code was migrated by a newer rowlock.
+
+SQL functions are no migration. They are applied again whenever they have changed, and have the number 0 in that table.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from msgspec import Struct
 
 from rowlock.errors import MigrationChanged, NotMigrated, SchemaDamaged, SchemaTooNew
 
-DAMAGED = (  # what a verb says about a table that is not there
+DAMAGED = (  # the message of a verb that finds a table missing
     "The schema is damaged: its migrations were applied, but this is missing. "
     "`rowlock migrate` names all that is missing, and says what to do"
 )
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
+_CHECKSUM = re.compile(r"-- checksum: ([0-9a-f]{64})\n")
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
-_STATEMENT = re.compile(  # of a migration, at the beginning of a line: what stands in a function is indented
+_STATEMENT = re.compile(  # at the beginning of a line: statements inside of a function are indented
     r"^(?:CREATE TABLE (?:\{schema\}\.)?(?P<table>\w+) \(\n(?P<columns>.*?)^\)"
     r"|CREATE TABLE (?:\{schema\}\.)?(?P<part>\w+) PARTITION OF"
     r"|CREATE VIEW (?:\{schema\}\.)?(?P<view>\w+) AS"
@@ -41,6 +44,9 @@ class Migration(Struct, frozen=True):
 
     @property
     def checksum(self) -> str:
+        """Of the text; or the one that it names, if SQL that later migrations replace was taken out of it."""
+        if named := _CHECKSUM.match(self.sql):
+            return named[1]
         # White space at line ends differs between checkouts; nothing else may.
         text = "\n".join(line.rstrip() for line in self.sql.strip().splitlines())
         return hashlib.sha256(text.encode()).hexdigest()
@@ -49,10 +55,41 @@ class Migration(Struct, frozen=True):
     def title(self) -> str:
         return f"{self.number:04d} {self.name.replace('_', ' ')}"
 
+    def is_due(self, applied: str | None, where: str) -> bool:
+        """True if it was not applied yet; MigrationChanged if it was, with another checksum."""
+        if applied not in (None, self.checksum):
+            raise MigrationChanged(
+                f"migration {self.title} was applied to {where} with other content than this rowlock has; "
+                "restore the original file, and put changes into a new migration"
+            )
+        return applied is None
+
+
+class Functions(Migration, frozen=True):
+    """The SQL functions. A higher revision in the database is that of a newer rowlock, whose functions serve us too."""
+
+    revision: int
+
+    @property
+    def checksum(self) -> str:
+        """The revision, and a digest of the code without comments and white space."""
+        code = " ".join(_COMMENT.sub("", self.sql).split())
+        return f"{self.revision} {hashlib.sha256(code.encode()).hexdigest()}"
+
+    @property
+    def title(self) -> str:
+        return f"functions, revision {self.revision}"
+
+    def is_due(self, applied: str | None, where: str) -> bool:
+        """True unless the database has these functions, or newer ones."""
+        if applied is None or applied == self.checksum:
+            return applied is None
+        return int(applied.split()[0]) <= self.revision
+
 
 @cache
 def load(package: str) -> tuple[Migration, ...]:
-    """All migrations of a store's package, in order."""
+    """Return all migrations of a store's package, in order."""
     found = []
     for file in files(package).joinpath("migrations").iterdir():
         if match := _NAME.fullmatch(file.name):
@@ -61,27 +98,20 @@ def load(package: str) -> tuple[Migration, ...]:
 
 
 def pending(known: tuple[Migration, ...], applied: Mapping[int, str], where: str) -> list[Migration]:
-    """What is still to be applied; raises if the database and this code don't belong together.
+    """Return what is still to be applied. Raise if the database and this code don't belong together.
 
     `applied` maps numbers to checksums, `where` names the database in messages.
     """
-    newest = known[-1].number
+    newest = max(migration.number for migration in known)
     if ahead := [number for number in applied if number > newest]:
         raise SchemaTooNew(
             f"{where} is at schema version {max(ahead)}, this rowlock knows up to {newest}: upgrade rowlock here"
         )
-    for migration in known:
-        checksum = applied.get(migration.number)
-        if checksum is not None and checksum != migration.checksum:
-            raise MigrationChanged(
-                f"migration {migration.title} was applied to {where} with other content than this rowlock has; "
-                "restore the original file, and put changes into a new migration"
-            )
-    return [migration for migration in known if migration.number not in applied]
+    return [migration for migration in known if migration.is_due(applied.get(migration.number), where)]
 
 
 def made_by(migrations: Iterable[Migration]) -> dict[str, set[str]]:
-    """The tables and views that these migrations make, with the columns of the tables."""
+    """Return the tables and views that these migrations make, with the columns of the tables."""
     made: dict[str, set[str]] = {}
     for migration in migrations:
         for found in _STATEMENT.finditer(_COMMENT.sub("", migration.sql)):
@@ -96,8 +126,8 @@ def made_by(migrations: Iterable[Migration]) -> dict[str, set[str]]:
 def require_whole(
     known: tuple[Migration, ...], applied: Mapping[int, str], there: Mapping[str, Set[str]], where: str
 ) -> None:
-    """Raise if something is gone that the applied migrations have made. `there`: the tables and views of the database,
-    with their columns."""
+    """Raise SchemaDamaged if a table, view or column is gone that the applied migrations have made. `there` has the
+    tables and views of the database, with their columns."""
     missing = []
     for name, columns in made_by(migration for migration in known if migration.number in applied).items():
         if name not in there:
@@ -105,7 +135,7 @@ def require_whole(
         else:
             missing += [f"{name}.{column}" for column in sorted(columns - there[name])]
     if not applied and "_jobs" in there:
-        missing.append("_jobs_migrations")  # the record itself
+        missing.append("_jobs_migrations")
     if missing:
         raise SchemaDamaged(
             f"{where} is damaged: its migrations were applied, but what they made is gone: {', '.join(missing)}. "

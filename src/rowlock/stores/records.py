@@ -53,6 +53,9 @@ class AuditFilter(Struct, frozen=True, kw_only=True):
     bulk: str | None = None
 
 
+ALL_LINES = AuditFilter()
+
+
 class Audited(Struct, frozen=True):
     """A line of the audit; ids rise with time."""
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from msgspec import Struct
 
 from rowlock.core.sketch import Sketch
-from rowlock.stores.reading import DAY
-from rowlock.stores.times import moment
+from rowlock.core.times import moment
+from rowlock.stores.queries import DAY
 
 MINUTE, HOUR = 60, 3600
 SPANS = (MINUTE, HOUR, int(DAY))  # seconds; each begins where UTC's does

@@ -8,9 +8,9 @@ from datetime import datetime
 from msgspec import Struct, field
 
 from rowlock.core.job import check_time
+from rowlock.core.times import micros, moment
 from rowlock.errors import InvalidInput
 from rowlock.stores.rollups import COUNTED, KEPT, SPANS, Rollup, nothing
-from rowlock.stores.times import micros, moment
 
 RANGES = {
     "15m": 900, "1h": 3600, "6h": 6 * 3600, "24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400, "90d": 90 * 86_400,

@@ -32,3 +32,6 @@ async def main() -> None:
     double("four")  # refused
     jobs.sync.enqueue("t", {}, priority=[1])  # refused
     jobs.task(max_retries="five")  # refused
+    jobs.sync.topics.pause(5)  # refused
+    await jobs.bulk.prepare("cancel", "topic = mail")  # refused
+    await jobs.failures.list(trend="week")  # refused

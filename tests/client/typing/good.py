@@ -1,9 +1,10 @@
 """What both checkers must accept."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import assert_type
 
-from rowlock import INJECTED, Context, Enqueued, Job, Jobs, Page
+from rowlock import INJECTED, Bulk, Context, Enqueued, Failures, Filter, Job, Jobs, Page, WorkerInfo
 
 jobs = Jobs("sqlite://")
 
@@ -61,3 +62,9 @@ async def main() -> None:
     assert_type(jobs.sync.list(limit=5), Page)
     await jobs.enqueue_many([double.draft(1), ("t", {}), {"topic": "t"}])
     explicit()
+    assert_type(await jobs.topics.resume("t"), bool)
+    assert_type(jobs.sync.topics.resume("t"), bool)
+    assert_type(await jobs.bulk.prepare("cancel", Filter(topics=["t"])), Bulk)
+    assert_type(jobs.sync.bulk.get("id"), Bulk)
+    assert_type(jobs.sync.failures.list(trend="day"), Failures)
+    assert_type(jobs.sync.workers.list(), Sequence[WorkerInfo])

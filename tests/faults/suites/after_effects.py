@@ -14,7 +14,7 @@ from tests.faults.suites.poison import alive, survived
 from tests.proof.history import Violation
 from tests.proof.history_app import new_ids
 from tests.proof.lives import World
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 WORKERS = 3
 GOOD = {"quick": {}, "nap": {"seconds": 0.05}, "threaded": {}}

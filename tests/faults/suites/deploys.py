@@ -19,7 +19,8 @@ from tests.proof.history import History, Violation
 from tests.proof.history_app import new_ids
 from tests.proof.lives import World
 from tests.proof.witness import WORKERS as REGISTER
-from tests.runtime.system.fleet import WorkerProcess, until
+from tests.runtime.system.fleet import WorkerProcess
+from tests.waiting import until
 
 WORKERS = 2
 AT_ONCE = 3  # migrating at the same time

@@ -24,8 +24,8 @@ from tests.proof.history import Violation
 from tests.proof.history_app import new_ids
 from tests.proof.lives import World
 from tests.proof.recorder import now
-from tests.runtime.system.fleet import until
 from tests.servers import PostgresServer
+from tests.waiting import until
 
 SIZE = "160m"
 WORKERS, PROCESSES = 2, 2

@@ -15,7 +15,7 @@ from rowlock.core.job import Job, Log
 from rowlock.errors import InvalidInput
 from rowlock.jobs import Jobs
 from rowlock.stores.base import MAX_LOG_TEXT, MAX_PROGRESS_TEXT
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from tests.faults import fuzz_app, strange
 from tests.faults.places import staged
 from tests.faults.results import Result
@@ -24,7 +24,7 @@ from tests.faults.strange import KEPT, REFUSED, exact, shown
 from tests.faults.suites import Cell
 from tests.proof.history import Violation
 from tests.proof.history_app import new_ids
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 LIMITS = {"key": 512, "scope": 512, "scope_id": 512, "trace": 512}
 SHORT = 2000  # bytes: an error of that length is kept whole
@@ -177,7 +177,7 @@ class Fuzz:
 
     async def command_line(self) -> None:
         texts: dict[str, Any] = {
-            '{"a": 1, "a": 2}': {"a": 2},  # as every JSON reader has it
+            '{"a": 1, "a": 2}': REFUSED,
             '{"a": 1e400}': REFUSED,
             '{"a": NaN}': REFUSED,
             '{"a": -Infinity}': REFUSED,

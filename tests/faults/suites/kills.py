@@ -7,7 +7,7 @@ from tests.faults.places import staged
 from tests.faults.results import Result
 from tests.faults.stage import PATIENCE, Stage
 from tests.faults.suites import Cell
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 WORKERS, PROCESSES = 3, 2
 MACHINES = 0.4  # of all kills

@@ -127,7 +127,7 @@ async def unpause(stage: Stage, jobs: Jobs) -> None:
     """A pause may have reached the standby, and its end not."""
     while True:
         with suppress(StoreError), stage.record.operation("resume", []):
-            await jobs.resume("nap", by="ann")
+            await jobs.topics.resume("nap", by="ann")
             return
 
 

@@ -9,7 +9,7 @@ from tests.faults.results import Result
 from tests.faults.stage import PATIENCE, SLACK, Stage
 from tests.faults.suites import Cell
 from tests.proof.lives import World
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 AHEAD = 50  # jobs that the worker must hold when it is killed: far more than it has slots
 

@@ -16,7 +16,7 @@ from tests.faults.wire import Wire
 from tests.proof.history import Violation
 from tests.proof.lives import Life, World
 from tests.proof.recorder import now
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 WORKERS = 2
 POLL = 6.0  # seconds: who is deaf is late
@@ -50,7 +50,7 @@ async def run(cell: Cell) -> Result:
     async with on_server(cell) as (stage, server), Jobs(stage.url) as jobs, AsyncExitStack() as stack:
         stage.settings["poll"] = POLL
         wires = [await stack.enter_async_context(Wire(server.host, server.port)) for _ in range(WORKERS)]
-        launched = [stage.launch("--poll", f"{POLL}s", ROWLOCK_URL=wire.via(server.url())) for wire in wires]
+        launched = [stage.launch("--poll", f"{POLL}s", ROWLOCK_URL=wire.through(server.url())) for wire in wires]
         for worker in launched:
             await stage.fleet.working(worker)
         load = Load(stage, jobs, {"quick": {}})

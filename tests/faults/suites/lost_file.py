@@ -27,7 +27,7 @@ from tests.faults.suites.disk import HOT, processes, used
 from tests.proof.history import History, Operation, Violation
 from tests.proof.history_app import new_ids
 from tests.proof.recorder import now
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 WORKERS, PROCESSES = 2, 2
 BEFORE, AFTER = 2.0, 2.0  # seconds of undisturbed work

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from rowlock.jobs import Jobs
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 from tests.faults.misuses import REFUSALS, Misuses
 from tests.faults.places import staged
 from tests.faults.results import Result
 from tests.faults.stage import PATIENCE, Stage
 from tests.faults.suites import Cell
 from tests.proof.history import Violation
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 LANES = 4  # that misuse it side by side
 LONGEST = 60.0  # seconds for one of them
@@ -76,8 +76,8 @@ class Trying:
 
 async def swept(stage: Stage, jobs: Jobs) -> None:
     """What is left was asked for in some strange way: for a topic that nobody has, or for another century."""
-    for pause in await jobs.paused():
-        await jobs.resume(pause.topic)
+    for pause in await jobs.topics.paused():
+        await jobs.topics.resume(pause.topic)
 
     async def empty() -> bool:
         left = await jobs.list(Filter(statuses=LIVE), limit=200)

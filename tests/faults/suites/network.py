@@ -19,7 +19,8 @@ from tests.faults.stage import PATIENCE, Stage
 from tests.faults.suites import Cell
 from tests.faults.wire import Link, Statement, Trap, Wire, anything, claims, enqueues, fences, settles
 from tests.proof.lives import World
-from tests.runtime.system.fleet import WorkerProcess, until
+from tests.runtime.system.fleet import WorkerProcess
+from tests.waiting import until
 
 WORKERS = 3
 LEASE = 4.0  # longer than usual: on a line that takes 0.2 s for a round trip a heartbeat takes its time
@@ -36,11 +37,11 @@ async def run(cell: Cell) -> Result:
         stage.settings["lease"] = LEASE
         wires = [await stack.enter_async_context(Wire(server.host, server.port)) for _ in range(WORKERS + 1)]
         options = f"?command_timeout={TIMEOUT}&connect_timeout={TIMEOUT}"
-        jobs = await stack.enter_async_context(Jobs(wires[0].via(server.url()) + options))
+        jobs = await stack.enter_async_context(Jobs(wires[0].through(server.url()) + options))
         load = Load(stage, jobs, {**KINDS, "nap": {"seconds": 0.3}})
         launched: list[WorkerProcess] = []
         for wire in wires[1:]:
-            launched.append(stage.launch("--lease", f"{LEASE}s", ROWLOCK_URL=wire.via(server.url()) + options))
+            launched.append(stage.launch("--lease", f"{LEASE}s", ROWLOCK_URL=wire.through(server.url()) + options))
         for worker in launched:
             await stage.fleet.working(worker)
         cuts = Cuts(stage, wires[0], dict(zip(wires[1:], launched, strict=True)))

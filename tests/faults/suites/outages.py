@@ -24,8 +24,9 @@ from tests.faults.suites import Cell
 from tests.proof.history import Violation
 from tests.proof.lives import World
 from tests.proof.recorder import now
-from tests.runtime.system.fleet import WorkerProcess, until
+from tests.runtime.system.fleet import WorkerProcess
 from tests.servers import PostgresServer
+from tests.waiting import until
 
 WORKERS, PROCESSES = 3, 2
 LEASE = 4.0

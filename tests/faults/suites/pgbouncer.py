@@ -13,8 +13,8 @@ from tests.faults.stage import PATIENCE, Stage
 from tests.faults.suites import Cell
 from tests.faults.suites.kills import are_enough, kill_busy
 from tests.pgbouncer import POOL, PgBouncer, find_pgbouncer
-from tests.runtime.system.fleet import until
 from tests.servers import PostgresServer
+from tests.waiting import until
 
 WORKERS, PROCESSES = 3, 2
 KILLS = 9  # of workers
@@ -29,7 +29,7 @@ async def run(cell: Cell) -> Result:
         result.not_run = "there is no pgbouncer on this machine"
         return result
     async with on_server(cell) as (stage, server), Kept(program, server).running() as bouncer:
-        url = bouncer.via(server.url()) + OPTIONS
+        url = bouncer.through(server.url()) + OPTIONS
         async with Jobs(url) as jobs:
             load = Load(stage, jobs)
             survivor = stage.launch("--no-listen", ROWLOCK_URL=url)
@@ -75,12 +75,12 @@ class Kept(PgBouncer):
     async def running(self) -> AsyncIterator["Kept"]:
         try:
             await asyncio.to_thread(self.start)
-            keeper = asyncio.create_task(self._keep())
+            heartbeat_thread = asyncio.create_task(self._keep())
             try:
                 yield self
             finally:
-                keeper.cancel()
-                await asyncio.wait([keeper])
+                heartbeat_thread.cancel()
+                await asyncio.wait([heartbeat_thread])
         finally:
             self.close()
 

@@ -14,7 +14,7 @@ from tests.faults.suites import Cell
 from tests.proof.history import Violation
 from tests.proof.history_app import new_ids
 from tests.proof.lives import Life, World
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 WORKERS, PROCESSES = 2, 2
 GOOD = {

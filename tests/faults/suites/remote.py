@@ -18,7 +18,7 @@ from tests.faults.places import staged
 from tests.faults.results import Result
 from tests.faults.stage import LEASE, PATIENCE, ROOT, Stage
 from tests.faults.suites import Cell
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 WORKERS = 4
 TRUST = 15.0  # seconds until a server that has just started rescues anybody's jobs

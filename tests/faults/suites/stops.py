@@ -21,7 +21,7 @@ from tests.faults.stage import GRACE, PATIENCE, Stage
 from tests.faults.suites import Cell
 from tests.faults.suites.deploys import have_long_ones
 from tests.proof.history import Violation
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 LATE = 1.0  # seconds that a busy machine may be late in telling that a process has ended
 _HOLD_LOCK = """

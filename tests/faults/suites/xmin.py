@@ -16,7 +16,7 @@ from tests.faults.stage import PATIENCE, SLACK, Stage
 from tests.faults.suites import Cell
 from tests.proof.lives import World
 from tests.proof.recorder import now
-from tests.runtime.system.fleet import until
+from tests.waiting import until
 
 WORKERS, PROCESSES = 2, 2
 KILLS = 2

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,10 +22,10 @@ import asyncpg
 
 from rowlock import Job, Jobs
 from tests.guard import processes, running
+from tests.waiting import PATIENCE, until
 
 APP = Path(__file__).with_name("app.py")
 MARK = "ROWLOCK_SYSTEM_TEST"  # in the environment of every process that a test starts
-PATIENCE = 60.0  # seconds until a condition that should come true is given up
 SLACK = 15.0  # seconds by which a busy machine may be late; who waits for a job, or an answer, takes a minute
 SHORT = ("--lease", "2s", "--poll", "200ms", "--grace", "1s")
 
@@ -110,7 +110,7 @@ class Fleet:
 
         async def found() -> set[int] | None:
             assert worker.process.poll() is None, "the worker has ended"
-            known = {info.pid for info in await self.jobs.workers()}
+            known = {info.pid for info in await self.jobs.workers.list()}
             at_work = (worker.children() & known) - without
             return at_work if len(at_work) >= count else None
 
@@ -232,23 +232,10 @@ class Fleet:
 
     async def until(self, condition: Callable[[], Any], *, what: str, patience: float = PATIENCE) -> Any:
         try:
-            return await until(condition, what=what, patience=patience)
+            return await until(condition, what, patience=patience, every=0.05)
         except AssertionError as error:
             said = "\n".join(f"--- worker {worker.pid}\n{worker.output}" for worker in self.workers)
             raise AssertionError(f"{error}\n{said}") from None
-
-
-async def until(condition: Callable[[], Any], *, what: str, patience: float = PATIENCE) -> Any:
-    """What `condition` answers (awaited if need be), once that is true."""
-    end = time.monotonic() + patience
-    while True:
-        answer = condition()
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        if answer:
-            return answer
-        assert time.monotonic() < end, f"waited for {what} for {patience:g} s"
-        await asyncio.sleep(0.05)
 
 
 async def health(port: int) -> int:

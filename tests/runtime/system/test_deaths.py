@@ -58,7 +58,7 @@ async def test_a_dead_process_is_replaced_and_its_jobs_do_not_wait_for_their_lea
     ids = await fleet.enqueue_many(3, "short", {"seconds": 3.0})
     waiting = await fleet.enqueue_many(3, "short", {"seconds": 0.0})
     await fleet.begun(*ids)
-    [info] = await fleet.jobs.workers()
+    [info] = await fleet.jobs.workers.list()
     os.kill(victim, signal.SIGKILL)
     await fleet.working(worker, without={victim})
     jobs = await fleet.ended(*ids)
@@ -70,7 +70,7 @@ async def test_a_dead_process_is_replaced_and_its_jobs_do_not_wait_for_their_lea
         assert "killed by SIGKILL" in rescued.data["error"]
     others = await fleet.ended(*waiting)
     assert {(job.status, job.version, job.retries) for job in others} == {(Status.COMPLETED, 1, 0)}
-    assert info.name not in {worker.name for worker in await fleet.jobs.workers()}  # it has been taken off
+    assert info.name not in {worker.name for worker in await fleet.jobs.workers.list()}  # it has been taken off
 
 
 async def test_a_process_that_cannot_be_replaced_for_a_while_is_replaced_later(sqlite_fleet: Fleet) -> None:
@@ -98,7 +98,7 @@ async def test_children_of_a_dead_supervisor_stop_politely(postgres_fleet: Fleet
         job = await fleet.jobs.get(one)
         assert (job.status, job.retries, job.locked_by) == (Status.PENDING, 0, None)
         assert (await fleet.events(one))[-1] == "released"
-    assert await fleet.jobs.workers() == []
+    assert await fleet.jobs.workers.list() == []
 
 
 async def steady(fleet: Fleet, worker: WorkerProcess) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from tests.faults.apart import found
 from tests.faults.suites.disk import stuff
-from tests.runtime.system.fleet import MARK, SHORT, Fleet, until
+from tests.runtime.system.fleet import MARK, SHORT, Fleet
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 

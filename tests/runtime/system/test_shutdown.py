@@ -24,7 +24,7 @@ async def check_given_back(fleet: Fleet, *ids: str) -> None:
         assert (job.status, job.retries, job.locked_by, job.locked_until) == (Status.PENDING, 0, None, None)
         assert job.crashes == 0
         assert (await fleet.events(one))[-1] == "released"
-    assert await fleet.jobs.workers() == []
+    assert await fleet.jobs.workers.list() == []
 
 
 async def test_long_jobs_of_every_kind_are_given_back_within_the_grace(fleet: Fleet) -> None:
@@ -39,7 +39,7 @@ async def test_long_jobs_of_every_kind_are_given_back_within_the_grace(fleet: Fl
 
 
 async def test_a_blocked_event_loop_does_not_keep_the_worker_from_stopping(fleet: Fleet) -> None:
-    """The jobs are given back by the keeper, whose thread goes on."""
+    """The jobs are given back by the heartbeat thread, whose thread goes on."""
     worker = await fleet.start()
     napping = await fleet.enqueue("nap", LONG)
     await fleet.begun(napping)
@@ -98,7 +98,7 @@ async def test_jobs_that_finish_within_the_grace_complete(sqlite_fleet: Fleet) -
     assert await worker.stopped() == 0
     assert [job.status for job in await fleet.ended(*ids)] == [Status.COMPLETED] * 3
     assert (await fleet.jobs.get(late)).version == 0
-    assert await fleet.jobs.workers() == []
+    assert await fleet.jobs.workers.list() == []
 
 
 async def test_a_second_signal_ends_it_at_once(fleet: Fleet) -> None:

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from rowlock.stores import open_store
+from tests.databases import Databases, empty
 from tests.runtime.system.fleet import Fleet, health
-from tests.servers import Databases, PostgresServer, _free_port
+from tests.servers import PostgresServer, _free_port
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -106,9 +106,8 @@ async def test_a_database_without_tables(sqlite_fleet: Fleet, postgres_url: str)
     assert "rowlock migrate" in said
 
 
-async def test_a_listen_url_that_leads_to_another_database(sqlite_fleet: Fleet, postgres_databases: Databases) -> None:
-    async with postgres_databases.fresh() as url, postgres_databases.fresh() as other:
-        await open_store(url).migrate()
+async def test_a_listen_url_that_leads_to_another_database(sqlite_fleet: Fleet, databases: Databases) -> None:
+    async with databases.fresh() as url, databases.fresh(empty) as other:
         said = await refusal(sqlite_fleet, ROWLOCK_URL=url, ROWLOCK_LISTEN_URL=other)
     check_brief(said)
     assert "listen_url" in said

@@ -1,4 +1,4 @@
-// What can be done to one job, and how each is told.
+// The actions on one job, and the toast that reports each.
 
 import { patch, post, remove } from "./api";
 import { link } from "./router.svelte";
@@ -28,7 +28,7 @@ const FROM: Record<string, Status[]> = {
   edit: ["pending"],
 };
 
-/** Why it can't be done; undefined: it can. */
+/** Return why the action is not possible; undefined if it is. */
 export function hindrance(action: string, status: Status): string | undefined {
-  return FROM[action]?.includes(status) ? undefined : `not while it is ${status.replace("_", " ")}`;
+  return FROM[action]?.includes(status) ? undefined : `not possible while the job is ${status.replace("_", " ")}`;
 }

@@ -5,7 +5,7 @@ import { parseAnswer, stringify, type Json } from "./json";
 
 export const API = "../api/";
 
-/** A problem that the API told, or that kept us from asking it (status 0). */
+/** A problem that the API answered, or status 0 if the server could not be reached. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -38,7 +38,7 @@ export function onSignedOut(then: () => void): void {
 
 interface Options {
   query?: Query;
-  /** Numbers of a text that is JSON already are sent as they were typed. */
+  /** A text that is JSON already. It is sent as typed, so that its numbers are exact. */
   raw?: string;
   body?: unknown;
   signal?: AbortSignal;
@@ -97,7 +97,7 @@ export async function all<T extends { items: unknown[]; next: string | null }>(p
   return whole;
 }
 
-/** The cursor in the address is of someone else, or of another question: a link that was handed on. */
+/** True if the cursor in the address belongs to another user or another query, as in a shared link. */
 export const isBadCursor = (error: unknown): boolean => error instanceof ApiError && error.code === "bad_cursor";
 
 export const post = <T>(path: string, body?: unknown): Promise<T> => call<T>("POST", path, { body });

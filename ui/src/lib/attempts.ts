@@ -5,7 +5,7 @@ import type { JobEvent, LiveJob, LogLine } from "./types";
 
 export interface Attempt {
   version: number;
-  number: number; // among the runs: a claim that was given back before its start is none
+  number: number; // counts runs: a claim that was released before its start is no run
   worker: string | null;
   claimed: string;
   started: string | null;
@@ -24,7 +24,7 @@ function fromMicros(at: number): string {
   return `${new Date(whole * 1000).toISOString().slice(0, 19)}.${String(at - whole * 1_000_000).padStart(6, "0")}Z`;
 }
 
-/** How many runs are charged to a job, and the current one. Its version counts claims, also those without a run. */
+/** Return how many runs are charged to a job, with the current one. The version also counts claims without a run. */
 export function tries({ version, retries, status, started_at: started }: LiveJob): number {
   return Math.min(version, retries + (started && status !== "pending" ? 1 : 0));
 }

@@ -1,4 +1,4 @@
-// What an entry of the audit says beside who, what and why: a line for each fact.
+// The facts of an audit entry beside who, what and why: one line each.
 
 import { local, words } from "./format";
 import { stringify, type Json } from "./json";

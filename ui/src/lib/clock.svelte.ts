@@ -1,4 +1,4 @@
-// One clock for all relative times; it stands still while nobody looks.
+// One clock for all relative times. It stops while the tab is hidden.
 
 class Clock {
   now = $state(Date.now());

@@ -1,13 +1,13 @@
-// Is the server there, and does it reach its database? Every answer tells. We ask when none has come for a while, and
-// again and again while one of them is away. A hidden tab asks for nothing.
+// Knows whether the server and its database can be reached, from every answer. Sends a probe when no answer has come for
+// a while, and repeats it while one of them is away. A hidden tab sends nothing.
 
 export type Part = "server" | "database";
 
-const EVERY = 2000; // milliseconds between two questions
-const QUIET = 8000; // without an answer, until we ask
+const EVERY = 2000; // milliseconds between two probes
+const QUIET = 8000; // milliseconds without an answer, until a probe is sent
 
 class Connection {
-  /** When it was lost; null: it is there. */
+  /** When the connection was lost; null while it works. */
   since = $state<number | null>(null);
   missing = $state<Part>("server");
   /** When the server answered last. */
@@ -38,7 +38,7 @@ class Connection {
     this.since ??= Date.now();
   }
 
-  /** By the status of an answer and the code of its problem. A problem of the server itself (500) is another matter. */
+  /** By the status of an answer and the code of its problem. A 500 does not count: the server has answered. */
   judge(status: number, code: string): void {
     if (code === "store_unavailable") this.fails("database");
     else if ([502, 503, 504].includes(status) && !code) this.fails("server"); // a proxy answers in its place

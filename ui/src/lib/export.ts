@@ -1,4 +1,4 @@
-// Jobs as a file, page by page, as many as a browser holds with ease.
+// Exports jobs as a file, page by page, up to a limit that a browser can hold.
 
 import { get, type Query } from "./api";
 import { stringify, type Json } from "./json";

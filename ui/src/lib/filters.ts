@@ -1,4 +1,4 @@
-// What jobs a list shows, as it stands in the URL, in the filter bar, and in requests.
+// The filter of a list of jobs: in the URL, in the filter bar, and in requests.
 
 import type { Query } from "./api";
 import { headline } from "./format";
@@ -14,7 +14,7 @@ export interface Field {
 }
 
 export const FIELDS: Field[] = [
-  { name: "status", label: "status", hint: "how the job stands", many: true },
+  { name: "status", label: "status", hint: "the status of the job", many: true },
   { name: "topic", label: "topic", hint: "what kind of work", many: true },
   { name: "payload", label: "payload", hint: "payload.user.id:7, a path and its value", many: true },
   { name: "error", label: "error", hint: "a part of the last error", many: false },
@@ -39,7 +39,7 @@ export interface Chip {
   value: string;
 }
 
-/** All that is filtered by, but what another part of the screen shows: a tab, or the time range. */
+/** The filters of the bar. Tabs and the time range show the others. */
 export function chips(query: URLSearchParams): Chip[] {
   return FIELDS.flatMap((field) => {
     const values = query.getAll(field.name);
@@ -49,14 +49,14 @@ export function chips(query: URLSearchParams): Chip[] {
   });
 }
 
-/** Is anything asked for beside the status? */
+/** True if there is a filter other than the status. */
 export const isFiltered = (query: URLSearchParams): boolean => FIELDS.some(({ name }) => name !== "status" && query.has(name));
-/** Something that no index knows, so that only some thousand jobs are looked at at once. */
+/** True for a filter without an index: one request reads only some thousand jobs. */
 export const isSearch = (query: URLSearchParams): boolean => ["payload", "error", "tag"].some((name) => query.has(name));
 
 export const spoken = ({ field, value }: Chip): string => (isTime(field) && AGO.test(value) ? `${value} ago` : value);
 
-/** What goes to the API. */
+/** The parameters for the API. */
 export function filterQuery(query: URLSearchParams): Query {
   const found: Query = {};
   for (const { name, many } of FIELDS) found[name] = many ? query.getAll(name) : (query.get(name) ?? undefined);
@@ -64,10 +64,10 @@ export function filterQuery(query: URLSearchParams): Query {
   return found;
 }
 
-/** Its times as they went to the API. A cursor goes on with the same question: "2h ago" would be another one by then. */
+/** The times as sent to the API. A cursor needs the same times; "2h ago" would be another time by then. */
 export const times = (asked: Query): Parameters => Object.fromEntries(FIELDS.filter(isTime).map(({ name }) => [name, asked[name] as string | undefined]));
 
-/** The same in a body. */
+/** The same filter for a request body. */
 export function filterBody(query: URLSearchParams): Record<string, Json> {
   return Object.fromEntries(Object.entries(filterQuery(query)).filter(([, value]) => value !== undefined && value !== "" && !(Array.isArray(value) && !value.length))) as Record<string, Json>;
 }
@@ -82,14 +82,14 @@ const plain = (name: string): string => name.toLowerCase().replace(/[\s_]/g, "")
 const LABELS = FIELDS.flatMap(({ label, name }) => [label, name, name.replaceAll("_", "")]);
 const TERM = new RegExp(`(?:^|\\s)(?=(?:${LABELS.join("|")})(?:\\.[^\\s:=]+)?\\s*[:=])`, "gi");
 
-/** "status:failed topic:mail" has two terms. What stands in quotes is not taken apart. */
+/** "status:failed topic:mail" has two terms. Text in quotes is one term. */
 export function terms(text: string): string[] {
   const masked = text.replace(/"[^"]*"/g, (quoted) => "\u0001".repeat(quoted.length));
   const begins = [...new Set([0, ...[...masked.matchAll(TERM)].map((found) => found.index)])];
   return begins.map((from, n) => text.slice(from, begins[n + 1])).filter((term) => term.trim());
 }
 
-/** What was typed, as a change of the URL; or what is wrong with it. */
+/** Return the typed term as a change of the URL, or an error text. */
 export function typed(text: string, query: URLSearchParams): Parameters | string {
   const after = new URLSearchParams(query);
   const changed = new Set<string>();
@@ -116,7 +116,7 @@ function unquoted(text: string): string {
 
 const isTime = ({ name }: Field): boolean => name.endsWith("_from") || name.endsWith("_until");
 
-/** Ages stay as they were typed: a saved "2h" is two hours before whenever it is looked at. */
+/** Ages stay as they were typed: a saved "2h" is always two hours before now. */
 function moment(text: string): string {
   const ago = AGO.exec(text);
   if (ago) return new Date(Date.now() - Number(ago[1]) * SECONDS[ago[2]!]! * 1000).toISOString();
@@ -124,7 +124,7 @@ function moment(text: string): string {
   return Number.isNaN(at.getTime()) ? text : at.toISOString();
 }
 
-/** What jobs on the screen have, for suggestions. */
+/** Values of the jobs on the screen, for suggestions. */
 export function known(jobs: Job[]): Record<string, string[]> {
   const found: Record<string, string[]> = {
     status: [...STATUSES],
@@ -137,7 +137,7 @@ export function known(jobs: Job[]): Record<string, string[]> {
   return Object.fromEntries(Object.entries(found).map(([name, values]) => [name, [...new Set(values)].sort()]));
 }
 
-/** Paths into payloads that are on the screen, for suggestions. */
+/** Paths in the payloads on the screen, for suggestions. */
 export function paths(payloads: Record<string, Json>[]): string[] {
   const found = new Set<string>();
   const visit = (value: Json, path: string, depth: number): void => {

@@ -1,4 +1,4 @@
-// JSON that loses nothing: numbers that JavaScript would round keep their own text.
+// Exact JSON: a number that JavaScript would round keeps its text.
 
 export class Exact {
   constructor(readonly text: string) {}
@@ -14,14 +14,14 @@ export function parse(text: string): Json {
   return SUSPICIOUS.test(text) ? new Reader(text).document() : (JSON.parse(text) as Json);
 }
 
-/** What the users' own values stand under. All else that the API says is its own, and fits into JavaScript's numbers. */
+/** Names of members that hold values of users. All other numbers of the API fit into JavaScript's numbers. */
 const THEIRS = new Set(["payload", "result", "data"]);
 
 export function parseAnswer(text: string): Json {
   return SUSPICIOUS.test(text) ? new Reader(text, THEIRS).document() : (JSON.parse(text) as Json);
 }
 
-/** What is wrong with it, with line and column; null: nothing. */
+/** Return the error with line and column; null if the text is valid. */
 export function problem(text: string): string | null {
   try {
     new Reader(text).document();

@@ -1,4 +1,4 @@
-// The keyboard: what a screen can do, and where g leads.
+// The keyboard: the keys of each screen, and the targets of g.
 
 import { live } from "./live.svelte";
 import { prefs, THEMES } from "./prefs.svelte";
@@ -23,7 +23,7 @@ export const JUMPS: Record<string, [screen: string, name: string]> = {
 class Keyboard {
   overlay = $state<"" | "palette" | "help">("");
   private screen: Keys = {};
-  isSearching = false; // the filter of jobs is to have the focus, once it is there
+  isSearching = false; // focus the filter of jobs when it appears
   private jumping = -Infinity;
 
   constructor() {

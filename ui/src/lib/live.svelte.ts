@@ -1,4 +1,4 @@
-// What happens, as it happens: one stream per page, for what its screen shows. Without streams it asks every few seconds.
+// One stream of server-sent events per page, for the jobs on its screen. Without streams the page polls every few seconds.
 
 import { address, type Query } from "./api";
 import { connection } from "./connection.svelte";
@@ -20,7 +20,7 @@ const TRIES_BEFORE_POLLING = 3;
 class Live {
   state = $state<Connection>("connecting");
   stats = $state.raw<Stats | null>(null); // of the whole queue
-  counts = $state.raw<Counts | null>(null); // of the topic, if one alone is looked at
+  counts = $state.raw<Counts | null>(null); // of the topic, if the screen shows one alone
   behind = $state<number | null>(null);
   paused = $state(false);
   private query: Query | null = null;
@@ -41,7 +41,7 @@ class Live {
     });
   }
 
-  /** From now on, this is what is looked at. */
+  /** Replace the query of the stream. */
   watch(query: Query, heard: (told: Told) => void = () => {}): () => void {
     this.query = query;
     this.heard = heard;
@@ -102,12 +102,12 @@ class Live {
   private again(): void {
     this.close();
     this.state = "lost";
-    if (this.failures === 0) void session.check(); // whoever was logged out sees the login
+    if (this.failures === 0) void session.check(); // shows the login if the session has ended
     const wait = PATIENCE[Math.min(this.failures++, PATIENCE.length - 1)]!;
     this.timer = setTimeout(() => this.open(), wait * (0.75 + Math.random() / 2));
   }
 
-  /** Everything once, the same events; and now and then another try to stream. */
+  /** Poll: request the same events once. Try to stream again now and then. */
   private async poll(): Promise<void> {
     const query = this.query;
     try {

@@ -1,4 +1,4 @@
-// A search that looks into payloads, errors or tags ends after some thousand jobs. This goes on where it has ended.
+// A search by payload, error or tag reads some thousand jobs per request. This continues where it has ended.
 
 import { get, type Query } from "./api";
 import type { Job, JobList } from "./types";
@@ -10,13 +10,13 @@ export class Older {
   private last = $state.raw<JobList | null>(null);
   private controller: AbortController | null = null;
 
-  /** Where to go on, and how far it has looked, after the first page. */
+  /** Where the search continues, and how far back it has read. */
   after(first: JobList | undefined): { next: string | null; back: string | null } {
     const { next = null, looked_back_to: back = null } = this.last ?? first ?? {};
     return { next, back };
   }
 
-  /** Until there is a page more, or nothing older. */
+  /** Search until another page is found, or no older job is left. */
   async search(wanted: Query, first: JobList, limit: number): Promise<void> {
     const controller = (this.controller = new AbortController());
     this.isSearching = true;
@@ -42,7 +42,7 @@ export class Older {
     this.isSearching = false;
   }
 
-  /** What is looked for is something else. */
+  /** Begin anew, because the filter has changed. */
   forget(): void {
     this.stop();
     this.items = [];

@@ -1,4 +1,4 @@
-// What this browser remembers. A browser that refuses to remember is fine, too.
+// Preferences, stored in this browser. The page also works in a browser that stores nothing.
 
 function kept<T>(name: string, otherwise: T): T {
   try {
@@ -21,7 +21,7 @@ export const THEMES = ["system", "light", "dark"] as const;
 export type Theme = (typeof THEMES)[number];
 export type Times = "relative" | "local" | "utc";
 
-/** A filter of jobs that has a name: the parameters of its address. */
+/** A named filter of jobs: the parameters of its address. */
 export interface View {
   name: string;
   query: string;

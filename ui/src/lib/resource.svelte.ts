@@ -1,11 +1,11 @@
-// What a screen shows of the API: loaded when its address changes, again and again while we are live.
+// Data that a screen shows: loaded when its address changes, and again and again while the page is live.
 
 import { onDestroy, untrack } from "svelte";
 import { ApiError } from "./api";
 import { connection } from "./connection.svelte";
 import { live } from "./live.svelte";
 
-const AGAIN = 5; // seconds until what could not be loaded is tried again
+const AGAIN = 5; // seconds until a failed load is tried again
 
 export class Resource<T> {
   data = $state.raw<T | undefined>(undefined);
@@ -19,7 +19,7 @@ export class Resource<T> {
     private readonly every: number,
   ) {}
 
-  /** `fresh`: what was shown is of something else. */
+  /** `fresh`: drop the shown data, because the key has changed. */
   async reload(fresh = false): Promise<void> {
     this.controller?.abort();
     clearTimeout(this.timer);
@@ -38,7 +38,7 @@ export class Resource<T> {
     this.later();
   }
 
-  /** What the server refuses it refuses again; one that is away, or in trouble, may come back. */
+  /** True if a repeat may succeed: the server was away or had a fault. It would refuse a bad request again. */
   private get mayRecover(): boolean {
     return this.error instanceof ApiError && (this.error.status === 0 || this.error.status >= 500);
   }
@@ -58,19 +58,19 @@ export class Resource<T> {
   }
 }
 
-/** All that the screen has asked for. */
+/** All resources of the screen. */
 class Shown {
   items = $state.raw<Resource<unknown>[]>([]);
 }
 export const shown = new Shown();
 connection.back(() => shown.items.forEach((one) => void one.reload()));
 
-/** `key`: when it changes, what was loaded is of something else. `every`: seconds; 0: only when it is asked to. */
+/** `key`: when it changes, the loaded data is dropped. `every`: seconds between two loads; 0: load only on `reload`. */
 export function resource<T>(load: (signal: AbortSignal) => Promise<T>, { key = () => "", every = 0 }: { key?: () => string; every?: number } = {}): Resource<T> {
   const made = new Resource(load, every);
   $effect(() => {
     key();
-    untrack(() => void made.reload(true)); // what it reads on the way is no reason to load it again
+    untrack(() => void made.reload(true)); // values that the load reads must not trigger another load
   });
   $effect(() => {
     untrack(() => (shown.items = [...shown.items, made]));

@@ -1,4 +1,4 @@
-// Where we are: #/screen/argument?parameters. All that a screen shows is in there, so every view is a link.
+// The address: #/screen/argument?parameters. It holds everything that a screen shows, so every view is a link.
 
 export type Parameters = Record<string, string | readonly string[] | null | undefined>;
 

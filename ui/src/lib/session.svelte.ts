@@ -8,7 +8,7 @@ class Session {
   state = $state<"unknown" | "out" | "in" | "unreachable">("unknown");
   me = $state.raw<Me | null>(null);
   isSetUp = $state(true); // there is a first superuser
-  problem = $state.raw<unknown>(null); // that keeps us from knowing who it is
+  problem = $state.raw<unknown>(null); // why the user is not known
 
   constructor() {
     onSignedOut(() => this.leave());
@@ -29,7 +29,7 @@ class Session {
     }
   }
 
-  /** Is it still so? A server that can't be reached is no reason to leave. */
+  /** Check that the session still exists. An unreachable server does not end it. */
   async check(): Promise<void> {
     const me = await get<Me>("../_/me").catch(() => null);
     if (me?.kind === "anonymous") this.leave();
@@ -54,19 +54,19 @@ class Session {
     this.leave();
   }
 
-  /** For some jobs at least: by a scope, or by a rule. */
+  /** True if a scope or a rule allows it for some jobs at least. */
   may(verb: "read" | "enqueue" | "cancel" | "manage"): boolean {
     return this.me?.can.includes(verb) ?? false;
   }
 
-  /** Which screens there are for whom. An application's own user has the jobs that the rules show. */
+  /** True if the user may open the screen. A user of the application sees the jobs that the rules show. */
   opens(screen: string): boolean {
     if (["jobs", "job"].includes(screen)) return this.may("read");
     if (screen === "new") return this.may("enqueue");
     return ["audit", "access", "settings"].includes(screen) ? this.seesAll : this.can("read");
   }
 
-  /** Somebody who has logged in here; others are logged in by the application, and can't be logged out by us. */
+  /** True for a superuser who logged in here. The application logs its own users in and out. */
   get isOurs(): boolean {
     return this.me?.kind === "superuser";
   }
@@ -75,14 +75,14 @@ class Session {
     return this.can("read") ? "overview" : "jobs";
   }
 
-  /** For all jobs, by a scope. */
+  /** True if a scope allows it for all jobs. */
   can(scope: string): boolean {
     const { scopes = [], read_only: readOnly = true } = this.me ?? {};
     if (readOnly && scope !== "read") return false;
     return scopes.includes(scope) || scopes.includes("admin") || (scope === "read" && scopes.includes("manage"));
   }
 
-  /** Superusers who only look see what admins see, and change nothing. */
+  /** Read-only superusers see the same as admins, and change nothing. */
   get seesAll(): boolean {
     return this.me?.scopes.includes("admin") ?? false;
   }

@@ -41,7 +41,7 @@ export function failed(error: unknown, what = ""): void {
   toasts.add({ kind: "problem", text: what ? `${what}: ${text}` : text, ...(id ? { detail: `request ${id}` } : {}) });
 }
 
-/** Does it, and says so; what goes wrong is said as well. */
+/** Run the action, and show a toast with its success or its error. */
 export async function act<T>(what: () => Promise<T>, said: (told: T) => string, more: More | ((told: T) => More) = {}): Promise<T | undefined> {
   try {
     const told = await what();

@@ -1,4 +1,4 @@
-// What the API says: see docs/http.md.
+// The answers of the API: see docs/http.md.
 
 import type { Json } from "./json";
 
@@ -44,7 +44,7 @@ export interface Job extends LiveJob {
   trace: string | null;
   last_error?: string;
   redacted?: string[];
-  can?: string[]; // of a job that was asked for by its id
+  can?: string[]; // only in the answer for a single job
 }
 
 export interface JobList {
@@ -220,5 +220,5 @@ export interface Me {
   scopes: string[];
   can: string[]; // for all jobs, or for some by a rule
   read_only: boolean;
-  set_up?: boolean; // while nobody is logged in
+  set_up?: boolean; // only while no user is logged in
 }

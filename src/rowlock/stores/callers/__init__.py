@@ -6,39 +6,42 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Literal
 
 from rowlock.errors import ConnectionRefused, InvalidInput
 from rowlock.stores.base import MEMORY, Home
 from rowlock.stores.callers.base import AsyncCaller, SyncCaller
-from rowlock.stores.callers.refusals import IN_MEMORY, refuse_dialect
+from rowlock.stores.callers.dialects import DIALECTS, refuse_dialect
+from rowlock.stores.callers.refusals import IN_MEMORY
 
 __all__ = ["AsyncCaller", "Home", "SyncCaller", "caller_for"]
 
-ACCEPTED = (
-    "psycopg Connection and AsyncConnection, psycopg2 connection, asyncpg Connection, sqlite3 Connection, "
-    "aiosqlite Connection, SQLAlchemy Session, Connection, AsyncSession and AsyncConnection, "
-    "Django's django.db.connection"
-)
-
-# (package, class): (module here, its class, the dialect if there is but one)
-_KINDS: dict[tuple[str, str], tuple[str, str, Literal["sqlite", "postgres"] | None]] = {
-    ("psycopg", "Connection"): ("on_postgres", "PsycopgCaller", "postgres"),
-    ("psycopg", "AsyncConnection"): ("on_postgres", "AsyncPsycopgCaller", "postgres"),
-    ("psycopg2", "connection"): ("on_postgres", "Psycopg2Caller", "postgres"),
-    ("asyncpg", "Connection"): ("on_postgres", "AsyncpgCaller", "postgres"),
-    ("asyncpg", "PoolConnectionProxy"): ("on_postgres", "AsyncpgCaller", "postgres"),
-    ("sqlite3", "Connection"): ("on_sqlite", "SqliteCaller", "sqlite"),
-    ("aiosqlite", "Connection"): ("on_sqlite", "AiosqliteCaller", "sqlite"),
-    ("sqlalchemy", "Connection"): ("on_sqlalchemy", "SqlalchemyCaller", None),
-    ("sqlalchemy", "Session"): ("on_sqlalchemy", "SqlalchemyCaller", None),
-    ("sqlalchemy", "scoped_session"): ("on_sqlalchemy", "SqlalchemyCaller", None),
-    ("sqlalchemy", "AsyncConnection"): ("on_sqlalchemy", "AsyncSqlalchemyCaller", None),
-    ("sqlalchemy", "AsyncSession"): ("on_sqlalchemy", "AsyncSqlalchemyCaller", None),
-    ("sqlalchemy", "async_scoped_session"): ("on_sqlalchemy", "AsyncSqlalchemyCaller", None),
-    ("django", "BaseDatabaseWrapper"): ("on_django", "DjangoCaller", None),
-    ("django", "ConnectionProxy"): ("on_django", "DjangoCaller", None),
+# Connections of frameworks, which may lead to any of the dialects: (package, class): (module here, its class)
+_FRAMEWORKS = {
+    ("sqlalchemy", "Connection"): ("on_sqlalchemy", "SqlalchemyCaller"),
+    ("sqlalchemy", "Session"): ("on_sqlalchemy", "SqlalchemyCaller"),
+    ("sqlalchemy", "scoped_session"): ("on_sqlalchemy", "SqlalchemyCaller"),
+    ("sqlalchemy", "AsyncConnection"): ("on_sqlalchemy", "AsyncSqlalchemyCaller"),
+    ("sqlalchemy", "AsyncSession"): ("on_sqlalchemy", "AsyncSqlalchemyCaller"),
+    ("sqlalchemy", "async_scoped_session"): ("on_sqlalchemy", "AsyncSqlalchemyCaller"),
+    ("django", "BaseDatabaseWrapper"): ("on_django", "DjangoCaller"),
+    ("django", "ConnectionProxy"): ("on_django", "DjangoCaller"),
 }
+# (package, class): (module, its class, the dialect if there is but one)
+_KINDS: dict[tuple[str, str], tuple[str, str, str | None]] = {
+    **{
+        driver: (dialect.adapters, caller, name)
+        for name, dialect in DIALECTS.items()
+        for driver, caller in dialect.drivers.items()
+    },
+    **{kind: (f"{__name__}.{module}", caller, None) for kind, (module, caller) in _FRAMEWORKS.items()},
+}
+ACCEPTED = ", ".join(
+    [
+        *(dialect.accepted for dialect in DIALECTS.values()),
+        "SQLAlchemy Session, Connection, AsyncSession and AsyncConnection",
+        "Django's django.db.connection",
+    ]
+)
 
 # What people pass by mistake, and what they meant.
 _ALMOST = {
@@ -58,8 +61,8 @@ _ALMOST = {
 
 
 def caller_for(conn: object, home: Home) -> SyncCaller | AsyncCaller:
-    """How to write to `home` on this connection. What can be known without asking the database is refused here, the
-    rest when it is used: ConnectionRefused, or InvalidInput if it is no connection at all."""
+    """Return what writes to `home` on this connection. Raise ConnectionRefused for what can be known without asking the
+    database; the rest is checked at its first use. Raise InvalidInput if it is no connection at all."""
     names = [(cls.__module__.partition(".")[0], cls.__name__) for cls in type(conn).__mro__]
     for name in names:
         if name in _KINDS:
@@ -69,7 +72,7 @@ def caller_for(conn: object, home: Home) -> SyncCaller | AsyncCaller:
                 raise ConnectionRefused(kind, "in_memory", IN_MEMORY)
             if dialect is not None:
                 refuse_dialect(kind, dialect, home)
-            caller = getattr(import_module(f"{__name__}.{module}"), cls)(conn, kind, home)
+            caller = getattr(import_module(module), cls)(conn, kind, home)
             assert isinstance(caller, SyncCaller | AsyncCaller)  # noqa: S101 - narrows the type
             return caller
     what = type(conn).__name__

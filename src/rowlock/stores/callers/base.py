@@ -1,4 +1,4 @@
-"""What all callers share: what can be done on a connection. Each kind only says how."""
+"""The verbs that every kind of caller's connection has. Each kind only implements `carry`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class SyncCaller(ABC):
         self.carry(Fence(guard))
 
     def on_commit(self, ring: Ring) -> bool:
-        """Call `ring` once, after the caller's transaction has been committed. False: nobody would tell us."""
+        """Call `ring` once, after the caller's transaction has been committed. Return False if this kind of connection
+        can't tell when that is."""
         return False
 
 

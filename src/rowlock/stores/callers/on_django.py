@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from rowlock.stores.callers import postgres
 from rowlock.stores.callers.base import Ring, SyncCaller
-from rowlock.stores.callers.refusals import autocommit, failed, refuse_dialect
+from rowlock.stores.callers.dialects import driver_neutral, refuse_dialect
+from rowlock.stores.callers.refusals import autocommit, failed
 from rowlock.stores.callers.sqlite import LOCK, carry_on, explained
 from rowlock.stores.callers.work import Work
-from rowlock.stores.steps import Query, drive
+from rowlock.stores.driver_neutral import Query, drive
 
 T = TypeVar("T")
 
@@ -23,8 +23,9 @@ class DjangoCaller(SyncCaller):
             using = "" if self.conn.alias == "default" else f"using={self.conn.alias!r}"
             raise autocommit(self.kind, f"Use `with transaction.atomic({using}):`")
         self.conn.ensure_connection()
-        if self.home.dialect == "postgres":
-            return drive(postgres.carry(self.kind, self.home, self.conn.connection, work), self._run)
+        if carry := driver_neutral(self.home):
+            answer: T = drive(carry(self.kind, self.home, self.conn.connection, work), self._run)
+            return answer
         with explained(self.kind), self.conn.cursor() as cursor:
             cursor.execute(LOCK)  # in manual transaction management it is Django's cursor that begins
         with self.conn.wrap_database_errors:

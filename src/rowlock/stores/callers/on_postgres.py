@@ -9,7 +9,7 @@ from rowlock.stores.callers import postgres
 from rowlock.stores.callers.base import AsyncCaller, SyncCaller
 from rowlock.stores.callers.refusals import autocommit, closed, failed
 from rowlock.stores.callers.work import Work
-from rowlock.stores.steps import Query, drive, drive_async
+from rowlock.stores.driver_neutral import Query, drive, drive_async
 
 T = TypeVar("T")
 _IDLE, _INERROR, _UNKNOWN = 0, 3, 4  # libpq's PGTransactionStatusType

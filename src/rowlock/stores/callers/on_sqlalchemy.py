@@ -18,13 +18,13 @@ from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, ResourceCl
 from sqlalchemy.orm import Session, scoped_session
 
 from rowlock.errors import ConnectionRefused
-from rowlock.stores.callers import postgres
 from rowlock.stores.callers.base import AsyncCaller, Ring, SyncCaller
 from rowlock.stores.callers.commits import ring_after_commit
-from rowlock.stores.callers.refusals import autocommit, closed, failed, refuse_dialect
+from rowlock.stores.callers.dialects import driver_neutral, refuse_dialect
+from rowlock.stores.callers.refusals import autocommit, closed, failed
 from rowlock.stores.callers.sqlite import LOCK, carry_on, explained
 from rowlock.stores.callers.work import Work
-from rowlock.stores.steps import Query, drive
+from rowlock.stores.driver_neutral import Query, drive
 
 T = TypeVar("T")
 
@@ -36,8 +36,8 @@ class SqlalchemyCaller(SyncCaller):
     def carry(self, work: Work[T]) -> T:
         with _refused(self.kind):
             conn = _begun(self.conn, self)
-            if self.home.dialect == "postgres":
-                return _on_postgres(self, conn, work)
+            if driver_neutral(self.home):
+                return _ask(self, conn, work)
             return carry_on(_locked(self, conn), self.kind, self.home, work)
 
     def on_commit(self, ring: Ring) -> bool:
@@ -52,8 +52,8 @@ class AsyncSqlalchemyCaller(AsyncCaller):
     async def _carry(self, work: Work[T]) -> T:
         target = self.conn() if callable(self.conn) else self.conn  # async_scoped_session
         answer: T
-        if self.home.dialect == "postgres":
-            answer = await target.run_sync(lambda conn: _on_postgres(self, _begun(conn, self), work))
+        if driver_neutral(self.home):
+            answer = await target.run_sync(lambda conn: _ask(self, _begun(conn, self), work))
         else:
             aio = await target.run_sync(lambda conn: _locked(self, _begun(conn, self)))
             answer = await aio._execute(partial(carry_on, aio._conn, self.kind, self.home, work))
@@ -64,9 +64,10 @@ class AsyncSqlalchemyCaller(AsyncCaller):
         return ring_after_commit(_connection(getattr(target, "sync_session", None) or target.sync_connection), ring)
 
 
-def _on_postgres(caller: SyncCaller | AsyncCaller, conn: Connection, work: Work[T]) -> T:
+def _ask(caller: SyncCaller | AsyncCaller, conn: Connection, work: Work[T]) -> T:
     raw = conn.connection.driver_connection  # only to remember it by
-    return drive(postgres.carry(caller.kind, caller.home, raw, work), partial(_run, conn))
+    answer: T = drive(driver_neutral(caller.home)(caller.kind, caller.home, raw, work), partial(_run, conn))
+    return answer
 
 
 def _run(conn: Connection, query: Query) -> str:
@@ -91,7 +92,7 @@ def _begun(target: Any, caller: SyncCaller | AsyncCaller) -> Connection:
         raise closed(caller.kind)
     refuse_dialect(caller.kind, conn.dialect.name, caller.home)
     # What the driver is set to, by whichever of SQLAlchemy's many ways.
-    if caller.home.dialect == "postgres" and getattr(conn.connection.dbapi_connection, "autocommit", False) is True:
+    if driver_neutral(caller.home) and getattr(conn.connection.dbapi_connection, "autocommit", False) is True:
         raise autocommit(caller.kind, "Choose another isolation_level than AUTOCOMMIT")
     return conn
 

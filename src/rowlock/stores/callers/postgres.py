@@ -1,11 +1,10 @@
-"""What is asked of PostgreSQL on a caller's connection. No driver, no await: see stores.steps."""
+"""Statements for PostgreSQL on a caller's connection. No driver, no await: see stores/driver_neutral.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -13,11 +12,12 @@ from msgspec import Struct
 
 from rowlock.core.job import NewJob, Status
 from rowlock.errors import ConnectionRefused, StoreBusy
-from rowlock.stores import sql
 from rowlock.stores.base import Enqueued, Home
 from rowlock.stores.callers.refusals import another_database, causes, failed, read_only
-from rowlock.stores.callers.work import Work
-from rowlock.stores.steps import Query, Steps
+from rowlock.stores.callers.work import Fence, Insert, Work
+from rowlock.stores.driver_neutral import Queries, Query
+from rowlock.stores.postgres.fence import fence
+from rowlock.stores.postgres.statements import Statements, statements_on_conn
 
 T = TypeVar("T")
 ATTEMPTS = 8  # at a key that comes and goes
@@ -79,56 +79,42 @@ _existing = msgspec.json.Decoder(list[tuple[int, str, Status, int, int]]).decode
 _ids = msgspec.json.Decoder(list[str]).decode
 
 
-class _Texts:
-    """The statements for one schema."""
-
-    def __init__(self, schema: str) -> None:
-        def load(name: str) -> str:
-            return sql.load("rowlock.stores.postgres", name).replace("{schema}", f'"{schema}"')
-
-        us = f'"{schema}"._jobs_us'
-        columns = "id uuid, n int, topic text, scope text, scope_id text, key text"
-        asked = f"json_to_recordset($1::text::json) AS s ({columns})"
-        existing, undo = (load(name).replace("{asked}", asked) for name in ("existing", "insert_undo"))
-        row = f"json_build_array(n, id, status, {us}(run_at), {us}(created))"
-        self.probe = load("probe_on_conn")
-        self.identity = load("identity")
-        self.insert = load("insert_on_conn")
-        self.existing = f"SELECT coalesce(json_agg({row}), '[]')::text FROM ({existing}) e"  # noqa: S608 - our own text
-        self.undo = f"WITH gone AS ({undo}) SELECT coalesce(json_agg(id), '[]')::text FROM gone"  # noqa: S608 - the same
-        self.notify = "SELECT 'rung' FROM pg_notify($1::text, '')"
-
-
-_texts = cache(_Texts)
-
-
-def carry(kind: str, home: Home, raw: object, work: Work[T]) -> Steps[T]:
+def carry(kind: str, home: Home, raw: object, work: Work[T]) -> Queries[T]:
     """`raw`: the driver's connection, which is asked only once where it leads."""
     try:
         if home not in _known.get(raw, ()):
             yield from _introduce(kind, home)
             _known.setdefault(raw, set()).add(home)
-        return (yield from work.on_postgres(home))
+        answer: T = yield from _do(home, work)
+        return answer
     except Exception as error:
         if refusal := explain(kind, error):
             raise refusal from error
         raise
 
 
-def insert(home: Home, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> Steps[list[Enqueued]]:
+def _do(home: Home, work: Work[T]) -> Queries[Any]:
     assert home.schema is not None  # noqa: S101 - narrows the type
-    texts = _texts(home.schema)
+    if isinstance(work, Insert):
+        return insert(home, work.jobs, repeat=work.repeat, notify=work.notify)
+    assert isinstance(work, Fence)  # noqa: S101 - narrows the type
+    return fence(home.schema, work.guard)
+
+
+def insert(home: Home, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> Queries[list[Enqueued]]:
+    assert home.schema is not None  # noqa: S101 - narrows the type
+    texts = statements_on_conn(home.schema)
     answers = yield from _insert(texts, jobs, repeat)
     if notify and not all(answer.existing for answer in answers):
-        yield Query(texts.notify, f"rowlock_{home.schema}")
+        yield Query(texts.notify_on_conn, f"rowlock_{home.schema}")
     return answers
 
 
-def _introduce(kind: str, home: Home) -> Steps[None]:
-    """Is it our database, and may we write? Nothing here can abort the caller's transaction."""
+def _introduce(kind: str, home: Home) -> Queries[None]:
+    """Check that it is our database, and that we may write. No statement here can abort the caller's transaction."""
     assert home.schema is not None  # noqa: S101 - narrows the type
-    texts = _texts(home.schema)
-    probe = _probe((yield Query(texts.probe, home.schema)))
+    texts = statements_on_conn(home.schema)
+    probe = _probe((yield Query(texts.probe_on_conn, home.schema)))
     where = f"database {probe.database}, schema {home.schema}"
     if not probe.tables:
         problem = f"the schema {home.schema} has no rowlock tables there (in the database {probe.database})"
@@ -144,7 +130,7 @@ def _introduce(kind: str, home: Home) -> Steps[None]:
         raise read_only(kind)
 
 
-def _insert(texts: _Texts, jobs: Sequence[NewJob], repeat: bool) -> Steps[list[Enqueued]]:
+def _insert(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Queries[list[Enqueued]]:
     answers: dict[int, Enqueued] = {}
     # In the order in which the statement sorts them, should they need more than one.
     todo = sorted(range(len(jobs)), key=lambda n: _order(n, jobs[n]))
@@ -166,13 +152,13 @@ def _insert(texts: _Texts, jobs: Sequence[NewJob], repeat: bool) -> Steps[list[E
 
 
 def _insert_new(
-    texts: _Texts, jobs: Sequence[NewJob], part: list[int], parameter: str, repeat: bool
-) -> Steps[dict[int, Enqueued]]:
+    texts: Statements, jobs: Sequence[NewJob], part: list[int], parameter: str, repeat: bool
+) -> Queries[dict[int, Enqueued]]:
     """Those that are new."""
-    answer = _fresh((yield Query(texts.insert, parameter)))
+    answer = _fresh((yield Query(texts.insert_on_conn, parameter)))
     fresh = {jobs[n].id for n in part} if answer.ids is None else set(answer.ids)
     if repeat and fresh:
-        fresh -= set(_ids((yield Query(texts.undo, _text([_Asked(job_id) for job_id in fresh])))))
+        fresh -= set(_ids((yield Query(texts.insert_undo_on_conn, _text([_Asked(job_id) for job_id in fresh])))))
     now = _moment(answer.now)
     new = {}
     for n in part:
@@ -183,10 +169,10 @@ def _insert_new(
     return new
 
 
-def _answering(texts: _Texts, jobs: Sequence[NewJob], taken: list[int]) -> Steps[dict[int, Enqueued]]:
+def _answering(texts: Statements, jobs: Sequence[NewJob], taken: list[int]) -> Queries[dict[int, Enqueued]]:
     """The jobs that were there before; those whose key has come free meanwhile are missing."""
     asked = _text([_asked(n, jobs[n]) for n in taken])
-    found = _existing((yield Query(texts.existing, asked)))
+    found = _existing((yield Query(texts.existing_on_conn, asked)))
     return {
         n: Enqueued(job_id, True, status, _moment(run_at), _moment(created))
         for n, job_id, status, run_at, created in found

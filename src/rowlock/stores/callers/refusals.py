@@ -1,24 +1,12 @@
-"""Why a connection can't carry what it is asked to. Every refusal says the way out."""
+"""Errors for connections that can't be used. Every message says what to do instead."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from rowlock.errors import ConnectionRefused
-from rowlock.stores.base import Home
 
-NAMES = {"sqlite": "SQLite", "sqlite3": "SQLite", "postgres": "PostgreSQL", "postgresql": "PostgreSQL"}
 IN_MEMORY = "the jobs are kept in memory, where no other connection can see them: use a file"
-
-
-def refuse_dialect(kind: str, dialect: str, home: Home) -> None:
-    if NAMES.get(dialect) != NAMES[home.dialect]:
-        raise ConnectionRefused(
-            kind,
-            "wrong_dialect",
-            f"it leads to {NAMES.get(dialect, dialect)}, but the jobs are kept in {NAMES[home.dialect]}. "
-            "Pass a connection to that database, or leave out conn=",
-        )
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rowlock.errors import ConnectionRefused
 from rowlock.stores.base import Home
 from rowlock.stores.callers.refusals import another_database, autocommit, causes, closed, deleted_file, read_only
-from rowlock.stores.callers.work import Work
-from rowlock.stores.sqlite.failures import primary_code
+from rowlock.stores.callers.work import Fence, Insert, Work
+from rowlock.stores.sqlite.connection import microseconds
+from rowlock.stores.sqlite.fence import fence
 from rowlock.stores.sqlite.identity import GONE, identity
+from rowlock.stores.sqlite.insert import insert
 from rowlock.stores.sqlite.rows import sql
+from rowlock.stores.sqlite.translate_errors import primary_code
 
 T = TypeVar("T")
 LOCK = sql("lock_on_conn")
@@ -21,7 +24,7 @@ _BEGIN = "Execute BEGIN first, or use a connection with another isolation_level"
 
 
 def carry_on(conn: sqlite3.Connection, kind: str, home: Home, work: Work[T]) -> T:
-    """All or nothing, under the write lock. The caller's transaction begins as for any other write."""
+    """Do the work as a whole, under the write lock. The caller's transaction begins as for any other write."""
     with explained(kind), _plain(conn):
         cursor = conn.cursor()
         checked = False
@@ -37,7 +40,15 @@ def carry_on(conn: sqlite3.Connection, kind: str, home: Home, work: Work[T]) -> 
         if not checked:
             _check_home(cursor, kind, home)
         with _savepoint(cursor):
-            return work.on_sqlite(conn)
+            answer: T = _do(conn, work)
+            return answer
+
+
+def _do(conn: sqlite3.Connection, work: Work[T]) -> Any:
+    if isinstance(work, Insert):
+        return insert(conn, microseconds(), work.jobs, repeat=work.repeat)
+    assert isinstance(work, Fence)  # noqa: S101 - narrows the type
+    return fence(conn, microseconds(), work.guard)
 
 
 def _check_home(cursor: sqlite3.Cursor, kind: str, home: Home) -> None:
@@ -77,7 +88,7 @@ def _plain(conn: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def explained(kind: str) -> Iterator[None]:
-    """Errors that say: not on this connection. The others are the caller's, as of any statement of its own."""
+    """Raise ConnectionRefused for errors that mean "not on this connection". Other errors pass through."""
     try:
         yield
     except Exception as error:

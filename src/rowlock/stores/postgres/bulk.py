@@ -1,5 +1,5 @@
-"""Bulk actions. A preview is one INSERT … SELECT. A batch is one transaction that holds the object's row, locks the
-jobs, leaves out those that have moved, does the verb's own statement to the rest, and notes what became of each."""
+"""Bulk actions. A preview is one INSERT … SELECT. A batch is one transaction: it locks the bulk action's row and the
+jobs, leaves out jobs that have moved, gives the others the operators' own order, and notes what became of each."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ import asyncpg
 import msgspec
 
 from rowlock.core import codec
-from rowlock.core.job import LiveKey, Status
-from rowlock.stores.base import Edit
+from rowlock.core.job import Status
 from rowlock.stores.bulk import (
     MAX_ITEMS,
-    VERBS,
     Bulk,
     BulkItem,
+    Listed,
     NewBulk,
     Told,
     Unfit,
+    tell,
     too_broad,
     too_many,
+    unmoved,
     walks,
-    without_rivals,
 )
-from rowlock.stores.listing import Step, Walk
-from rowlock.stores.postgres.listing import PostgresStep
-from rowlock.stores.postgres.rows import LARGEST_ID, edit
+from rowlock.stores.listing import Walk, WalkPart
+from rowlock.stores.postgres import moves
+from rowlock.stores.postgres.listing import PostgresPart
+from rowlock.stores.postgres.rows import LARGEST_ID
 from rowlock.stores.postgres.statements import Statements
-from rowlock.stores.reading import Filter
+from rowlock.stores.queries import Filter
 
-# How many jobs at once, and for how many milliseconds another transaction's lock is waited for. A batch that meets one
-# gives way long before the server would look for a deadlock and end someone's transaction, ours or the application's. A
-# job alone holds no other key while it waits, so it can't be part of a circle, and may wait longer.
+# How many jobs at once, and how many milliseconds to wait for another transaction's lock. A batch that meets one gives
+# way long before the server looks for a deadlock and ends a transaction, ours or the application's. A job alone holds
+# no other key while it waits, so it can't be part of a deadlock, and may wait longer.
 TRIES = ((500, "100"), (50, "100"), (5, "100"), (1, "1000"))
-_ATTEMPTS = 8  # of a job alone, whose key comes and goes
+_ATTEMPTS = 8  # tries for a job alone, if other transactions take and free its key
 
-LONGEST_LOOK = 50.0  # seconds in which a preview must have listed its jobs: the driver hangs up after 60
-# Of everything that meets the filter, by a plan for these values: it may well be a sequential scan.
+LONGEST_LOOK = 50.0  # seconds that a preview may take to list its jobs: the driver hangs up after 60
+# The search may read every job: plan it for these values, and allow a sequential scan.
 _LOOK = (
     "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = on; "
     f"SET LOCAL statement_timeout = '{LONGEST_LOOK:g}s'"
@@ -47,14 +48,14 @@ _COLUMNS = "j.created, j.version + coalesce(jsonb_array_length(j.history), 0) + 
 
 
 class Contended(Exception):
-    """Another transaction holds a job of the batch, or the key of one: nothing was done. Fewer may fare better."""
+    """Another transaction holds a job of the batch, or the key of one. Nothing was done; try again with fewer jobs."""
 
 
 # ── The preview ──
 
 
 async def create(connection: Any, sql: Statements, schema: str, bulk: NewBulk, filter: Filter | None) -> Bulk:
-    """In a transaction of its own. `filter` None: no job can meet it. What is there already, was made by an earlier
+    """In a transaction of its own. `filter` None: no job can meet it. A bulk action that exists was made by an earlier
     try."""
     if there := await connection.fetchrow(sql.bulks, [bulk.id], LARGEST_ID, 1):
         return read(there)
@@ -84,8 +85,8 @@ def _count(told: str) -> int:
 
 
 def _listing(schema: str, bulk_id: str, filter: Filter) -> tuple[str, list[Any]]:
-    """The statement that lists them. One more than is allowed tells that there are too many."""
-    render = PostgresStep(schema, filter, Step(Walk(False, "id"), None, 0, 0))
+    """Return the statement that lists the jobs. It lists one more than is allowed if there are too many."""
+    render = PostgresPart(schema, filter, WalkPart(Walk(False, "id"), None, 0, 0))
     parts = []
     for walk in walks(filter):
         status = "'completed'" if walk.archived else "j.status"
@@ -94,7 +95,7 @@ def _listing(schema: str, bulk_id: str, filter: Filter) -> tuple[str, list[Any]]
     statement = (
         f"INSERT INTO {schema}._jobs_bulk_items (bulk_id, job_id, status, created, events) "  # noqa: S608 - see Renderer
         f"SELECT {render.id(bulk_id)}, f.* FROM ({' UNION ALL '.join(parts)}) f LIMIT {MAX_ITEMS + 1} "
-        "ON CONFLICT DO NOTHING"  # an id that was used twice, and stands in both tables
+        "ON CONFLICT DO NOTHING"  # an id that was used twice is in both tables
     )
     return statement, render.values
 
@@ -114,7 +115,7 @@ async def run(connection: Any, sql: Statements, bulk_id: str | None, limit: int,
             async with connection.transaction():
                 told = await _act(connection, sql, bulk, reached, limit)
             break
-        except asyncpg.UniqueViolationError as error:  # someone took its key this moment: seen at the next look
+        except asyncpg.UniqueViolationError as error:  # another job has just got the key: the next try sees it
             if not str(error.constraint_name).startswith("_jobs"):
                 raise
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
@@ -132,44 +133,11 @@ async def run(connection: Any, sql: Statements, bulk_id: str | None, limit: int,
 
 
 async def _act(connection: Any, sql: Statements, bulk: Bulk, reached: UUID | None, limit: int) -> list[Told]:
-    found = await connection.fetch(sql.bulk_next, bulk.id, behind(reached), limit)
-    live = [(str(row["job_id"]), _key(row)) for row in found if row["live"] and row["same"]]
-    away = [str(row["job_id"]) for row in found if not row["live"]]
-    archived = dict(await connection.fetch(sql.bulk_archived, bulk.id, away)) if away else {}
-    fit, rivals = without_rivals(live) if bulk.action == "requeue" else ([one[0] for one in live], {})
-    fit += [str(job_id) for job_id, same in archived.items() if same]
-    holders: dict[str, str | None] = {}  # of those that are done, for which it is None, and those whose key is taken
-    for job_id, _, is_done, holder in await connection.fetch(*_verb(sql, bulk, fit)) if fit else []:
-        if is_done or holder is not None:
-            holders[str(job_id)] = None if is_done else str(holder)
-    told = []
-    for row in found:
-        job_id = str(row["job_id"])
-        if job_id in rivals:
-            told.append(Told(job_id, "key_taken", holders.get(rivals[job_id]) or rivals[job_id]))
-        elif job_id in holders:
-            told.append(Told(job_id, "key_taken" if holders[job_id] else "done", holders[job_id]))
-        else:  # what is fit and has no answer was pruned from the archive this moment
-            told.append(Told(job_id, "changed" if row["live"] or archived.get(row["job_id"]) is False else "gone"))
-    return told
-
-
-def _key(row: Any) -> LiveKey:
-    return LiveKey(row["topic"], row["scope"], row["scope_id"], row["key"])
-
-
-def _verb(sql: Statements, bulk: Bulk, ids: list[str]) -> tuple[Any, ...]:
-    """The statement of the operators' verb, and its parameters."""
-    whom = (ids, bulk.started_by or bulk.by, bulk.note)
-    match VERBS[bulk.action]:
-        case "requeue":
-            return (sql.requeue, *whom, True, None, *edit(Edit()), bulk.undoes is not None)
-        case "cancel":
-            return (sql.cancel, *whom)
-        case "delete":
-            return (sql.delete, *whom)
-        case _:
-            return (sql.update, *whom, *edit(bulk.edit))
+    items = [Listed(*row) for row in await connection.fetch(sql.bulk_next, bulk.id, behind(reached), limit)]
+    order = bulk.order
+    now, found = await moves.lock(connection, sql, order, [item.job_id for item in items])
+    decided = await moves.apply(connection, sql, order, now, unmoved(items, found))
+    return tell(items, found, decided)
 
 
 # ── Rows ──

@@ -1,10 +1,10 @@
-"""Until when may a statement be carried out? As long as its client waits for the reply, and no longer.
+"""Until when may a statement be carried out? Only as long as its client waits for the reply.
 
-A request can lie in a network's buffer, or before a frozen server process, until its client has given up and has asked
-again elsewhere. So inserts and claims carry a time, by the database's clock, after which they do nothing.
+A request can stay in a network's buffer, or wait for a frozen server process, until its client has given up and has
+asked again elsewhere. So inserts and claims carry a time, by the database's clock, after which they do nothing.
 
-No promise depends on our idea of that clock. If it is wrong, a client that still waits is told that it was too late.
-That very reply says what time it is, and the client asks again.
+No promise depends on our estimate of that clock. If it is wrong, the statement does nothing although its client still
+waits. The reply has the right time, and the client sends the statement again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from datetime import datetime, timedelta
 
 JUMPED = "the database's clock has jumped"
-_FRESH = 30.0  # seconds after which any reply is better than what we know: clocks drift
+_FRESH = 30.0  # seconds after which any reply is better than the old estimate: clocks drift
 
 
 class Clock:
-    """The earliest time that the database's clock can show. A reply that carries it was sent after the clock was read,
-    and time goes on at the same pace here and there. Of several replies, the one that took least says most."""
+    """The earliest time that the database's clock can show. A reply is sent after that clock was read, and both clocks
+    run at the same pace. The fastest of several replies gives the best estimate."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience  # seconds that a client waits for a reply
@@ -26,17 +26,17 @@ class Clock:
         self._heard = 0.0  # when, by time.monotonic()
 
     def not_after(self) -> datetime | None:
-        """The time that a statement carries which is sent now; None if the database's clock is not known."""
+        """Return the time that a statement sent now carries; None if the database's clock is not known."""
         if self._said is None:
             return None
         return self._said + timedelta(seconds=time.monotonic() - self._heard + self._patience)
 
     def set(self, now: datetime) -> None:
-        """Forget what was known: there is a new connection, perhaps to another server, or the clock has jumped."""
+        """Begin anew: the connection is new, perhaps to another server, or the clock has jumped."""
         self._said, self._heard = now, time.monotonic()
 
     def learn(self, now: datetime) -> None:
-        """From a reply."""
+        """Improve the estimate by the time of a reply."""
         heard = time.monotonic()
         passed = heard - self._heard
         if self._said is None or passed > _FRESH or now - self._said > timedelta(seconds=passed):

@@ -16,13 +16,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rowlock import errors
-from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.after_fork import keep_for_ever
 from rowlock.stores.migrations import DAMAGED
 from rowlock.stores.postgres.clock import Clock
 from rowlock.stores.postgres.keepalive import keep_alive
 
 MIN_SERVER = 13
-FAREWELL = 0.3  # seconds for the polite end of an idle connection: on a half-open line nobody answers, and a stop waits
+FAREWELL = 0.3  # seconds to end an idle connection politely: a server that is gone does not answer, and a stop waits
 
 # Settings of our sessions; the URL may say otherwise. See docs/decisions/0001-postgres-driver.md for the figures.
 PLANNER = {
@@ -34,7 +34,7 @@ PLANNER = {
     # Compiling the plan at every call took 70 % of the throughput at batch 500.
     "jit": "off",
 }
-# Of our statements' parameters and answers, beyond those that the driver knows by itself.
+# The types of our statements' parameters and answers that the driver does not know by itself.
 _TYPES = "SELECT " + ", ".join(
     f"NULL::{name}[]" for name in ("bigint", "bool", "float8", "int", "json", "timestamptz", "uuid")
 )
@@ -215,14 +215,14 @@ class _Pooled(asyncpg.Connection):
     async def _prepared(self, query: str) -> Any:
         known = self._known.get(query)
         if known is None:
-            # The name is that of the text: whoever else uses it, in another process or release, means the same.
+            # The name is a digest of the text: another process or release that uses it means the same statement.
             name = f"rowlock_{hashlib.sha256(query.encode()).hexdigest()[:40]}" if query in self.lasting else None
             known = self._known[query] = await self.prepare(query, name=name)
         return known
 
 
 class Connections:
-    """A few connections, opened as they are needed, that translate what goes wrong into rowlock's errors.
+    """A few connections, opened as they are needed. Errors are translated into rowlock's.
 
     The driver has a pool, but a statement through it takes 15 % longer than on a bare connection: it guards against
     session state, which none of our statements leaves behind.
@@ -248,12 +248,12 @@ class Connections:
         )
 
     async def connect(self) -> Any:
-        """A connection of one's own, without settings: through PgBouncer too."""
+        """Return a connection outside the pool, without settings: PgBouncer allows it, too."""
         with self._connecting():
             return await self._dial({**self._options(0, {}), "command_timeout": None})
 
     async def connect_plain(self, connection_class: Any) -> Any:
-        """A connection of one's own with the server's settings, for statements that are not ours."""
+        """Return a connection outside the pool with the server's settings, for the application's statements."""
         options = self._options(self._session["statement_cache_size"], {})  # 0 behind a PgBouncer
         options |= {"command_timeout": None, "connection_class": connection_class}
         with self._connecting():
@@ -261,7 +261,7 @@ class Connections:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[Any]:
-        """A connection outside the pool for a while, whose statements may take as long as they need."""
+        """Lend a connection outside the pool, whose statements may take as long as they need."""
         connection = await self.connect()
         try:
             with self._running():
@@ -298,7 +298,7 @@ class Connections:
 
     @property
     def forked(self) -> bool:
-        """Are we in a child of the process that opened them?"""
+        """True in a child of the process that opened the connections."""
         return os.getpid() != self._pid
 
     def check(self) -> None:
@@ -313,7 +313,7 @@ class Connections:
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Any]:
-        """A connection for one verb. The driver's records and parameters are untyped: this is its edge."""
+        """Lend a connection for one verb. The driver's records and parameters are untyped: this is its edge."""
         self.check()
         async with self._slots:
             connection = await self._take()
@@ -338,7 +338,7 @@ class Connections:
                     connection.terminate()
 
     def _hang_up(self) -> None:
-        """The others lead to the same server, which is gone, silent or read-only: nobody should find out one by one."""
+        """Close all idle connections: they lead to the same server, which is gone, silent or read-only."""
         while self._idle:
             self._idle.pop().terminate()
 
@@ -352,7 +352,7 @@ class Connections:
             return await self._join()
 
     async def _join(self) -> Any:
-        """One more for the verbs."""
+        """Return a new connection for the pool."""
         pooled = self._session["statement_cache_size"] == 0
         connection = await self._dial({**self._session, "connection_class": _Pooled} if pooled else self._session)
         try:
@@ -366,9 +366,9 @@ class Connections:
         return connection
 
     async def _ask_for_types(self, connection: Any) -> None:
-        """Of types like uuid[] the driver asks the server on every connection. It switches JIT off for that, and on
-        again, for to compile the question takes a second and more; behind a pooler these are three statements on three
-        servers, unless a transaction holds them together."""
+        """Let the driver ask the server for types like uuid[], as it does once on every connection. It switches JIT off
+        for this query and on again, because compiling it takes more than a second. Behind a pooler, only a transaction
+        keeps these three statements on one server."""
         async with connection.transaction():
             await connection.fetch(_TYPES)
 
@@ -380,8 +380,8 @@ class Connections:
         return connection
 
     async def _reach(self, options: dict[str, Any]) -> Any:
-        """To the one of several hosts that can be written to. The one that was it last is asked first; a host that is
-        silent is not asked first again, also if whoever waited for it has given up before its time was over."""
+        """Connect to the one of several hosts that can be written to. The last good host is tried first. A silent host
+        is not tried first again, also if the caller gave up before the timeout."""
         hosts = self.target.hosts
         if not hosts:
             return await asyncpg.connect(self.target.dsn, **options)
@@ -436,7 +436,7 @@ class Connections:
         except asyncpg.InvalidSchemaNameError as error:
             raise errors.NotMigrated(f"{label}, schema {schema}: {error}: run `rowlock migrate`") from error
         except (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.UndefinedColumnError) as error:
-            if "_job" not in str(error) and error.context is not None:  # said by a trigger of the user's own
+            if "_job" not in str(error) and error.context is not None:  # the error of a trigger that the user has made
                 raise errors.StoreError(f"{label}: {error}") from error
             raise errors.SchemaDamaged(f"{label}, schema {schema}: {error}. {DAMAGED}") from error
         except asyncpg.InsufficientPrivilegeError as error:
@@ -475,7 +475,7 @@ class Connections:
         except asyncpg.CheckViolationError as error:
             if error.constraint_name is not None:
                 raise errors.StoreError(f"{label}: {error}") from error
-            # The archive got a new part while a row was on its way to the part for the rest.
+            # The archive got a new partition while a row was on its way to the DEFAULT one.
             raise Conflict(str(error)) from error
         except asyncpg.PostgresError as error:
             raise errors.StoreError(f"{label}: {error}") from error

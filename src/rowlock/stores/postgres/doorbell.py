@@ -1,19 +1,19 @@
-"""LISTEN on a connection of its own: a hint that there may be work. Polling is the truth.
+"""The doorbell: LISTEN on a connection of its own. It only wakes workers early; by polling they find every job, too.
 
-A NOTIFY takes a lock that is global to the server when it commits, so a ring is sent only if someone is idle. Who waits
-holds an advisory lock, shared, on its LISTEN connection; who rings notifies only if it can't have that lock for itself
-(sql/ring.sql). Whenever the lock is taken, whoever waits looks for work once more: what was enqueued before the lock
-rang for nobody.
+A NOTIFY takes a lock of the whole server when it commits, so a producer sends it (rings) only if a worker is idle. An
+idle worker holds an advisory lock, shared, on its LISTEN connection. A producer rings only if it can't get that lock
+exclusively (sql/ring.sql). A worker that has just taken the lock looks for work once more, because jobs that were
+enqueued before rang for no one.
 
-Of many that enqueue at once one rings: who can't have a second lock, which is held until the ring is sent, leaves it to
-its holder. What such a one enqueues may be committed after the ring has been heard. So whoever hears a ring looks again
-a moment later; and an insert that has taken longer than that rings after its commit (store.py).
+Only one of several concurrent producers rings. The others fail to get a second advisory lock, which is held until the
+ring is sent, and skip it. Their jobs may be committed after the ring was heard. So a worker that hears a ring looks
+again a moment later, and an insert that took longer than that rings after its commit (store.py).
 
-A connection may also be deaf without knowing: a socket whose other end is gone, or a pooler that has passed us on to
-another server connection. So a waiter asks now and then whether it still listens.
+A connection may stop listening without an error: its socket's other end is gone, or a pooler has given us another
+server connection. So a waiting worker checks now and then whether it still listens.
 
-Behind such a pooler the LISTEN connection goes another way, if there is a `listen_url`. Whenever it connects, it looks
-whether that leads to the same tables: elsewhere nobody would ring.
+With a `listen_url`, the LISTEN connection goes around such a pooler. Each time it connects, it checks that it leads to
+the same tables: elsewhere no producer would ring.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import asyncpg
 from msgspec import Struct
 
 from rowlock.errors import InvalidInput, StoreUnavailable
-from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.after_fork import keep_for_ever
 from rowlock.stores.postgres.connections import Connections
 
 log = logging.getLogger("rowlock")
@@ -38,12 +38,12 @@ _LONGEST_PAUSE = 30.0  # seconds between tries to connect
 
 
 class Rhythm(Struct, frozen=True):
-    """Seconds."""
+    """All in seconds."""
 
-    check: float = 10.0  # between two looks whether we still listen
+    check: float = 10.0  # between two checks whether we still listen
     patience: float = 5.0  # for an answer; a socket that is half open gives none
-    echo: float = 0.05  # after a ring, whoever has heard it looks again
-    linger: float = 1.0  # so long after a wait we count as idle, and are rung for
+    echo: float = 0.05  # after a ring, a worker looks for work again
+    linger: float = 1.0  # so long after a wait the worker still counts as idle
     rarely: float = 300.0  # between tries where LISTEN doesn't work
 
 
@@ -51,7 +51,7 @@ USUAL = Rhythm()
 
 
 class Direct:
-    """The way around a pooler. `statement` reads the identity of the tables, `identity` knows that of the store's."""
+    """Connections around a pooler. `statement` reads the identity of their tables, `identity` that of the store's."""
 
     def __init__(self, connections: Connections, statement: str, identity: Callable[[], Awaitable[str]]) -> None:
         self.connections = connections
@@ -80,15 +80,15 @@ class Doorbell:
         self._direct = direct
         self.rhythm = rhythm
         self._rang = asyncio.Event()
-        self._stir = asyncio.Event()  # the keeper has something to look at
+        self._stir = asyncio.Event()  # the listening task has something to look at
         self._waiting = 0
         self._left = 0.0  # when the last wait ended
-        self._locked = False  # others know that we are idle
+        self._locked = False  # producers know that we are idle
         self._echo: asyncio.TimerHandle | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     async def wait(self, timeout: float) -> bool:
-        """True if it rang. A listener that can't be had is no error: the caller polls anyway."""
+        """Return True if it rang. A missing LISTEN connection is no error: the caller polls anyway."""
         if self._keeper is None and self._connections.target.listen:
             self._keeper = asyncio.create_task(self._keep())  # connecting may take longer than this wait
         self._waiting += 1
@@ -106,7 +106,7 @@ class Doorbell:
         return True
 
     async def check(self) -> None:
-        """Raise InvalidInput if `listen_url` leads elsewhere. A server that is silent is not waited for long."""
+        """Raise InvalidInput if `listen_url` leads to another database, StoreUnavailable if its server is silent."""
         if self._direct is None:
             return
         try:
@@ -124,10 +124,10 @@ class Doorbell:
             await asyncio.wait([keeper])
         if self._echo is not None:
             self._echo.cancel()
-        self._rang.set()  # last: whoever waits finds the store closed
+        self._rang.set()  # last: those who wait find the store closed
 
     async def _keep(self) -> None:
-        """Listen while someone waits, and heal what breaks, until cancelled."""
+        """Listen while a worker waits, and connect again after a failure, until cancelled."""
         failures = deaf = 0
         while True:
             while not self._waiting:
@@ -143,7 +143,7 @@ class Doorbell:
             await asyncio.sleep(self.rhythm.rarely if hopeless else _pause(failures))
 
     def _tell(self, trouble: Exception, failures: int, deaf: int) -> None:
-        """Once, not at each try."""
+        """Log a trouble once, not at each try."""
         label = self._line.target.label
         if isinstance(trouble, _Deaf):
             if deaf == 2:
@@ -159,7 +159,7 @@ class Doorbell:
         return self._connections if self._direct is None else self._direct.connections
 
     async def _listen(self) -> Exception:
-        """Until that fails. Answers why, whatever it is: if the keeper ended, nobody would ever listen again."""
+        """Listen until it fails, and return the error. It never raises, because its task must go on."""
         connection: Any = None
         try:
             connection = await self._line.connect()
@@ -184,7 +184,7 @@ class Doorbell:
         self._echo = asyncio.get_running_loop().call_later(self.rhythm.echo, self._rang.set)
 
     async def _attend(self, session: _Session) -> NoReturn:
-        """Hold the lock while someone waits."""
+        """Hold the lock while a worker waits."""
         checked = _now()
         while not session.lost:
             idle = self._waiting > 0 or _now() - self._left < self.rhythm.linger
@@ -211,17 +211,17 @@ class Doorbell:
 
 
 class _Deaf(Exception):
-    """The server answers, but we don't listen there."""
+    """The server answers, but this session does not listen."""
 
 
 class _Session:
-    """What we say on the LISTEN connection: text only, each in one message, so that a pooler can't tear it apart."""
+    """The statements on the LISTEN connection: each is one message, so that a pooler can't split it."""
 
     def __init__(self, connection: Any, channel: str, key: int) -> None:
         self._connection = connection
         self._channel = channel
         self._key = key
-        # A pooler leaves LISTENs of earlier clients behind on its connections: the channel alone proves nothing.
+        # A pooler's connection may still listen for an earlier client, so the channel alone proves nothing.
         self._mark = secrets.token_hex(8)
 
     @property
@@ -254,7 +254,7 @@ def _now() -> float:
 
 
 def _pause(failures: int) -> float:
-    """At once after the first loss; then later and later, and not all workers at the same moment."""
+    """Return the seconds until the next try: 0 after the first failure, then more and more, and a random part."""
     if failures < 2:
         return 0.0
     return min(2.0 ** min(failures - 2, 10), _LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

@@ -1,4 +1,4 @@
-"""Dead letters in groups: what PostgreSQL answers."""
+"""Groups of dead letters on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _EVER = datetime(1900, 1, 1, tzinfo=UTC)
 
 
 async def group(connection: Any, sql: Statements, limit: int) -> int:
-    """Read, think, and write what is still as it was: dying in between costs nothing."""
+    """Give fingerprints to dead letters, and return how many. Only jobs that have not changed meanwhile are written, so
+    that a crash in between does no harm."""
     found = await connection.fetch(sql.ungrouped, limit)
     if not found:
         return 0

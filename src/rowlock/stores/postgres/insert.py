@@ -20,9 +20,10 @@ from rowlock.stores.postgres.statements import Statements
 async def insert_new(
     connection: Any, sql: Statements, clock: Clock, jobs: Sequence[NewJob], ring: tuple[bool, str, int, int]
 ) -> tuple[list[Enqueued], bool | None]:
-    """Jobs without keys that can't be there yet. One statement, which needs no BEGIN and COMMIT round trips. `ring`:
-    whether, where, and the keys of the locks of those who wait and of who rings. Also answers whether it rang for
-    someone; None: another one did at that moment. Raises Conflict to be run again."""
+    """Insert jobs without keys whose ids are new, by one statement: it needs no round trips for BEGIN and COMMIT.
+
+    `ring`: whether to ring, the channel, the key of the lock that waiting workers hold, and that of the ringing lock.
+    The second answer says whether it rang; None if another process was ringing. Conflict: call it again."""
     same = rows.insert_alike(jobs)
     parameters: tuple[Any, ...]
     if same is None:
@@ -35,9 +36,9 @@ async def insert_new(
     try:
         row = await connection.fetchrow(statement, *parameters, not_after)
     except asyncpg.UniqueViolationError as error:
-        if not str(error.constraint_name).startswith("_jobs"):  # an index of the user's own
+        if not str(error.constraint_name).startswith("_jobs"):  # an index that the user has made
             raise
-        row = None  # an id is there already, or twice in this batch: nothing was written
+        row = None  # an id is taken, or twice in this batch: nothing was written
     if row is not None and clock.was_late(row[0], not_after):
         raise Conflict(JUMPED)
     if row is None or row[1] < len(jobs):
@@ -52,21 +53,21 @@ async def insert_new(
 async def insert(
     connection: Any, sql: Statements, clock: Clock, jobs: Sequence[NewJob], *, keyed: bool, repeat: bool
 ) -> list[Enqueued]:
-    """On a connection; in a transaction, if it may have to be undone. Raises Conflict to be run again."""
+    """Insert jobs. The caller begins a transaction if the insert may have to be undone. Conflict: call it again."""
     now, fresh = await _insert_absent(connection, sql, clock, jobs, keyed, repeat)
     answers: dict[int, Enqueued] = {}
     taken: list[int] = []
     for n, job in enumerate(jobs):
         if job.id in fresh:
-            fresh.remove(job.id)  # the same id again in this batch is answered by the first
+            fresh.remove(job.id)  # the same id again in this batch is the same job
             answers[n] = Enqueued(job.id, False, Status.PENDING, _run_at(job, now), now)
         else:
             taken.append(n)
     if taken:
         answers |= await _existing(connection, sql, jobs, taken)
     if len(answers) < len(jobs):
-        # Whoever held a key ended between our INSERT and our look. From the beginning: to insert only what is left,
-        # while we hold the keys that we got, would take keys out of order.
+        # A job that held a key ended between our INSERT and our search. All jobs are inserted again: to insert only the
+        # rest, while we hold other keys, would take keys out of order.
         raise Conflict("a key was taken, and freed at once")
     return [answers[n] for n in range(len(jobs))]
 
@@ -74,7 +75,7 @@ async def insert(
 async def _insert_absent(
     connection: Any, sql: Statements, clock: Clock, jobs: Sequence[NewJob], keyed: bool, repeat: bool
 ) -> tuple[datetime, set[str]]:
-    """The ids that are new."""
+    """Return the database's time, and the ids that are new."""
     statement = sql.insert_keyed if keyed else sql.insert
     not_after = clock.not_after()
     now, count, ids = await connection.fetchrow(statement, *rows.insert_arrays(jobs), not_after)

@@ -1,7 +1,7 @@
-"""TCP keep-alive: the kernel finds out that the host at the other end is gone, while nobody has a timeout for it.
+"""TCP keep-alive: the kernel finds out that the other host is gone.
 
-A host that has lost its power closes no connection. Without this, a statement that waits for its reply waits for ever,
-and one that is on its way is sent again and again for a quarter of an hour.
+A host that has lost its power closes no connection. Without keep-alive, a client would wait for its reply for ever. A
+statement that was not acknowledged would be sent again and again for a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 
 def seconds_of(silence: float) -> tuple[int, int, int]:
-    """The first probe, the time between probes, and how many: the peer is dead after about `silence` seconds."""
+    """Return the seconds until the first probe and between probes, and their number: about `silence` seconds in all."""
     idle = max(1, round(silence / 2))
     interval = max(1, round(silence / 5))
     return idle, interval, max(1, math.ceil((silence - idle) / interval))
 
 
 def keep_alive(sock: Any, silence: float) -> None:
-    """Set it on a connected socket, as far as the platform has it. 0: leave the system's own settings."""
+    """Set the options that the platform has on a connected socket. 0: leave the system's settings."""
     if not silence or sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     idle, interval, count = seconds_of(silence)
@@ -28,7 +28,7 @@ def keep_alive(sock: Any, silence: float) -> None:
         (("TCP_KEEPIDLE", "TCP_KEEPALIVE"), idle),  # the second is the name on macOS
         (("TCP_KEEPINTVL",), interval),
         (("TCP_KEEPCNT",), count),
-        # Keep-alive rests while data is under way that nobody has acknowledged. This is for that case.
+        # Keep-alive sends no probes while sent data is not acknowledged: this limit holds then.
         (("TCP_USER_TIMEOUT",), math.ceil(silence * 1000)),
     ):
         option = next((getattr(socket, name) for name in names if hasattr(socket, name)), None)
@@ -37,7 +37,7 @@ def keep_alive(sock: Any, silence: float) -> None:
 
 
 def for_libpq(silence: float) -> dict[str, Any]:
-    """The same as parameters of a connection through libpq, which ignores what the platform does not have."""
+    """Return the same options as parameters for libpq, which ignores those that the platform does not have."""
     if not silence:
         return {}
     idle, interval, count = seconds_of(silence)

@@ -1,4 +1,4 @@
-"""A step of a walk in PostgreSQL's SQL."""
+"""Renders a part of a walk as SQL for PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from rowlock.core.codec import encode
 from rowlock.core.conditions import Value
 from rowlock.stores.conditions import Renderer
-from rowlock.stores.listing import UNFINISHED, By, Seen, Step, Walk
-from rowlock.stores.reading import Filter
+from rowlock.stores.listing import UNFINISHED, By, Seen, Walk, WalkPart
+from rowlock.stores.queries import Filter
 
 # Read-only and one snapshot, so that a page and its jobs belong together. Planned for the values at hand: filters are
 # of many kinds, and a plan that suits all of them suits none. The rest as in every session of ours (see connections).
@@ -21,7 +21,7 @@ BEGIN = (
 
 _UNFINISHED = ", ".join(f"'{status.value}'" for status in sorted(UNFINISHED))
 
-# An order that only the right index has: what is known of the tables may be old, or nothing.
+# An order that only the right index has: PostgreSQL's statistics may be old or missing.
 _ORDER: dict[By, str] = {
     "ready": "ORDER BY j.topic",
     "due": "ORDER BY j.run_at",
@@ -32,8 +32,8 @@ _ORDER: dict[By, str] = {
 }
 
 
-class PostgresStep(Renderer):
-    def __init__(self, schema: str, filter: Filter, step: Step) -> None:
+class PostgresPart(Renderer):
+    def __init__(self, schema: str, filter: Filter, step: WalkPart) -> None:
         super().__init__(filter, step)
         self._schema = schema
 

@@ -1,4 +1,4 @@
-"""Migrations on PostgreSQL: one transaction, under an advisory lock that PgBouncer's transaction mode allows too."""
+"""Migrations on PostgreSQL: in one transaction, under an advisory lock that PgBouncer's transaction mode allows too."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from rowlock import errors
 from rowlock.stores import migrations
 from rowlock.stores.migrations import Migration
 from rowlock.stores.postgres.connections import MIN_SERVER, Target
+from rowlock.stores.postgres.functions import functions
+from rowlock.stores.postgres.statements import PACKAGE
 
-_PACKAGE = "rowlock.stores.postgres"
-# Tables and views with their columns. Not from information_schema, which shows only what the role may use.
+# Tables and views with their columns. information_schema would show only those that the role may use.
 _THERE = """
 SELECT c.relname::text, array_agg(a.attname::text) FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -21,14 +22,17 @@ JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.
 WHERE n.nspname = $1::text AND c.relkind IN ('r', 'p', 'v') AND starts_with(c.relname, '_jobs')
 GROUP BY c.relname
 """
+# Functions are applied again and again.
+_AGAIN = "\n    ON CONFLICT (number) DO UPDATE SET checksum = excluded.checksum, applied_at = excluded.applied_at"
 
 
 def known() -> tuple[Migration, ...]:
-    return migrations.load(_PACKAGE)
+    """Return the numbered migrations, and the functions behind them, which need their tables."""
+    return (*migrations.load(PACKAGE), functions())
 
 
 async def applied(connection: Any, target: Target) -> dict[int, str]:
-    """Numbers and checksums of what the database has; empty if rowlock never was here."""
+    """Return numbers and checksums of what was applied to the database; nothing if there are no rowlock tables."""
     version = connection.get_server_version()
     if version.major < MIN_SERVER:
         raise errors.StoreError(f"{target.label} is version {version.major}; rowlock needs {MIN_SERVER} or newer")
@@ -43,8 +47,8 @@ async def pending(connection: Any, target: Target) -> list[Migration]:
 
 
 async def check_schema(connection: Any, target: Target) -> None:
-    """Raise if something is gone that the applied migrations have made."""
-    done = await applied(connection, target)  # first: what another process migrates meanwhile is only more
+    """Raise SchemaDamaged if a table, view or column is gone that the applied migrations have made."""
+    done = await applied(connection, target)  # read first: another process may add tables meanwhile
     there = {name: set(columns) for name, columns in await connection.fetch(_THERE, target.schema)}
     migrations.require_whole(known(), done, there, where(target))
 
@@ -54,7 +58,7 @@ def where(target: Target) -> str:
 
 
 async def migrate(connection: Any, target: Target) -> list[Migration]:
-    """Apply what is missing, all or nothing. A second migrator waits, then finds nothing to do."""
+    """Apply all pending migrations, or none. A second process waits, then finds nothing to do."""
     try:
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(
@@ -62,7 +66,7 @@ async def migrate(connection: Any, target: Target) -> list[Migration]:
             )
             todo = await pending(connection, target)
             if todo:
-                await check_schema(connection, target)  # or a statement stumbles over what is missing
+                await check_schema(connection, target)  # before a migration fails because a table is gone
                 exists = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", target.schema)
                 await connection.execute(script(todo, target, create_schema=not exists))
     except asyncpg.InsufficientPrivilegeError as error:
@@ -76,7 +80,7 @@ async def migrate(connection: Any, target: Target) -> list[Migration]:
 
 
 def script(todo: Sequence[Migration], target: Target, *, create_schema: bool) -> str:
-    """The SQL that applies `todo`, without BEGIN and COMMIT."""
+    """Return the SQL that applies `todo`, without BEGIN and COMMIT."""
     schema = target.quoted_schema
     lines = [f"CREATE SCHEMA IF NOT EXISTS {schema};"] if create_schema else []
     lines.append(
@@ -88,6 +92,7 @@ def script(todo: Sequence[Migration], target: Target, *, create_schema: bool) ->
         lines.append(migration.sql.replace("{schema}", schema).strip())
         lines.append(
             f"INSERT INTO {schema}._jobs_migrations (number, name, checksum, applied_at)\n"  # noqa: S608 - our own names
-            f"    VALUES ({migration.number}, '{migration.name}', '{migration.checksum}', clock_timestamp());"
+            f"    VALUES ({migration.number}, '{migration.name}', '{migration.checksum}', clock_timestamp())"
+            f"{_AGAIN if migration.number == 0 else ''};"
         )
     return "\n".join(lines) + "\n"

@@ -1,10 +1,10 @@
-"""The archive's parts, one for each day (UTC) by the time in the id: made ahead of time, dropped whole when it is over.
+"""The archive's partitions, one for each day (UTC) of the time in the id: created ahead of time, dropped whole.
 
-A UUIDv7 begins with 48 bits of milliseconds, so a day is a range of ids. Ids for which there is no part (callers' own,
-or of a day whose part is gone) go to the DEFAULT part `_jobs_archive_rest`, where `prune` finds them.
+A UUIDv7 begins with 48 bits of milliseconds, so a day is a range of ids. Jobs whose id has no partition (a caller's own
+id, or a day whose partition was dropped) go to the DEFAULT partition `_jobs_archive_rest`, where `prune` finds them.
 
-Many processes may call this at once: an advisory lock lets one of them through, the others have nothing to do. Every
-lock is waited for only shortly, since others queue behind whoever waits: what fails now is done in the next pass.
+Many processes may call this at once: an advisory lock lets one of them work. It waits for a table's lock only for a
+short time, because other transactions queue behind it. The next pass repeats what has failed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import asyncpg
 from rowlock.core.ids import first_id
 from rowlock.core.job import MAX_DELAY
 from rowlock.stores.postgres.connections import Target
-from rowlock.stores.reading import PartitionReport, Retention
+from rowlock.stores.queries import PartitionReport, Retention
 
 MAX_DROPS = 30  # in one call
-MAX_MOVED = 10_000  # rows that are moved from the DEFAULT part when a part is made
-# A new part makes PostgreSQL look through the whole DEFAULT part, which is locked meanwhile.
+MAX_MOVED = 10_000  # rows that are moved from the DEFAULT partition into a new one
+# For a new partition, PostgreSQL reads the whole DEFAULT partition, which is locked meanwhile.
 MAX_REST = 256 << 20  # bytes
 
 _NAME = re.compile(r"_jobs_archive_(\d{8})\Z")
 _DAY = timedelta(days=1)
 _BOUNDS = "SET LOCAL lock_timeout = '200ms'; SET LOCAL statement_timeout = '2s'"
 _LATER = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.CheckViolationError)
-# Is there anything that finished after $1? One leap along the index for each topic.
+# Has any job finished after $1? One search of the index for each topic.
 _KEPT = """
 WITH RECURSIVE t (topic) AS (
     SELECT ''
@@ -55,7 +55,7 @@ async def keep(connection: Any, target: Target, retention: Retention, ahead: int
 
 
 async def _try(connection: Any, target: Target, act: Any, *arguments: Any) -> bool:
-    """In a transaction of its own, if nobody else is at it. False: another time."""
+    """Call `act` in a transaction. Return False if another process is at it, or if a lock takes too long."""
     try:
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(_BOUNDS)
@@ -74,7 +74,7 @@ async def _make(connection: Any, target: Target, day: date) -> bool:
     span = f"id >= '{_begin(day)}' AND id < '{_begin(day + _DAY)}'"
     if await connection.fetchval("SELECT pg_relation_size($1::text::regclass)", rest) > MAX_REST:
         return False
-    # From here on nothing comes into the DEFAULT part, so that what is moved is all there is.
+    # From here on no job can come into the DEFAULT partition, so that all jobs of the day are moved.
     await connection.execute(f"LOCK TABLE {rest} IN ACCESS EXCLUSIVE MODE")
     found = f"SELECT count(*) FROM (SELECT 1 FROM {rest} WHERE {span} LIMIT {MAX_MOVED + 1}) s"  # noqa: S608 - our own
     if await connection.fetchval(found) > MAX_MOVED:
@@ -92,7 +92,7 @@ async def _make(connection: Any, target: Target, day: date) -> bool:
 async def _drop(connection: Any, target: Target, day: date, since: datetime) -> bool:
     if day not in await _existing(connection, target) or await _holds(connection, target, day, since):
         return False
-    # First the table above it, as every statement does. From here on nothing comes in; something may have meanwhile.
+    # The parent table is locked first, as by every statement. A job may have come in before the lock; none can later.
     await connection.execute(f"LOCK TABLE ONLY {_table(target)} IN ACCESS EXCLUSIVE MODE")
     if await _holds(connection, target, day, since):
         return False
@@ -101,7 +101,7 @@ async def _drop(connection: Any, target: Target, day: date, since: datetime) -> 
 
 
 async def _holds(connection: Any, target: Target, day: date, since: datetime) -> bool:
-    """A job that was enqueued long ago may have finished only now."""
+    """True if a job of the partition finished after `since`: it may have been enqueued long before."""
     holds: bool = await connection.fetchval(_KEPT.replace("{part}", _part(target, day)), since)
     return holds
 
@@ -122,7 +122,7 @@ async def _now(connection: Any) -> datetime:
 
 
 def _begin(day: date) -> str:
-    """The smallest id of that day."""
+    """Return the smallest id of the day."""
     return first_id(datetime(day.year, day.month, day.day, tzinfo=UTC))
 
 

@@ -11,11 +11,11 @@ from rowlock.stores.records import Audited, Entry, Record, Write
 
 
 class Refused(Exception):
-    """A write whose revision is not the one that is there: nothing is written."""
+    """The record has another revision than the write expects: nothing is written."""
 
 
 async def write(connection: Any, sql: Statements, writes: Sequence[Write], entry: Entry | None) -> None:
-    """In a transaction of its own. In the order of names, so that no two of them wait for each other."""
+    """Write records, in a transaction that the caller has begun. They are sorted, so that two calls can't deadlock."""
     for one in sorted(writes, key=lambda one: (one.kind, one.id)):
         if one.data is None:
             done = await connection.fetchrow(sql.record_delete, one.kind, one.id, one.revision)

@@ -1,4 +1,4 @@
-"""Notes become rollups, and rollups charts. One process folds at a time; all of it is one transaction."""
+"""Fold notes into rollups, and read rollups for charts. One process folds at a time, in one transaction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rowlock.stores.rollups import COUNTED, KEPT, Key, Rollup, roll_up
 
 
 async def fold(connection: Any, sql: Statements, lock: int, limit: int) -> int:
-    """How many notes; 0 also if another one is at it. What it took is gone when it commits, and counted then."""
+    """Return how many notes were folded; 0 also if another process is folding. The commit deletes and counts them."""
     async with connection.transaction(isolation="read_committed"):
         if not await connection.fetchval(sql.fold_lock, lock):
             return 0
@@ -55,7 +55,7 @@ def _packed(sketch: Sketch) -> bytes | None:
 
 
 def read(found: list[Any]) -> Iterator[tuple[int, Rollup]]:
-    """The rows of series.sql."""
+    """Read the rows of series.sql."""
     for second, counts, waits_packed, runs_packed, waits, waits_n, runs, runs_n in found:
         if waits is None and runs is None:
             yield second, Rollup(counts, Sketch.unpack(waits_packed), Sketch.unpack(runs_packed))

@@ -1,169 +1,235 @@
-"""The text of every statement, for one schema. Claim and settle are written as lists of CTEs, so that one statement
-can do both: settle the last batch and claim the next in one round trip."""
+"""The text of every statement, for one schema. docs/postgres.sql shows all of them, assembled.
+
+A whole statement is sql/<name>.sql, and numbers its parameters itself. What several statements share is in sql/parts.
+Claim, settle and complete are lists of CTEs there, so that one statement can settle a batch and claim the next in one
+round trip. Their parameters are blanks with names, which are numbered here: behind a settle, a claim begins with $13.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
+from rowlock.core.job import Job, Log, Status
+from rowlock.core.moves import COUNTERS, Row
 from rowlock.core.sketch import GROWTH, LONGEST, SHORTEST
 from rowlock.stores import sql
 from rowlock.stores.bulk import Bulk
+from rowlock.stores.columns import COPIED, SHAPES, STORED, listed
 from rowlock.stores.failures import cut_error
-from rowlock.stores.postgres.rows import CLAIMED_COLUMNS, CLAIMED_NULLS, COLUMNS
+from rowlock.stores.postgres.rows import ARCHIVED_VALUES, CLAIMED_COLUMNS, CLAIMED_NULLS, LIVE_VALUES
+from rowlock.stores.queries import State
 
-# One row that says how it went, and one per claimed job, in no order: a sort costs less in Python.
-_CLAIMED = (
-    f"SELECT seen, next_due, now, until, applied, {CLAIMED_NULLS} FROM {{source}} "  # noqa: S608 - our own text
-    "UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j"
-)
-_ALL_OF_ONE = "($11::text IS NULL OR locked_by = $11::text)"
-_EACH_ITS_OWN = (
-    "EXISTS (SELECT FROM unnest($1::uuid[], $11::text[]) AS asked (id, worker) "
+PACKAGE = "rowlock.stores.postgres"
+
+# The parameters of the parts, in the order in which the store passes them.
+CLAIM = (
+    "topics", "template_versions", "after_ranks", "after_run_ats", "after_ids", "until_ranks", "until_run_ats",
+    "due_after", "most", "worker", "lease", "start", "not_after", "size",
+)  # fmt: skip
+SETTLE = (
+    "ids", "runs", "goals", "delays", "retries", "errors", "outcomes", "ran", "reasons", "entries", "worker",
+    "fingerprints",
+)  # fmt: skip
+COMPLETE = ("ids", "version", "outcomes", "ran", "worker")
+
+# Whose runs may be settled: those of one worker (NULL: of any), or each by the worker that is named with it.
+_OF_ONE_WORKER = "({worker}::text IS NULL OR locked_by = {worker}::text)"
+_OF_EACH_WORKER = (
+    "EXISTS (SELECT FROM unnest({ids}::uuid[], {worker}::text[]) AS asked (id, worker) "
     "WHERE asked.id = held.id AND (asked.worker IS NULL OR asked.worker = held.locked_by))"
 )
+# An id that was used twice may be in the archive already: its first completion stands. A batch of completions is first
+# tried without this clause, which costs a tenth.
+_FIRST_STANDS = "ON CONFLICT (id) DO NOTHING"
+_AFTER_SETTLE = "(SELECT count(*) FROM held) >= 0 AND"
+# One row that says how it went, and one per claimed job, in no order: a sort costs less in Python.
+_CLAIMED = (
+    f"SELECT seen, next_due, now, until, applied, {CLAIMED_NULLS} FROM {{source}}\n"  # noqa: S608 - our own text
+    "UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j"
+)
+_SETTLED = "SELECT applied FROM settle_summary"
 KEY_ORDER = "ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n"
-_CUT_ERROR = cut_error("left(j.last_error, {})", "right(j.last_error, {})")
-_BUCKET = f"ceil(ln(least(greatest(seconds, {SHORTEST}), {LONGEST})) / ln({GROWTH}::float8))::int"  # core/sketch.py
+_IGNORE = "ON CONFLICT DO NOTHING"
+_KEYS = (
+    "unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[]) "
+    "WITH ORDINALITY AS s (id, topic, scope, scope_id, key, n)"
+)
+_KEYS_ON_CONN = (
+    "json_to_recordset($1::text::json) AS s (id uuid, n int, topic text, scope text, scope_id text, key text)"
+)
+# The columns that a move may set.
+_PATCHED = {
+    **dict.fromkeys(("status", "stage", "message", "cancel_reason", "last_error", "fingerprint", "locked_by"), "text"),
+    **dict.fromkeys(("priority", "retries", "crashes"), "int"),
+    "ready": "bool",
+    "progress": "float8",
+    "tags": "jsonb",
+    "payload": "json",
+    "result": "json",
+}
+_PATCHED_TIMES = ("run_at", "expires_at", "finished_at", "cancel_requested_at", "locked_until", "updated")
 
 
 class Statements:
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> str: ...
+
     def __init__(self, schema: str) -> None:
-        claim = _metered(_load("claim", schema), schema).replace("{columns}", CLAIMED_COLUMNS)
-        settle, settle_mixed = settling(schema), settling(schema, mixed=True)
-        complete = _load("complete", schema).replace("{archived}", _load("archived", schema).replace("{conflict}", ""))
-        # The claim waits until the settled rows are locked. It never waits for a lock itself, so no circle can close.
-        after_settle = claim.replace("{after_settle}", "(SELECT count(*) FROM held) >= 0 AND")
+        def part(name: str, **blanks: str) -> str:
+            return _assemble(schema, f"parts/{name}", blanks)
+
+        for name in sql.names(PACKAGE):
+            setattr(self, name, _assemble(schema, name, {}))
+
+        claim = claiming(schema, _numbered(CLAIM))
+        settle, complete = settling(schema, _numbered(SETTLE)), completing(schema, _numbered(COMPLETE), conflict="")
+        mixed = settling(schema, _numbered(SETTLE), whose=_OF_EACH_WORKER)
+        # The claim waits until the settled rows are locked. It never waits for a lock itself, so it can't deadlock.
+        behind_settle = claiming(schema, _numbered(CLAIM, behind=SETTLE), after_settle=_AFTER_SETTLE)
+        behind_complete = claiming(schema, _numbered(CLAIM, behind=COMPLETE), after_settle=_AFTER_SETTLE)
         nothing_settled = "(SELECT *, NULL::uuid[] AS applied FROM claim_summary) summary"
-        self.claim = f"WITH {claim.replace('{after_settle}', '')} {_CLAIMED.format(source=nothing_settled)}"
-        self.settle = f"WITH {settle} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
-        self.settle_mixed = f"WITH {settle_mixed} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
-        self.complete = f"WITH {complete} SELECT applied FROM settle_summary"  # noqa: S608 - our own text
         both = _CLAIMED.format(source="settle_summary CROSS JOIN claim_summary")
-        self.settle_and_claim = f"WITH {settle}, {_shift(after_settle, 12)} {both}"
-        self.settle_mixed_and_claim = f"WITH {settle_mixed}, {_shift(after_settle, 12)} {both}"
-        self.complete_and_claim = f"WITH {complete}, {_shift(after_settle, 5)} {both}"
-        insert = _load("insert", schema)
-        self.insert = insert.replace("{order}", "")
-        self.insert_new = self.insert.replace("ON CONFLICT DO NOTHING", "")
-        self.insert_alike = _load("insert_alike", schema)
-        self.insert_keyed = insert.replace(
-            "{order}", "ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n"
-        )
-        self.insert_undo = _load("insert_undo", schema).replace("{asked}", "unnest($1::uuid[]) AS s (id)")
-        asked = (
-            "unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[]) "
-            "WITH ORDINALITY AS s (id, topic, scope, scope_id, key, n)"
-        )
-        self.existing = _load("existing", schema).replace("{asked}", asked)
-        self.identity = _load("identity", schema)
-        self.standing = _load("standing", schema)
-        self.statuses = _load("statuses", schema)
-        self.states = _load("states", schema)
-        self.newest_of_scopes = _load("newest_of_scopes", schema)
-        self.mark = _load("mark", schema)
-        self.heartbeat = _load("heartbeat", schema)
-        self.start_marks = _load("start_marks", schema)
-        self.progress = _load("progress", schema)
-        self.look = _load("look", schema)
-        self.held_by = _load("held_by", schema)
-        self.held_by_any = _load("held_by_any", schema)
-        self.report = _load("report", schema)
-        self.retire = _load("retire", schema)
-        self.workers = _load("workers", schema)
-        self.set_backoff = _load("set_backoff", schema)
-        self.promote = _metered(_load("promote", schema), schema)
-        rescue = _load("rescue", schema)
-        expired = "j.locked_until < (SELECT least(clock_timestamp(), coalesce($6::timestamptz, 'infinity')))"
-        self.rescue = rescue.replace("{whose}", expired).replace("{crashes}", "1")
-        of_the_dead = "j.locked_until > '-infinity' AND j.locked_by = ANY ($6::text[])"  # a range: see held_by.sql
-        self.rescue_workers = rescue.replace("{whose}", of_the_dead).replace("{crashes}", "d.started::int")
-        self.expire = _load("expire", schema)
-        self.cancel_timeout = _load("cancel_timeout", schema)
-        self.cancel = _load("cancel", schema)
-        self.requeue = _load("requeue", schema)
-        self.update = _load("update", schema)
-        self.delete = _load("delete", schema)
-        self.pause = _load("pause", schema)
-        self.resume = _load("resume", schema)
-        self.paused = _load("paused", schema)
-        self.prune = _load("prune", schema)
-        self.get = _load("get", schema).replace("{columns}", f"{COLUMNS}, j.events_count")
-        self.events = _load("events", schema)
-        self.logs = _load("logs", schema)
-        self.kept = _load("kept", schema)
-        self.kept_archived = _load("kept_archived", schema)
-        self.kept_counts = _load("kept_counts", schema)
-        self.records = _load("records", schema)
-        self.record_put = _load("record_put", schema)
-        self.record_replace = _load("record_replace", schema)
-        self.record_delete = _load("record_delete", schema)
-        self.record_sweep = _load("record_sweep", schema)
-        self.audit_entry = _load("audit_entry", schema)
-        audited = _load("audited", schema)
-        # Said once more, without a NULL: each has an index of its own.
-        self.audited = audited.replace("{whose}", "bulk IS NULL")
-        self.audited_of_bulk = audited.replace("{whose}", "bulk = $3::uuid")
-        self.audited_of_job = audited.replace("{whose}", "job_id = $4::uuid")
-        columns = ", ".join(f"b.{name}" for name in Bulk.__struct_fields__)
-        self.bulk_create = _load("bulk_create", schema).replace("{columns}", columns.replace("b.", ""))
-        self.bulk_undo = _load("bulk_undo", schema)
-        self.bulk_start = _load("bulk_start", schema)
-        self.bulk_stop = _load("bulk_stop", schema)
-        self.bulk_take = _load("bulk_take", schema).replace("{columns}", columns)
-        self.bulk_next = _load("bulk_next", schema)
-        self.bulk_archived = _load("bulk_archived", schema)
-        self.bulk_note = _load("bulk_note", schema).replace("{columns}", columns)
-        self.bulks = _load("bulks", schema).replace("{columns}", columns)
-        self.bulk_items = _load("bulk_items", schema)
-        self.bulk_prune = _load("bulk_prune", schema)
-        self.ring = _load("ring", schema)
-        self.ungrouped = _load("ungrouped", schema).replace("{error}", _CUT_ERROR)
-        self.group_failures = _load("group_failures", schema)
-        failures = _load("failures", schema).replace("{error}", _CUT_ERROR)
-        self.failures = failures.replace("{seen}", _load("failures_newest", schema))
-        self.failures_of_one = failures.replace("{seen}", _load("failures_of_one", schema))
-        minutes = _load("minutes", schema).replace("{bucket}", _BUCKET)
-        self.fold_lock = _load("fold_lock", schema)
-        self.fold_counts = _load("fold_counts", schema).replace("{minutes}", minutes.replace("{notes}", "folded"))
-        self.rollup_sketches = _load("rollup_sketches", schema)
-        self.rollup_add = _load("rollup_add", schema)
-        self.rollup_sweep = _load("rollup_sweep", schema)
-        series = _load("series", schema).replace("{minutes}", minutes.replace("{notes}", "waiting"))
-        self.series = series.replace("{of_topic}", "true")
-        self.series_of_topic = series.replace("{of_topic}", "topic = $2::text")
-        stats = _load("stats", schema)
-        self.stats = stats.replace("{of_topic}", "")
-        self.stats_of_topic = stats.replace("{of_topic}", "AND j.topic = $3::text")
-        self.all = frozenset(vars(self).values())
-        # They read no table, so that their plans are the same however many jobs there are. Those of a claim, made while
-        # there were none, are not to be kept without the settings of a session: see PLANNER in connections.py.
+        self.claim = f"WITH\n{claim}\n{_CLAIMED.format(source=nothing_settled)}"
+        self.settle = f"WITH\n{settle}\n{_SETTLED}"
+        self.settle_mixed = f"WITH\n{mixed}\n{_SETTLED}"
+        self.complete = f"WITH\n{complete}\n{_SETTLED}"
+        self.settle_and_claim = f"WITH\n{settle},\n{behind_settle}\n{both}"
+        self.settle_mixed_and_claim = f"WITH\n{mixed},\n{behind_settle}\n{both}"
+        self.complete_and_claim = f"WITH\n{complete},\n{behind_complete}\n{both}"
+        self.settle_on_conn = part("settle_on_conn", settle=settling(schema, _from_json(SETTLE)))
+
+        self.insert = part("insert", order="", conflict=_IGNORE)
+        self.insert_new = part("insert", order="", conflict="")
+        self.insert_keyed = part("insert", order=KEY_ORDER, conflict=_IGNORE)
+        self.insert_undo = part("insert_undo", asked="unnest($1::uuid[]) AS s (id)")
+        self.existing = part("existing", asked=_KEYS)
+        self.insert_undo_on_conn = part("insert_undo_on_conn", undo=part("insert_undo", asked=_KEYS_ON_CONN))
+        self.existing_on_conn = part("existing_on_conn", existing=part("existing", asked=_KEYS_ON_CONN))
+        # The condition is said once more, without a NULL: each has an index of its own.
+        self.audited = part("audited", whose="bulk IS NULL")
+        self.audited_of_bulk = part("audited", whose="bulk = $3::uuid")
+        self.audited_of_job = part("audited", whose="job_id = $4::uuid")
+        self.failures = part("failures", seen=part("failures_newest"))
+        self.failures_of_one = part("failures", seen=part("failures_of_one"))
+        self.series = part("series", of_topic="true")
+        self.series_of_topic = part("series", of_topic="topic = $2::text")
+        self.stats = part("stats", of_topic="")
+        self.stats_of_topic = part("stats", of_topic="AND j.topic = $3::text")
+        self.lock_jobs = part("lock_jobs", **_move_rows(payload="CASE WHEN $2::bool THEN j.payload::text END"))
+
+        self.read_jobs, self.read_states = _reading(schema, Job), _reading(schema, State)
+        self.read_statuses, self.read_logs = _reading(schema, Status), _reading(schema, Log)
+        live, archived = listed(STORED, "j."), listed(STORED, "j.", ARCHIVED_VALUES)
+        self.stored_rows = part("stored_rows", columns=live, table="_jobs", other="_jobs_archive")
+        self.stored_rows_archived = part("stored_rows", columns=archived, table="_jobs_archive", other="_jobs")
+
+        self.all: frozenset[str] = frozenset(vars(self).values())
+        # They read no table, so that their plans are the same however many jobs there are. A claim's plan, made while
+        # there were none, must not be kept without the settings of a session: see PLANNER in connections.py.
         self.lasting = frozenset([self.insert, self.insert_new, self.insert_alike, self.insert_keyed, self.ring])
 
 
-def settling(schema: str, *, mixed: bool = False) -> str:
-    """The CTEs of settle. `mixed`: the settlements are of several workers, which no worker ever sends."""
-    # Only a caller's own id that was used twice can be in the archive already: its first completion stands. A batch of
-    # completions is tried without this: being ready for it costs a tenth.
-    archived = _load("archived", schema).replace("{conflict}", "ON CONFLICT (id) DO NOTHING")
-    whose = _EACH_ITS_OWN if mixed else _ALL_OF_ONE
-    return _load("settle", schema).replace("{archived}", archived).replace("{whose}", whose)
+def _reading(schema: str, shape: type) -> str:
+    names = SHAPES[shape]
+    blanks = {"columns": listed(names, "j.", LIVE_VALUES), "archived": listed(names, "j.", ARCHIVED_VALUES)}
+    return _assemble(schema, "parts/read", blanks)
 
 
 @cache
-def _load(name: str, schema: str) -> str:
-    return sql.load("rowlock.stores.postgres", name).replace("{schema}", schema)
+def statements_on_conn(schema: str) -> Statements:
+    """Return the statements for a caller's connection. The schema is not quoted yet."""
+    return Statements(f'"{schema}"')
 
 
-def _metered(text: str, schema: str) -> str:
-    """With counts of dead entries read: those that an index scan returned, less those that led to a row."""
-    for name in ("claim", "due"):
-        index = f"('{schema}._jobs_{name}'::regclass)"
-        dead = f"(pg_stat_get_xact_tuples_returned{index} - pg_stat_get_xact_tuples_fetched{index})"
-        text = text.replace(f"{{dead_{name}}}", dead)
-    return text
+def claiming(
+    schema: str, parameters: Mapping[str, str], *, columns: str = CLAIMED_COLUMNS, after_settle: str = ""
+) -> str:
+    """Return the CTEs of a claim, whose parameters are these texts."""
+    return _assemble(schema, "parts/claim", {"columns": columns, "after_settle": after_settle, **parameters})
 
 
-def _shift(text: str, by: int) -> str:
-    """The claim's parameters, behind the settle's."""
-    return re.sub(r"\$(\d+)", lambda match: f"${int(match[1]) + by}", text)
+def settling(schema: str, parameters: Mapping[str, str], *, whose: str = _OF_ONE_WORKER) -> str:
+    blanks = {"archived": _archiving(schema, _FIRST_STANDS), "whose": whose, **parameters}
+    return _assemble(schema, "parts/settle", blanks)
+
+
+def completing(schema: str, parameters: Mapping[str, str], *, conflict: str = _FIRST_STANDS) -> str:
+    return _assemble(schema, "parts/complete", {"archived": _archiving(schema, conflict), **parameters})
+
+
+def _archiving(schema: str, conflict: str) -> str:
+    return _assemble(
+        schema, "parts/archived", {"conflict": conflict, "copied": listed(COPIED), "values": listed(COPIED, "g.")}
+    )
+
+
+def _assemble(schema: str, name: str, blanks: Mapping[str, str]) -> str:
+    """Return the text of a file with its own blanks filled, and those that any statement may have."""
+    return sql.fill(sql.fill(sql.load(PACKAGE, name), blanks), _shared(schema)).strip()
+
+
+def _numbered(names: tuple[str, ...], behind: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return $1, $2, … for these parameters, or the numbers that follow those of a part before it."""
+    return {name: f"${n}" for n, name in enumerate(names, len(behind) + 1)}
+
+
+def _from_json(names: tuple[str, ...]) -> dict[str, str]:
+    """Return where settle_on_conn.sql finds each parameter: in an array of arrays, but for the worker."""
+    arrays = {
+        name: f"ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> {n}) AS e (value))"  # noqa: S608 - our own text
+        for n, name in enumerate(names)
+    }
+    return arrays | {"worker": f"(SELECT given.columns ->> {names.index('worker')} FROM given)"}  # noqa: S608 - the same
+
+
+@cache
+def _shared(schema: str) -> dict[str, str]:
+    """Return the blanks that any statement may have."""
+    return {
+        "minutes": sql.load(PACKAGE, "parts/minutes").strip(),
+        "bucket": f"ceil(ln(least(greatest(seconds, {SHORTEST}), {LONGEST})) / ln({GROWTH}::float8))::int",
+        "short_error": cut_error("left(j.last_error, {})", "right(j.last_error, {})"),
+        "bulk_columns": ", ".join(f"b.{name}" for name in Bulk.__struct_fields__),
+        **_move_rows(payload="NULL::text"),
+        **_move_patches(),
+        "dead_claim": _dead("claim"),
+        "dead_due": _dead("due"),
+        "schema": schema,
+    }
+
+
+def _move_rows(payload: str) -> dict[str, str]:
+    """Return the blanks of a statement that locks jobs and reads them as core.moves.Row. If the client falls silent
+    between locking and writing, the server ends the transaction and frees the locks."""
+    times = ("run_at", "created", "claimed_at", "started_at", "finished_at")
+    row = {name: f"j.{name}" for name in Row._fields} | {name: f"{{schema}}._jobs_us(j.{name})" for name in times}
+    row["events"] = "j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped"
+    row |= {"tags": "j.tags::text", "payload": payload, "place": "j.ctid::text"}
+    archived = row | {"status": "'completed'", "fingerprint": "NULL::text"}
+    silence = "set_config('idle_in_transaction_session_timeout', '10s', true)"
+    return {
+        "row": ", ".join(f"{text} AS {name}" for name, text in row.items()),
+        "archived_row": ", ".join(f"{text} AS {name}" for name, text in archived.items()),
+        "locked": f"clock_timestamp() AS now, (SELECT {silence}) AS silence",
+    }
+
+
+def _move_patches() -> dict[str, str]:
+    """Return the blanks of write_moves.sql, which writes patches (core.moves.Patch)."""
+    columns = {name: f"(p.change->>'{name}')::{kind}" for name, kind in _PATCHED.items()}
+    columns |= {name: f"{{schema}}._jobs_time((p.change->>'{name}')::bigint)" for name in _PATCHED_TIMES}
+    change = [f"{name} = CASE WHEN p.change ? '{name}' THEN {new} ELSE j.{name} END" for name, new in columns.items()]
+    return {
+        "set": ",\n        ".join(change),
+        "counters": ", ".join(COUNTERS),
+        "counter_types": ", ".join(f"{name} int" for name in COUNTERS),
+    }
+
+
+def _dead(index: str) -> str:
+    """Return a count of dead index entries that this session has read: those returned, less those that led to a row."""
+    of = f"('{{schema}}._jobs_{index}'::regclass)"
+    return f"(pg_stat_get_xact_tuples_returned{of} - pg_stat_get_xact_tuples_fetched{of})"

@@ -1,20 +1,19 @@
-"""PostgresStore: every verb is one statement on a pooled connection, named like its file in sql/."""
+"""PostgresStore: every verb is one statement or one transaction on a pooled connection. sql/ has the statements."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, assert_never
 
 from rowlock import errors
 from rowlock.core.codec import decode
 from rowlock.core.job import HELD, Event, Job, LiveKey, Log, NewJob, Status
 from rowlock.core.lifecycle import (
     APPLIED,
-    CRASH_ERROR,
-    EXPIRED_ERROR,
     LOST,
     MOVES,
     Settlement,
@@ -24,11 +23,13 @@ from rowlock.core.lifecycle import (
     judge,
     same_worker,
 )
-from rowlock.core.verify import Kept
+from rowlock.core.moves import Cancel, CancelTimeout, Decision, Delete, Expire, Order, Requeue, Rescue, Update
+from rowlock.core.verify import StoredRow
 from rowlock.stores.base import (
     MAX_LOG_LINES,
     Beat,
     Changed,
+    Chore,
     Claim,
     Claimed,
     Edit,
@@ -41,24 +42,26 @@ from rowlock.stores.base import (
     Rescued,
     Retention,
     Settled,
+    Traits,
     WorkerInfo,
+    rescued,
 )
 from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, fitting
 from rowlock.stores.failures import FailureQuery, Failures
-from rowlock.stores.listing import Seen, Step, find, find_newest, make_page, page_ids
+from rowlock.stores.listing import Seen, WalkPart, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.postgres import bulk as bulks
-from rowlock.stores.postgres import failures, listing, migrate, partitions, records, rollups, rows
+from rowlock.stores.postgres import failures, listing, migrate, moves, partitions, records, rollups, rows
+from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor, Lanes, Plan
 from rowlock.stores.postgres.clock import JUMPED
 from rowlock.stores.postgres.connections import CONFLICTS, Conflict, Connections, parse_listener, parse_target
 from rowlock.stores.postgres.doorbell import Direct, Doorbell
-from rowlock.stores.postgres.hints import Floor, LaneHints, Lanes, Plan
 from rowlock.stores.postgres.insert import insert, insert_new
-from rowlock.stores.postgres.listing import PostgresStep
+from rowlock.stores.postgres.listing import PostgresPart
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.sync_transactions import sync_transaction
 from rowlock.stores.postgres.transactions import Transactions
-from rowlock.stores.reading import (
+from rowlock.stores.queries import (
     BOUND,
     MAX_TOPICS,
     OWN_WINDOW,
@@ -71,15 +74,20 @@ from rowlock.stores.reading import (
     check_place,
     make_stats,
 )
-from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
-from rowlock.stores.reports import Reporter, death, merge, read_log
+from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.rollups import ALL
 from rowlock.stores.series import Series, Window, make_series
+from rowlock.stores.worker_reports import Reporter, merge
 
 T = TypeVar("T")
+
+log = logging.getLogger("rowlock")
+
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
 RINGS = 0.01  # seconds between two in which an insert rings: a NOTIFY takes a global lock when it commits
 NOTHING = Claimed([], contended=False, next_due=None)
+_PARTITIONS = 600.0  # seconds between two looks at the archive's partitions
+_TRAITS = Traits(any_loop=False, is_private=False, watches_commits=False)
 
 
 class _Row(NamedTuple):
@@ -120,26 +128,26 @@ class PostgresStore:
         self._clock = self._connections.clock
         self._doorbell = Doorbell(self._connections, direct=self._direct(listen_url))
         self._transactions = Transactions(self._connections)
-        self._hints = LaneHints()
+        self._claim_bounds = ClaimBounds()
         self._due = Floor()
         self._bell = self._target.channel, self._target.waiting_key, self._target.ringing_key
         self._owes_ring = False
+        self._reads: dict[type, str] = {
+            Job: self._sql.read_jobs,
+            State: self._sql.read_states,
+            Status: self._sql.read_statuses,
+            Log: self._sql.read_logs,
+        }
+        self._next_partitions = 0.0
+        self._may_partition = True
         self._rang = 0.0  # when someone was last rung for, by time.monotonic()
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self._target.label}, schema {self._target.schema}>"
 
     @property
-    def any_loop(self) -> bool:
-        return False
-
-    @property
-    def is_private(self) -> bool:
-        return False
-
-    @property
-    def watches_commits(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return _TRAITS
 
     def _direct(self, listen_url: str | None) -> Direct | None:
         if listen_url is None:
@@ -200,7 +208,7 @@ class PostgresStore:
             return []
         answers = await self._insert(jobs, repeat)
         if past := [job.run_at for job in jobs if job.run_at is not None]:
-            self._hints.reach(min(past))
+            self._claim_bounds.reach(min(past))
         return answers
 
     async def _insert(self, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
@@ -254,7 +262,7 @@ class PostgresStore:
         return self._clock.was_late(found[0]["now"], not_after) and len(found) == 1
 
     def _ask(self, claim: Claim) -> _Asked:
-        lanes, after = self._hints.of(claim.lanes), self._due.after
+        lanes, after = self._claim_bounds.of(claim.lanes), self._due.after
         plan = lanes.plan()
         rest = (after, claim.limit, claim.worker, claim.lease, claim.start)
         return _Asked(lanes, plan, after, time.monotonic(), (*plan.lanes, *plan.parts, *rest))
@@ -392,12 +400,9 @@ class PostgresStore:
         seen = {str(job_id): _Seen(status, version, worker, True) for job_id, status, version, worker in found}
         return [_hold(run.version, run.worker, seen.get(run.id), None) for run in runs]
 
-    async def held_by(self, worker: str) -> list[Beat]:
-        found = await self._fetch(self._sql.held_by, worker)
-        return [Beat(str(job_id), version, started, worker) for job_id, version, started in found]
-
-    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
-        found = await self._fetch(self._sql.held_by_any, list(workers), max(limit, 0)) if workers else []
+    async def held_by(self, workers: Sequence[str], limit: int | None = None) -> list[Beat]:
+        most = None if limit is None else max(limit, 0)
+        found = await self._fetch(self._sql.held_by, list(workers), most) if workers else []
         return [Beat(str(job_id), version, started, worker) for job_id, version, started, worker in found]
 
     async def _hold(self, asked: list[Reporter], statement: str, *parameters: Any) -> list[Hold]:
@@ -441,7 +446,7 @@ class PostgresStore:
         [(promoted, oldest, dead, at)] = await self._fetch(self._sql.promote, limit, after)
         self._due.learn(after, dead, at, done=promoted < limit)
         if oldest is not None:
-            self._hints.reach(oldest)
+            self._claim_bounds.reach(oldest)
         return int(promoted)
 
     async def rescue(
@@ -454,25 +459,31 @@ class PostgresStore:
         detail: str | None = None,
         before: datetime | None = None,
     ) -> list[Rescued]:
-        parameters: list[Any] = [by, list(backoff), CRASH_ERROR, limit, death(detail, seen=workers is not None)]
+        order = Rescue(by=by, backoff=backoff, seen=workers is not None, detail=detail)
         if workers is None:
-            found = await self._fetch(self._sql.rescue, *parameters, before)
+            decided = await self._pass(order, self._sql.rescue_expired, limit, before)
         else:
-            found = await self._fetch(self._sql.rescue_workers, *parameters, list(workers))
-        if found:
-            self._hints.forget()  # a job that crashed for the first time is back in its old place
-        return [
-            Rescued(str(job_id), topic, version, rows.STATUS[status], charged)
-            for job_id, topic, version, status, charged in found
-        ]
+            decided = await self._pass(order, self._sql.rescue_workers, limit, list(workers))
+        if decided:
+            self._claim_bounds.forget()  # a job that crashed for the first time is back in its old place
+        return rescued(decided)
 
     async def expire(self, *, by: str, limit: int = 500) -> list[str]:
-        return [str(row[0]) for row in await self._fetch(self._sql.expire, by, limit, EXPIRED_ERROR)]
+        return [row.id for row, _ in await self._pass(Expire(by=by), self._sql.expire_due, limit)]
 
     async def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
-        return [str(row[0]) for row in await self._fetch(self._sql.cancel_timeout, by, limit, grace)]
+        decided = await self._pass(CancelTimeout(by=by), self._sql.cancel_timeout_due, limit, grace)
+        return [row.id for row, _ in decided]
+
+    async def _pass(self, order: Order, statement: str, *asked: Any) -> list[Decision]:
+        return await self._with_connection(
+            lambda connection: moves.run_pass(connection, self._sql, order, statement, *asked)
+        )
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
+        if self._may_partition and time.monotonic() >= self._next_partitions:
+            self._next_partitions = time.monotonic() + _PARTITIONS
+            await self._try_partitions(retention)
         rules = [(status, retention.of(status)) for status in MOVES["prune"].sources]
         own = [(status, topic) for status, _ in rules for topic in retention.exceptions(status)]
         (row,) = await self._fetch(
@@ -487,24 +498,43 @@ class PostgresStore:
         count: int = row[0]
         return count
 
-    async def fold_counts(self, limit: int = 10_000) -> int:
-        key = self._target.folding_key
-        return await self._with_connection(lambda connection: rollups.fold(connection, self._sql, key, limit))
-
-    async def sweep_rollups(self, limit: int = 10_000) -> int:
-        return _count(await self._with_connection(lambda connection: rollups.sweep(connection, self._sql, limit)))
-
-    async def group_failures(self, limit: int = 200) -> int:
-        return await self._with_connection(lambda connection: failures.group(connection, self._sql, max(limit, 0)))
+    async def _try_partitions(self, retention: Retention) -> None:
+        try:
+            await self.keep_partitions(retention)
+        except errors.AccessDenied as error:  # only the tables' owner may: say it once, the default part takes all
+            self._may_partition = False
+            log.warning("the archive's daily parts can't be kept: %s", error)
 
     async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
+        """Make the archive's parts for today and `ahead` days more, and drop those that hold no job any more. Doesn't
+        wait long for a lock: the next call does what this one can't."""
         async with self._connections.acquire() as connection:
             return await partitions.keep(connection, self._target, retention, ahead)
+
+    async def tidy(self, chore: Chore, limit: int) -> int:
+        most = max(limit, 0)
+
+        async def run(connection: Any) -> int:
+            match chore:
+                case "fold_counts":
+                    return await rollups.fold(connection, self._sql, self._target.folding_key, most)
+                case "group_failures":
+                    return await failures.group(connection, self._sql, most)
+                case "sweep_records":
+                    return len(await connection.fetch(self._sql.record_sweep, most))
+                case "sweep_rollups":
+                    return _count(await rollups.sweep(connection, self._sql, most))
+                case "prune_bulks":
+                    return int(await connection.fetchval(self._sql.bulk_prune, most, PREVIEW_LIFE, KEPT))
+                case _:
+                    assert_never(chore)
+
+        return await self._with_connection(run)
 
     # ── Operators ──
 
     async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._change("cancel", self._sql.cancel, ids, by, reason)
+        return await self._operate(Cancel(by=by, reason=reason), ids)
 
     async def requeue(
         self,
@@ -515,49 +545,30 @@ class PostgresStore:
         by: str,
         reason: str | None = None,
     ) -> list[Changed]:
-        self._hints.forget()
-        statement, rest = self._sql.requeue, (version, *rows.edit(edit), False)
-        answers = await self._change("requeue", statement, ids, by, reason, len(ids) == 1, *rest)
-        keyed = sorted({answer.id for answer in answers if answer.holder == answer.id})
-        alone = {
-            job_id: (await self._change("requeue", statement, [job_id], by, reason, True, *rest))[0] for job_id in keyed
-        }
-        return [alone.get(answer.id, answer) for answer in answers]
+        self._claim_bounds.forget()
+        return await self._operate(Requeue(by=by, reason=reason, edit=edit, version=version), ids)
 
     async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
-        self._hints.forget()
-        return await self._change("update", self._sql.update, ids, by, reason, *rows.edit(edit))
+        self._claim_bounds.forget()
+        return await self._operate(Update(by=by, reason=reason, edit=edit), ids)
 
     async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._change("delete", self._sql.delete, ids, by, reason)
+        return await self._operate(Delete(by=by, reason=reason), ids)
 
-    async def _change(self, verb: str, statement: str, ids: Sequence[str], *parameters: Any) -> list[Changed]:
-        """Ask until every job has an answer that holds.
+    async def _operate(self, order: Order, ids: Sequence[str]) -> list[Changed]:
+        async def run(asked: Sequence[str]) -> dict[str, Changed]:
+            return await self._with_connection(lambda connection: moves.operate(connection, self._sql, order, asked))
 
-        Someone else's commit may come while we wait for a row's lock: then the row is too new for our snapshot and the
-        write misses it, or it has just been completed and stands in the archive now.
-        """
-        answers: dict[str, Changed] = {}
-        todo = list(dict.fromkeys(ids))
-        for _ in range(ATTEMPTS):
-            found = await self._fetch(statement, todo, *parameters) if todo else []
-            for job_id, status, done, holder in found:
-                other = None if holder is None else str(holder)
-                answers[str(job_id)] = Changed(str(job_id), done, rows.STATUS[status], other)
-            if missing := [job_id for job_id in todo if job_id not in answers]:
-                for job_id, row in (await self._standing(missing)).items():
-                    answers[job_id] = Changed(job_id, False, row[0])
-            sources = MOVES[verb].sources
-            todo = [a.id for a in answers.values() if not a.done and a.holder is None and a.status in sources]
-            if not todo:
-                break
-        return [answers.get(job_id, Changed(job_id, False, None)) for job_id in ids]
+        answers = await run(list(set(ids))) if ids else {}
+        for job_id in sorted(set(ids) - set(answers)):
+            answers |= await run([job_id])
+        return [answers[job_id] for job_id in ids]
 
     async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
         await self._fetch(self._sql.pause, topic, by, reason, until)
 
     async def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
-        self._hints.forget()
+        self._claim_bounds.forget()
         return bool(await self._fetch(self._sql.resume, topic, by, reason))
 
     async def paused(self) -> list[Pause]:
@@ -565,23 +576,16 @@ class PostgresStore:
 
     # ── Reading ──
 
-    async def get(self, ids: Sequence[str]) -> dict[str, Job]:
-        jobs = [rows.job(row) for row in await self._fetch(self._sql.get, list(ids))] if ids else []
-        return {job.id: job for job in jobs}
+    async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
+        found = await self._fetch(self._reads[shape], list(ids)) if ids else []
+        make = rows.READERS[shape]
+        return {str(row[0]): make(row) for row in found}
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
         if not keys:
             return []
         found = await self._fetch(self._sql.existing, [None] * len(keys), *map(list, zip(*keys, strict=True)))
         return [str(row["id"]) for row in found]
-
-    async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
-        found = await self._fetch(self._sql.statuses, list(ids)) if ids else []
-        return {str(row[0]): Status(row[1]) for row in found}
-
-    async def states(self, ids: Sequence[str]) -> dict[str, State]:
-        found = await self._fetch(self._sql.states, list(ids)) if ids else []
-        return {(state := rows.state(row)).id: state for row in found}
 
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         async def run(connection: Any) -> list[list[str]]:
@@ -612,19 +616,15 @@ class PostgresStore:
     async def events(self, job_id: str) -> list[Event]:
         return [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
 
-    async def logs(self, job_id: str) -> Log:
-        found = await self._fetch(self._sql.logs, job_id)
-        return read_log(*found[0]) if found else Log([])
-
     async def failures(self, query: FailureQuery) -> Failures:
         return await self._with_connection(lambda connection: failures.read(connection, self._sql, query))
 
-    async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
-        statement = self._sql.kept_archived if archived else self._sql.kept
-        return [rows.kept(row) for row in await self._fetch(statement, before or rows.LARGEST_ID, max(limit, 0))]
+    async def stored_rows(self, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
+        statement = self._sql.stored_rows_archived if archived else self._sql.stored_rows
+        return [rows.stored_row(row) for row in await self._fetch(statement, before or rows.LARGEST_ID, max(limit, 0))]
 
-    async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
-        found = await self._fetch(self._sql.kept_counts, max(limit, 0))
+    async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
+        found = await self._fetch(self._sql.end_counts, max(limit, 0))
         return {rows.STATUS[status]: (there, counted) for status, there, counted in found}
 
     # ── Records ──
@@ -647,24 +647,15 @@ class PostgresStore:
 
         return await self._with_connection(run)
 
-    async def sweep_records(self, limit: int) -> int:
-        return len(await self._fetch(self._sql.record_sweep, max(limit, 0)))
-
     async def audit(
-        self,
-        filter: AuditFilter | None = None,
-        *,
-        before: int | None = None,
-        limit: int = 50,
-        bulk: str | None = None,
+        self, filter: AuditFilter = ALL_LINES, *, before: int | None = None, limit: int = 50
     ) -> list[Audited]:
-        asked = filter or AuditFilter(bulk=bulk)
         statement = self._sql.audited
-        if asked.job_id is not None:
+        if filter.job_id is not None:
             statement = self._sql.audited_of_job
-        elif asked.bulk is not None:
+        elif filter.bulk is not None:
             statement = self._sql.audited_of_bulk
-        wanted = asked.bulk, asked.job_id, asked.by, asked.action, asked.since
+        wanted = filter.bulk, filter.job_id, filter.by, filter.action, filter.since
         return [records.audited(row) for row in await self._fetch(statement, before, max(limit, 0), *wanted)]
 
     # ── Bulk actions ──
@@ -693,7 +684,7 @@ class PostgresStore:
 
         bulk = await self._with_connection(run)
         if bulk is not None and bulk.action in WAKING:
-            self._hints.forget()
+            self._claim_bounds.forget()
         return bulk
 
     async def bulks(
@@ -708,10 +699,6 @@ class PostgresStore:
     ) -> list[BulkItem]:
         found = await self._fetch(self._sql.bulk_items, bulk_id, bulks.behind(after), outcome, max(limit, 0))
         return [bulks.item(row) for row in found]
-
-    async def prune_bulks(self, limit: int = 10_000) -> int:
-        [(count,)] = await self._fetch(self._sql.bulk_prune, max(limit, 0), PREVIEW_LIFE, KEPT)
-        return int(count)
 
     # ── Wake-up ──
 
@@ -752,11 +739,11 @@ class PostgresStore:
                     raise errors.StoreBusy(message) from error
                 attempt += 1
 
-    async def _follow(self, connection: Any, filter: Filter, search: Generator[Step, Seen, T]) -> T:
+    async def _follow(self, connection: Any, filter: Filter, search: Generator[WalkPart, Seen, T]) -> T:
         try:
             step = next(search)
             while True:
-                render = PostgresStep(self._target.quoted_schema, filter, step)
+                render = PostgresPart(self._target.quoted_schema, filter, step)
                 row = await connection.fetchrow(render.render(), *render.values)
                 step = search.send(listing.seen(row))
         except StopIteration as end:
@@ -785,7 +772,7 @@ class PostgresStore:
         async def run(connection: Any) -> Page:
             await connection.execute(listing.BEGIN)
             found = await self._follow(connection, filter, find(filter, place))
-            got = await connection.fetch(self._sql.get, page_ids(found, place))
+            got = await connection.fetch(self._sql.read_jobs, page_ids(found, place))
             await connection.execute("COMMIT")
             return make_page(found, place, {str(row[0]): rows.job(row) for row in got})
 

@@ -1,5 +1,5 @@
-"""Transactions of the application's own that belong to a run, on psycopg: for code without an event loop. Each has a
-connection of its own, so any thread may begin one, also on a store that was never opened."""
+"""A run's transactions on psycopg, for code without an event loop. Each has a connection of its own, so any thread may
+begin one, also on a store that was never opened."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from rowlock import errors
 from rowlock.stores.base import Guard
+from rowlock.stores.driver_neutral import drive
 from rowlock.stores.postgres.connections import Target
-from rowlock.stores.postgres.ending import MARK, last_statements
+from rowlock.stores.postgres.end_transaction import MARK, last_statements
 from rowlock.stores.postgres.keepalive import for_libpq
-from rowlock.stores.steps import drive
 
 _KIND = "psycopg Connection"
 
@@ -26,7 +26,7 @@ def sync_transaction(target: Target, guard: Guard) -> Iterator[Any]:
         transaction = connection.transaction()
         with _lost(connection, target, errors.StoreUnavailable, "at the BEGIN"):
             transaction.__enter__()
-            if _mark(connection) != connection.info.backend_pid:  # a pooler: its servers keep the names of statements
+            if _mark(connection) != connection.info.backend_pid:  # a pooler, whose servers may know other statements
                 connection.prepare_threshold = None
         try:
             yield connection
@@ -41,7 +41,7 @@ def sync_transaction(target: Target, guard: Guard) -> Iterator[Any]:
 
 
 def _mark(connection: Any) -> int:
-    """Mark the transaction. Return the process at the server: a pooler gives its clients numbers of its own."""
+    """Mark the transaction, and return the server process's id. A pooler tells its clients other numbers."""
     cursor = connection.execute(f"{MARK}; SELECT pg_backend_pid()")
     cursor.nextset()
     pid: int = cursor.fetchone()[0]
@@ -81,7 +81,8 @@ def _connect(target: Target) -> Any:
 
 
 def _libpq(dsn: str, known: set[str]) -> tuple[str, str]:
-    """Our URL as libpq reads it: server settings are options there, and the query doesn't win over the rest."""
+    """Return the URL and the options for libpq. It takes server settings as options, and prefers the rest of a URL to
+    its query."""
     parts = urlsplit(dsn)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if "database" in query:
@@ -107,7 +108,7 @@ def _escaped(value: str) -> str:
 
 @contextmanager
 def _lost(connection: Any, target: Target, error: type[errors.StoreUnavailable], when: str) -> Iterator[None]:
-    """A connection that breaks is rowlock's to explain; everything else the server says is the application's."""
+    """Translate the error of a broken connection. All other errors of the server are for the application."""
     import psycopg
 
     try:

@@ -1,4 +1,4 @@
-"""Transactions of the application's own that belong to a run, on asyncpg: BEGIN, its statements, the fence, COMMIT."""
+"""A run's transactions on asyncpg: BEGIN, the application's statements, the fence, COMMIT."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import asyncpg
 
 from rowlock import errors
+from rowlock.stores.after_fork import keep_for_ever
 from rowlock.stores.base import Guard
-from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.driver_neutral import Query, drive_async
 from rowlock.stores.postgres.connections import FAREWELL, Connections
-from rowlock.stores.postgres.ending import MARK, last_statements
-from rowlock.stores.steps import Query, drive_async
+from rowlock.stores.postgres.end_transaction import MARK, last_statements
 
-MOST_IDLE = 10  # connections kept; there are as many as handlers ask for at once
-KEEP = 60.0  # seconds that an idle one is kept
+MOST_IDLE = 10  # idle connections that are kept; handlers may use more at once
+KEEP = 60.0  # seconds that an idle connection is kept
 _KIND = "asyncpg Connection"
-_PATIENCE = 5.0  # seconds to clean up a connection before hanging up
-# Goodbyes of the server: the connection is about to be closed, though it may not know yet.
+_PATIENCE = 5.0  # seconds to clean up a connection before it is closed
+# Errors by which a server says goodbye: it is about to close the connection.
 _GOODBYE = (
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
@@ -32,7 +32,7 @@ _FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Int
 
 
 class _Connection(asyncpg.Connection):
-    """Knows whether the application has changed what no reset brings back."""
+    """Notes whether the application has changed codecs, which no reset brings back."""
 
     altered = False
 
@@ -46,8 +46,8 @@ class _Connection(asyncpg.Connection):
 
 
 class Transactions:
-    """Their connections are not those of claim and settle, which must never wait for a handler, and have the server's
-    own settings: ours would give the application's statements strange plans."""
+    """They have connections of their own, because claim and settle must never wait for a handler. These have the
+    server's settings: the store's would give the application's statements strange plans."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -66,7 +66,7 @@ class Transactions:
                     await transaction.commit()
             sound = await self._clean(connection, transaction)
         except (Exception, asyncio.CancelledError) as error:
-            # Where nothing can be written the next one shall not begin: there is another server, or will be.
+            # A connection to a read-only server is not kept: another server can be written to, or will be.
             sound = await self._clean(connection, transaction) and not _read_only(error)
             guard.outage = not sound
             raise
@@ -117,7 +117,7 @@ class Transactions:
             await drive_async(last_statements(_KIND, self._connections.target.schema, guard), run)
 
     async def _clean(self, connection: Any, transaction: Any) -> bool:
-        """Roll back what is open, and forget what the application has set in the session. False: hang up."""
+        """Roll back an open transaction and reset the session. Return False if the connection must be closed."""
         with suppress(*_FAILURES):
             async with asyncio.timeout(_PATIENCE):
                 if not connection.is_closed():
@@ -139,7 +139,7 @@ class Transactions:
 
     @contextmanager
     def _lost(self, connection: Any, error: type[errors.StoreUnavailable], when: str) -> Iterator[None]:
-        """A connection that breaks is rowlock's to explain; everything else the server says is the application's."""
+        """Translate the error of a broken connection. All other errors of the server are for the application."""
         label = self._connections.target.label
         try:
             yield

@@ -1,4 +1,4 @@
-"""Bulk actions. A preview is one INSERT … SELECT; a batch is one write transaction, with the operators' own verbs."""
+"""Bulk actions. A preview is one INSERT … SELECT; a batch is one write transaction, with the operators' own orders."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ import msgspec
 
 from rowlock.core import codec
 from rowlock.core.job import Status
-from rowlock.stores.base import Changed, Edit
 from rowlock.stores.bulk import (
     KEPT,
     MAX_ITEMS,
     PREVIEW_LIFE,
-    VERBS,
     Bulk,
     BulkItem,
+    Listed,
     NewBulk,
     Told,
     Unfit,
     fitting,
+    tell,
     too_broad,
     too_many,
+    unmoved,
     walks,
 )
-from rowlock.stores.listing import Step, Walk
-from rowlock.stores.reading import Filter
+from rowlock.stores.listing import Walk, WalkPart
+from rowlock.stores.queries import Filter
 from rowlock.stores.records import Entry
-from rowlock.stores.sqlite import operators, records
-from rowlock.stores.sqlite.listing import SqliteStep, same_json, table
-from rowlock.stores.sqlite.operators import Order
+from rowlock.stores.sqlite import moves, records
+from rowlock.stores.sqlite.listing import SqlitePart, same_json, table
 from rowlock.stores.sqlite.rows import Times, json_text, span, sql
 
 _COLUMNS = "j.created, j.version + coalesce(json_array_length(j.history), 0) + j.history_dropped AS events"
-LONGEST_LOOK = 20.0  # seconds in which a preview must have listed its jobs: meanwhile nobody else can write
+LONGEST_LOOK = 20.0  # seconds that a preview may take to list its jobs: it keeps all other writers waiting
 _STEPS = 100_000  # of SQLite's machine, between two looks at the time
 
 # ── The preview ──
 
 
 def create(conn: Connection, now: int, bulk: NewBulk, filter: Filter) -> Bulk:
-    """In a transaction, which must be undone if it raises. What is there already, was made by an earlier try."""
+    """In a transaction, which must be rolled back if it raises. An existing bulk action was made by an earlier try."""
     if there := find(conn, [bulk.id], None, 1):
         return there[0]
     wanted = fitting(bulk.action, filter)
@@ -88,8 +88,8 @@ def _list(conn: Connection, bulk_id: str, filter: Filter) -> int:
 
 
 def _listing(bulk_id: str, filter: Filter) -> tuple[str, list[Any]]:
-    """One more than is allowed tells that there are too many."""
-    render = SqliteStep(filter, Step(Walk(False, "id"), None, 0, 0))
+    """Return the statement that lists the jobs. It lists one more than is allowed if there are too many."""
+    render = SqlitePart(filter, WalkPart(Walk(False, "id"), None, 0, 0))
     parts = []
     for walk in walks(filter):
         status = "'completed'" if walk.archived else "j.status"
@@ -142,36 +142,15 @@ def run(conn: Connection, now: int, bulk_id: str | None, limit: int) -> Bulk | N
 
 def _act(conn: Connection, now: int, bulk: Bulk, after: str, limit: int) -> list[Told]:
     where = {"id": bulk.id, "after": after, "limit": max(limit, 1)}
-    found = conn.execute(sql("bulk_next"), where).fetchall()
-    fit = [job_id for job_id, same in found if same]
-    changes = {change.id: change for change in _verb(conn, now, bulk, fit)}
-    told = []
-    for job_id, same in found:
-        if not same:
-            told.append(Told(job_id, "gone" if same is None else "changed"))
-        elif changes[job_id].done:
-            told.append(Told(job_id, "done"))
-        else:
-            told.append(Told(job_id, "key_taken", changes[job_id].holder))
-    return told
-
-
-def _verb(conn: Connection, now: int, bulk: Bulk, ids: list[str]) -> list[Changed]:
-    verb = VERBS[bulk.action]
-    order = Order(verb, now, bulk.started_by or bulk.by, bulk.note, bulk.id)
-    match verb:
-        case "requeue":
-            return operators.requeue(conn, order, ids, Edit(), undo=bulk.undoes is not None)
-        case "cancel":
-            return operators.cancel(conn, order, ids)
-        case "delete":
-            return operators.delete(conn, order, ids)
-        case _:
-            return operators.update(conn, order, ids, bulk.edit)
+    items = [Listed(*row) for row in conn.execute(sql("bulk_next"), where).fetchall()]
+    order = bulk.order
+    found = moves.lock(conn, order, [item.job_id for item in items])
+    decided = moves.apply(conn, now, order, unmoved(items, found))
+    return tell(items, found, decided)
 
 
 def prune(conn: Connection, now: int, limit: int) -> int:
-    """An object goes once its items have gone."""
+    """Delete old bulk actions, each after its items."""
     pruned = 0
     for (bulk_id,) in conn.execute(
         sql("bulk_old"), {"preview": now - span(PREVIEW_LIFE), "ended": now - span(KEPT)}

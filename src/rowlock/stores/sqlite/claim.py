@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from sqlite3 import Connection, DataError
 from typing import Any, NamedTuple
@@ -10,12 +11,29 @@ import msgspec
 
 from rowlock.core.codec import decode
 from rowlock.core.job import Job, Lane, Status
+from rowlock.stores import columns
 from rowlock.stores.base import Claim, Claimed
-from rowlock.stores.sqlite.rows import Times, json_text, span, sql
+from rowlock.stores.sqlite.rows import COMMON, RARE, RULES, Times, json_text, span, sql
 
 _Candidate = tuple[int, int, str, int]  # what they are ordered by: -priority, run_at, id; and n
 
-_UNUSED: list[Any] = [None] * 14 + [0]  # expires_at … fire_at, and the number of history entries
+_UNUSED: list[Any] = [None] * len(RARE) + [0]  # and no history entries
+# JSON is decoded already. The whole loop is compiled: a call for each job would take a tenth more.
+_RULES = {**RULES, "json": "{}", "json?": "{}", "tags": "tuple({}) if {} else ()", "float": "float({})"}
+_GIVEN = {**columns.CLAIM_SETS, "events_count": "1 + version + entries"}
+_jobs_of: Callable[..., list[Job]] = columns.compile_function(
+    f"""def jobs_of(rows, payloads, worker, until, now, started, times, timeout_of):
+    jobs = []
+    for row, payload in zip(rows, payloads, strict=True):
+        {", ".join(COMMON)}, rest = row
+        {", ".join(RARE)}, entries = UNUSED if rest is None else rest
+        if timeout is None:
+            timeout = timeout_of(id)
+        jobs.append(Job({columns.values_of(columns.JOB, _RULES, _GIVEN)}))
+    return jobs
+""",
+    {"Job": Job, "PROCESSING": Status.PROCESSING, "UNUSED": _UNUSED},
+)
 
 _PART = 500  # jobs in one answer, which is in memory as text, too …
 _FEW = 20  # … and in the first one, before it is known how large they are
@@ -93,7 +111,7 @@ def _fitting(most: int, size: int, count: int) -> int:
 
 
 def _read(conn: Connection, numbers: list[int], lease: _Lease, times: Times) -> tuple[list[Job], int]:
-    """The jobs as they will be when they are claimed. Positional, as this is the hottest place of all."""
+    """Return the jobs as they will be when they are claimed, and the bytes of their payloads."""
     rows = {"rows": json_text(numbers)}
     try:
         found, payloads = conn.execute(sql("claim_rows"), rows).fetchone()
@@ -103,26 +121,12 @@ def _read(conn: Connection, numbers: list[int], lease: _Lease, times: Times) -> 
         half = len(numbers) // 2
         first, second = _read(conn, numbers[:half], lease, times), _read(conn, numbers[half:], lease, times)
         return first[0] + second[0], first[1] + second[1]
-    worker, until, now, started = lease
     timeouts: dict[str, float] = {}
-    jobs = []
-    for row, payload in zip(decode(found), decode(payloads), strict=True):
-        (
-            job_id, topic, template_version, priority, run_at, retries, max_retries, crashes, timeout, version, created,
-            rest,
-        ) = row  # fmt: skip
-        (
-            expires_at, key, scope, scope_id, tags, trace, step, result, last_error, cancel_requested_at, cancel_reason,
-            flow_id, schedule_id, fire_at, entries,
-        ) = _UNUSED if rest is None else rest  # fmt: skip
-        if timeout is None:
-            timeouts = timeouts or dict(conn.execute(sql("claim_timeouts"), rows).fetchall())
-            timeout = timeouts[job_id]
-        jobs.append(Job(
-            job_id, topic, template_version or None, payload, Status.PROCESSING, priority, times[run_at],
-            times[expires_at], key, scope, scope_id, tuple(tags) if tags else (), trace, step, 0.0, None, None, result,
-            last_error, retries, max_retries, crashes, float(timeout), version, worker, until,
-            times[cancel_requested_at], cancel_reason, flow_id, schedule_id, times[fire_at], times[created], now, now,
-            started, None, 1 + version + entries,
-        ))  # fmt: skip
+
+    def timeout_of(job_id: str) -> float:
+        if not timeouts:
+            timeouts.update(conn.execute(sql("claim_timeouts"), rows).fetchall())
+        return timeouts[job_id]
+
+    jobs = _jobs_of(decode(found), decode(payloads), *lease, times, timeout_of)
     return jobs, len(payloads)

@@ -21,8 +21,8 @@ from rowlock.errors import (
     UnsafeFilesystem,
 )
 from rowlock.stores.sqlite import forks
-from rowlock.stores.sqlite.failures import primary_code, translate, translated
 from rowlock.stores.sqlite.filesystem import current_mounts, network_filesystem
+from rowlock.stores.sqlite.translate_errors import primary_code, translate, translated
 
 Synchronous = Literal["full", "normal"]
 

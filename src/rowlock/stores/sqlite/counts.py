@@ -1,8 +1,8 @@
-"""What becomes of jobs and of their runs, by topic: counted in the transaction that does it."""
+"""Count what becomes of jobs and of their runs, by topic, in the transaction that does it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from sqlite3 import Connection
 
@@ -22,20 +22,11 @@ _EXECUTIONS, _EXECUTION_US, _RETRIED, _LOST, _REQUEUED = range(4, 9)
 Ended = tuple[str, Status, int | None]  # topic, how, and for how many microseconds it ran
 
 
-def count(
-    conn: Connection,
-    now: int,
-    ended: Iterable[Ended],
-    sign: int = 1,
-    *,
-    retried: Iterable[str] = (),
-    lost: Iterable[str] = (),
-    runs: Mapping[str, Runs] | None = None,
-) -> None:
-    """Jobs that have ended; with sign -1, jobs that are taken back. Whatever has not ended is passed over.
+def count(conn: Connection, now: int, ended: Iterable[Ended], retried: Iterable[str], runs: Mapping[str, Runs]) -> None:
+    """Count jobs that have ended; `ended` may have jobs that have not, which are passed over.
 
-    `retried` and `lost` are the topics of runs that were put back for a retry, or taken from who had them. `runs`:
-    by topic, how long those took that ended by themselves.
+    `retried`: the topics of runs that were put back for a retry. `runs`: by topic, how long those took that ended by
+    themselves.
     """
     topics: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _REQUEUED)
     for topic, status, took in ended:
@@ -43,15 +34,27 @@ def count(
         if column is None:
             continue
         counts = topics[topic]
-        counts[column] += sign
+        counts[column] += 1
         if took is not None:
             counts[_EXECUTIONS] += 1
             counts[_EXECUTION_US] += took
     for topic in retried:
         topics[topic][_RETRIED] += 1
-    for topic in lost:
-        topics[topic][_LOST] += 1
-    add(conn, now, topics, runs, is_new=sign > 0)
+    add(conn, now, topics, runs)
+
+
+def add_moves(conn: Connection, now: int, tallies: Mapping[str, Counter[str]]) -> None:
+    """Count what patches say (core.moves.COUNTERS), by topic. A requeue takes an end back: its count is negative."""
+    ends: dict[str, list[int]] = {}
+    requeues: dict[str, list[int]] = {}
+    for topic, tally in tallies.items():
+        if tally["deleted"]:
+            note_returned(conn, now, topic, deleted=tally["deleted"])
+            continue
+        row = [0, tally["failed"], tally["expired"], tally["cancelled"], 0, 0, tally["retried"], tally["lost"]]
+        (requeues if min(row) < 0 else ends)[topic] = row
+    add(conn, now, ends)
+    add(conn, now, requeues, is_new=False)
 
 
 def add(
@@ -62,8 +65,8 @@ def add(
     *,
     is_new: bool = True,
 ) -> None:
-    """To the totals: by topic, the columns of _jobs_totals in their order, up to `lost`. And a note for the rollups: if
-    it is not `is_new`, of a requeue, since an end that is taken back has happened all the same."""
+    """Add to the totals: by topic, the columns of _jobs_totals in their order, up to `lost`. Also note it for the
+    rollups. `is_new` False: these are requeues. They take ends back from the totals, and are noted as requeues."""
     if topics:
         rows = [(topic, *_row(counts, is_new)) for topic, counts in topics.items()]
         every = [sum(column) for column in zip(*(row[1:] for row in rows), strict=True)]

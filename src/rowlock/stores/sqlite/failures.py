@@ -1,79 +1,55 @@
-"""SQLite's errors as rowlock's, each with the way out."""
+"""Dead letters in groups: one writer gives them their fingerprints, the reader groups by them."""
 
 from __future__ import annotations
 
-import os
-import re
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from sqlite3 import Connection
+from typing import Any
 
-from rowlock.errors import (
-    AccessDenied,
-    OutcomeUnknown,
-    SchemaDamaged,
-    StoreBusy,
-    StoreClosed,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
+from rowlock.core.codec import decode
+from rowlock.core.fingerprint import fingerprint
+from rowlock.stores.failures import (
+    MOST_LOOKED_AT,
+    TRENDS,
+    FailureQuery,
+    Failures,
+    Grouped,
+    cut_error,
+    make_failures,
+    read_cursor,
 )
-from rowlock.stores.migrations import DAMAGED
+from rowlock.stores.sqlite.rows import json_text, micros, moment, span, sql
 
-_MISSING = re.compile(r"no such table: (main\.)?_jobs|no such column: |table _jobs\w* has no column named ")
-_LITTLE = 1 << 20  # bytes free below which an I/O error is put down to a full disk
-
-
-def primary_code(error: sqlite3.Error) -> int:
-    """SQLITE_BUSY for SQLITE_BUSY_SNAPSHOT and so on; 0 for what sqlite3 raised by itself."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+_CUT_ERROR = cut_error("substr(j.last_error, 1, {})", "substr(j.last_error, -{})")
 
 
-@contextmanager
-def translated(where: str, *, committing: bool = False) -> Iterator[None]:
-    """`where` names the database: a path, or "in memory"."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise translate(error, where, committing=committing) from error
+def group(conn: Connection, limit: int) -> int:
+    found = conn.execute(sql("ungrouped").replace("{error}", _CUT_ERROR), {"limit": max(limit, 0)}).fetchall()
+    known = [{"n": n, "fingerprint": fingerprint(topic, error)} for n, topic, error in found]
+    conn.executemany(sql("group_failures"), known)
+    return len(found)
 
 
-def translate(error: sqlite3.Error, where: str, *, committing: bool = False) -> StoreError:
-    said = f"SQLite said: {error}"
-    match primary_code(error):
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StoreBusy(f"{where} is locked by another connection; {said}")
-        case sqlite3.SQLITE_FULL:
-            return StoreFull(f"no space left for {where}: make room, and try again; {said}")
-        case sqlite3.SQLITE_READONLY:
-            return StoreReadOnly(f"{where} can't be written to: check the file, its directory and the mount; {said}")
-        case sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-            return AccessDenied(f"no permission for {where}; {said}")
-        case sqlite3.SQLITE_CANTOPEN:
-            return StoreUnavailable(f"can't open {where}: check the path and the permissions; {said}")
-        case sqlite3.SQLITE_NOTADB:
-            return StoreError(f"{where} is not an SQLite database (or it is encrypted): choose another path; {said}")
-        case sqlite3.SQLITE_CORRUPT:
-            return StoreError(f"{where} is damaged: restore a backup, or try `sqlite3 … .recover`; {said}")
-        case sqlite3.SQLITE_IOERR:
-            return _input_output(where, said, committing)
-        case sqlite3.SQLITE_ERROR if _MISSING.match(str(error)):
-            return SchemaDamaged(f"{where}: {said}. {DAMAGED}")
-        case 0 if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
-            return StoreClosed(f"{where} has been closed")
-    return StoreError(f"{where}: {said}")
+def read(conn: Connection, now: int, query: FailureQuery) -> Failures:
+    seconds, parts = TRENDS[query.trend]
+    seen = sql("failures_newest" if query.fingerprint is None else "failures_of_one")
+    asked: dict[str, Any] = {
+        "bound": MOST_LOOKED_AT + 1,
+        "since": -(1 << 62) if query.since is None else micros(query.since),
+        "topics": json_text(query.topics) if query.topics else None,
+        "limit": query.limit + 1,
+        "span": span(seconds),
+        "parts": parts,
+        "fingerprint": query.fingerprint,
+        "now": now,
+    }
+    n, last, known = read_cursor(query.cursor)
+    asked |= {"after_n": n, "after_last": None if last is None else micros(last), "after_fingerprint": known}
+    text = sql("failures").replace("{seen}", seen).replace("{error}", _CUT_ERROR)
+    found = conn.execute(text, asked).fetchall()
+    groups = [_grouped(row) for row in found if row[0] is not None]
+    return make_failures(query, groups, found[0][8], found[0][9])
 
 
-def _input_output(where: str, said: str, committing: bool) -> StoreError:
-    # The shared memory beside the file can't grow on a full disk, which SQLite calls an I/O error.
-    try:
-        room = os.statvfs(os.path.dirname(where) or ".")  # noqa: PTH120 - `where` need not be a path
-        full = room.f_bavail * room.f_frsize < _LITTLE
-    except OSError:
-        full = False
-    if full:
-        return StoreFull(f"no space left for {where}: make room, and try again; {said}")
-    if committing:
-        return OutcomeUnknown(f"{where} failed while committing; {said}")
-    return StoreUnavailable(f"{where} can't be read or written; {said}")
+def _grouped(row: tuple[Any, ...]) -> Grouped:
+    known, topic, count, first, last, sample, error, parts, _, _ = row
+    return Grouped(known, topic, count, moment(first), moment(last), sample, error, dict(decode(parts)))

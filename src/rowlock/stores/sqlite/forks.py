@@ -11,7 +11,7 @@ import os
 import sqlite3
 
 from rowlock.errors import ForkedStore
-from rowlock.stores.inherited import keep_for_ever
+from rowlock.stores.after_fork import keep_for_ever
 from rowlock.stores.sqlite.files import Inode, inode
 
 _open: dict[sqlite3.Connection, Inode | None] = {}  # → the file, None for a database in memory

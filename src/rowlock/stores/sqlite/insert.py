@@ -18,24 +18,18 @@ _SIZES = (64, 8, 1)  # rows per statement; few sizes, so that the prepared state
 
 
 def insert(conn: Connection, now: int, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
-    return insert_all(conn, now, [(jobs, repeat)])[0]
-
-
-def insert_all(conn: Connection, now: int, calls: Sequence[tuple[Sequence[NewJob], bool]]) -> list[list[Enqueued]]:
-    """Several calls, each with its `repeat`; what is new is noted for all of them together."""
-    answers = [_insert_call(conn, now, jobs, repeat) for jobs, repeat in calls]
+    answers = _insert_jobs(conn, now, jobs, repeat)
     topics: dict[str, int] = {}
-    for (jobs, _), told in zip(calls, answers, strict=True):
-        for job, one in zip(jobs, told, strict=True):
-            if not one.existing:
-                topics[job.topic] = topics.get(job.topic, 0) + 1
+    for job, one in zip(jobs, answers, strict=True):
+        if not one.existing:
+            topics[job.topic] = topics.get(job.topic, 0) + 1
     note_enqueued(conn, now, topics)
     return answers
 
 
-def _insert_call(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
+def _insert_jobs(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
     if len({job.id for job in jobs}) < len(jobs):  # an id twice in one batch: then step by step
-        return [_insert_call(conn, now, [job], repeat)[0] for job in jobs]
+        return [_insert_jobs(conn, now, [job], repeat)[0] for job in jobs]
     cursor = conn.cursor()
     cursor.row_factory = None  # a caller's connection may have one
     # An id in the archive is no conflict that SQLite sees: look before, and only if it can be there.

@@ -1,4 +1,4 @@
-"""A step of a walk in SQLite's SQL. Each names its index: what SQLite knows of the tables may be old, or nothing."""
+"""Renders a part of a walk as SQL for SQLite. Each names its index: SQLite's statistics may be old or missing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from rowlock.core.codec import decode
 from rowlock.core.conditions import Value
 from rowlock.stores.conditions import Renderer
-from rowlock.stores.listing import By, Seen, Step, Walk
-from rowlock.stores.reading import Filter
+from rowlock.stores.listing import By, Seen, Walk, WalkPart
+from rowlock.stores.queries import Filter
 from rowlock.stores.sqlite.rows import json_text, micros
 
 _LIVE: dict[By, str] = {
@@ -44,7 +44,7 @@ def table(walk: Walk) -> str:
     return f"_jobs_archive j {_ARCHIVE[walk.by]}" if walk.archived else f"_jobs j {_LIVE[walk.by]}"
 
 
-class SqliteStep(Renderer):
+class SqlitePart(Renderer):
     def _bind(self, value: Any) -> str:
         self.values.append(value)
         return f"?{len(self.values)}"
@@ -154,8 +154,8 @@ class SqliteStep(Renderer):
         return f"instr(lower(j.last_error), lower({self._bind(part)})) > 0"
 
 
-def look(conn: Connection, filter: Filter, step: Step) -> Seen:
-    render = SqliteStep(filter, step)
+def look(conn: Connection, filter: Filter, step: WalkPart) -> Seen:
+    render = SqlitePart(filter, step)
     statement = render.render()
     same_json(conn, statement)
     count, last, hits, ids = conn.execute(statement, render.values).fetchone()

@@ -12,6 +12,10 @@ from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.sqlite.rows import Times, json_text, micros, sql
 
 
+class Refused(Exception):
+    """A record has another revision than was wanted. The transaction must be rolled back."""
+
+
 def read(
     conn: Connection, now: int, kind: str, ids: Sequence[str] | None, after: str | None, limit: int | None
 ) -> list[Record]:
@@ -24,8 +28,7 @@ def read(
     ]
 
 
-def write(conn: Connection, now: int, writes: Sequence[Write], entry: Entry | None) -> bool:
-    """In a transaction, which must be undone if it answers False."""
+def write(conn: Connection, now: int, writes: Sequence[Write], entry: Entry | None) -> None:
     for one in writes:
         values = {
             "kind": one.kind,
@@ -38,13 +41,16 @@ def write(conn: Connection, now: int, writes: Sequence[Write], entry: Entry | No
         }
         name = "record_delete" if one.data is None else "record_replace" if one.revision else "record_put"
         if conn.execute(sql(name), values).fetchone() is None:
-            return False
+            raise Refused
     if entry is not None:
         conn.execute(
             'INSERT INTO _jobs_audit (at, "by", action, topic, reason, data, job_id) VALUES (?, ?, ?, ?, ?, ?, ?)',
             (now, entry.by, entry.action, entry.topic, entry.reason, codec.encode(entry.data, "data"), entry.job_id),
         )
-    return True
+
+
+def sweep(conn: Connection, now: int, limit: int) -> int:
+    return len(conn.execute(sql("record_sweep"), {"now": now, "limit": limit}).fetchall())
 
 
 def audit(conn: Connection, filter: AuditFilter, before: int | None, limit: int) -> list[Audited]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from sqlite3 import Connection
 from typing import Any
 
@@ -13,8 +14,9 @@ from rowlock.stores.base import WorkerInfo
 from rowlock.stores.sqlite.rows import json_text, moment, sql
 
 
-def report(conn: Connection, now: int, worker: WorkerInfo) -> None:
+def report(conn: Connection, now: int, worker: WorkerInfo) -> datetime:
     conn.execute(sql("report"), structs.asdict(worker) | {"topics": json_text(worker.topics), "now": now})
+    return moment(now)
 
 
 def retire(conn: Connection, names: Sequence[str]) -> int:

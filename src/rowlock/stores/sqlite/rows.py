@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import cache
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from rowlock.core.codec import decode
-from rowlock.core.job import Event, Job, Status
+from rowlock.core.job import Event, Job, Log, Status
 from rowlock.core.lifecycle import MAX_HISTORY
+from rowlock.core.times import micros as micros
+from rowlock.core.times import moment as moment
+from rowlock.core.verify import StoredRow
+from rowlock.stores import columns
 from rowlock.stores import sql as files
-from rowlock.stores.reading import State
-from rowlock.stores.times import micros as micros
-from rowlock.stores.times import moment as moment
+from rowlock.stores.columns import STATUS as STATUS
+from rowlock.stores.queries import State
+from rowlock.stores.worker_reports import read_log
 
-STATUS: dict[str, Status] = {status.value: status for status in Status}
+T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 
 
 def sql(name: str) -> str:
-    return files.load("rowlock.stores.sqlite", name)
+    """Return the text of sql/<name>.sql, with its columns filled in."""
+    text = files.load("rowlock.stores.sqlite", name)
+    return _filled(text, _PARTS[name]) if name in _PARTS else text
+
+
+@cache
+def _filled(text: str, parts: tuple[tuple[str, str], ...]) -> str:
+    for name, part in parts:
+        text = text.replace(f"{{{name}}}", part)
+    return text
+
+
+def read_sql(shape: type) -> str:
+    """Return the statement that reads jobs in this shape, by their ids."""
+    return _filled(sql("read"), _READ_PARTS[shape])
+
+
+def stored_rows_sql(*, archived: bool) -> str:
+    return _filled(sql("stored_rows"), _STORED_PARTS[archived])
 
 
 def json_text(value: Any) -> str:
@@ -49,36 +72,70 @@ class Times(dict[int | None, Any]):
         return time
 
 
-def job(row: tuple[Any, ...], times: Times) -> Job:
-    """A row whose columns are Job's fields, in their order. On the hot path: positional, no loops."""
-    (
-        job_id, topic, template_version, payload, status, priority, run_at, expires_at, key, scope, scope_id, tags,
-        trace, step, progress, stage, message, result, last_error, retries, max_retries, crashes, timeout, version,
-        locked_by, locked_until, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, updated,
-        claimed_at, started_at, finished_at, events_count,
-    ) = row  # fmt: skip
-    return Job(
-        job_id, topic, template_version or None, decode(payload), STATUS[status], priority, times[run_at],
-        times[expires_at], key, scope, scope_id, tuple(decode(tags)) if tags else (), trace, step, progress, stage,
-        message, None if result is None else decode(result), last_error, retries, max_retries, crashes, timeout,
-        version, locked_by, times[locked_until], times[cancel_requested_at], cancel_reason, flow_id, schedule_id,
-        times[fire_at], times[created], times[updated], times[claimed_at], times[started_at],
-        times[finished_at], events_count,
-    )  # fmt: skip
+RULES = {
+    "time": "times[{}]", "status": "STATUS[{}]", "lane_version": "{} or None", "bool": "bool({})",
+    "json": "decode({})", "json?": "None if {} is None else decode({})", "tags": "tuple(decode({})) if {} else ()",
+    "history": "decode({}) if {} else ()",
+}  # fmt: skip
+_SCOPE = {"decode": decode, "STATUS": STATUS}
 
+_EVENTS = "j.version + coalesce(json_array_length(j.history), 0) + j.history_dropped"
+LIVE_VALUES = {"events_count": f"1 + {_EVENTS}"}
+ARCHIVED_VALUES = {**columns.ARCHIVED, "events_count": f"2 + {_EVENTS}"}
 
-def state(row: tuple[Any, ...], times: Times) -> State:
-    """A row whose columns are State's fields, in their order."""
-    (
-        job_id, topic, status, version, progress, stage, message, step, key, scope, scope_id, flow_id, locked_by,
-        priority, retries, max_retries, crashes, timeout, created, updated, run_at, expires_at, started_at, finished_at,
-        claimed_at,
-    ) = row  # fmt: skip
-    return State(
-        job_id, topic, STATUS[status], version, progress, stage, message, step, key, scope, scope_id, flow_id,
-        locked_by, priority, retries, max_retries, crashes, timeout, times[created], times[updated], times[run_at],
-        times[expires_at], times[started_at], times[finished_at], times[claimed_at],
-    )  # fmt: skip
+# Most jobs don't use the columns that may be NULL: a claim reads those as one.
+RARE = [
+    column.name
+    for column in columns.CLAIMED
+    if column.name == "tags" or (column.optional and column.kind != "lane_version")
+]
+COMMON = [c.name for c in columns.CLAIMED if c.name not in (*RARE, "payload", "events_count")]
+_COMMON_VALUES = {
+    "timeout": "CASE WHEN j.timeout = CAST(j.timeout AS INTEGER) THEN CAST(j.timeout AS INTEGER) END",
+    "version": "j.version + 1",
+}
+_RARE_VALUES = {
+    "tags": "json(j.tags)",
+    "result": "json(j.result)",
+    "entries": "coalesce(json_array_length(j.history), 0) + j.history_dropped",
+}
+_PARTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "claim_rows": (
+        ("common", columns.listed(COMMON, "j.", _COMMON_VALUES)),
+        ("rare", columns.listed(RARE, "j.")),
+        ("rare_values", columns.listed([*RARE, "entries"], "j.", _RARE_VALUES)),
+    ),
+    "settle_archive": (
+        ("copied", columns.listed(columns.COPIED)),
+        ("values", columns.listed(columns.COPIED, "j.")),
+    ),
+}
+_READ_PARTS = {
+    shape: (
+        ("columns", columns.listed(names, "j.", LIVE_VALUES)),
+        ("archived", columns.listed(names, "j.", ARCHIVED_VALUES)),
+    )
+    for shape, names in columns.SHAPES.items()
+}
+_STORED_PARTS = {
+    False: (("columns", columns.listed(columns.STORED, "j.")), ("table", "_jobs"), ("other", "_jobs_archive")),
+    True: (
+        ("columns", columns.listed(columns.STORED, "j.", ARCHIVED_VALUES)),
+        ("table", "_jobs_archive"),
+        ("other", "_jobs"),
+    ),
+}
+
+Reader = Callable[[tuple[Any, ...], Times], T]
+job: Reader[Job] = columns.compile_reader(Job, RULES, _SCOPE, "times")
+state: Reader[State] = columns.compile_reader(State, RULES, _SCOPE, "times")
+stored_row: Reader[StoredRow] = columns.compile_reader(StoredRow, RULES, _SCOPE, "times")
+READERS: dict[type, Reader[Any]] = {
+    Job: job,
+    State: state,
+    Status: lambda row, times: STATUS[row[1]],
+    Log: lambda row, times: read_log(row[1], row[2]),
+}
 
 
 def event(row: tuple[Any, ...]) -> Event:
@@ -93,12 +150,6 @@ def event(row: tuple[Any, ...]) -> Event:
         by=by,
         data=decode(data),
     )
-
-
-def entry(now: int, event: str, status: Status, version: int, **rest: Any) -> dict[str, Any]:
-    """A history entry. Nothing that is not known stands in it."""
-    known = {name: value for name, value in rest.items() if value is not None}
-    return {"at": now, "event": event, "status": status, "version": version, **known}
 
 
 def append_history(conn: Connection, entries: Iterable[tuple[int, dict[str, Any]]]) -> None:

@@ -13,11 +13,11 @@ from rowlock.core.codec import decode
 from rowlock.core.job import HELD, Status
 from rowlock.core.lifecycle import APPLIED, Settlement, Standing, Transition, Verdict, ended_by, judge, same_worker
 from rowlock.stores.base import MAX_LOG_LINES, Beat, Claim, Hold, NewLine, Progress, Settled
-from rowlock.stores.reports import merge
 from rowlock.stores.sqlite.claim import claim as claim_next
 from rowlock.stores.sqlite.counts import Ended, add, count
 from rowlock.stores.sqlite.rollups import Runs
 from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, span, sql
+from rowlock.stores.worker_reports import merge
 
 _lines = msgspec.json.Decoder(list[msgspec.Raw]).decode  # old lines are moved as they are
 _whole = msgspec.json.Decoder(list[int]).decode
@@ -111,7 +111,7 @@ def _settle_each(conn: Connection, now: int, settlements: Sequence[Settlement]) 
         conn.execute(sql("settle_delete"), (json_text([job_id for job_id, *_ in completed]),))
     if others:
         _apply(conn, now, others)
-    count(conn, now, ended, retried=[row.topic for row, to in others if _is_retry(to)], runs=runs)
+    count(conn, now, ended, [row.topic for row, to in others if _is_retry(to)], runs)
     verdicts = [APPLIED] * len(settlements)
     for place, settlement in refused:
         verdicts[place] = _refuse(conn, settlement)

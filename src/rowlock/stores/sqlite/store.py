@@ -1,28 +1,33 @@
-"""SqliteStore: the verbs of Database for asyncio. One thread writes, two read, one watches for other processes."""
+"""SqliteStore: every verb is one transaction, or one statement that reads. One thread writes, two read, and one watches
+for commits of other processes.
+
+The functions behind the verbs take a connection that is inside a transaction, and its time; `insert` is used that way
+on connections of the application as well.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from msgspec import Struct
 
-from rowlock.core.job import Event, Job, LiveKey, Log, NewJob, Status
+from rowlock.core.job import Event, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement
-from rowlock.core.verify import Kept
-from rowlock.errors import ConnectionRefused, StoreClosed, StoreError, StoreUnavailable
+from rowlock.core.moves import Cancel, Delete, Requeue, Update
+from rowlock.core.verify import StoredRow
+from rowlock.errors import ConnectionRefused, StoreClosed
 from rowlock.stores.base import (
     Beat,
     Changed,
+    Chore,
     Claim,
     Claimed,
     Edit,
@@ -35,52 +40,66 @@ from rowlock.stores.base import (
     Rescued,
     Retention,
     Settled,
+    Traits,
     WorkerInfo,
 )
 from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk
 from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration, require_none
-from rowlock.stores.reading import Filter, Page, PartitionReport, State, Stats, check_place
-from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
+from rowlock.stores.queries import Filter, Page, Stats, check_place
+from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.series import Series, Window
-from rowlock.stores.sqlite import connect, forks, transactions
-from rowlock.stores.sqlite.database import Database, microseconds
+from rowlock.stores.sqlite import bulk as bulks
+from rowlock.stores.sqlite import (
+    connect,
+    failures,
+    forks,
+    maintenance,
+    operators,
+    queries,
+    records,
+    register,
+    rollups,
+    settle,
+    transactions,
+)
+from rowlock.stores.sqlite.claim import claim as claim_
+from rowlock.stores.sqlite.connection import SqliteConnection, microseconds
 from rowlock.stores.sqlite.doorbell import Doorbell, Look, Watcher
 from rowlock.stores.sqlite.fenced import FencedConnection
-from rowlock.stores.sqlite.files import Files, gone, inode, new_file
+from rowlock.stores.sqlite.files import inode
 from rowlock.stores.sqlite.identity import tag
-from rowlock.stores.sqlite.migrate import known, script
-from rowlock.stores.sqlite.threads import Answer, Worker, deliver
+from rowlock.stores.sqlite.insert import insert
+from rowlock.stores.sqlite.migrate import script
+from rowlock.stores.sqlite.opener import Opener
+from rowlock.stores.sqlite.rows import moment, sql
+from rowlock.stores.sqlite.threads import Worker
 
 T = TypeVar("T")
 
-log = logging.getLogger("rowlock")
-
 _READERS = 2
-_TRIES = 3  # to open a file that is being replaced
-_LARGEST_GROUP = 10_000  # jobs of waiting inserts that share a transaction; nobody should wait for more than that
 
 
 class _Side(Struct):
     """A connection and its thread."""
 
     worker: Worker
-    database: Database
+    connection: SqliteConnection
 
-    async def call(self, verb: Callable[[Database], T]) -> T:
-        return await self.worker.call(partial(self._use, verb))
+    async def call(self, function: Callable[[SqliteConnection], T]) -> T:
+        def run() -> T:
+            self.connection.use()
+            return function(self.connection)
 
-    def _use(self, verb: Callable[[Database], T]) -> T:
-        self.database.use()
-        return verb(self.database)
+        return await self.worker.call(run)
 
     def shut(self, *, checkpoint: bool) -> None:
         """After what is queued: empty the WAL into the file, let go of it, end the thread."""
-        self.database.hurry = True
+        self.connection.hurry = True
         if checkpoint:
-            self.worker.submit(self.database.checkpoint)
-        self.worker.submit(self.database.close)
+            self.worker.submit(self.connection.checkpoint)
+        self.worker.submit(self.connection.close)
         self.worker.stop()
 
 
@@ -91,11 +110,11 @@ class _Opened(Struct):
 
     @property
     def reader(self) -> _Side:
-        """Whichever has less to do: what is quick doesn't wait behind a count of all jobs."""
+        """The one that has less to do: what is quick doesn't wait behind a count of all jobs."""
         return min(self.readers, key=lambda side: side.worker.backlog)
 
     def shut(self) -> None:
-        """The writer last: whoever closes the last connection removes the WAL."""
+        """The writer last: the last connection that is closed removes the WAL."""
         if self.watcher is not None:
             self.watcher.stop()
             for reader in self.readers:
@@ -117,35 +136,35 @@ class SqliteStore:
     ) -> None:
         self._path = None if path is None or path == ":memory:" else str(Path(path).absolute())
         self._where = self._path if self._path is not None else "the database in memory"
-        self._synchronous = synchronous
-        self._busy_timeout = busy_timeout
-        self._force_network_fs = force_network_fs
+        self._file = (
+            None
+            if self._path is None
+            else Opener(
+                self._path,
+                synchronous=synchronous,
+                busy_timeout=busy_timeout,
+                force_network_fs=force_network_fs,
+                clock=clock,
+            )
+        )
         self._clock = clock
         self._pid: int | None = None
         self._opened: _Opened | None = None
         self._memory: _Side | None = None
         self._opening = asyncio.Lock()
         self._doorbell = Doorbell()
-        self._inserts: deque[tuple[Sequence[NewJob], bool, asyncio.Future[list[Enqueued]]]] = deque()
-
-    @property
-    def any_loop(self) -> bool:
-        return True
+        self._traits = Traits(any_loop=True, is_private=self._path is None, watches_commits=True)
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self._where}>"
 
     @property
-    def is_private(self) -> bool:
-        return self._path is None
+    def traits(self) -> Traits:
+        return self._traits
 
     @property
     def owes_ring(self) -> bool:
         return False
-
-    @property
-    def watches_commits(self) -> bool:
-        return True
 
     # ── Life of the store ──
 
@@ -155,59 +174,61 @@ class SqliteStore:
             if self._opened is not None:
                 return
             self._doorbell = Doorbell()
-            if self._path is None:
+            if self._file is None:
                 side = self._memory_side()
-                require_none(await side.call(Database.pending_migrations), self._where)
+                require_none(await side.call(SqliteConnection.pending_migrations), self._where)
                 self._opened = _Opened(side, [side], None)
             else:
-                self._opened = await self._open_file()
+                self._opened = await self._open_file(self._file)
+                self._file.writer = self._opened.writer.connection
             self._pid = os.getpid()
 
     async def close(self) -> None:
         opened, self._opened = self._opened, None
         memory, self._memory = self._memory, None
+        if self._file is not None:
+            self._file.writer = None
         if self._pid is not None and self._pid != os.getpid():
             return  # the parent's connections: not ours to close
         self._pid = None
         self._doorbell.close(StoreClosed(f"{self._where} was closed while waiting for work"))
         if opened is not None:
-            # In one thread to the end, also if whoever closes is cancelled.
+            # In one thread to the end, also if the caller of close() is cancelled.
             await asyncio.to_thread(opened.shut)
         elif memory is not None:
             await asyncio.to_thread(memory.shut, checkpoint=False)
 
     async def migrate(self, *, create: bool = True) -> list[Migration]:
         self._check_process()
-        if self._path is None:
-            return await self._memory_side().call(Database.migrate)
-        return await asyncio.to_thread(self._migrate_file, create)
+        if self._file is None:
+            return await self._memory_side().call(SqliteConnection.migrate)
+        return await asyncio.to_thread(self._file.migrate, create)
 
     async def pending_migrations(self) -> list[Migration]:
         self._check_process()
-        if self._path is None:
-            return await self._memory_side().call(Database.pending_migrations)
-        return await asyncio.to_thread(self._pending_in_file)
+        if self._file is None:
+            return await self._memory_side().call(SqliteConnection.pending_migrations)
+        return await asyncio.to_thread(self._file.pending_migrations)
 
     async def check_schema(self) -> None:
         self._check_process()
-        if self._path is None:
-            await self._memory_side().call(Database.check_schema)
+        if self._file is None:
+            await self._memory_side().call(SqliteConnection.check_schema)
         else:
-            await asyncio.to_thread(self._check_file)
+            await asyncio.to_thread(self._file.check_schema)
 
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         return script(migrations)
 
     async def now(self) -> datetime:
-        return self._use().reader.database.now()
-
-    async def identity(self) -> str:
-        if await self._read(Database.is_copy):
-            await self._write(Database.mark_file)  # it is done when the writer opens the file, maybe only now
-        return await self._read(Database.identity)
+        self._use()
+        return moment(self._clock())
 
     async def home(self) -> Home:
-        return Home("sqlite", await self.identity(), None)
+        opened = self._use()
+        if await opened.reader.call(SqliteConnection.is_copy):
+            await opened.writer.call(SqliteConnection.mark_file)  # it is done when the writer opens it, maybe only now
+        return Home("sqlite", await opened.reader.call(SqliteConnection.identity), None)
 
     def is_home(self, home: Home) -> bool:
         found = None if self._path is None else inode(self._path)
@@ -219,63 +240,60 @@ class SqliteStore:
         writer = self._use().writer
         if not jobs:
             return []
-        future: asyncio.Future[list[Enqueued]] = asyncio.get_running_loop().create_future()
-        self._inserts.append((jobs, repeat, future))
-        # Whichever of these comes first takes all that wait; the others find nothing to do.
-        writer.worker.submit(partial(self._insert_waiting, writer.database))
-        return await future
+
+        def insert_and_ring() -> list[Enqueued]:
+            answers = writer.connection.write(lambda conn, now: insert(conn, now, jobs, repeat=repeat))
+            self._doorbell.ring()  # in the writer's thread: the caller may be cancelled by now
+            return answers
+
+        return await writer.worker.call(insert_and_ring)
 
     # ── Workers ──
 
     async def claim(self, claim: Claim) -> Claimed:
-        return await self._write(lambda db: db.claim(claim))
+        return await self._write(lambda conn, now: claim_(conn, now, claim))
 
     async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
-        return await self._write(lambda db: db.settle(settlements, claim))
+        return await self._write(lambda conn, now: settle.settle(conn, now, settlements, claim))
 
     async def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:
-        return await self._write(lambda db: db.heartbeat(beats, lease))
+        return await self._write(lambda conn, now: settle.heartbeat(conn, now, beats, lease))
 
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
-        return await self._write(lambda db: db.progress(reports))
+        return await self._write(lambda conn, now: settle.progress(conn, now, reports))
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
-        return await self._read(lambda db: db.look(runs))
+        return await self._read(lambda conn: settle.look(conn, runs))
 
-    async def held_by(self, worker: str) -> list[Beat]:
-        return await self._read(lambda db: db.held_by(worker))
-
-    async def held_by_any(self, workers: Sequence[str], limit: int) -> list[Beat]:
-        return await self._read(lambda db: db.held_by_any(workers, limit))
+    async def held_by(self, workers: Sequence[str], limit: int | None = None) -> list[Beat]:
+        return await self._read(lambda conn: queries.held_by(conn, workers, limit))
 
     # ── Workers' register ──
 
     async def report(self, worker: WorkerInfo) -> datetime:
-        return await self._write(lambda db: db.report(worker))
+        return await self._write(lambda conn, now: register.report(conn, now, worker))
 
     async def retire(self, names: Sequence[str]) -> int:
-        return await self._write(lambda db: db.retire(names))
+        return await self._write(lambda conn, now: register.retire(conn, names))
 
     async def workers(self) -> list[WorkerInfo]:
-        return await self._read(Database.workers)
-
-    # ── Transactions of the application's own ──
-
-    def transaction(self, guard: Guard, *, longest: float) -> AbstractAsyncContextManager[FencedConnection]:
-        self._refuse_memory()
-        return transactions.transaction(self._open_fenced, guard, longest)
-
-    def sync_transaction(self, guard: Guard, *, longest: float) -> AbstractContextManager[FencedConnection]:
-        self._refuse_memory()
-        return transactions.sync_transaction(self._open_fenced, guard, longest)
+        return await self._read(register.workers)
 
     async def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
-        await self._write(lambda db: db.set_backoff(tables))
+        await self._write(lambda conn, now: maintenance.set_backoff(conn, tables))
+
+    # ── Transactions of the application ──
+
+    def transaction(self, guard: Guard, *, longest: float) -> AbstractAsyncContextManager[FencedConnection]:
+        return transactions.transaction(self._open_fenced, self._guarded(guard), longest)
+
+    def sync_transaction(self, guard: Guard, *, longest: float) -> AbstractContextManager[FencedConnection]:
+        return transactions.sync_transaction(self._open_fenced, self._guarded(guard), longest)
 
     # ── Maintenance ──
 
     async def promote(self, limit: int = 1000) -> int:
-        return await self._write(lambda db: db.promote(limit))
+        return await self._write(lambda conn, now: maintenance.promote(conn, now, limit))
 
     async def rescue(
         self,
@@ -288,37 +306,32 @@ class SqliteStore:
         before: datetime | None = None,
     ) -> list[Rescued]:
         return await self._write(
-            lambda db: db.rescue(by=by, backoff=backoff, limit=limit, workers=workers, detail=detail, before=before)
+            lambda conn, now: maintenance.rescue(
+                conn, now, by=by, backoff=backoff, limit=limit, workers=workers, detail=detail, before=before
+            )
         )
 
     async def expire(self, *, by: str, limit: int = 500) -> list[str]:
-        return await self._write(lambda db: db.expire(by=by, limit=limit))
+        return await self._write(lambda conn, now: maintenance.expire(conn, now, by=by, limit=limit))
 
     async def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
-        return await self._write(lambda db: db.cancel_timeout(by=by, grace=grace, limit=limit))
+        return await self._write(
+            lambda conn, now: maintenance.cancel_timeout(conn, now, by=by, grace=grace, limit=limit)
+        )
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
-        return await self._write(lambda db: db.prune(retention, limit))
+        return await self._write(lambda conn, now: maintenance.prune(conn, now, retention, limit))
 
-    async def fold_counts(self, limit: int = 10_000) -> int:
-        # A look first: a write would wake all who watch the file. The totals have been added to at once.
-        if not await self._read(Database.has_notes):
+    async def tidy(self, chore: Chore, limit: int) -> int:
+        # A look first: a write would wake all that watch the file. The totals have been added to at once.
+        if chore == "fold_counts" and not await self._read(rollups.is_waiting):
             return 0
-        return await self._write(lambda db: db.fold_counts(limit))
-
-    async def sweep_rollups(self, limit: int = 10_000) -> int:
-        return await self._write(lambda db: db.sweep_rollups(limit))
-
-    async def group_failures(self, limit: int = 200) -> int:
-        return await self._write(lambda db: db.group_failures(limit))
-
-    async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
-        return PartitionReport()  # the archive is one table
+        return await self._write(lambda conn, now: _tidy(conn, now, chore, max(limit, 0)))
 
     # ── Operators ──
 
     async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(lambda db: db.cancel(ids, by=by, reason=reason))
+        return await self._write(lambda conn, now: operators.operate(conn, now, Cancel(by=by, reason=reason), ids))
 
     async def requeue(
         self,
@@ -329,116 +342,111 @@ class SqliteStore:
         by: str,
         reason: str | None = None,
     ) -> list[Changed]:
-        return await self._write(lambda db: db.requeue(ids, edit, version=version, by=by, reason=reason))
+        return await self._write(
+            lambda conn, now: operators.operate(
+                conn, now, Requeue(by=by, reason=reason, edit=edit, version=version), ids
+            )
+        )
 
     async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(lambda db: db.update(ids, edit, by=by, reason=reason))
+        return await self._write(
+            lambda conn, now: operators.operate(conn, now, Update(by=by, reason=reason, edit=edit), ids)
+        )
 
     async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(lambda db: db.delete(ids, by=by, reason=reason))
+        return await self._write(lambda conn, now: operators.operate(conn, now, Delete(by=by, reason=reason), ids))
 
     async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
-        await self._write(lambda db: db.pause(topic, by=by, reason=reason, until=until))
+        await self._write(lambda conn, now: operators.pause(conn, now, topic, by, reason, until))
 
     async def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
-        return await self._write(lambda db: db.resume(topic, by=by, reason=reason))
+        return await self._write(lambda conn, now: operators.resume(conn, now, topic, by, reason))
 
     async def paused(self) -> list[Pause]:
-        return await self._read(Database.paused)
+        return await self._read(lambda conn: queries.paused(conn, self._clock()))
 
     # ── Reading ──
 
-    async def get(self, ids: Sequence[str]) -> dict[str, Job]:
-        return await self._read(lambda db: db.get(ids))
+    async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
+        return await self._read(lambda conn: queries.read(conn, ids, shape))
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
-        return await self._read(lambda db: db.holders(keys))
-
-    async def statuses(self, ids: Sequence[str]) -> dict[str, Status]:
-        return await self._read(lambda db: db.statuses(ids))
-
-    async def states(self, ids: Sequence[str]) -> dict[str, State]:
-        return await self._read(lambda db: db.states(ids))
+        return await self._read(lambda conn: queries.holders(conn, keys))
 
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
-        return await self._read(lambda db: db.newest(filters, limit))
+        return await self._read(lambda conn: [queries.newest(conn, filter, limit) for filter in filters])
 
     async def newest_of_scopes(self, filters: Sequence[Filter], limit: int) -> list[list[str] | None]:
-        return await self._read(lambda db: db.newest_of_scopes(filters, limit))
+        return await self._read(lambda conn: [queries.newest_of_scope(conn, filter, limit) for filter in filters])
 
     async def mark(self) -> str:
-        return await self._use().readers[-1].call(Database.mark)  # each connection has its own
+        return await self._use().readers[-1].call(SqliteConnection.mark)  # each connection has its own
 
     async def events(self, job_id: str) -> list[Event]:
-        return await self._read(lambda db: db.events(job_id))
+        return await self._read(lambda conn: queries.events(conn, job_id))
 
-    async def logs(self, job_id: str) -> Log:
-        return await self._read(lambda db: db.logs(job_id))
+    async def failures(self, query: FailureQuery) -> Failures:
+        return await self._read(lambda conn: failures.read(conn, self._clock(), query))
+
+    async def stored_rows(self, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
+        return await self._read(lambda conn: queries.stored_rows(conn, archived=archived, before=before, limit=limit))
+
+    async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
+        return await self._read(lambda conn: queries.end_counts(conn, limit))
+
+    # ── Records ──
 
     async def records(
         self, kind: str, ids: Sequence[str] | None = None, *, after: str | None = None, limit: int | None = None
     ) -> list[Record]:
-        return await self._read(lambda db: db.records(kind, ids, after, limit))
+        return await self._read(lambda conn: records.read(conn, self._clock(), kind, ids, after, limit))
 
     async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
-        return await self._write(lambda db: db.write_records(writes, entry))
-
-    async def sweep_records(self, limit: int) -> int:
-        return await self._write(lambda db: db.sweep_records(limit))
+        try:
+            await self._write(lambda conn, now: records.write(conn, now, writes, entry))
+        except records.Refused:
+            return False
+        return True
 
     async def audit(
-        self,
-        filter: AuditFilter | None = None,
-        *,
-        before: int | None = None,
-        limit: int = 50,
-        bulk: str | None = None,
+        self, filter: AuditFilter = ALL_LINES, *, before: int | None = None, limit: int = 50
     ) -> list[Audited]:
-        return await self._read(lambda db: db.audit(filter or AuditFilter(bulk=bulk), before, limit))
-
-    async def failures(self, query: FailureQuery) -> Failures:
-        return await self._read(lambda db: db.failures(query))
-
-    async def kept(self, *, archived: bool, before: str | None, limit: int) -> list[Kept]:
-        return await self._read(lambda db: db.kept(archived=archived, before=before, limit=limit))
-
-    async def kept_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
-        return await self._read(lambda db: db.kept_counts(limit))
+        return await self._read(lambda conn: records.audit(conn, filter, before, max(limit, 0)))
 
     # ── Bulk actions ──
 
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
-        return await self._write(lambda db: db.create_bulk(bulk, filter))
+        return await self._write(lambda conn, now: bulks.create(conn, now, bulk, filter))
 
     async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        return await self._write(lambda db: db.start_bulk(bulk_id, by=by, reason=reason))
+        return await self._write(lambda conn, now: bulks.start(conn, now, bulk_id, by, reason))
 
     async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        return await self._write(lambda db: db.stop_bulk(bulk_id, by=by, reason=reason))
+        return await self._write(lambda conn, now: bulks.stop(conn, now, bulk_id, by, reason))
 
     async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
-        return await self._write(lambda db: db.run_bulk(bulk_id, limit))
+        # Mostly there is none to run. No process need wait for the write lock to learn that.
+        if not await self._read(lambda conn: conn.execute(sql("bulk_take"), {"id": bulk_id}).fetchone()):
+            return None
+        return await self._write(lambda conn, now: bulks.run(conn, now, bulk_id, limit))
 
     async def bulks(
         self, ids: Sequence[str] | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[Bulk]:
-        return await self._read(lambda db: db.bulks(ids, before, limit))
+        return await self._read(lambda conn: bulks.find(conn, ids, before, limit))
 
     async def bulk_items(
         self, bulk_id: str, *, outcome: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[BulkItem]:
-        return await self._read(lambda db: db.bulk_items(bulk_id, outcome, after, limit))
-
-    async def prune_bulks(self, limit: int = 10_000) -> int:
-        return await self._write(lambda db: db.prune_bulks(limit))
+        return await self._read(lambda conn: bulks.items(conn, bulk_id, outcome, after, limit))
 
     # ── Wake-up ──
 
     async def ring(self) -> None:
         self._use()
         self._doorbell.ring()
-        if self._path is not None:
-            await self._write(Database.ring)
+        if self._path is not None:  # other processes watch for commits, so this is one
+            await self._write(lambda conn, now: conn.execute(sql("ring")))
 
     async def wait_for_work(self, timeout: float) -> bool:
         await self._require_file()
@@ -448,17 +456,13 @@ class SqliteStore:
 
     # ── Inside ──
 
-    async def _require_file(self) -> None:
-        side = self._use().readers[-1]
-        files = side.database.files
-        if files is not None and not files.is_current():
-            await side.call(lambda _: None)  # says what is wrong, or goes on with another file
+    async def _read(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        side = self._use().reader
+        return await side.worker.call(partial(side.connection.read, function))
 
-    async def _read(self, verb: Callable[[Database], T]) -> T:
-        return await self._use().reader.call(verb)
-
-    async def _write(self, verb: Callable[[Database], T]) -> T:
-        return await self._use().writer.call(verb)
+    async def _write(self, function: Callable[[sqlite3.Connection, int], T]) -> T:
+        side = self._use().writer
+        return await side.worker.call(partial(side.connection.write, function))
 
     def _use(self) -> _Opened:
         self._check_process()
@@ -470,205 +474,84 @@ class SqliteStore:
         if self._pid is not None and self._pid != os.getpid():
             raise forks.refusal(self._where)
 
-    def _insert_waiting(self, database: Database) -> None:
-        """On the writer's thread: all inserts that came in during the last transaction share the next."""
-        calls, total = [], 0
-        while self._inserts and total < _LARGEST_GROUP:
-            call = self._inserts.popleft()
-            if not call[2].cancelled():
-                calls.append(call)
-                total += len(call[0])
-        answers: list[Answer] = []
-        try:
-            if calls:
-                database.use()
-                inserted = database.insert_all([(jobs, repeat) for jobs, repeat, _ in calls])
-                answers = [(call[2], one, None) for call, one in zip(calls, inserted, strict=True)]
-        except BaseException as error:
-            if isinstance(error, StoreError) and type(error) is not StoreError:  # busy, full, …: the same for all
-                answers = [(call[2], None, error) for call in calls]
-            else:  # something about one of the calls: nothing was written, so each alone
-                answers = [_insert_alone(database, *call) for call in calls]
-        if answers:
-            self._doorbell.ring()
-            deliver(answers)
+    async def _require_file(self) -> None:
+        side = self._use().readers[-1]
+        files = side.connection.files
+        if files is not None and not files.is_current():
+            await side.call(lambda _: None)  # says what is wrong, or goes on with another file
 
-    async def _open_file(self) -> _Opened:
+    def _guarded(self, guard: Guard) -> Guard:
+        if self._file is None:
+            raise ConnectionRefused("sqlite3 Connection", "in_memory", IN_MEMORY)
+        return guard
+
+    def _open_fenced(self) -> SqliteConnection:
+        self._check_process()
+        assert self._file is not None  # noqa: S101 - narrows the type
+        return self._file.open_fenced()
+
+    async def _open_file(self, file: Opener) -> _Opened:
         sides: list[_Side] = []
         try:
-            sides.append(await self._open_side("write", self._open_writer))
+            sides.append(await _open_side("write", file.open_writer))
             for _ in range(_READERS):
-                sides.append(await self._open_side("read", self._open_reader))
-            watching = await self._open_side("watch", self._open_reader)
+                sides.append(await _open_side("read", file.open_reader))
+            watching = await _open_side("watch", file.open_reader)
             watching.worker.submit_stop()  # the watcher has a thread of its own
-            database = watching.database
-            watcher = Watcher(self._doorbell, partial(_look, database), database.close, f"{self._path}-wal")
+            connection = watching.connection
+            watcher = Watcher(self._doorbell, partial(_look, connection), connection.close, f"{file.path}-wal")
             return _Opened(sides[0], sides[1:], watcher)
         except BaseException:
             for side in reversed(sides):
-                side.worker.submit(side.database.close)
+                side.worker.submit(side.connection.close)
                 side.worker.submit_stop()
             raise
-
-    async def _open_side(self, name: str, make: Callable[[], Database]) -> _Side:
-        worker = Worker(f"rowlock-sqlite-{name}")
-        try:
-            return _Side(worker, await worker.call(make))
-        except BaseException:
-            worker.submit_stop()
-            raise
-
-    def _open_writer(self) -> Database:
-        database = self._migrated(self._writing)
-        try:
-            database.mark_file()
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-    def _open_reader(self) -> Database:
-        return self._migrated(self._reading)
-
-    def _open_fenced(self) -> Database:
-        """A new connection for each transaction. If it leads to the file that the store has open, its tables have been
-        checked."""
-        self._check_process()
-        assert self._path is not None  # noqa: S101 - narrows the type
-        checked = None if self._opened is None else self._opened.writer.database.files
-        if checked is None or not checked.is_current():
-            return self._migrated(partial(self._writing, FencedConnection))
-        return self._at_path(partial(self._writing, FencedConnection))
-
-    def _migrated(self, connect_: Callable[[], Database]) -> Database:
-        """A database on the file at the path, if that has our tables."""
-        assert self._path is not None  # noqa: S101 - narrows the type
-        if self._opened is None:
-            return self._checked(connect_)
-        if inode(self._path) is None:
-            raise gone(self._path)
-        try:
-            return self._checked(connect_)
-        except StoreError as error:
-            if type(error) is not StoreError:
-                raise
-            # No database, or a damaged one. It doesn't refuse this or that write: our database is not there.
-            raise StoreUnavailable(str(error)) from error
-
-    def _checked(self, connect_: Callable[[], Database]) -> Database:
-        assert self._path is not None  # noqa: S101 - narrows the type
-        if not connect.check_path(self._path, force_network_fs=self._force_network_fs):
-            require_none(list(known()), self._where)  # no file is made for nothing
-        database = self._at_path(connect_)
-        try:
-            require_none(database.pending_migrations(), self._where)
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-    def _at_path(self, connect_: Callable[[], Database]) -> Database:
-        """A database that knows which files it has open: those that were at the path before and after."""
-        assert self._path is not None  # noqa: S101 - narrows the type
-        for _ in range(_TRIES):
-            before = inode(self._path)
-            database = connect_()
-            try:
-                database.data_version()  # SQLite opens the log when it first reads
-                database.files = Files.opened(self._path)
-            except BaseException:
-                database.close()
-                raise
-            if database.files is not None and database.files.main == before:
-                return database
-            database.close()
-        raise StoreUnavailable(f"{self._path} was replaced while it was being opened: try again")
-
-    def _reading(self) -> Database:
-        assert self._path is not None  # noqa: S101 - narrows the type
-        conn = connect.connect_reader(self._path, busy_timeout=self._busy_timeout)
-        return Database(conn, self._where, clock=self._clock, reopen=self._open_reader)
-
-    def _refuse_memory(self) -> None:
-        if self._path is None:
-            raise ConnectionRefused("sqlite3 Connection", "in_memory", IN_MEMORY)
-
-    def _writing(self, factory: type[sqlite3.Connection] = sqlite3.Connection, *, create: bool = False) -> Database:
-        assert self._path is not None  # noqa: S101 - narrows the type
-        conn = connect.connect_writer(
-            self._path, synchronous=self._synchronous, busy_timeout=self._busy_timeout, factory=factory, create=create
-        )
-        return Database(
-            conn, self._where, clock=self._clock, busy_timeout=self._busy_timeout, reopen=self._reopen_writer
-        )
-
-    def _reopen_writer(self) -> Database:
-        database = self._open_writer()
-        log.warning("%s was replaced by another file: going on with that one", self._where)
-        return database
-
-    def _migrate_file(self, create: bool) -> list[Migration]:
-        assert self._path is not None  # noqa: S101 - narrows the type
-        if connect.check_path(self._path, force_network_fs=self._force_network_fs):
-            database = self._writing()
-        elif not create:
-            raise gone(self._path)
-        else:
-            with new_file(self._path):
-                database = self._writing(create=True)
-        try:
-            return database.migrate()
-        finally:
-            database.close()
-
-    def _pending_in_file(self) -> list[Migration]:
-        assert self._path is not None  # noqa: S101 - narrows the type
-        if not connect.check_path(self._path, force_network_fs=self._force_network_fs):
-            return list(known())
-        database = self._reading()
-        try:
-            return database.pending_migrations()
-        finally:
-            database.close()
-
-    def _check_file(self) -> None:
-        assert self._path is not None  # noqa: S101 - narrows the type
-        if connect.check_path(self._path, force_network_fs=self._force_network_fs):
-            database = self._reading()
-            try:
-                database.check_schema()
-            finally:
-                database.close()
 
     def _memory_side(self) -> _Side:
         if self._memory is None:
             self._pid = os.getpid()
-            database = Database(connect.connect_memory(), self._where, clock=self._clock)
-            self._memory = _Side(Worker("rowlock-sqlite-memory"), database)
+            connection = SqliteConnection(connect.connect_memory(), self._where, clock=self._clock)
+            self._memory = _Side(Worker("rowlock-sqlite-memory"), connection)
         return self._memory
 
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
 
     async def stats(self, topic: str | None = None) -> Stats:
-        return await self._read(lambda db: db.stats(topic))
+        return await self._read(lambda conn: queries.stats(conn, self._clock(), topic))
 
     async def series(self, topic: str | None, window: Window) -> Series:
-        return await self._read(lambda db: db.series(topic, window))
+        return await self._read(lambda conn: rollups.series(conn, topic, window))
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
         place = check_place(limit, offset, cursor)
-        return await self._read(lambda db: db.list(filter, place))
+        return await self._read(lambda conn: queries.list_jobs(conn, filter, place))
 
 
-def _look(database: Database) -> Look:
-    database.use()
-    return Look(database.reopened, database.data_version())
-
-
-def _insert_alone(
-    database: Database, jobs: Sequence[NewJob], repeat: bool, future: asyncio.Future[list[Enqueued]]
-) -> Answer:
+async def _open_side(name: str, make: Callable[[], SqliteConnection]) -> _Side:
+    worker = Worker(f"rowlock-sqlite-{name}")
     try:
-        return future, database.insert(jobs, repeat=repeat), None
-    except BaseException as error:
-        return future, None, error
+        return _Side(worker, await worker.call(make))
+    except BaseException:
+        worker.submit_stop()
+        raise
+
+
+def _tidy(conn: sqlite3.Connection, now: int, chore: Chore, limit: int) -> int:
+    match chore:
+        case "fold_counts":
+            return rollups.fold(conn, limit)
+        case "group_failures":
+            return failures.group(conn, limit)
+        case "sweep_records":
+            return records.sweep(conn, now, limit)
+        case "sweep_rollups":
+            return rollups.sweep(conn, now, limit)
+        case "prune_bulks":
+            return bulks.prune(conn, now, limit)
+        case _:
+            assert_never(chore)
+
+
+def _look(connection: SqliteConnection) -> Look:
+    connection.use()
+    return Look(connection.reopened, connection.data_version())

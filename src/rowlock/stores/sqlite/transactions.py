@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager, contextmanager
 
 from rowlock.errors import StoreFull, StoreUnavailable
 from rowlock.stores.base import Guard
-from rowlock.stores.sqlite.database import Database
-from rowlock.stores.sqlite.failures import translate
+from rowlock.stores.sqlite.connection import SqliteConnection
 from rowlock.stores.sqlite.fenced import FencedConnection
 from rowlock.stores.sqlite.threads import Worker
+from rowlock.stores.sqlite.translate_errors import translate
 
-Connect = Callable[[], Database]  # on a FencedConnection
+Connect = Callable[[], SqliteConnection]  # on a FencedConnection
 
 
 class _Transaction:
@@ -24,21 +24,21 @@ class _Transaction:
         self._connect = connect
         self._guard = guard
         self._longest = longest
-        self._database: Database | None = None
+        self._connection: SqliteConnection | None = None
         self._unwanted = False
 
     def begin(self) -> FencedConnection:
-        self._database = self._connect()
-        self._database.hurry = self._unwanted
-        self._database.begin()
-        conn = _fenced(self._database)
+        self._connection = self._connect()
+        self._connection.hurry = self._unwanted
+        self._connection.begin()
+        conn = _fenced(self._connection)
         conn.watch(self._longest)
         return conn
 
     def commit(self) -> None:
-        assert self._database is not None  # noqa: S101 - narrows the type
-        database = self._database
-        _fenced(database).finish(lambda: database.commit(self._guard))
+        assert self._connection is not None  # noqa: S101 - narrows the type
+        connection = self._connection
+        _fenced(connection).finish(lambda: connection.commit(self._guard))
 
     @contextmanager
     def noticing_outages(self) -> Iterator[None]:
@@ -52,16 +52,16 @@ class _Transaction:
     def hurry(self) -> None:
         """Nobody waits for it any more."""
         self._unwanted = True
-        if self._database is not None:
-            self._database.hurry = True
+        if self._connection is not None:
+            self._connection.hurry = True
 
     def end(self) -> None:
-        if self._database is not None:
-            _fenced(self._database).end()
+        if self._connection is not None:
+            _fenced(self._connection).end()
 
 
-def _fenced(database: Database) -> FencedConnection:
-    conn = database.conn
+def _fenced(connection: SqliteConnection) -> FencedConnection:
+    conn = connection.conn
     assert isinstance(conn, FencedConnection)  # noqa: S101 - narrows the type
     return conn
 

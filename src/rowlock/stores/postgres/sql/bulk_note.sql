@@ -1,4 +1,4 @@
--- What became of the jobs of a batch, in their order; none: there are no more. The row is ours already.
+-- Note the outcomes of a batch, in the jobs' order. No jobs: the bulk action is done. bulk_take has locked the row.
 WITH noted AS (
     UPDATE {schema}._jobs_bulk_items i SET outcome = o.outcome, holder = o.holder
     FROM unnest($2::uuid[], $3::text[], $4::uuid[]) AS o (job_id, outcome, holder)
@@ -21,4 +21,4 @@ UPDATE {schema}._jobs_bulk b SET
                        THEN NULL ELSE c.now END
 FROM counted c
 WHERE b.id = $1::uuid
-RETURNING {columns}
+RETURNING {bulk_columns}

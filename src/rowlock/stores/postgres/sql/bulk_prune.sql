@@ -1,4 +1,5 @@
--- $1: rows at most. $2, $3: seconds that previews, and what has ended, are kept. An object goes once its items have gone.
+-- $1: rows at most. $2: seconds that previews are kept. $3: seconds that ended bulk actions are kept. The items of a bulk
+-- action are deleted before it.
 WITH old AS MATERIALIZED (
     SELECT b.id FROM {schema}._jobs_bulk b
     WHERE CASE WHEN b.status = 'preview' THEN b.created <= clock_timestamp() - $2::float8 * interval '1 second'

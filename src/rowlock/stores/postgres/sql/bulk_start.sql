@@ -1,4 +1,5 @@
--- $3, $4: for how many seconds a preview, or one that was stopped, may be started: later, `bulk_prune` may be at its items.
+-- $3, $4: for so many seconds a preview, or a stopped bulk action, may be started. Later, `bulk_prune` may have deleted
+-- some of its items.
 WITH started AS (
     UPDATE {schema}._jobs_bulk b SET
         status = CASE WHEN b.done + b.changed + b.gone + b.key_taken + b.locked < b.total THEN 'running' ELSE 'done' END,

@@ -1,4 +1,4 @@
--- Whoever has a batch under way holds the row: this waits for it.
+-- The process that runs a batch has locked the row: this statement waits for the end of the batch.
 WITH stopped AS (
     UPDATE {schema}._jobs_bulk SET status = 'stopped', finished_at = clock_timestamp()
     WHERE id = $1::uuid AND status = 'running'

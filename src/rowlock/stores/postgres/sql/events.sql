@@ -1,4 +1,4 @@
--- What the view _jobs_events answers for one job; a test compares them. The job is read once, by a range: see get.sql.
+-- What the view _jobs_events answers for one job; a test compares them. The job is read once, by a range: see read.sql.
 -- Through the view each of its five parts would look for the job, and none of them by that range.
 WITH j AS MATERIALIZED (
     SELECT * FROM {schema}._jobs_all WHERE id >= $1::uuid AND id <= $1::uuid ORDER BY id LIMIT 2

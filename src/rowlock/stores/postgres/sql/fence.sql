@@ -1,6 +1,6 @@
--- Locks the run's row until the transaction ends, against whoever would take it away: claim, rescue, settle, cancel.
--- If one of them has it, this waits for its commit and reads what it left (READ COMMITTED). Status, version and
--- worker are judged outside, where no partial index can tempt the planner.
+-- Lock the run's row until the transaction ends, so that no rescue, settle or cancel can end the run meanwhile. If one
+-- of them has the lock, this waits for its commit and reads the new row (READ COMMITTED). Status, version and worker are
+-- checked outside: here they would let the planner choose a partial index.
 WITH asked AS MATERIALIZED (
     SELECT * FROM json_to_record($1::text::json) AS asked (id uuid, version int, worker text)
 ),

@@ -1,7 +1,7 @@
--- Notes, at most $1 of them, become totals here, and rollups by what this answers: see postgres/rollups.py.
--- A note of a requeue is negative. A run is never shorter than nothing, also if the clock was set back.
+-- Add at most $1 notes to the totals. rollups.py adds the answer to the rollups. A requeue's note is negative. If the
+-- clock was set back, a run counts as 0 seconds, not less.
 WITH taken AS MATERIALIZED (SELECT ctid AS tid FROM {schema}._jobs_counts LIMIT $1::int FOR UPDATE SKIP LOCKED),
-folded AS (
+notes AS (
     DELETE FROM {schema}._jobs_counts WHERE ctid = ANY (ARRAY(SELECT tid FROM taken)) RETURNING *
 ),
 added AS (
@@ -11,7 +11,7 @@ added AS (
     SELECT coalesce(topic, ''), sum(completed), sum(failed), sum(expired), sum(cancelled), sum(executions),
            sum(greatest(execution_us, 0)), sum(retried), sum(lost), -sum(least(failed, 0)), -sum(least(expired, 0)),
            -sum(least(cancelled, 0))
-    FROM folded WHERE enqueued = 0 AND deleted = 0 GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0
+    FROM notes WHERE enqueued = 0 AND deleted = 0 GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0
     ORDER BY 1
     ON CONFLICT (topic) DO UPDATE SET
         completed = t.completed + excluded.completed, failed = t.failed + excluded.failed,
@@ -23,4 +23,4 @@ added AS (
         requeued_cancelled = t.requeued_cancelled + excluded.requeued_cancelled
 ),
 {minutes}
-SELECT (SELECT count(*) FROM folded)::int, topic, minute * 60, counts, waits, waits_n, runs, runs_n FROM minutes
+SELECT (SELECT count(*) FROM notes)::int, topic, minute * 60, counts, waits, waits_n, runs, runs_n FROM minutes

@@ -1,4 +1,4 @@
--- Only what is still as it was when its error was read: a job that died again since has another error, and another end.
+-- Only jobs that have not changed since their error was read. A job that failed again has another error and another end.
 WITH s AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::text[]) AS s (id, at, known) ORDER BY id
 ),

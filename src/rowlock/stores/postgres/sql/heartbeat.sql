@@ -1,4 +1,5 @@
--- SKIP LOCKED: a heartbeat never waits. A row that someone holds is answered by `standing`, never called lost.
+-- SKIP LOCKED: a heartbeat never waits. For a row that another transaction has locked, the store asks `standing`; the run
+-- does not count as lost.
 WITH s AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[], $4::bool[]) AS s (id, run, worker, started) ORDER BY id
 ),
@@ -20,6 +21,6 @@ kept AS (
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok)) AND j.id = ok.id
     RETURNING j.id
 )
--- A row that was changed since our snapshot is locked, but too new to be written.
+-- A row that was changed since our snapshot is locked, but too new for the UPDATE.
 SELECT held.id, held.status, held.version, held.locked_by, kept.id IS NOT NULL AS written
 FROM held LEFT JOIN kept ON kept.id = held.id

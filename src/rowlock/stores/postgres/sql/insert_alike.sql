@@ -1,7 +1,7 @@
--- Insert many that differ in id, topic and payload only: what is the same for all of them comes once. They can't be there
--- already, so there is no ON CONFLICT, which adds a quarter to what a row costs. See insert_new in insert.py. How many of
--- which topic ($13, $14) has been counted: to do it here adds a tenth to what a single job costs. After $15 nobody waits for
--- the answer any more, so nothing is done: see clock.py.
+-- Insert jobs that differ in id, topic and payload only; their other columns are sent once. Their ids are new, so there is
+-- no ON CONFLICT, which would add a quarter to a row's cost: see insert_new in insert.py. The client has counted the jobs
+-- of each topic ($13, $14), because counting here would add a tenth to a single job's cost. After $15 the client no longer
+-- waits for the answer, so nothing is inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($15::timestamptz, 'infinity') AS in_time, now + $5::float8 * interval '1 second' AS due,
            {schema}._jobs_first_id(now - interval '1 hour') AS low,
@@ -22,9 +22,9 @@ noted AS (
     SELECT now, topic, n FROM unnest($13::text[], $14::int[]) AS t (topic, n), clock WHERE in_time
 )
 SELECT now, (SELECT count(*) FROM ins) AS inserted,
-       -- ring.sql, if it is wanted, in the same commit: a worker that waits has the job a round trip and a flush sooner.
-       -- False, nobody waits: that may be wrong by the time of the commit, so the bell must be rung after it. NULL, another
-       -- one rings at this moment: see doorbell.py.
+       -- ring.sql in the same commit, if $9: a waiting worker gets the job a round trip and a flush sooner. False: no worker
+       -- waits. One may wait by the time of the commit, so the store must ring after it. NULL: another transaction is
+       -- ringing (see doorbell.py).
        CASE WHEN NOT $9::bool OR NOT in_time THEN false
             WHEN pg_try_advisory_lock($11::bigint) THEN NOT pg_advisory_unlock($11::bigint)
             WHEN pg_try_advisory_xact_lock($12::bigint) THEN (SELECT true FROM pg_notify($10::text, '')) END AS rang

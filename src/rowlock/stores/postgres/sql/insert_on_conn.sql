@@ -1,5 +1,5 @@
--- `insert` on a caller's connection: everything comes in as ONE text and goes out as one, times as microseconds, so that
--- any driver will do, with whatever parameter style, adapters, codecs and row factories the caller has set.
+-- insert.sql on a caller's connection. One text has all parameters and one text is the answer, with times as microseconds.
+-- So it works with any driver and whatever parameter style, adapters, codecs and row factories the caller has set.
 WITH clock AS MATERIALIZED (
     SELECT now, {schema}._jobs_first_id(now - interval '1 hour') AS low,
            {schema}._jobs_first_id(now + interval '1 hour') AS high
@@ -22,14 +22,14 @@ ins AS (
            {schema}._jobs_time(s.expires_at), s.key, s.scope, s.scope_id, s.template_version, s.max_retries, s.timeout,
            s.tags, s.trace, now, now, s.id < low OR s.id >= high
     FROM s, clock
-    -- Two batches that take keys in the same order can't wait for each other in a circle.
+    -- Batches that take keys in the same order can't deadlock.
     ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n
     ON CONFLICT DO NOTHING
     RETURNING id, topic
 )
 SELECT json_build_object(
     'now', {schema}._jobs_us((SELECT now FROM clock)),
-    -- which ones, only when it is not all of them
+    -- NULL if all are new
     'ids', CASE WHEN count(*) < (SELECT count(*) FROM s) THEN coalesce(json_agg(id), '[]') END,
     'noted', {schema}._jobs_note_enqueued((SELECT now FROM clock), array_agg(topic), 1)
 )::text

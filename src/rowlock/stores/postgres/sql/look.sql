@@ -1,2 +1,2 @@
--- Without locks, and without a word on status, version or worker, so that no partial index can tempt the planner.
+-- Without locks. Conditions on status, version or worker would let the planner choose a partial index.
 SELECT id, status, version, locked_by FROM {schema}._jobs WHERE id = ANY ($1::uuid[])

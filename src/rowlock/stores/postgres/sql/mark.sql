@@ -1,2 +1,2 @@
--- Whoever has the same snapshot sees the same rows.
+-- Two readers with the same snapshot see the same rows.
 SELECT pg_current_snapshot()::text

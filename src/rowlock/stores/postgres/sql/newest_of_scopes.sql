@@ -1,5 +1,5 @@
--- Each scope_id's own newest jobs, for all of them at once. $2, $3: the topics and statuses that are wanted, with spaces
--- between them; NULL: all. Of each table $5 rows are looked at. The row behind them is `beyond`: below it nothing is known.
+-- The newest jobs of each scope_id. $2, $3: the topics and statuses that are wanted, with spaces between them; NULL: all.
+-- Of each table $5 rows are read. The next row is `beyond`: nothing is known of the rows after it.
 SELECT asked.n, j.id::text, j.beyond
 FROM (
     SELECT n, scope_id, string_to_array(topics, ' ') AS topics, string_to_array(statuses, ' ') AS statuses

@@ -1,5 +1,5 @@
--- What a caller's connection can see and do. Asks the catalogue only: an error (a missing table, a missing privilege)
--- would abort the caller's transaction. to_regclass is no way round that: without USAGE on the schema it raises.
+-- What a caller's connection can see and do. It reads the catalogue only, because an error (a missing table, a missing
+-- privilege) would abort the caller's transaction. to_regclass raises one, too, without USAGE on the schema.
 SELECT json_build_object(
     'database', current_database(),
     'role', current_user,

@@ -1,4 +1,4 @@
--- What is NULL stays as it is. `lines` is [[age in microseconds, level, text], …]; the newest $8 lines are kept.
+-- NULL: the column stays as it is. `lines` is [[age in microseconds, level, text], …]; the newest $8 lines are kept.
 WITH s AS MATERIALIZED (
     SELECT id, run, worker, progress, stage, message, lines::jsonb AS lines
     FROM unnest($1::uuid[], $2::int[], $3::text[], $4::float8[], $5::text[], $6::text[], $7::text[])
@@ -19,7 +19,7 @@ reported AS (
     UPDATE {schema}._jobs j SET
         progress = coalesce(ok.progress, j.progress), stage = coalesce(ok.stage, j.stage),
         message = coalesce(ok.message, j.message), updated = ok.now,
-        log_dropped = j.log_dropped + greatest(  -- of 0 and NULL the greatest is 0
+        log_dropped = j.log_dropped + greatest(  -- greatest ignores NULL
             0, coalesce(jsonb_array_length(j.log), 0) + jsonb_array_length(ok.lines) - $8::int),
         log = CASE WHEN ok.lines IS NULL THEN j.log ELSE (
             SELECT jsonb_agg(line ORDER BY new, n) FROM (
@@ -36,6 +36,6 @@ reported AS (
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok)) AND j.id = ok.id
     RETURNING j.id
 )
--- A row that was changed since our snapshot is locked, but too new to be written.
+-- A row that was changed since our snapshot is locked, but too new for the UPDATE.
 SELECT held.id, held.status, held.version, held.locked_by, reported.id IS NOT NULL AS written
 FROM held LEFT JOIN reported ON reported.id = held.id

@@ -1,4 +1,4 @@
--- $2: where to begin, see hints.py.
+-- $2: the run_at after which to begin, see claim_bounds.py.
 WITH meter AS MATERIALIZED (
     SELECT {dead_due} AS due, clock_timestamp() AS at
 ),

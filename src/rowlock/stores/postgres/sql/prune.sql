@@ -1,5 +1,5 @@
--- $1: how many at most. $2, $3: statuses and the seconds that they are kept, NULL is for ever; $4, $5, $6: the same for
--- topics that are different. Topics are found by leaps along the index, so that nobody walks over what is kept.
+-- $1: jobs at most. $2, $3: statuses and for how many seconds their jobs are kept; NULL: for ever. $4, $5, $6: the same for
+-- topics with a retention of their own. The index is searched topic by topic, so that jobs that are kept are not read.
 WITH RECURSIVE rule AS MATERIALIZED (SELECT * FROM unnest($2::text[], $3::float8[]) AS r (status, seconds)),
 own AS MATERIALIZED (SELECT * FROM unnest($4::text[], $5::text[], $6::float8[]) AS o (status, topic, seconds)),
 dead (status, topic) AS (

@@ -1,4 +1,4 @@
--- $5: nothing may be there, or only what has expired; else whatever is there is replaced.
+-- $5: true if a record that has not expired must not be replaced.
 INSERT INTO {schema}._jobs_records AS r (kind, id, created, updated, expires_at, data)
 SELECT $1::text, $2::text, now, now, $4::timestamptz, $3::text::json FROM (SELECT clock_timestamp() AS now) c
 ON CONFLICT (kind, id) DO UPDATE SET

@@ -1,4 +1,4 @@
--- Who finds a row locked leaves it: another removes it too, or its worker has just shown that it lives.
+-- SKIP LOCKED: another process removes the row, too, or its worker has just reported.
 WITH gone AS MATERIALIZED (
     SELECT ctid AS tid FROM {schema}._jobs_workers WHERE name = ANY ($1::text[]) FOR UPDATE SKIP LOCKED
 )

@@ -1,5 +1,5 @@
--- $2: who waits holds this lock, shared; $3: who rings, for itself (doorbell.py). Of two that ask at the same moment one may
--- take the other for a waiter: a ring too many. There is nothing to be lost, so nothing need be flushed to the disk while
--- the server's lock of NOTIFY is held.
+-- Waiting workers hold the lock $2, shared; one ringing process holds $3 (see doorbell.py). A process that tests $2 may
+-- look like a waiting worker to another one, which then rings needlessly. The commit needs no flush, because nothing can be
+-- lost: the server's NOTIFY lock is held for a shorter time.
 SELECT pg_notify($1::text, ''), set_config('synchronous_commit', 'off', true)
 WHERE CASE WHEN pg_try_advisory_xact_lock($2::bigint) THEN false ELSE pg_try_advisory_xact_lock($3::bigint) END

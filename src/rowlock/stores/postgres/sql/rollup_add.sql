@@ -1,4 +1,4 @@
--- Counts are added; sketches have been, by the only one who folds.
+-- Counts are added. Sketches come whole: the process that folds has added them, and it is the only one.
 INSERT INTO {schema}._jobs_rollups AS r (
     span, topic, at, enqueued, completed, failed, expired, cancelled, retried, lost, requeued, deleted, waits,
     runs)

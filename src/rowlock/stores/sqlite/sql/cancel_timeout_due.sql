@@ -1,3 +1,3 @@
-SELECT n, id, version, locked_by, claimed_at, started_at, topic FROM _jobs
-WHERE status = 'cancel_requested' AND cancel_requested_at < ?
-ORDER BY cancel_requested_at LIMIT ?
+SELECT {row} FROM _jobs j
+WHERE status = 'cancel_requested' AND cancel_requested_at < :since
+ORDER BY cancel_requested_at LIMIT :limit

@@ -1,3 +1,3 @@
-SELECT n, id, version, topic FROM _jobs
-WHERE expires_at IS NOT NULL AND status = 'pending' AND expires_at <= ?
-ORDER BY expires_at LIMIT ?
+SELECT {row} FROM _jobs j
+WHERE expires_at IS NOT NULL AND status = 'pending' AND expires_at <= :now
+ORDER BY expires_at LIMIT :limit

@@ -1,0 +1,53 @@
+"""What a handler's Context needs from its Jobs: enqueue, fence, transactions. Used by every kind of handler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Unpack
+
+from rowlock.client.connections import Stores
+from rowlock.client.portal import running_loop
+from rowlock.errors import WrongContext
+from rowlock.stores.base import Enqueued, Guard
+from rowlock.stores.callers import SyncCaller, caller_for
+from rowlock.tasks import EnqueueOptions, Enqueues, SyncEnqueues
+
+
+class ContextHost:
+    """Implements rowlock.context.Host."""
+
+    def __init__(self, jobs: Enqueues, stores: Stores) -> None:
+        self._jobs = jobs
+        self._stores = stores
+
+    @property
+    def sync(self) -> SyncEnqueues:
+        return self._jobs.sync
+
+    async def enqueue(
+        self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Enqueued:
+        return await self._jobs.enqueue(topic, payload, **options)
+
+    async def fence(self, guard: Guard, conn: Any) -> None:
+        caller = caller_for(conn, await self._stores.home())
+        if isinstance(caller, SyncCaller):
+            raise WrongContext(f"{caller.kind} would block the event loop: use ctx.sync.fence(conn) in a sync handler")
+        await caller.fence(guard)
+
+    def fence_sync(self, guard: Guard, conn: Any) -> None:
+        if running_loop() is not None:
+            raise WrongContext("ctx.sync.fence would block the event loop: use `await ctx.fence(conn)` here")
+        caller = caller_for(conn, self._stores.portal.run(self._stores.home))
+        if not isinstance(caller, SyncCaller):
+            raise WrongContext(f"{caller.kind} needs an event loop: use `await ctx.fence(conn)` in an async handler")
+        caller.fence(guard)
+
+    async def transaction(self, guard: Guard, longest: float) -> AbstractAsyncContextManager[Any]:
+        return (await self._stores.handle()).store.transaction(guard, longest=longest)
+
+    def sync_transaction(self, guard: Guard, longest: float) -> AbstractContextManager[Any]:
+        if running_loop() is not None:
+            raise WrongContext("this handler is async: use `async with ctx.transaction()`")
+        return self._stores.first.sync_transaction(guard, longest=longest)

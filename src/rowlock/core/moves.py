@@ -1,0 +1,320 @@
+"""Every move of a job that is not on the hot path, decided once for all stores.
+
+A store locks rows and reads them as `Row`. `move` decides what an order means for a row. The store writes the patches,
+in the same transaction. A new order is a class with a `patch` method, here; it needs no SQL.
+
+Times are integer microseconds, by the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar, NamedTuple
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from rowlock.core.codec import clean_text, decode, encode
+from rowlock.core.job import LIVE, LiveKey, Status
+from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN, EXPIRED_ERROR, MOVES
+from rowlock.core.times import micros, span
+
+MAX_DETAIL = 2000  # bytes of how a worker died; the text goes into the history too
+# The counters that a move can change, in the order of their columns.
+COUNTERS = ("failed", "expired", "cancelled", "retried", "lost", "deleted")
+
+
+class Row(NamedTuple):
+    """A job's row as a store has locked it. The stores select the columns in this order."""
+
+    id: str
+    topic: str
+    status: Status
+    version: int
+    priority: int
+    run_at: int
+    retries: int
+    max_retries: int
+    crashes: int
+    created: int
+    claimed_at: int | None
+    started_at: int | None
+    finished_at: int | None
+    locked_by: str | None
+    scope: str | None
+    scope_id: str | None
+    key: str | None
+    fingerprint: str | None
+    events: int  # grows with everything that happens to the job
+    tags: str | None  # JSON text
+    payload: str | None  # JSON text; None unless the order changes the payload
+    place: Any  # where the store finds the row again
+
+    @property
+    def live_key(self) -> LiveKey:
+        return LiveKey(self.topic, self.scope, self.scope_id, self.key)
+
+
+class Patch(Struct, frozen=True, kw_only=True):
+    """What a store writes for one job. `status` None: it deletes the row."""
+
+    status: Status | None
+    columns: dict[str, Any] = {}
+    entry: dict[str, Any] = {}  # for the job's history
+    counts: dict[str, int] = {}  # see COUNTERS
+    audit: dict[str, Any] = {}  # data for the audit, which has a line for every move of an operator
+    first_failure: tuple[str, int] | None = None  # the job leaves the group of this fingerprint; it failed then
+
+
+class Refusal(Struct, frozen=True):
+    """Nothing is written. `status` is the reason, or `holder`: the live job that has the key."""
+
+    status: Status
+    holder: str | None = None
+
+
+Decision = tuple[Row, Patch | Refusal]
+
+
+class Edit(Struct, frozen=True, kw_only=True):
+    """What `update`, or a requeue, changes; UNSET stays. Values are checked and encoded already (see core.job)."""
+
+    priority: int | UnsetType = UNSET
+    run_at: datetime | UnsetType = UNSET
+    delay: float | UnsetType = UNSET  # seconds from the database's clock; excludes run_at
+    payload: str | UnsetType = UNSET
+    tags: tuple[str, ...] | UnsetType = UNSET
+
+    def columns(self, now: int) -> dict[str, Any]:
+        """The columns that it sets, sorted by name. Tags and payload are JSON texts."""
+        columns: dict[str, Any] = {}
+        if self.payload is not UNSET:
+            columns["payload"] = self.payload
+        if self.priority is not UNSET:
+            columns["priority"] = self.priority
+        if self.run_at is not UNSET:
+            columns["run_at"] = micros(self.run_at)
+        if self.delay is not UNSET:
+            columns["run_at"] = now + span(self.delay)
+        if self.tags is not UNSET:
+            columns["tags"] = encode(list(self.tags), "tags") if self.tags else None
+        return columns
+
+
+# ── Orders ──
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """What is to be done to jobs, by whom and why. `verb` names the move in MOVES."""
+
+    verb: ClassVar[str]
+    by: str
+    reason: str | None = None
+    bulk: str | None = None  # the bulk action that it is part of
+
+    @property
+    def is_audited(self) -> bool:
+        return MOVES[self.verb].by == "operator"
+
+    @property
+    def reads_payload(self) -> bool:
+        return False
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        """What the order does to a job whose status allows it. `holder`: the live job that has the row's key."""
+        raise NotImplementedError
+
+    def _entry(self, row: Row, now: int, event: str, status: Status, **rest: Any) -> dict[str, Any]:
+        """A history entry. What is not known is left out."""
+        known = {"by": self.by, "reason": self.reason, **rest}
+        entry = {"at": now, "event": event, "status": status, "version": row.version}
+        return entry | {name: value for name, value in known.items() if value is not None}
+
+
+class Cancel(Order, frozen=True, kw_only=True):
+    verb = "cancel"
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+        running = row.status is Status.PROCESSING
+        status = Status.CANCEL_REQUESTED if running else Status.CANCELLED
+        columns = {"status": status, "ready": False, "finished_at": None if running else now, "updated": now}
+        columns |= {"cancel_requested_at": now, "cancel_reason": self.reason}
+        entry = self._entry(row, now, status, status)
+        return Patch(status=status, columns=columns, entry=entry, counts={} if running else {"cancelled": 1})
+
+
+class Update(Order, frozen=True, kw_only=True):
+    verb = "update"
+    edit: Edit
+
+    @property
+    def reads_payload(self) -> bool:
+        return self.edit.payload is not UNSET
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        wanted = self.edit.columns(now)
+        columns = wanted | {"updated": now}
+        if "run_at" in wanted:
+            columns["ready"] = wanted["run_at"] <= now
+        entry = self._entry(row, now, "updated", row.status, changed=list(wanted))
+        return Patch(status=row.status, columns=columns, entry=entry, audit=_compared(row, wanted))
+
+
+class Requeue(Update, frozen=True, kw_only=True):
+    """`version`: only if the job still has it. `undo`: a cancel is undone, so time, retries and expiry stay."""
+
+    verb = "requeue"
+    edit: Edit = Edit()
+    version: int | None = None
+    undo: bool = False
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        if self.version is not None and row.version != self.version:
+            return Refusal(row.status)
+        if holder is not None:
+            return Refusal(row.status, holder)
+        wanted = self.edit.columns(now)
+        run_at = wanted.get("run_at", row.run_at if self.undo else now)
+        columns: dict[str, Any] = dict.fromkeys(_CLEARED)
+        columns |= {"status": Status.PENDING, "ready": run_at <= now, "run_at": run_at, "progress": 0, "updated": now}
+        if not self.undo:
+            columns |= {"retries": 0, "crashes": 0, "expires_at": None}
+        failed = None if row.fingerprint is None or row.finished_at is None else (row.fingerprint, row.finished_at)
+        return Patch(
+            status=Status.PENDING,
+            columns=columns | wanted,
+            entry=self._entry(row, now, "requeued", Status.PENDING, changed=list(wanted) or None),
+            counts={row.status.value: -1},
+            audit=_compared(row, wanted) if wanted else {},
+            first_failure=failed,
+        )
+
+
+# What a requeue takes from a job.
+_CLEARED = ("stage", "message", "result", "finished_at", "cancel_requested_at", "cancel_reason", "fingerprint")
+
+
+class Delete(Order, frozen=True, kw_only=True):
+    verb = "delete"
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+        counts = {"deleted": 1} if row.status is Status.PENDING else {}
+        return Patch(status=None, counts=counts, audit={"status": row.status})
+
+
+class Expire(Order, frozen=True, kw_only=True):
+    verb = "expire"
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+        columns = {"status": Status.EXPIRED, "ready": False, "finished_at": now, "updated": now}
+        columns |= {"last_error": EXPIRED_ERROR, "fingerprint": None}  # `group_failures` writes the fingerprint
+        entry = self._entry(row, now, "expired", Status.EXPIRED)
+        return Patch(status=Status.EXPIRED, columns=columns, entry=entry, counts={"expired": 1})
+
+
+class CancelTimeout(Order, frozen=True, kw_only=True):
+    verb = "cancel_timeout"
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+        columns = _FREED | {"status": Status.CANCELLED, "finished_at": now, "updated": now}
+        entry = self._entry(row, now, "cancel_timed_out", Status.CANCELLED, **_run(row))
+        return Patch(status=Status.CANCELLED, columns=columns, entry=entry, counts={"cancelled": 1})
+
+
+class Rescue(Order, frozen=True, kw_only=True):
+    """`backoff`: the seconds to wait after each crash but the first; `tables` has those of topics with their own.
+    `seen`: the worker is known to be dead, and what it had started is marked. `detail`: how it died."""
+
+    verb = "rescue"
+    backoff: Sequence[float]
+    tables: Mapping[str, Sequence[float]] = {}
+    seen: bool
+    detail: str | None = None
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+        started = row.started_at is not None
+        columns = _FREED | {"crashes": row.crashes + (started or not self.seen), "fingerprint": None, "updated": now}
+        status, delay, error, counts = Status.PENDING, 0.0, None, {"lost": 1}
+        if row.status is Status.CANCEL_REQUESTED:
+            status = Status.CANCELLED
+        elif started:
+            columns["last_error"] = error = f"{CRASH_ERROR}: worker {row.locked_by}{self._death()}"
+            if row.retries >= row.max_retries:
+                status = Status.EXPIRED
+            else:
+                columns["retries"] = row.retries + 1
+                counts["retried"] = 1
+                if row.crashes:  # after the first crash the job is ready at once, in its old place
+                    table = self.tables.get(row.topic, self.backoff)
+                    delay = table[min(row.retries + 1, len(table)) - 1]
+                    columns["run_at"] = now + span(delay)
+        ended = status is not Status.PENDING
+        if ended:
+            counts[status.value] = 1
+        columns |= {"status": status, "ready": not ended and not delay, "finished_at": now if ended else None}
+        entry = self._entry(row, now, "rescued", status, **_run(row), delay=delay or None, error=error)
+        return Patch(status=status, columns=columns, entry=entry, counts=counts)
+
+    def _death(self) -> str:
+        how = f", {clean_text(self.detail, MAX_DETAIL)}" if self.detail else ""
+        return how if self.seen else f"{how}{CRASH_UNSEEN}"
+
+
+_FREED: dict[str, Any] = {"locked_by": None, "locked_until": None}  # a run is taken from its worker
+
+
+def _run(row: Row) -> dict[str, Any]:
+    """For the history entry of a move that takes a run from its worker."""
+    return {"worker": row.locked_by, "claimed_at": row.claimed_at, "started_at": row.started_at}
+
+
+def _compared(row: Row, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The edited columns before and after, for the audit."""
+    before = {name: _plain(name, getattr(row, name)) for name in wanted}
+    return {"before": before, "after": {name: _plain(name, value) for name, value in wanted.items()}}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "payload":
+        return Raw(value.encode())  # as it is: a decoder and an encoder might write a number in another way
+    return decode(value or "[]") if name == "tags" else value
+
+
+# ── Deciding ──
+
+
+def move(row: Row, order: Order, now: int, holder: str | None = None) -> Patch | Refusal:
+    """What the order means for the job. MOVES says in which statuses it may be done."""
+    if row.status not in MOVES[order.verb].sources:
+        return Refusal(row.status)
+    return order.patch(row, now, holder)
+
+
+def move_all(
+    rows: Iterable[Row], order: Order, now: int, holders: Mapping[LiveKey, str] | None = None
+) -> list[Decision]:
+    """The same for a batch. `holders`: the live jobs that have the rows' keys. Of two rows with the same key the first
+    gets it."""
+    taken = dict(holders or {})
+    decided: list[Decision] = []
+    for row in rows:
+        answer = move(row, order, now, taken.get(row.live_key))
+        if row.key is not None and isinstance(answer, Patch) and answer.status in LIVE:
+            taken[row.live_key] = row.id
+        decided.append((row, answer))
+    return decided
+
+
+def patches(decided: Iterable[Decision]) -> list[tuple[Row, Patch]]:
+    """Those that are not refused."""
+    return [(row, answer) for row, answer in decided if isinstance(answer, Patch)]
+
+
+def tally(written: Iterable[tuple[Row, Patch]]) -> dict[str, Counter[str]]:
+    """What the patches count, by topic."""
+    topics: dict[str, Counter[str]] = {}
+    for row, patch in written:
+        if patch.counts:
+            topics.setdefault(row.topic, Counter()).update(patch.counts)
+    return topics

@@ -1,0 +1,226 @@
+"""Routes that add jobs: one, many, or a copy of another job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Struct
+
+from rowlock.core.conditions import holds
+from rowlock.core.ids import check_id
+from rowlock.core.job import (
+    DEFAULT_MAX_RETRIES,
+    DEFAULT_PRIORITY,
+    DEFAULT_TIMEOUT,
+    Job,
+    LiveKey,
+    check_priority,
+    check_timeout,
+)
+from rowlock.errors import InvalidInput
+from rowlock.http.call import Call, columns
+from rowlock.http.problems import Problem
+from rowlock.http.redacting import check_unmarked
+from rowlock.http.response import Response, answer
+from rowlock.http.routes import ENQUEUE, SEE_JOBS, Route
+from rowlock.http.shapes import Asked, JobId, Priority, Retries, Seconds, Tags, Text, Time, Timeout, Topic, schema
+from rowlock.stores.base import Enqueued
+
+MOST_IN_BATCH = 1000
+
+
+class EnqueueBody(Asked, frozen=True, kw_only=True):
+    topic: Topic
+    payload: dict[str, Any] = msgspec.field(default_factory=dict)
+    run_at: Time | None = None
+    delay: Seconds | None = None
+    max_retries: Retries | None = None
+    id: JobId | None = None
+    priority: Priority | None = None
+    key: Text | None = None
+    scope: Text | None = None
+    scope_id: Text | None = None
+    expires_at: Time | None = None
+    timeout: Timeout | None = None
+    tags: Tags | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return what was given beside topic and payload."""
+        return {name: value for name in _OPTIONS if (value := getattr(self, name)) is not None}
+
+
+_OPTIONS = tuple(name for name in EnqueueBody.__struct_fields__ if name not in ("topic", "payload"))
+
+
+class BatchBody(Asked, frozen=True, kw_only=True):
+    jobs: Annotated[tuple[EnqueueBody, ...], schema(minItems=1, maxItems=1000)]
+
+
+class CloneBody(Asked, frozen=True, kw_only=True):
+    """What is different in the copy. The key is not copied: the original may still hold it."""
+
+    payload: dict[str, Any] | None = None
+    run_at: Time | None = None
+    delay: Seconds | None = None
+    priority: Priority | None = None
+    key: Text | None = None
+    max_retries: Retries | None = None
+    timeout: Timeout | None = None
+    tags: Tags | None = None
+
+
+class EnqueuedBody(Struct, kw_only=True):
+    """The new job; or, if `existing`, the job that already had the same key or id."""
+
+    id: str
+    topic: str
+    status: str
+    run_at: Time
+    created: Time
+    existing: bool = False
+
+
+def enqueued_body(topic: str, one: Enqueued) -> EnqueuedBody:
+    return EnqueuedBody(
+        id=one.id, topic=topic, status=str(one.status), run_at=one.run_at, created=one.created, existing=one.existing
+    )
+
+
+class BatchItem(Struct, kw_only=True):
+    """As for a single job. If `id` is null, a job that the caller may not see took the key at the same moment, and this
+    entry was not enqueued."""
+
+    id: str | None
+    topic: str
+    status: str | None
+    run_at: Time | None
+    created: Time | None
+    existing: bool
+
+
+def batch_item(topic: str, one: Enqueued, *, is_seen: bool) -> BatchItem:
+    if not is_seen:
+        return BatchItem(id=None, topic=topic, status=None, run_at=None, created=None, existing=True)
+    return BatchItem(**msgspec.structs.asdict(enqueued_body(topic, one)))
+
+
+class BatchAnswer(Struct, kw_only=True):
+    items: list[BatchItem]
+
+
+async def enqueue(call: Call) -> Response:
+    asked: EnqueueBody = call.body
+    options = asked.options()
+    check_unmarked(call, asked.payload)
+    call.check_enqueue(asked.topic, partial(new_columns, call, asked))
+    if asked.id is not None:
+        await _refuse_hidden(call, [asked])
+    told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
+    if told.existing and await _hidden(call, [told.id]):
+        raise _taken()
+    return answer(enqueued_body(asked.topic, told))
+
+
+async def enqueue_batch(call: Call) -> Response:
+    asked: BatchBody = call.body
+    if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
+        raise Problem("out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
+    for one in asked.jobs:
+        check_unmarked(call, one.payload)
+        call.check_enqueue(one.topic, partial(new_columns, call, one))
+    await _refuse_hidden(call, asked.jobs)
+    entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
+    told = await call.api.jobs.enqueue_many(entries)
+    hidden = await _hidden(call, [new.id for new in told if new.existing])
+    # A hidden job took the key in between. The batch is written by now, so this is no error.
+    items = [
+        batch_item(one.topic, new, is_seen=new.id not in hidden) for one, new in zip(asked.jobs, told, strict=True)
+    ]
+    return answer(BatchAnswer(items=items))
+
+
+async def clone_job(call: Call) -> Response:
+    """Enqueue a copy of a job, with changes. The caller must be allowed to enqueue it."""
+    asked: CloneBody = call.body
+    job = await call.job("read")
+    check_unmarked(call, asked.payload, job)
+    changed = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) is not None}
+    call.body = EnqueueBody(**{**content_of(job), **changed})
+    return await enqueue(call)
+
+
+def content_of(job: Job) -> dict[str, Any]:
+    return {
+        "topic": job.topic, "payload": job.payload, "priority": job.priority, "scope": job.scope,
+        "scope_id": job.scope_id, "max_retries": job.max_retries, "timeout": job.timeout, "tags": job.tags or None,
+    }  # fmt: skip
+
+
+async def _hidden(call: Call, ids: list[str]) -> set[str]:
+    """Return those of these jobs that the caller may not see."""
+    condition = call.reach("read")
+    if not ids or condition is True:
+        return set()
+    there = await (await call.store()).read(ids, Job)
+    return {one for one in ids if one not in there or not holds(condition, columns(there[one]))}
+
+
+def new_columns(call: Call, asked: EnqueueBody) -> dict[str, Any]:
+    """Return the columns of the job that would be created: enqueue_rule is judged on them."""
+    now = datetime.now(UTC)
+    task = call.api.jobs._tasks.get(asked.topic)
+    given = {**(task.policy.defaults() if task is not None else {}), **asked.options()}
+    run_at = asked.run_at or now + timedelta(seconds=min(max(asked.delay or 0.0, 0.0), 1e9))
+    return {
+        "id": asked.id, "topic": asked.topic, "status": "pending", "key": asked.key, "scope": asked.scope,
+        "scope_id": asked.scope_id, "retries": 0, "crashes": 0, "version": 0, "progress": 0.0,
+        "priority": check_priority(given.get("priority", DEFAULT_PRIORITY)),
+        "max_retries": given.get("max_retries", DEFAULT_MAX_RETRIES),
+        "timeout": check_timeout(given.get("timeout", DEFAULT_TIMEOUT)),
+        "created": now, "updated": now, "run_at": _aware(run_at, "run_at"),
+        "expires_at": None if asked.expires_at is None else _aware(asked.expires_at, "expires_at"),
+    }  # fmt: skip
+
+
+def _aware(time: datetime, field: str) -> datetime:
+    if time.tzinfo is None:
+        raise InvalidInput(field, "naive_time", "has no time zone: write Z for UTC")
+    return time
+
+
+async def _refuse_hidden(call: Call, asked: Sequence[EnqueueBody]) -> None:
+    """Refuse if a job that the caller may not see has one of these keys or ids. Before anything is added, because a
+    batch is added as a whole or not at all; and before contents are compared, because the difference would show
+    them."""
+    condition = call.reach("read")
+    if condition is True:
+        return
+    store = await call.store()
+    keys = {LiveKey(one.topic, one.scope, one.scope_id, one.key) for one in asked if one.key is not None}
+    ids = [check_id(one.id) for one in asked if one.id is not None] + await store.holders(list(keys))
+    if not all(holds(condition, columns(job)) for job in (await store.read(ids, Job)).values()):
+        raise _taken()
+
+
+def _taken() -> Problem:
+    return Problem("key_taken", "a job with this key or id is there already", field="key")
+
+
+ROUTES = [
+    Route(
+        "POST", "/api/jobs/enqueue", ENQUEUE, enqueue, "Add a job", body=EnqueueBody, answers=(EnqueuedBody,),
+        errors=(409,),
+    ),
+    Route(
+        "POST", "/api/jobs/enqueue/batch", ENQUEUE, enqueue_batch, "Add up to 1,000 jobs: all or none", body=BatchBody,
+        answers=(BatchAnswer,), errors=(409,),
+    ),
+    Route(
+        "POST", "/api/jobs/{id}/clone", SEE_JOBS, clone_job, "Add a copy of this job", body=CloneBody,
+        body_optional=True, answers=(EnqueuedBody,), errors=(404, 409),
+    ),
+]  # fmt: skip

@@ -1,0 +1,160 @@
+"""Workers that talk to this server over HTTP: their long polls for work, and their entries in the register."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from rowlock import __version__
+from rowlock.core.job import Job
+from rowlock.http.long_polls import LongPolls
+from rowlock.http.problems import Problem
+from rowlock.http.timeouts import Timeouts
+from rowlock.runtime.periodic import Loop
+from rowlock.stores.base import Claim, Store, WorkerInfo
+
+MOST_WAITING = 1000  # long polls
+_POLL = 1.0  # seconds between two looks for work while the doorbell is silent
+_SOON = 0.05  # seconds until the next look if other workers had locked all jobs that are due
+_BREATH = 0.02  # seconds between two looks, however often the doorbell rings
+_REPORT = 10.0  # seconds between two reports of a worker to the register, unless its lease is short
+_LINGER = 60.0  # seconds after the last lease for which this server still does maintenance for remote workers
+_KNOWN = 10_000  # workers that are remembered
+
+
+class RemoteWorkers:
+    """For one event loop."""
+
+    def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
+        self._store = store
+        self._long_polls = LongPolls()
+        self._polls = 0  # claims that wait, or are about to look for work
+        self.timeouts = Timeouts()
+        self._known: dict[str, WorkerInfo] = {}
+        self._reports: dict[str, float] = {}  # worker → when its next report is due
+        self._until = 0.0  # until then this server does maintenance for them
+        self._alarm: asyncio.TimerHandle | None = None
+        self._listener = Loop("waiting for work for remote workers", self._wait_for_work, longest=_POLL)
+        self._stopping = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._long_polls)
+
+    def are_there(self) -> bool:
+        """True while remote workers may hold jobs, and for a while after: their jobs may need a rescue."""
+        return not self._stopping and time.monotonic() < self._until
+
+    async def claim(self, wanted: Claim, wait: float, host: str, gone: asyncio.Future[Any]) -> list[Job]:
+        """Return jobs that are there, or come within `wait` seconds. None for a client that is `gone` by then."""
+        if wait and self._polls >= MOST_WAITING:
+            raise Problem("too_many_waiting", "too many workers wait already", headers={"retry-after": "5"})
+        self._polls += 1
+        try:
+            return await self._claim(wanted, wait, host, gone)
+        finally:
+            self._polls -= 1
+
+    async def _claim(self, wanted: Claim, wait: float, host: str, gone: asyncio.Future[Any]) -> list[Job]:
+        store = await self._store()
+        info = WorkerInfo(
+            name=wanted.worker, host=host, pid=0, topics=tuple(sorted(lane.topic for lane in wanted.lanes)),
+            concurrency=wanted.limit, running=0, lease=wanted.lease, rowlock=f"http {__version__}",
+        )  # fmt: skip
+        deadline = time.monotonic() + wait
+        await self._see(store, info)
+        while not (self._stopping or gone.done()):
+            rings = self._long_polls.rings
+            claimed = await store.claim(wanted)
+            if claimed.jobs:
+                if len(claimed.jobs) == wanted.limit:
+                    self._long_polls.next(wanted.lanes)
+                self.timeouts.begin(claimed.jobs)
+                return claimed.jobs
+            due = claimed.next_due
+            if due is not None and due <= 0 and await store.promote():
+                continue
+            if self._long_polls.rings != rings and time.monotonic() < deadline:
+                continue
+            if due is not None:
+                self._ring_in(max(due, _SOON))
+            until = min(deadline, time.monotonic() + _SOON) if claimed.contended else deadline
+            if not await self._turn(store, wanted, info, until, gone) and time.monotonic() >= deadline:
+                break
+        return []
+
+    async def _turn(
+        self, store: Store, wanted: Claim, info: WorkerInfo, until: float, gone: asyncio.Future[Any]
+    ) -> bool:
+        """Return True when it is this claim's turn to look for work. Meanwhile its worker is reported as alive."""
+        while (left := until - time.monotonic()) > 0 and not (self._stopping or gone.done()):
+            self._listener.start()
+            if await self._long_polls.wait(wanted.lanes, min(left, _report_after(info)), gone):
+                return True
+            await self._see(store, info)
+        return False
+
+    async def renewed(self, worker: str, lease: float) -> None:
+        """The worker has sent a heartbeat: it is alive, even if it doesn't claim."""
+        store = await self._store()
+        info = self._known.get(worker)
+        if info is None:  # it has claimed at another server process, or before this one was started
+            info = next((one for one in await store.workers() if one.name == worker), None)
+        if info is not None:
+            await self._see(store, replace(info, lease=lease))
+
+    async def leave(self, worker: str) -> None:
+        self._known.pop(worker, None)
+        self._reports.pop(worker, None)
+        await (await self._store()).retire([worker])
+
+    def ring(self) -> None:
+        self._long_polls.ring()
+
+    def stop(self) -> None:
+        """Answer all long polls now, with nothing."""
+        self._stopping = True
+        self._long_polls.dismiss()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._listener.task is not None:
+            self._listener.task.cancel()
+
+    # ── The register: it shows operators which workers there are ──
+
+    async def _see(self, store: Store, info: WorkerInfo) -> None:
+        now = time.monotonic()
+        self._until = max(self._until, now + info.lease + _LINGER)
+        if now < self._reports.get(info.name, 0.0) and info.topics == self._known[info.name].topics:
+            return
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+            self._reports.clear()
+        self._known[info.name] = info
+        self._reports[info.name] = now + _report_after(info)
+        await store.report(replace(info, running=len(await store.held_by([info.name]))))
+
+    def _ring_in(self, seconds: float) -> None:
+        """A job becomes due then. All long polls share one alarm, the earliest."""
+        loop = asyncio.get_running_loop()
+        if self._alarm is None or self._alarm.when() < loop.time() or self._alarm.when() > loop.time() + seconds:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = loop.call_later(seconds, self.ring)
+
+    async def _wait_for_work(self) -> float | None:
+        if not self.waiting:
+            return None
+        try:
+            await (await self._store()).wait_for_work(_POLL)
+        finally:  # also after an error: the long polls meet it themselves, and answer with it
+            self._long_polls.ring()
+        return _BREATH
+
+
+def _report_after(info: WorkerInfo) -> float:
+    return min(_REPORT, info.lease / 3)

@@ -1,0 +1,154 @@
+"""Bodies and answers of the worker protocol."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Struct
+
+from rowlock.core.job import MAX_VERSION, Job
+from rowlock.http.shapes import Asked, JobId, Reason, Seconds, Time, Topic, schema
+
+SHORTEST_LEASE, LONGEST_LEASE = (
+    1.0,
+    300.0,
+)  # a rescue waits for a third of the longest there is: see runtime/rescue_guard.py
+LONGEST_WAIT = 30.0
+MOST_CLAIMED, MOST_TOPICS, MOST_RUNS, MOST_LINES = 100, 100, 1000, 100
+
+
+WorkerName = Annotated[str, schema(minLength=1, maxLength=100, pattern="^[A-Za-z0-9_.:-]+$")]
+Version = Annotated[int, schema(minimum=1, maximum=MAX_VERSION)]
+Lease = Annotated[float, schema(minimum=SHORTEST_LEASE, maximum=LONGEST_LEASE)]
+
+
+class RunName(Asked, frozen=True, kw_only=True):
+    """One run of a job. `version`: from the claim."""
+
+    id: JobId
+    version: Version
+
+
+class ClaimBody(Asked, frozen=True, kw_only=True):
+    """`worker`: a name that the worker chooses anew at each start. `lease`: seconds until other workers may take its
+    jobs, unless it renews the lease; default: the setting lock_duration. `wait`: seconds to wait for work. `runs`: all
+    runs that the worker knows of. Runs that it holds but does not name are returned once more: their answer was
+    lost."""
+
+    worker: WorkerName
+    topics: Annotated[tuple[Topic, ...], schema(minItems=1, maxItems=MOST_TOPICS)]
+    limit: Annotated[int, schema(minimum=1, maximum=MOST_CLAIMED)] = 1
+    lease: Lease | None = None
+    wait: Annotated[float, schema(minimum=0, maximum=LONGEST_WAIT)] = 0.0
+    runs: Annotated[tuple[RunName, ...], schema(maxItems=MOST_RUNS)] | None = None
+
+
+class RunBody(Struct, kw_only=True):
+    """A job to run; `id` and `version` name the run. `lease`: seconds until it must be renewed."""
+
+    id: str
+    version: int
+    topic: str
+    payload: dict[str, Any]
+    lease: float
+    timeout: float
+    retries: int
+    max_retries: int
+    priority: int
+    key: str | None
+    scope: str | None
+    scope_id: str | None
+    tags: tuple[str, ...]
+    trace: str | None
+    run_at: Time
+    created: Time
+
+
+_RUN_COPIED = tuple(name for name in RunBody.__struct_fields__ if name != "lease")
+
+
+def run_body(job: Job, lease: float) -> RunBody:
+    return RunBody(**{name: getattr(job, name) for name in _RUN_COPIED}, lease=lease)
+
+
+class ClaimAnswer(Struct, kw_only=True):
+    items: list[RunBody]
+
+
+class HeartbeatBody(Asked, frozen=True, kw_only=True):
+    worker: WorkerName
+    runs: Annotated[tuple[RunName, ...], schema(minItems=1, maxItems=MOST_RUNS)]
+    lease: Lease | None = None
+
+
+class HoldBody(Struct, kw_only=True):
+    """`hold`: kept; cancel (the worker holds the run, but must stop it); timeout (the worker holds the run, but its
+    time is over); lost (another worker holds the job, or it has ended)."""
+
+    id: str
+    version: int
+    hold: Annotated[str, schema(enum=["kept", "cancel", "timeout", "lost"])]
+
+
+class HeartbeatAnswer(Struct, kw_only=True):
+    items: list[HoldBody]
+
+
+class RunAsked(RunName, frozen=True, kw_only=True):
+    worker: WorkerName
+
+
+class ProgressBody(RunAsked, frozen=True, kw_only=True):
+    """Fields that are left out stay as they are."""
+
+    percent: Annotated[float, schema(minimum=0, maximum=100)] | None = None
+    stage: str | None = None
+    message: str | None = None
+
+
+class LineBody(Asked, frozen=True, kw_only=True):
+    text: str
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class LogBody(RunAsked, frozen=True, kw_only=True):
+    lines: Annotated[tuple[LineBody, ...], schema(minItems=1, maxItems=MOST_LINES)]
+
+
+class CompleteBody(RunAsked, frozen=True, kw_only=True):
+    """`ran`: seconds that the handler took; default: since the claim."""
+
+    result: Any = None
+    ran: Seconds | None = None
+
+
+class FailBody(RunAsked, frozen=True, kw_only=True):
+    """`type` and `traceback`: in the form of the worker's language. `final`: no retry. `delay`: seconds until the
+    retry, if this server has no retry policy for the topic."""
+
+    error: str
+    type: str | None = None
+    traceback: str | None = None
+    final: bool = False
+    delay: Seconds | None = None
+    ran: Seconds | None = None
+
+
+class SnoozeBody(RunAsked, frozen=True, kw_only=True):
+    seconds: Seconds
+
+
+class ReleaseBody(RunAsked, frozen=True, kw_only=True):
+    reason: Reason | None = None
+
+
+class SettledBody(Struct, kw_only=True):
+    """`status`: that of the job after the run."""
+
+    id: str
+    version: int
+    status: Annotated[str, schema(enum=["completed", "pending", "failed", "cancelled"])]
+
+
+class GoodbyeBody(Asked, frozen=True, kw_only=True):
+    worker: WorkerName

@@ -1,0 +1,116 @@
+"""Lock rows, write patches: what core.moves needs of PostgreSQL. One transaction for both, so that the locks hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from rowlock.core.job import LiveKey, Status
+from rowlock.core.moves import COUNTERS, Decision, Order, Patch, Requeue, Rescue, Row, move, move_all, patches, tally
+from rowlock.core.times import micros
+from rowlock.stores.base import Changed, changed
+from rowlock.stores.postgres.connections import Conflict
+from rowlock.stores.postgres.rows import STATUS
+from rowlock.stores.postgres.statements import Statements
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def operate(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> dict[str, Changed]:
+    """Do one thing to each job that is in the right state. The answers, by id.
+
+    To take a key may mean to wait for another transaction. A requeue of several jobs leaves those that have a key
+    unanswered: each needs a call of its own. A transaction that holds no other key while it waits can't be part of a
+    deadlock.
+    """
+    async with connection.transaction(isolation="read_committed"):
+        now, rows = await lock(connection, sql, order, ids)
+        keyed: set[str] = set()
+        if isinstance(order, Requeue) and len(ids) > 1:
+            keyed = {row.id for row in rows if row.key is not None and isinstance(move(row, order, now), Patch)}
+        decided = await apply(connection, sql, order, now, [row for row in rows if row.id not in keyed])
+    answers = {job_id: Changed(job_id, False, None) for job_id in ids if job_id not in keyed}
+    return answers | changed(decided)
+
+
+async def run_pass(connection: Any, sql: Statements, order: Order, statement: str, *asked: Any) -> list[Decision]:
+    """Move jobs that are due. `statement` locks them."""
+    async with connection.transaction(isolation="read_committed"):
+        now, rows = _read(await connection.fetch(statement, *asked))
+        if rows and isinstance(order, Rescue):
+            order = replace(order, tables=dict(await connection.fetch(sql.rescue_backoff)))
+        return await apply(connection, sql, order, now, rows)
+
+
+async def lock(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> tuple[int, list[Row]]:
+    """The database's time, and the jobs in the order of ids. An id that was used twice stands in both tables: the live
+    job comes last."""
+    twice = order.verb == "delete"
+    found = await connection.fetch(sql.lock_jobs, list(ids), order.reads_payload, twice)
+    if missing := set(ids) - {str(row["id"]) for row in found}:
+        # A job that was completed while the statement waited for its lock is in the archive, by a fresh snapshot.
+        found += await connection.fetch(sql.lock_jobs, list(missing), order.reads_payload, twice)
+    now, rows = _read(found)
+    rows.sort(key=lambda row: (row.id, row.status is not Status.COMPLETED))
+    return now, rows
+
+
+def _read(found: list[Any]) -> tuple[int, list[Row]]:
+    """The time is read after each lock: the latest is later than all of them."""
+    rows = [Row(str(row[2]), row[3], STATUS[row[4]], *row[5:]) for row in found]
+    return max((micros(row[0]) for row in found), default=0), rows
+
+
+async def apply(connection: Any, sql: Statements, order: Order, now: int, rows: Sequence[Row]) -> list[Decision]:
+    """Decide, and write what is decided."""
+    holders = await _holders(connection, sql, rows) if isinstance(order, Requeue) else None
+    decided = move_all(rows, order, now, holders)
+    await _write(connection, sql, order, now, patches(decided))
+    return decided
+
+
+async def _holders(connection: Any, sql: Statements, rows: Sequence[Row]) -> dict[LiveKey, str]:
+    """The live jobs that have the keys of these."""
+    keys = list({row.live_key for row in rows if row.key is not None})
+    if not keys:
+        return {}
+    found = await connection.fetch(sql.existing, [None] * len(keys), *map(list, zip(*keys, strict=True)))
+    return {keys[row["n"] - 1]: str(row["id"]) for row in found}
+
+
+async def _write(
+    connection: Any, sql: Statements, order: Order, now: int, written: Sequence[tuple[Row, Patch]]
+) -> None:
+    if not written:
+        return
+    counts = [
+        {"topic": topic} | {name: counted[name] for name in COUNTERS} for topic, counted in tally(written).items()
+    ]
+    failures = [patch.first_failure for _, patch in written if patch.first_failure is not None]
+    lines = [{"job_id": row.id, "topic": row.topic, "data": patch.audit or None} for row, patch in written]
+    [(count,)] = await connection.fetch(
+        sql.write_moves,
+        [row.id for row, _ in written],
+        [row.place for row, _ in written],
+        [row.status is Status.COMPLETED for row, _ in written],
+        [None if patch.status is None else _text(patch.columns) for _, patch in written],
+        [_text(patch.entry) for _, patch in written],
+        _text(counts),
+        [fingerprint for fingerprint, _ in failures],
+        [at for _, at in failures],
+        now,
+        order.by,
+        order.verb,
+        order.reason,
+        order.bulk,
+        _text(lines if order.is_audited else []),
+    )
+    if count != len(written):
+        raise Conflict(f"{order.verb}: {len(written) - count} locked jobs are gone")
+
+
+def _text(value: Any) -> str:
+    return _encode(value).decode()

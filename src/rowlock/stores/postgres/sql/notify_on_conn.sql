@@ -1,0 +1,1 @@
+SELECT 'rung' FROM pg_notify($1::text, '')

@@ -1,0 +1,4 @@
+WITH gone AS (
+{undo}
+)
+SELECT coalesce(json_agg(id), '[]')::text FROM gone

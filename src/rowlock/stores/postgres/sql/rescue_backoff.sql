@@ -1,0 +1,1 @@
+SELECT topic, backoff FROM {schema}._jobs_topics WHERE backoff IS NOT NULL

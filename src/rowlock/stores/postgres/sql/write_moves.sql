@@ -1,0 +1,48 @@
+-- Writes patches (core.moves) for rows that this transaction has locked.
+-- $1–$5: id, place, is it in the archive, the columns to set (NULL: delete the row), the entry for its history.
+WITH p AS MATERIALIZED (
+    SELECT s.id, s.place::tid AS tid, s.archived, s.change::jsonb AS change, s.entry::jsonb AS entry
+    FROM unnest($1::uuid[], $2::text[], $3::bool[], $4::text[], $5::text[]) AS s (id, place, archived, change, entry)
+),
+moved AS (
+    UPDATE {schema}._jobs j SET
+        {set},
+        history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
+        history = {schema}._jobs_append(j.history, p.entry)
+    FROM p
+    -- Not by id: a plan that was made while the table was empty would read the primary key from end to end.
+    WHERE p.change IS NOT NULL AND j.ctid = p.tid
+    RETURNING j.id
+),
+gone AS (
+    DELETE FROM {schema}._jobs
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM p WHERE change IS NULL AND NOT archived)) RETURNING id
+),
+-- Each part of the archive has ctids of its own: IS TRUE keeps `IN` a mere filter.
+gone_archived AS (
+    DELETE FROM {schema}._jobs_archive
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM p WHERE archived)) AND (id IN (SELECT id FROM p WHERE archived)) IS TRUE
+    RETURNING id
+),
+-- $6: what is counted, by topic.
+counted AS (
+    INSERT INTO {schema}._jobs_counts (at, topic, {counters})
+    SELECT clock_timestamp(), c.* FROM json_to_recordset($6::text::json) AS c (topic text, {counter_types})
+),
+-- $7, $8: the groups of failures that jobs leave. In order, and only what is new: others may requeue jobs of the same groups.
+seen AS (
+    INSERT INTO {schema}._jobs_first_failures AS f (fingerprint, at)
+    SELECT fingerprint, {schema}._jobs_time(min(at)) FROM unnest($7::text[], $8::bigint[]) AS k (fingerprint, at)
+    GROUP BY fingerprint
+    HAVING NOT EXISTS (SELECT FROM {schema}._jobs_first_failures o
+                       WHERE o.fingerprint = k.fingerprint AND o.at <= {schema}._jobs_time(min(k.at)))
+    ORDER BY fingerprint
+    ON CONFLICT (fingerprint) DO UPDATE SET at = least(f.at, excluded.at)
+),
+-- $9–$14: the lines of the audit: when, by whom, what, why, in which bulk action; and of which jobs.
+audited AS (
+    INSERT INTO {schema}._jobs_audit (at, by, action, reason, bulk, job_id, topic, data)
+    SELECT {schema}._jobs_time($9::bigint), $10::text, $11::text, $12::text, $13::uuid, a.*
+    FROM json_to_recordset($14::text::json) AS a (job_id uuid, topic text, data json) ORDER BY a.job_id
+)
+SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM gone_archived)

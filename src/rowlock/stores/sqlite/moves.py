@@ -1,0 +1,82 @@
+"""Lock rows, write patches: what core.moves needs of SQLite. In a transaction, which has the write lock."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from sqlite3 import Connection
+from typing import Any
+
+from rowlock.core.job import LiveKey, Status
+from rowlock.core.moves import Decision, Order, Patch, Row, move_all, patches, tally
+from rowlock.stores.sqlite.counts import add_moves
+from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, sql
+
+# The columns of Row. The archive has neither a status nor a fingerprint.
+_COLUMNS = {name: f"j.{name}" for name in Row._fields} | {
+    "events": "j.version + coalesce(json_array_length(j.history), 0) + j.history_dropped",
+    "payload": "iif(:payload, j.payload, NULL)",
+    "place": "j.n",
+}
+ROW = ", ".join(_COLUMNS.values())
+ARCHIVED_ROW = ", ".join((_COLUMNS | {"status": "'completed'", "fingerprint": "NULL"}).values())
+
+
+def statement(name: str) -> str:
+    """The text of a statement that answers rows."""
+    return sql(name).replace("{row}", ROW).replace("{archived_row}", ARCHIVED_ROW)
+
+
+def lock(conn: Connection, order: Order, ids: Sequence[str]) -> list[Row]:
+    """Jobs by id, in the order of ids. An id that was used twice stands in both tables: the live job comes last."""
+    rows = _read(conn, order, "lock_jobs", ids=json_text(list(set(ids))))
+    return sorted(rows, key=lambda row: (row.id, row.status is not Status.COMPLETED))
+
+
+def lock_due(conn: Connection, order: Order, name: str, limit: int, **asked: Any) -> list[Row]:
+    """Jobs that a pass has to move. To SQLite a negative LIMIT is none at all."""
+    return _read(conn, order, name, limit=max(limit, 0), **asked)
+
+
+def _read(conn: Connection, order: Order, name: str, **asked: Any) -> list[Row]:
+    found = conn.execute(statement(name), asked | {"payload": order.reads_payload}).fetchall()
+    return [Row(job_id, topic, STATUS[status], *rest) for job_id, topic, status, *rest in found]
+
+
+def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row]) -> list[Decision]:
+    """Decide, and write what is decided."""
+    decided = move_all(rows, order, now, _holders(conn, rows) if order.verb == "requeue" else None)
+    write(conn, now, order, patches(decided))
+    return decided
+
+
+def _holders(conn: Connection, rows: Sequence[Row]) -> dict[LiveKey, str]:
+    """The live jobs that have the keys of these."""
+    keys = {row.live_key for row in rows if row.key is not None}
+    found = {key: conn.execute(sql("insert_same_key"), key).fetchone() for key in keys}
+    return {key: holder[0] for key, holder in found.items() if holder is not None}
+
+
+def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row, Patch]]) -> None:
+    shapes: defaultdict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row, patch in written:
+        if patch.status is None:
+            table = "_jobs_archive" if row.status is Status.COMPLETED else "_jobs"
+            conn.execute(f"DELETE FROM {table} WHERE n = ?", (row.place,))  # noqa: S608 - one of our tables
+        else:
+            shapes[tuple(patch.columns)].append(patch.columns | {"n": row.place})
+    failures = [patch.first_failure for _, patch in written if patch.first_failure is not None]
+    conn.executemany(sql("first_failure"), failures)
+    for names, changes in shapes.items():
+        columns = ", ".join(f"{name} = :{name}" for name in names)
+        conn.executemany(f"UPDATE _jobs SET {columns} WHERE n = :n", changes)  # noqa: S608 - names from core.moves
+    append_history(conn, [(row.place, patch.entry) for row, patch in written if patch.entry])
+    add_moves(conn, now, tally(written))
+    if order.is_audited:
+        _audit(conn, now, order, written)
+
+
+def _audit(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row, Patch]]) -> None:
+    same = {"at": now, "by": order.by, "action": order.verb, "reason": order.reason, "bulk": order.bulk}
+    lines = [{"job_id": row.id, "topic": row.topic, "data": json_text(patch.audit)} for row, patch in written]
+    conn.executemany(sql("audit"), [same | line for line in lines])

@@ -1,1 +1,0 @@
-DELETE FROM _jobs WHERE n = ?

@@ -1,1 +1,0 @@
-DELETE FROM _jobs_archive WHERE n = ?

@@ -1,4 +1,0 @@
--- Along the leases, like held_by.
-SELECT id, version, started_at IS NOT NULL, locked_by FROM _jobs INDEXED BY _jobs_lease
-WHERE locked_until IS NOT NULL AND locked_by IN (SELECT value FROM json_each(?1))
-ORDER BY locked_until LIMIT ?2

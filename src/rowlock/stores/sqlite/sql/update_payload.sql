@@ -1,1 +1,0 @@
-SELECT payload FROM _jobs WHERE n = ?

@@ -1,0 +1,41 @@
+"""What workers say, made ready for any store: progress and log lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rowlock.core.codec import decode
+from rowlock.core.job import Log, LogLine
+from rowlock.core.times import moment
+from rowlock.stores.base import Progress
+
+Reporter = tuple[str, int, str | None]  # id, version, worker
+
+
+def merge(reports: Sequence[Progress]) -> dict[Reporter, Progress]:
+    """One report per run: the last word on each field, and all lines."""
+    merged: dict[Reporter, Progress] = {}
+    for report in reports:
+        run = report.id, report.version, report.worker
+        earlier = merged.get(run)
+        merged[run] = report if earlier is None else _add(earlier, report)
+    return merged
+
+
+def _add(earlier: Progress, later: Progress) -> Progress:
+    return Progress(
+        later.id,
+        later.version,
+        earlier.percent if later.percent is None else later.percent,
+        earlier.stage if later.stage is None else later.stage,
+        earlier.message if later.message is None else later.message,
+        earlier.lines + later.lines,
+        later.worker,
+    )
+
+
+def read_log(text: str | None, dropped: int) -> Log:
+    """The log as it is kept with a job: [{at, version, level, text}, …]."""
+    kept = decode(text) if text else []
+    lines = [LogLine(moment(line["at"]), line["version"], line["level"], line["text"]) for line in kept]
+    return Log(lines, dropped)

@@ -1,0 +1,432 @@
+"""Leases are kept while a handler blocks the event loop, and lost ones are noticed."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from rowlock.context import Context
+from rowlock.core.job import Job, Lane, Status
+from rowlock.core.retry import Delays
+from rowlock.errors import LeaseLost
+from rowlock.jobs import Jobs
+from rowlock.runtime import claim_settle, heartbeat
+from rowlock.runtime import run as run_module
+from rowlock.runtime.heartbeat import _GOODBYE, HeartbeatThread
+from rowlock.runtime.reports import write_reports
+from rowlock.runtime.run import Run
+from rowlock.stores import open_store
+from rowlock.stores.base import Claim, Hold, NewLine, Progress, Store, WorkerInfo
+from tests.waiting import ended, status_of, until
+
+BACKOFF = [0.0]
+
+
+async def other_store(url: str) -> Store:
+    """As another process would see the database."""
+    store = open_store(url)
+    await store.open()
+    return store
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease(jobs: Jobs, url: str) -> None:
+    outlived = threading.Event()
+
+    @jobs.task
+    async def blocking() -> bool:
+        return outlived.wait(60)
+
+    made = await blocking.enqueue()
+    rescuing = asyncio.create_task(asyncio.to_thread(_rescue_until_outlived, url, made.id, outlived))
+    await jobs.start(lease=3, poll=0.2)  # a slow machine may be two seconds late
+    await rescuing
+    job = await ended(jobs, made.id)
+    assert (job.status, job.result, job.version) == (Status.COMPLETED, True, 1)
+
+
+def _rescue_until_outlived(url: str, job_id: str, outlived: threading.Event) -> None:
+    """In a thread with a loop of its own, because the other one is blocked: try to rescue all the time, until the
+    job has been held for longer than its first lease."""
+
+    async def rescue() -> None:
+        store = await other_store(url)
+        end: datetime | None = None  # of the first lease
+        while end is None or await store.now() <= end:
+            end = end or (await store.read([job_id], Job))[job_id].locked_until
+            assert await store.rescue(by="test", backoff=BACKOFF) == []
+            await asyncio.sleep(0.02)
+        await store.close()
+
+    try:
+        asyncio.run(rescue())
+    finally:
+        outlived.set()
+
+
+async def test_past_its_timeout_and_grace_a_blocking_handler_loses_its_lease(jobs: Jobs, url: str) -> None:
+    taken, told = threading.Event(), threading.Event()
+
+    @jobs.task(timeout=0.2, max_retries=1, retry=Delays((600.0,)))
+    async def wedged(ctx: Context) -> None:
+        taken.wait(60)  # alive, but wedged
+        end = time.monotonic() + 60
+        while time.monotonic() < end:  # it blocks the loop further, but it asks
+            try:
+                ctx.check()
+            except LeaseLost:
+                told.set()
+                raise
+            threading.Event().wait(0.01)
+
+    made = await wedged.enqueue()
+    jobs._worker = worker = jobs.make_worker(lease=0.6, poll=0.2, grace=0.3, notice=0.0)
+    rescuing = asyncio.create_task(asyncio.to_thread(_rescue_until_taken, url, taken))
+    await worker.start()
+    assert await rescuing == [made.id]
+    await until(told.is_set)
+    job = await jobs.get(made.id)
+    assert (job.retries, job.crashes) == (1, 1)
+    assert "Task timed out (worker crashed?)" in (job.last_error or "")
+
+
+def _rescue_until_taken(url: str, taken: threading.Event) -> list[str]:
+    async def rescue() -> list[str]:
+        store = await other_store(url)
+        try:
+            rescued = await until(lambda: store.rescue(by="test", backoff=BACKOFF))
+            return [one.id for one in rescued]
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(rescue())
+    finally:
+        taken.set()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_run_that_lost_its_lease_is_told_and_changes_nothing(jobs: Jobs, url: str, kind: str) -> None:
+    told: list[str] = []
+
+    async def looping(ctx: Context) -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            told.append("CancelledError")
+            raise
+
+    def spinning(ctx: Context) -> None:
+        try:
+            while True:
+                ctx.check()
+                time.sleep(0.01)
+        except LeaseLost:
+            told.append("LeaseLost")
+            raise
+
+    jobs.register("work", looping if kind == "async" else spinning)
+    await jobs.start()
+    made = await jobs.enqueue("work")
+    job = await status_of(jobs, made.id, Status.PROCESSING)
+    assert job.locked_by is not None
+    store = await other_store(url)
+    await store.rescue(by="test", backoff=BACKOFF, workers=[job.locked_by])
+    # Someone else has it before our worker could take it again.
+    await store.claim(Claim("someone else", (Lane("work"),), 1, 600.0))
+    await until(lambda: bool(told))
+    assert told == ["CancelledError" if kind == "async" else "LeaseLost"]
+    worker = jobs._worker
+    assert worker is not None
+    await until(lambda: (made.id, 1) not in worker.slots.runs)
+    now = await jobs.get(made.id)
+    assert now.version >= 2
+    assert now.status is Status.PROCESSING
+    await store.close()
+
+
+async def test_progress_is_written_a_few_times_a_second(jobs: Jobs) -> None:
+    gate = asyncio.Event()
+
+    @jobs.task
+    async def chatty(ctx: Context) -> None:
+        for n in range(10_000):
+            ctx.progress(n / 100, stage="counting", message=f"number {n}")
+            if n % 500 == 0:
+                await asyncio.sleep(0.05)
+        await gate.wait()
+
+    await jobs.start()
+    worker = jobs._worker
+    assert worker is not None
+    store = worker._heartbeat_thread._store
+    writes, write = [], store.progress
+
+    async def counting(reports: list[object]) -> object:
+        writes.append(reports)
+        return await write(reports)  # type: ignore[arg-type]
+
+    store.progress = counting  # type: ignore[method-assign, assignment]
+    made = await chatty.enqueue()
+
+    async def last_one() -> bool:
+        job = await jobs.get(made.id)
+        return (job.progress, job.stage, job.message) == (99.99, "counting", "number 9999")
+
+    await until(last_one)
+    assert 1 <= len(writes) < 20  # of ten thousand
+    gate.set()
+    assert (await ended(jobs, made.id)).progress == 100
+
+
+async def test_what_a_handler_says_last_is_kept(jobs: Jobs) -> None:
+    @jobs.task(max_retries=1, retry=Delays((0.0,)))
+    def brief(ctx: Context) -> None:
+        ctx.progress(40, stage="looking")
+        ctx.log(f"attempt {ctx.job.attempts}")
+        ctx.log("no such file", level="error")
+        raise FileNotFoundError("x")
+
+    await jobs.start()
+    made = await jobs.enqueue("brief", max_retries=1)
+    job = await ended(jobs, made.id)
+    assert (job.status, job.progress, job.stage) == (Status.FAILED, 40, "looking")
+    log = await jobs.logs(made.id)
+    assert [(line.version, line.level, line.text) for line in log.lines] == [
+        (1, "info", "attempt 1"), (1, "error", "no such file"),
+        (2, "info", "attempt 2"), (2, "error", "no such file"),
+    ]  # fmt: skip
+
+
+async def test_the_log_is_bounded(jobs: Jobs) -> None:
+    @jobs.task
+    def verbose(ctx: Context) -> None:
+        for n in range(1000):
+            ctx.log(f"{n}: " + "x" * 5000)
+
+    await jobs.start()
+    made = await jobs.enqueue("verbose")
+    await ended(jobs, made.id)
+    log = await jobs.logs(made.id)
+    assert len(log.lines) == 200
+    assert log.lines[-1].text.startswith("999: ")
+    assert max(len(line.text) for line in log.lines) <= 1000
+
+
+async def test_what_the_keeper_collects_at_the_last_moment_is_kept(
+    jobs: Jobs, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look whether it writes and the writing itself it may take everything, and not have written it yet."""
+    store = await other_store(url)
+    written: list[asyncio.Task[None]] = []
+
+    async def late_keeper(own: Store, runs: Iterable[Run]) -> dict[Run, Hold]:
+        runs = list(runs)
+        if not written:
+            written.extend(asyncio.create_task(write_late(run)) for run in runs)
+            await asyncio.sleep(0)
+        return await write_reports(own, runs)
+
+    async def write_late(run: Run) -> None:
+        report = run.collect()
+        assert report is not None
+        await asyncio.sleep(0.3)
+        [hold] = await store.progress([report])
+        run.written(report, kept=hold is not Hold.LOST)
+
+    monkeypatch.setattr(claim_settle, "write_reports", late_keeper)
+    monkeypatch.setattr(HeartbeatThread, "said", lambda *_: None)
+
+    @jobs.task
+    def brief(ctx: Context) -> None:
+        ctx.log("last words")
+
+    await jobs.start()
+    made = await jobs.enqueue("brief")
+    await ended(jobs, made.id)
+    assert [line.text for line in (await jobs.logs(made.id)).lines] == ["last words"]
+    assert written
+    await store.close()
+
+
+async def test_what_is_being_collected_counts_as_said(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many lines take a while; who looks meanwhile must not take the run for one that has nothing to say."""
+    looked: list[bool] = []
+    line = NewLine
+
+    def looked_at(*parts: Any) -> NewLine:
+        looked.append(held[0].has_said)
+        return line(*parts)
+
+    held: list[Run] = []
+    collect = Run.collect
+
+    def collected(run: Run) -> Progress | None:
+        held.append(run)
+        return collect(run)
+
+    monkeypatch.setattr(Run, "collect", collected)
+    monkeypatch.setattr(run_module, "NewLine", looked_at)
+
+    @jobs.task
+    def brief(ctx: Context) -> None:
+        ctx.log("something")
+
+    await jobs.start()
+    made = await jobs.enqueue("brief")
+    await ended(jobs, made.id)
+    assert looked == [True]
+
+
+async def test_a_heartbeat_that_is_asked_for_comes_at_once(jobs: Jobs) -> None:
+    gate = asyncio.Event()
+
+    @jobs.task
+    async def careful(ctx: Context) -> None:
+        ctx.heartbeat()
+        await gate.wait()
+
+    await jobs.start(lease=600)
+    made = await jobs.enqueue("careful")
+    first = await status_of(jobs, made.id, Status.PROCESSING)
+
+    async def renewed() -> bool:
+        job = await jobs.get(made.id)
+        assert job.locked_until is not None
+        assert first.claimed_at is not None
+        return (job.locked_until - first.claimed_at).total_seconds() > 600.0
+
+    await until(renewed)
+    gate.set()
+
+
+async def test_workers_report_themselves(jobs: Jobs) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    await jobs.start(concurrency=3, lease=0.9)
+    [first] = await jobs.workers.list()
+    assert (first.topics, first.concurrency, first.lease, first.stopping) == (("work",), 3, 0.9, False)
+
+    async def again() -> bool:
+        [now] = await jobs.workers.list()
+        assert now.seen is not None
+        assert first.seen is not None
+        return now.seen > first.seen
+
+    await until(again)
+    await jobs.stop()
+    assert list(await jobs.workers.list()) == []
+
+
+async def test_a_worker_that_is_not_in_a_hurry_waits_until_it_is_off_the_register(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy database takes a while, and whoever stays on the register looks like one that has died."""
+
+    @jobs.task
+    async def work() -> None: ...
+
+    await jobs.start()
+    worker = jobs._worker
+    assert worker is not None
+    retire = worker._heartbeat_thread._store.retire
+
+    async def slow_retire(names: Sequence[str]) -> int:
+        await asyncio.sleep(3 * _GOODBYE)
+        return await retire(names)
+
+    monkeypatch.setattr(worker._heartbeat_thread._store, "retire", slow_retire)
+    await jobs.stop()
+    assert list(await jobs.workers.list()) == []
+
+
+async def test_a_report_under_way_does_not_put_a_worker_that_has_left_back_on_the_register(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    await jobs.start(lease=0.9)
+    worker = jobs._worker
+    assert worker is not None
+    store = worker._heartbeat_thread._store
+    report, retire = store.report, store.retire
+    reporting, retired, written = threading.Event(), asyncio.Event(), threading.Event()
+
+    async def slow_report(info: WorkerInfo) -> datetime:
+        """The server has it, and may do it after anything that it is asked within this time, whoever gives up."""
+        reporting.set()
+        return await asyncio.shield(asyncio.create_task(late(info)))
+
+    async def late(info: WorkerInfo) -> datetime:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(retired.wait(), 0.2)
+        seen = await report(info)
+        written.set()
+        return seen
+
+    async def then_report(names: Sequence[str]) -> int:
+        gone = await retire(names)
+        retired.set()
+        return gone
+
+    monkeypatch.setattr(heartbeat, "_GOODBYE", 30.0)
+    monkeypatch.setattr(store, "report", slow_report)
+    monkeypatch.setattr(store, "retire", then_report)
+    await asyncio.to_thread(reporting.wait)
+    await asyncio.to_thread(worker.evacuate, 30.0)
+    await asyncio.to_thread(written.wait)
+    assert list(await jobs.workers.list()) == []
+
+
+async def test_the_dead_are_rescued_but_not_before_the_living_had_time_to_renew(
+    jobs: Jobs, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task
+    async def work() -> str:
+        return "rescued"
+
+    made = await jobs.enqueue("work")
+    store = await other_store(url)
+    await store.claim(Claim("a dead worker", (Lane("work"),), 1, 0.05))
+    caplog.set_level(logging.WARNING, "rowlock")
+    jobs._worker = worker = jobs.make_worker(lease=1.5, poll=0.1, maintenance=0.05)
+    began = time.monotonic()
+    await worker.start()
+    job = await ended(jobs, made.id)
+    assert time.monotonic() - began >= 0.5  # a beat of heartbeats first
+    assert (job.status, job.version, job.retries, job.crashes) == (Status.COMPLETED, 2, 1, 1)
+    assert "a dead worker" in (job.last_error or "")
+    await store.close()
+
+
+async def test_last_words_wait_for_whoever_has_locked_the_job(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await jobs._store()
+    progress, refused = store.progress, 0
+
+    async def locked(reports: Sequence[Progress]) -> list[Hold]:
+        nonlocal refused
+        if refused == 20:
+            return await progress(reports)
+        refused += 1
+        return [Hold.UNSEEN] * len(reports)
+
+    monkeypatch.setattr(store, "progress", locked)
+    monkeypatch.setattr(HeartbeatThread, "said", lambda *_: None)
+
+    @jobs.task
+    def brief(ctx: Context) -> None:
+        ctx.progress(stage="done")
+        ctx.log("last words")
+
+    made = await jobs.enqueue("brief")
+    await jobs.start()
+    job = await ended(jobs, made.id)
+    assert (job.status, job.stage, refused) == (Status.COMPLETED, "done", 20)
+    assert [line.text for line in (await jobs.logs(made.id)).lines] == ["last words"]
