@@ -1059,6 +1059,8 @@ SELECT coalesce(json_agg(id), '[]')::text FROM gone;
 
 -- Locks jobs by id, in the order of ids as every verb does it, and reads them as core.moves.Row.
 -- $2: with their payloads. $3: also those of the archive whose ids have been used again.
+-- Rows of the archive are not locked: nothing updates them, and a delete that finds one gone is repeated (Conflict in
+-- moves.py). A lock would be taken in another order than those of live jobs, and two transactions could wait in a circle.
 WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
 held AS MATERIALIZED (
     SELECT h.* FROM s CROSS JOIN LATERAL (
@@ -1068,7 +1070,7 @@ held AS MATERIALIZED (
 old AS MATERIALIZED (
     SELECT a.* FROM s CROSS JOIN LATERAL (
         SELECT j.id AS id, j.topic AS topic, 'completed' AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, NULL::text AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
-        WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1 FOR NO KEY UPDATE  -- by a range: see get.sql
+        WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1  -- by a range: see read.sql
     ) a
     WHERE $3::bool OR s.id NOT IN (SELECT id FROM held)
 )

@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any
 
 import asyncpg
+import pytest
 
 from rowlock.core.lifecycle import Completed, Failed, Outcome
 from rowlock.stores.base import Store
 from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, claim_by, settlement
 from tests.stores.processes import deadlocks, real_job, stores
+from tests.waiting import until
 
 
 async def one_live_job_per_key(harness: Harness) -> None:
@@ -129,3 +131,32 @@ async def test_a_requeue_against_an_open_transaction(real_store: Harness) -> Non
         assert changed.done == (not commit)
         assert changed.holder == (rival.new.id if commit else None)
     await one_live_job_per_key(real_store)
+
+
+async def test_a_cancel_and_a_delete_of_the_same_jobs(real_store: Harness) -> None:
+    """One of the jobs is in the archive, the other is live and locked by a third transaction, for which both wait."""
+    if not isinstance(real_store, PostgresHarness):
+        pytest.skip("it has one write lock for all")
+    archived, live = real_job("old"), real_job()
+    canceller, deleter = await stores(real_store, 2)
+    await real_store.insert(archived, live)
+    [job] = (await real_store.claim("w", "old")).jobs
+    await real_store.store.settle([settlement(job, Completed())])
+    both = [archived.id, live.id]
+
+    async def waiting(count: int) -> bool:
+        return len(await real_store.fetch("SELECT 1 FROM pg_locks WHERE NOT granted")) >= count
+
+    connection = await asyncpg.connect(real_store.url)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT FROM _jobs WHERE id = $1 FOR UPDATE", live.id)
+            cancel = asyncio.ensure_future(canceller.cancel(both, by="ann"))
+            await until(partial(waiting, 1))
+            delete = asyncio.ensure_future(deleter.delete(both, by="bob"))
+            await until(partial(waiting, 2))
+    finally:
+        await connection.close()
+    assert [change.done for change in await cancel] == [False, True]
+    assert [change.done for change in await delete] == [True, True]
+    assert await deadlocks(real_store) == 0

@@ -1,5 +1,7 @@
 -- Locks jobs by id, in the order of ids as every verb does it, and reads them as core.moves.Row.
 -- $2: with their payloads. $3: also those of the archive whose ids have been used again.
+-- Rows of the archive are not locked: nothing updates them, and a delete that finds one gone is repeated (Conflict in
+-- moves.py). A lock would be taken in another order than those of live jobs, and two transactions could wait in a circle.
 WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
 held AS MATERIALIZED (
     SELECT h.* FROM s CROSS JOIN LATERAL (
@@ -9,7 +11,7 @@ held AS MATERIALIZED (
 old AS MATERIALIZED (
     SELECT a.* FROM s CROSS JOIN LATERAL (
         SELECT {archived_row} FROM {schema}._jobs_archive j
-        WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1 FOR NO KEY UPDATE  -- by a range: see get.sql
+        WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1  -- by a range: see read.sql
     ) a
     WHERE $3::bool OR s.id NOT IN (SELECT id FROM held)
 )
