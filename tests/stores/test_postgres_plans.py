@@ -45,6 +45,12 @@ NOISE = [
        FROM generate_series(1, 1000000) n""",
 ]
 
+KEYED = """
+    INSERT INTO _jobs (id, topic, key, scope_id, status, ready, priority, run_at, created, updated, max_retries,
+                       timeout, payload)
+    SELECT gen_random_uuid(), 'mail', 'k', n::text, 'pending', true, 100, now(), now(), now(), 3, 600, '{}'
+    FROM generate_series(1, 5000) n"""
+
 
 @pytest.fixture(
     params=[
@@ -234,11 +240,14 @@ async def test_a_plan_made_for_an_empty_archive_still_finds_jobs_by_their_primar
 
 
 async def test_a_key_is_looked_up_in_its_scope(store: PostgresStore) -> None:
-    """By all that is unique, planned while there was nothing: a key may be in use in each of many scopes."""
+    """By all that is unique: a key may be in use in each of many scopes. A plan that is kept was made while there was
+    nothing; one that is made anew for every call sees the jobs."""
+    nothing = ", ".join(["NULL"] * 5)
     async with store._connections.acquire() as connection:
         await connection.execute("ANALYZE")
         await connection.execute(f"PREPARE asked AS {store._sql.existing}")
-        nothing = ", ".join(["NULL"] * 5)
+        await connection.execute(f"EXECUTE asked({nothing})")
+        await connection.execute(KEYED)
         lines = [row[0].strip() for row in await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE asked({nothing})")]
         await connection.execute("DEALLOCATE asked")
     [n] = [n for n, line in enumerate(lines) if "_jobs_live_key" in line]
