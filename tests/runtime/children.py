@@ -27,11 +27,16 @@ class Wire:
         self.looks = False
         self.completed = False
         self.began = time.monotonic()
-        self.lease = 30.0
+        self.renewed = self.began
+        self.lease = 3600.0  # nothing renews it
         self.reports: list[tuple[float | None, str | None, str | None]] = []
         self.lines: list[tuple[str, str]] = []
         self.beats = 0
         self._watcher: Callable[[Interruption], None] | None = None
+
+    @property
+    def lease_is_over(self) -> bool:
+        return time.monotonic() - self.renewed >= self.lease
 
     def report(self, percent: float | None, stage: str | None, message: str | None) -> None:
         self.reports.append((percent, stage, message))

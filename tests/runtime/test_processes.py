@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rowlock import Completed, Failed, GaveUp, Jobs, Snoozed, decide
+from rowlock import Completed, Failed, GaveUp, Jobs, Released, Snoozed, decide
 from rowlock.context import Interruption
 from rowlock.runtime.processes import refusal
 from tests.guard import processes, running
@@ -184,6 +184,26 @@ async def test_an_interruption_that_is_older_than_the_run_reaches_it_too(runner:
     outcome = await runner.run("work_until_told", link=link, file=str(tmp_path / "pid"))
     assert isinstance(outcome, Failed)
     assert "TimeLimit" in outcome.error
+
+
+async def test_a_run_whose_lease_ended_while_its_child_started_never_begins(runner: Runner, tmp_path: Path) -> None:
+    """The worker may be frozen, so that it can't tell the child: the child knows when the lease ends."""
+    link = Wire()
+    link.lease = 0.0
+    outcome = await runner.run("work_until_told", link=link, file=str(tmp_path / "pid"))
+    assert outcome == Released("its lease ran out before it started")
+    assert not (tmp_path / "pid").exists()
+
+
+async def test_a_run_whose_lease_was_renewed_while_its_child_started_begins(runner: Runner) -> None:
+    """The child did not know of the renewal, so it asks."""
+    link = Wire()
+    renewals = iter([link.began - 60.0, link.began])
+
+    class Renewed(Wire):
+        renewed = property(lambda self: next(renewals, link.began), lambda self, value: None)
+
+    assert completed(await runner.run("add", link=Renewed(), a=1, b=1))["sum"] == 2
 
 
 async def test_a_run_that_was_lost_while_its_child_started_never_begins(runner: Runner, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from rowlock.runtime.child_messages import (
     Stopped,
     Taken,
     ToChild,
+    TooLate,
     frame,
 )
 from rowlock.runtime.handlers import call_async, call_sync, outcome_of
@@ -236,6 +237,8 @@ class Child:
             return Missing(codec.clean_text(str(error)))
         if link.interruption is Interruption.LOST:  # while this process started: another worker runs the job by now
             return Stopped(None)
+        if time.monotonic() >= start.until:  # a worker that is frozen can't interrupt it
+            return TooLate()
         try:
             context = Context(start.job, link, owner.context_host(in_child=True))
             fresh = contextvars.copy_context()  # the next run does not see what this one sets

@@ -43,8 +43,9 @@ class Load(Struct, tag="load"):
 
 class Start(Struct, tag="start"):
     """Run this job. `module` and `qualname` are the handler's. `url` tells its Jobs from other Jobs with the same
-    topic. `began` is by time.monotonic(), which both processes share. `number` tells a child's runs apart: a thread
-    that one handler has left behind must not report for the next run."""
+    topic. `began` and `until` are by time.monotonic(), which both processes share. `until`: the lease ends then if it
+    is not renewed, so the handler must not begin later. `number` tells a child's runs apart: a thread that one handler
+    has left behind must not report for the next run."""
 
     number: int
     job: Job
@@ -53,6 +54,7 @@ class Start(Struct, tag="start"):
     url: str
     began: float
     lease: float
+    until: float
 
 
 class Interrupt(Struct, tag="interrupt"):
@@ -124,7 +126,11 @@ class Missing(Struct, tag="missing"):
     error: str
 
 
-Answer = Returned | Raised | Away | Later | Stopped | Missing
+class TooLate(Struct, tag="too_late"):
+    """The handler was not called: its lease may be over. The worker knows whether it was renewed. It may be frozen."""
+
+
+Answer = Returned | Raised | Away | Later | Stopped | Missing | TooLate
 FromChild = Taken | Looks | Committed | Said | Line | Answer
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -18,7 +18,7 @@ from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released,
 from rowlock.runtime import find_handler
 from rowlock.runtime.deadlines import Deadlines
 from rowlock.runtime.handlers import RunMiddleware, call_async, call_sync, outcome_of
-from rowlock.runtime.processes import Processes, refusal
+from rowlock.runtime.processes import TOO_LATE, Processes, refusal
 from rowlock.runtime.run import Run
 from rowlock.runtime.slots import Slots
 from rowlock.runtime.threads import Threads
@@ -28,7 +28,6 @@ log = logging.getLogger("rowlock")
 
 _MANNERS = 1.0  # seconds in which a cancelled async handler may ask ctx whether it was cancelled
 _TURN = 0.002  # seconds that a chain may take before other tasks of the event loop have their turn
-_TOO_LATE = Released("its lease ran out before it started")
 _UNWIND = 0.25  # seconds for a handler to clean up when the worker has no more time
 
 
@@ -160,7 +159,7 @@ class Executor:
         try:
             run.began = time.monotonic()  # again: another handler may have blocked the loop since
             if run.lease_is_over:  # … or this process was frozen: another worker may have the job by now
-                self._conclude(run, _TOO_LATE)
+                self._conclude(run, TOO_LATE)
                 return
             self._begins(run)
             if run.kind != "async":
@@ -188,7 +187,7 @@ class Executor:
 
     def _call_in_thread(self, run: Run, context: Context) -> Outcome:
         """Check the lease again: this process may have been frozen before the thread had its turn."""
-        return _TOO_LATE if run.lease_is_over else call_sync(run.task, context, self._middleware)
+        return TOO_LATE if run.lease_is_over else call_sync(run.task, context, self._middleware)
 
     # ── The end ──
 

@@ -45,6 +45,11 @@ _OURS = str(Path(__file__).parent)
 class ProcessLink(Link, Protocol):
     """A Link that calls back when the run is to end, because a child process can't ask it."""
 
+    renewed: float  # when the last renewal of the lease was sent, by time.monotonic()
+
+    @property
+    def lease_is_over(self) -> bool: ...
+
     def watch(self, callback: Callable[[Interruption], None]) -> None:
         """Call `callback` in the thread of the event loop when `interruption` is set or changes; at once, if it is set.
         A second call replaces the first."""

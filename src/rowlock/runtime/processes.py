@@ -17,12 +17,25 @@ from typing import Any, Protocol
 
 from rowlock.core import codec
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, CutOff, Died, Failed, GaveUp, Outcome, Snoozed
+from rowlock.core.lifecycle import Completed, CutOff, Died, Failed, GaveUp, Outcome, Released, Snoozed
 from rowlock.runtime import find_handler, memory
-from rowlock.runtime.child_messages import Answer, Away, Later, Load, Missing, Raised, Returned, Setup, Start, Stopped
+from rowlock.runtime.child_messages import (
+    Answer,
+    Away,
+    Later,
+    Load,
+    Missing,
+    Raised,
+    Returned,
+    Setup,
+    Start,
+    Stopped,
+    TooLate,
+)
 from rowlock.runtime.process import Conversation, Process, ProcessLink
 from rowlock.tasks import Task
 
+TOO_LATE = Released("its lease ran out before it started")
 _TRIES = 3  # children that may die before they have taken the job
 _IDLE = 60.0  # seconds until an idle child is ended
 _PATIENCE = 10.0  # seconds to wait for the end of a killed child; only the kernel can keep it longer
@@ -96,9 +109,7 @@ class Processes:
         """Raise nothing but CancelledError; then the child has been killed. `alone`: the child gets no other job before
         this one is settled, because threads of its handler may kill the child after it has answered."""
         limit = self._half_of_memory if task.policy.memory is None else task.policy.memory
-        start = Start(
-            0, job, *find_handler.name_of(task.function), find_handler.url_of(task._jobs), link.began, link.lease
-        )
+        handler, url = find_handler.name_of(task.function), find_handler.url_of(task._jobs)
         how = "was not needed any more"
         tries = 0
         if self._warming is not None:
@@ -108,16 +119,19 @@ class Processes:
             if process is None:
                 tries += 1
                 process = Process(self._lost)
+            start = Start(0, job, *handler, url, link.began, link.lease, link.renewed + link.lease)
             try:
                 talk = await self._talk(process, start, link, limit)
             except OSError as error:
                 return Failed(f"A child process can't be started: {error}")
             if talk.answer is not None:
-                if alone is None:
+                if alone is None or isinstance(talk.answer, TooLate):
                     self._keep(process, talk)
                 else:
                     self._reserved.add(process)
                     alone.when_settled = partial(self._keep, process, talk)
+                if isinstance(talk.answer, TooLate) and not link.lease_is_over:
+                    continue  # it was renewed while the child started
                 return _outcome(talk.answer)
             await self._bury(process)
             if talk.taken:
@@ -247,6 +261,8 @@ def _outcome(answer: Answer) -> Outcome:
             return GaveUp(reason)
         case Missing(error):
             return Failed(error)
+        case TooLate():
+            return TOO_LATE
 
 
 def _end_of(process: Process) -> str:
