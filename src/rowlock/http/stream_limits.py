@@ -39,9 +39,7 @@ class StreamLimits:
             nonlocal is_taken
             if is_taken:
                 is_taken = False
-                self._of[who] -= 1
-                if not self._of[who]:
-                    del self._of[who]
+                self._of -= Counter([who])  # forgets the name at 0
 
         return give_back
 

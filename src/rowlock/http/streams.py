@@ -19,10 +19,12 @@ from rowlock.http.live import CountsView, JobsView, LiveJobs, Told, View, event
 from rowlock.http.problems import Problem, check_range
 from rowlock.http.redacting import check_guesses
 from rowlock.http.response import Response
-from rowlock.http.routes import SEE_JOBS, Route
+from rowlock.http.routes import SEE_JOBS, Routes
 from rowlock.http.shapes import schema
 from rowlock.http.stats import StatsAnswer, read_stats
 from rowlock.stores.queries import MAX_LIMIT, Filter
+
+ROUTES = Routes()
 
 _QUIET = 15.0  # seconds of silence after which a comment is sent, so that no proxy closes the connection
 _RECHECK = 5.0  # seconds between two checks whether the reader may still see the jobs
@@ -55,15 +57,18 @@ class StreamEnd(Struct, kw_only=True):
 EVENTS = {"jobs": LiveJobs, "stats": StatsAnswer, "behind": Behind, "end": StreamEnd}
 
 
-async def stream_events(call: Call) -> Response:
-    asked: LiveQuery = call.query
+@ROUTES.add(
+    "GET", "/api/events", SEE_JOBS, "Jobs and numbers, now and at each change, as server-sent events",
+    answers=tuple(EVENTS.values()), media=MEDIA, errors=(429,),
+)  # fmt: skip
+async def stream_events(call: Call, asked: LiveQuery) -> Response:
     check_range("limit", asked.limit, 0, MAX_LIMIT)
     check_range("seconds", asked.seconds or 0.0, 0, _LONGEST)
     if not asked.limit and not asked.stats:
         raise Problem("nothing_asked", "limit: 0 without stats leaves nothing to tell", field="limit")
     stream = Stream(call, asked)
     # Taken before anything is awaited, so that concurrent requests can't pass the limit.
-    stream.leave = call.api.stream_limits.take(call)
+    stream.leave = call.api.state.stream_limits.take(call)
     return Response(media=MEDIA, headers=[("x-accel-buffering", "no")], stream=stream.run, ended=stream.leave)
 
 
@@ -73,7 +78,7 @@ class Stream:
     def __init__(self, call: Call, asked: LiveQuery) -> None:
         self._call = call
         self._asked = asked
-        self._live = call.api.live
+        self._live = call.api.state.live
         self._wake = asyncio.Event()
         self._wakes = self._wake.set  # one object: views compare it by identity
         self._views: dict[str, View] = {}
@@ -192,12 +197,3 @@ class Stream:
         wanted = asked_filter(self._asked, self._condition)
         check_guesses(self._call, wanted)
         return wanted
-
-
-ROUTES = [
-    Route(
-        "GET", "/api/events", SEE_JOBS, stream_events,
-        "Jobs and numbers, now and at each change, as server-sent events", query=LiveQuery,
-        answers=tuple(EVENTS.values()), media=MEDIA, errors=(429,),
-    ),
-]  # fmt: skip

@@ -9,10 +9,7 @@ from msgspec import Struct
 from rowlock.core.job import MAX_VERSION, Job
 from rowlock.http.shapes import Asked, JobId, Reason, Seconds, Time, Topic, schema
 
-SHORTEST_LEASE, LONGEST_LEASE = (
-    1.0,
-    300.0,
-)  # a rescue waits for a third of the longest there is: see runtime/rescue_guard.py
+SHORTEST_LEASE, LONGEST_LEASE = 1.0, 300.0  # a rescue waits for a third of the longest: see runtime/rescue_guard.py
 LONGEST_WAIT = 30.0
 MOST_CLAIMED, MOST_TOPICS, MOST_RUNS, MOST_LINES = 100, 100, 1000, 100
 
