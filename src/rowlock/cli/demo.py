@@ -154,13 +154,9 @@ def _picture(jobs: Jobs, stats: Stats, recent: list[Job], began: float) -> Group
         table.add_row(
             job.topic, Text(_status(job), style=style), str(max(job.attempts, 1)), bar, Text(_story(job), style="dim")
         )
-    foot = Text(f"From another terminal: rowlock top --url '{_shown(jobs)}'    Ctrl-C ends it.", style="dim")
+    url = jobs.settings.url if jobs.settings.url.startswith("sqlite:") else "…"  # others may hold a password
+    foot = Text(f"From another terminal: rowlock top --url '{url}'    Ctrl-C ends it.", style="dim")
     return Group(head, Text(), table, Text(), foot)
-
-
-def _shown(jobs: Jobs) -> str:
-    url = jobs.settings.url
-    return url if url.startswith("sqlite:") else "…"
 
 
 def _status(job: Job) -> str:
