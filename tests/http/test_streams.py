@@ -16,7 +16,7 @@ from rowlock.config import ServerSettings
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.errors import StoreUnavailable
-from rowlock.http import live, stream_limits, streams
+from rowlock.http import live, streams
 from rowlock.http.server import bind
 from rowlock.stores.base import Progress
 from rowlock.stores.postgres import store as postgres_store
@@ -368,7 +368,7 @@ async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.Mon
     world = sqlite_world
     await world.change_settings(manage_rule="scope_id = @request.auth.id")
     for name, value in {"MOST_BY_RULE": 1, "MOST_OF_ONE": 2, "MOST": 6, "RESERVED": 2}.items():
-        monkeypatch.setattr(stream_limits, name, value)
+        monkeypatch.setattr(streams, name, value)
     async with reading(world, "user A"), reading(world, "user B"):
         is_refused(await world.get("user A", ONCE), "too_many_streams")
         async with reading(world, "read token"), reading(world, "read token"):
@@ -404,7 +404,7 @@ async def test_one_token_does_not_take_all_streams(sqlite_world: World, monkeypa
 async def test_a_users_job_tokens_have_the_users_places(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world = sqlite_world
     await world.change_settings(manage_rule="scope_id = @request.auth.id")
-    monkeypatch.setattr(stream_limits, "MOST_BY_RULE", 2)
+    monkeypatch.setattr(streams, "MOST_BY_RULE", 2)
     job_id = await world.enqueue(A)
     made = {}
     for maker in ("user A", "read token"):
@@ -424,7 +424,7 @@ async def test_of_those_who_say_nothing_each_address_has_its_places(
     """All of a subscriber's IPv6 addresses are one."""
     world = sqlite_world
     await world.change_settings(manage_rule="true")
-    monkeypatch.setattr(stream_limits, "MOST_BY_RULE", 1)
+    monkeypatch.setattr(streams, "MOST_BY_RULE", 1)
     for one, same, other in (
         ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
         ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"),

@@ -20,6 +20,7 @@ from rowlock.cli.sample import Customers, register
 from rowlock.cli.show import STYLES, is_fancy
 from rowlock.core.job import HELD, Job, Status
 from rowlock.jobs import Jobs
+from rowlock.runtime.periodic import is_set_within
 from rowlock.stores.queries import Filter, Stats
 
 if TYPE_CHECKING:
@@ -122,8 +123,7 @@ async def _watch(jobs: Jobs, customers: Customers, enough: asyncio.Event, began:
         while not enough.is_set():
             picture = _picture(jobs, await jobs.stats(), await _recent(jobs, customers, _ROWS), began)
             live.update(picture, refresh=True)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(enough.wait(), _EVERY)
+            await is_set_within(enough, _EVERY)
 
 
 def _picture(jobs: Jobs, stats: Stats, recent: list[Job], began: float) -> Group:
@@ -194,5 +194,4 @@ async def _tell(jobs: Jobs, customers: Customers, enough: asyncio.Event, began: 
             if told.get(job.id) != status:
                 told[job.id] = status
                 click.echo(f"{time.monotonic() - began:6.1f} s  {job.topic:<15} {status:<17} {_story(job)}".rstrip())
-        with suppress(TimeoutError):
-            await asyncio.wait_for(enough.wait(), _EVERY)
+        await is_set_within(enough, _EVERY)

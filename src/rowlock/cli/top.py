@@ -18,6 +18,7 @@ from rowlock.cli.show import Row, is_fancy, job_document, moment, number, plain_
 from rowlock.core.job import HELD, Job
 from rowlock.errors import StoreError
 from rowlock.jobs import Jobs
+from rowlock.runtime.periodic import is_set_within
 from rowlock.stores.base import WorkerInfo
 from rowlock.stores.queries import Filter, Stats
 
@@ -149,21 +150,13 @@ async def _watch(jobs: Jobs) -> None:
     trouble: str | None = None
     first = _frame(seen[-1], None, None, console.width)
     with _keys() as quit_pressed, Live(first, console=console, screen=True, auto_refresh=False) as live:
-        while not await _within(quit_pressed, _EVERY):
+        while not await is_set_within(quit_pressed, _EVERY):
             try:
                 seen = [*seen[-_SMOOTHING:], await look(jobs)]
                 trouble = None
             except StoreError as error:  # the database may come back
                 trouble = str(error)
             live.update(_frame(seen[-1], rates(seen[0], seen[-1]), trouble, console.width), refresh=True)
-
-
-async def _within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
 
 
 @contextmanager

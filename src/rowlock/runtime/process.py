@@ -19,6 +19,7 @@ from msgspec import Struct
 from rowlock.context import Interruption, Link
 from rowlock.runtime import child_messages as messages
 from rowlock.runtime import memory
+from rowlock.runtime.periodic import is_set_within
 
 START_TIMEOUT = 60.0  # seconds until a child must have taken its job; usually it takes less than one
 FAREWELL = 5.0  # seconds that a dismissed child has to end by itself
@@ -154,9 +155,7 @@ class Process(asyncio.Protocol):
             self._tell(start)
             link.watch(lambda why: self._interrupt(talk, why))
             while not talk.over.is_set():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(memory.LOOK_EVERY):
-                        await talk.over.wait()
+                await is_set_within(talk.over, memory.LOOK_EVERY)
                 await self._look(talk, limit)
             return talk
         finally:
