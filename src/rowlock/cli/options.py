@@ -117,27 +117,17 @@ class PathOrPayload(PathValue):
         return value if isinstance(value, Whole) else super().convert(value, param, ctx)
 
 
-class Priority(_Kind):
+def priority(text: str) -> int | str:
     """A number, or a name that core knows."""
-
-    name = "priority"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        try:
-            return int(value)
-        except ValueError:
-            return str(value)
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
-class Tags(_Kind):
+def tags(text: str) -> list[str]:
     """Tags with commas between."""
-
-    name = "tags"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
-        if not isinstance(value, str):
-            return list(value)
-        return [tag.strip() for tag in value.split(",") if tag.strip()]
+    return [tag.strip() for tag in text.split(",") if tag.strip()]
 
 
 def read_span(text: str) -> float | None:
@@ -188,8 +178,8 @@ log_format = click.option(
 )  # fmt: skip
 # They change a job; its payload is not among them.
 edits = together(
-    click.option("--priority", type=Priority(), metavar="N", help="Higher first; also explicit, discovered, backfill."),
+    click.option("--priority", type=priority, metavar="N", help="Higher first; also explicit, discovered, backfill."),
     click.option("--run-at", type=Moment(+1), metavar="TIME", help="Not before: 2026-05-01T14:30:00Z."),
     click.option("--delay", type=Span(), metavar="SPAN", help="Not before this much time has passed: 30, 15m, 2h."),
-    click.option("--tags", type=Tags(), metavar="A,B", help="The new tags, all of them; '' for none."),
+    click.option("--tags", type=tags, metavar="A,B", help="The new tags, all of them; '' for none."),
 )

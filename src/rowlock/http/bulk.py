@@ -14,7 +14,7 @@ from rowlock.http.filters import ONE_OF, JobFilter, filter_of
 from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_guesses, job_body
 from rowlock.http.routes import Routes, scope
-from rowlock.http.shapes import Asked, JobBody, PageQuery, Priority, Reason, ReasonBody, Seconds, Time
+from rowlock.http.shapes import Asked, JobBody, PageQuery, Priority, Reason, ReasonBody, Seconds, Time, copied
 from rowlock.stores.bulk import OUTCOMES, SKIPS, UNRUN, VERBS, Bulk, BulkItem, Unfit
 from rowlock.stores.queries import Filter
 
@@ -86,20 +86,18 @@ class BulkItemsAnswer(Struct, kw_only=True):
     next: str | None
 
 
-_OWN = ("arguments", "filter", "reason", "skips", "sample")
-_SAME = tuple(name for name in BulkInfo.__struct_fields__ if name not in _OWN)
-
-
 def bulk_info(call: Call, bulk: Bulk) -> BulkInfo:
     arguments: dict[str, float | datetime] = dict(bulk.arguments)
     if "run_at" in bulk.arguments:
         arguments["run_at"] = moment(bulk.arguments["run_at"])
-    return BulkInfo(
-        **{name: getattr(bulk, name) for name in _SAME},
+    return copied(
+        BulkInfo,
+        bulk,
         arguments=arguments,
         filter=as_asked(call.redaction.filter(bulk.filter)),
         reason=call.redaction.said(bulk.reason),
         skips={name: getattr(bulk, name) for name in SKIPS},
+        sample=UNSET,
     )
 
 

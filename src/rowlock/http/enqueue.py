@@ -26,7 +26,20 @@ from rowlock.http.call import Call, columns
 from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_unmarked
 from rowlock.http.routes import ENQUEUE, SEE_JOBS, Routes
-from rowlock.http.shapes import Asked, JobId, Priority, Retries, Seconds, Tags, Text, Time, Timeout, Topic, schema
+from rowlock.http.shapes import (
+    Asked,
+    JobId,
+    Priority,
+    Retries,
+    Seconds,
+    Tags,
+    Text,
+    Time,
+    Timeout,
+    Topic,
+    copied,
+    schema,
+)
 from rowlock.stores.base import Enqueued
 
 ROUTES = Routes()
@@ -86,9 +99,7 @@ class EnqueuedBody(Struct, kw_only=True):
 
 
 def enqueued_body(topic: str, one: Enqueued) -> EnqueuedBody:
-    return EnqueuedBody(
-        id=one.id, topic=topic, status=str(one.status), run_at=one.run_at, created=one.created, existing=one.existing
-    )
+    return copied(EnqueuedBody, one, topic=topic, status=str(one.status))
 
 
 class BatchItem(Struct, kw_only=True):
@@ -106,7 +117,7 @@ class BatchItem(Struct, kw_only=True):
 def batch_item(topic: str, one: Enqueued, *, is_seen: bool) -> BatchItem:
     if not is_seen:
         return BatchItem(id=None, topic=topic, status=None, run_at=None, created=None, existing=True)
-    return BatchItem(**msgspec.structs.asdict(enqueued_body(topic, one)))
+    return copied(BatchItem, one, topic=topic, status=str(one.status))
 
 
 class BatchAnswer(Struct, kw_only=True):

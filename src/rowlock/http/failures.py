@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from rowlock.core.fingerprint import Cause, cause
 from rowlock.core.job import Job
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem
 from rowlock.http.routes import Routes, scope
-from rowlock.http.shapes import Asked, PageQuery, Time, Topic
+from rowlock.http.shapes import Asked, PageQuery, Time, Topic, copied
 from rowlock.stores.failures import Failure
 
 ROUTES = Routes()
@@ -64,7 +64,7 @@ async def list_failures(call: Call, asked: FailuresQuery) -> FailuresAnswer:
     found = await call.api.jobs.failures.list(
         topics=topics, since=asked.since, trend=asked.trend, limit=asked.limit, cursor=cursor
     )
-    items = [FailureBody(**asdict(one)) for one in await _shown(call, found.items)]
+    items = [copied(FailureBody, one) for one in await _shown(call, found.items)]
     following = await call.api.cursors.seal(call, found.next)
     return FailuresAnswer(items=items, next=following, capped=found.capped, ungrouped=found.ungrouped)
 
@@ -81,7 +81,7 @@ async def get_failure(call: Call, asked: FailureQuery) -> FailureAnswer:
     if not found.items:
         raise Problem("not_found", "no dead letter has this fingerprint (any more)")
     [one] = await _shown(call, found.items)
-    return FailureAnswer(**asdict(one), capped=found.capped)
+    return copied(FailureAnswer, one, capped=found.capped)
 
 
 def _topics(call: Call, asked: Sequence[str]) -> Sequence[str]:

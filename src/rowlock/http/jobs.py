@@ -18,7 +18,19 @@ from rowlock.http.filters import JobFilter, asked_filter, visible
 from rowlock.http.problems import Problem, check_range
 from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
 from rowlock.http.routes import CANCEL_JOBS, MANAGE_JOBS, SEE_JOBS, Routes
-from rowlock.http.shapes import Asked, JobBody, LongPageQuery, Priority, Reason, ReasonBody, Seconds, Tags, Time, schema
+from rowlock.http.shapes import (
+    Asked,
+    JobBody,
+    LongPageQuery,
+    Priority,
+    Reason,
+    ReasonBody,
+    Seconds,
+    Tags,
+    Time,
+    copied,
+    schema,
+)  # fmt: skip
 from rowlock.stores.queries import MAX_LIMIT, MAX_OFFSET
 
 ROUTES = Routes()
@@ -110,16 +122,8 @@ async def list_jobs(call: Call, asked: ListQuery) -> ListAnswer:
     check_filter(call, wanted)
     cursor = await call.api.cursors.open(call, asked.cursor)
     page = await search(call, wanted, limit=asked.limit, offset=asked.offset, cursor=cursor)
-    return ListAnswer(
-        items=[job_body(call, job) for job in page.items],
-        total=page.total,
-        limit=page.limit,
-        offset=page.offset,
-        total_capped=page.total_capped,
-        partial=page.partial,
-        next=await call.api.cursors.seal(call, page.next),
-        looked_back_to=page.reached,
-    )
+    items, following = [job_body(call, job) for job in page.items], await call.api.cursors.seal(call, page.next)
+    return copied(ListAnswer, page, items=items, next=following, looked_back_to=page.reached)
 
 
 @ROUTES.add("GET", "/api/jobs/{id}/events", SEE_JOBS, "A job's history")
@@ -192,10 +196,7 @@ async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
 )  # fmt: skip
 async def requeue_job(call: Call, asked: RequeueBody) -> JobBody:
     job = await call.job("manage")
-    check_unmarked(call, asked.payload, job)
-    changes = _changes(asked)
-    if changes:
-        _check_edited(call, job, changes, run_at=None, expires_at=None)  # a requeue drops both
+    changes = _changes(call, asked, job, run_at=None, expires_at=None)  # a requeue drops both
     changed = await call.api.jobs.requeue(job.id, **changes, version=asked.version, reason=asked.reason, by=call.by)
     return job_body(call, changed)
 
@@ -224,21 +225,21 @@ async def delete_job(call: Call, asked: DeleteQuery) -> None:
 @ROUTES.add("PATCH", "/api/jobs/{id}", MANAGE_JOBS, "Change a pending job", errors=(409,))
 async def update_job(call: Call, asked: UpdateBody) -> JobBody:
     job = await call.job("manage")
-    check_unmarked(call, asked.payload, job)
-    changes = _changes(asked)
-    if changes:
-        _check_edited(call, job, changes, run_at=job.run_at, expires_at=job.expires_at)
+    changes = _changes(call, asked, job, run_at=job.run_at, expires_at=job.expires_at)
     return job_body(call, await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by))
 
 
-def _changes(asked: UpdateBody) -> dict[str, Any]:
-    given = {name: getattr(asked, name) for name in EDITABLE}
-    return {name: value for name, value in given.items() if value is not UNSET}
+def _changes(call: Call, asked: UpdateBody, job: Job, **times: datetime | None) -> dict[str, Any]:
+    """Return the fields that the edit changes. `times`: what the job keeps if the edit changes neither."""
+    check_unmarked(call, asked.payload, job)
+    changes = {name: value for name in EDITABLE if (value := getattr(asked, name)) is not UNSET}
+    if changes:
+        _check_edited(call, job, changes, times)
+    return changes
 
 
-def _check_edited(call: Call, job: Job, changes: dict[str, Any], **times: datetime | None) -> None:
-    """Refuse content that the caller may not enqueue: else an edit would get around enqueue_rule. `times`: what the job
-    keeps if the edit changes neither."""
+def _check_edited(call: Call, job: Job, changes: dict[str, Any], times: dict[str, datetime | None]) -> None:
+    """Refuse content that the caller may not enqueue: else an edit would get around enqueue_rule."""
     if "delay" in changes:
         times["run_at"] = None
     content = EnqueueBody(**{**content_of(job), "key": job.key, **times, **changes})

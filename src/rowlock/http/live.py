@@ -18,7 +18,7 @@ from rowlock.access.redaction import Redaction
 from rowlock.core.conditions import Compared, Condition, holds
 from rowlock.core.job import LIVE, Job
 from rowlock.http.call import columns
-from rowlock.http.shapes import Time
+from rowlock.http.shapes import Time, copied
 from rowlock.runtime.periodic import Loop
 from rowlock.stores.base import Store
 from rowlock.stores.listing import given
@@ -236,9 +236,8 @@ class JobsView(View):
     def _seen(self, state: State | None) -> LiveJob | None:
         if state is None or not self._may_see(state):
             return None
-        shown = {name: getattr(state, name) for name in LiveJob.__struct_fields__}
-        shown["stage"], shown["message"] = self._voices.said(self.redaction, state)
-        return LiveJob(**shown)
+        stage, message = self._voices.said(self.redaction, state)
+        return copied(LiveJob, state, stage=stage, message=message)
 
     def _may_see(self, state: State) -> bool:
         if self.filter.scope_id not in (None, state.scope_id):

@@ -11,8 +11,8 @@ from rowlock.core.job import Job, check_topic
 from rowlock.http import cursors
 from rowlock.http.call import Call
 from rowlock.http.routes import Routes, scope
-from rowlock.http.shapes import Asked, PageQuery, Reason, ReasonBody, Text, Time
-from rowlock.http.stats import StatsBody, stats_body
+from rowlock.http.shapes import Asked, PageQuery, Reason, ReasonBody, Text, Time, copied
+from rowlock.http.stats import StatsBody
 from rowlock.stores.base import WorkerInfo
 from rowlock.stores.queries import MAX_LIMIT, TopicStats, check_limit
 from rowlock.stores.records import Audited, AuditFilter
@@ -104,13 +104,11 @@ async def list_topics(call: Call, asked: PageQuery) -> TopicsAnswer:
     if call.identity.topics is not None:
         names = [name for name in names if name in call.identity.topics]
     shown, following = await cursors.page_of(call, names, str)
-    paused = {
-        name: PauseInfo(at=one.at, until=one.until, reason=call.redaction.said(one.reason), by=one.by)
-        for name, one in pauses.items()
-    }
+    paused = {name: copied(PauseInfo, one, reason=call.redaction.said(one.reason)) for name, one in pauses.items()}
     items = [
-        TopicBody(
-            **msgspec.structs.asdict(stats_body(stats.topics.get(name) or TopicStats())),
+        copied(
+            TopicBody,
+            stats.topics.get(name) or TopicStats(),
             topic=name,
             paused=paused.get(name),
             workers=sum(name in worker.topics for worker in workers),
@@ -153,7 +151,7 @@ async def list_workers(call: Call, asked: PageQuery) -> WorkersAnswer:
     for run in await store.held_by(list(holds), MOST_HELD):
         holds[run.worker or ""].append(run.id)
     items = [
-        WorkerBody(**msgspec.structs.asdict(worker), live=worker.name not in holds, holds=holds.get(worker.name, []))
+        copied(WorkerBody, worker, live=worker.name not in holds, holds=holds.get(worker.name, []))
         for worker in workers
     ]
     return WorkersAnswer(items=items, next=following)
@@ -181,8 +179,7 @@ async def _audited(call: Call, before: str | None, limit: int, bulk: str | None)
     found = await store.audit(AuditFilter(bulk=bulk), before=None if before is None else int(before), limit=limit)
     about = [one.job_id for one in found if one.job_id is not None and (one.reason or one.data)]
     jobs = await store.read(about, Job) if call.redaction and about else {}
-    told = [call.redaction.audited(one, jobs.get(one.job_id or "")) for one in found]
-    return [AuditBody(**msgspec.structs.asdict(one)) for one in told]
+    return [copied(AuditBody, call.redaction.audited(one, jobs.get(one.job_id or ""))) for one in found]
 
 
 async def _search_audit(call: Call, asked: AuditQuery, bulk: str | None) -> AuditAnswer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from rowlock.access import secrets, sessions, superusers
@@ -15,7 +14,7 @@ from rowlock.http.problems import Problem
 from rowlock.http.request import Request
 from rowlock.http.response import Response, answer
 from rowlock.http.routes import KNOWN, PUBLIC, Access, Routes, scope
-from rowlock.http.shapes import Asked, PageQuery, Time
+from rowlock.http.shapes import Asked, PageQuery, Time, copied
 
 ROUTES = Routes()
 
@@ -153,15 +152,8 @@ async def get_me(call: Call) -> MeBody:
 
 def me_body(call: Call) -> MeBody:
     identity = call.identity
-    return MeBody(
-        kind=identity.kind,
-        id=identity.id,
-        name=shown_name(identity),
-        scopes=sorted(identity.scopes),
-        topics=identity.topics,
-        can=call.can(),
-        read_only=identity.read_only,
-    )
+    more = {"name": shown_name(identity), "scopes": sorted(identity.scopes), "can": call.can(), "set_up": UNSET}
+    return copied(MeBody, identity, **more)
 
 
 @ROUTES.add("GET", "/api/sessions", scope("admin"), "Who is logged in")
@@ -170,12 +162,7 @@ async def list_sessions(call: Call, asked: PageQuery) -> SessionsAnswer:
     found, following = await cursors.page(
         call, lambda after, count: sessions.every(store, after=after, limit=count), lambda session: session.id
     )
-    items = []
-    for one in found:
-        told = msgspec.structs.asdict(one)
-        del told["stamp"]
-        items.append(SessionBody(**told))
-    return SessionsAnswer(items=items, next=following)
+    return SessionsAnswer(items=[copied(SessionBody, one) for one in found], next=following)
 
 
 @ROUTES.add("DELETE", "/api/sessions/{session_id}", scope("admin"), "End a session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Struct, structs
@@ -13,7 +13,7 @@ from rowlock.http.call import Call, denied
 from rowlock.http.filters import JobFilter, asked_filter, narrowed, visible
 from rowlock.http.redacting import check_guesses
 from rowlock.http.routes import SEE_JOBS, Routes, scope
-from rowlock.http.shapes import Asked, Time, Topic, schema
+from rowlock.http.shapes import Asked, Time, Topic, copied, schema
 from rowlock.stores.queries import Filter
 from rowlock.stores.series import RANGES, Series
 
@@ -80,13 +80,7 @@ async def read_stats(api: Api, condition: Condition, topic: str | None) -> Stats
     if condition is not True:
         return await _counted(api.jobs, Filter(**narrowed(condition, {} if topic is None else {"topics": [topic]})))
     stats = await api.state.counting.stats(None if topic is None else check_topic(topic))
-    topics = {name: stats_body(one) for name, one in stats.topics.items()}
-    fields = msgspec.structs.asdict(stats_body(stats))
-    return StatsAnswer(**fields, topics=topics, topics_capped=stats.topics_capped)
-
-
-def stats_body(counts: Any) -> StatsBody:
-    return StatsBody(**{name: getattr(counts, name) for name in StatsBody.__struct_fields__})
+    return copied(StatsAnswer, stats, topics={name: copied(StatsBody, one) for name, one in stats.topics.items()})
 
 
 async def _counted(jobs: Jobs, wanted: Filter) -> StatsAnswer:

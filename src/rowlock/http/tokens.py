@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from rowlock.access import job_tokens, tokens
@@ -13,7 +12,7 @@ from rowlock.http import cursors
 from rowlock.http.call import Call, denied
 from rowlock.http.problems import Problem, check_range
 from rowlock.http.routes import SEE_JOBS, Routes, scope
-from rowlock.http.shapes import Asked, PageQuery, Scope, Time, Topic, schema
+from rowlock.http.shapes import Asked, PageQuery, Scope, Time, Topic, copied, schema
 
 ROUTES = Routes()
 
@@ -108,4 +107,4 @@ async def make_job_token(call: Call, asked: JobTokenBody) -> TokenBody:
 
 
 def token_body(token: tokens.Token, text: str | None = None) -> TokenBody:
-    return TokenBody(**msgspec.structs.asdict(token), token=UNSET if text is None else text)
+    return copied(TokenBody, token, token=UNSET if text is None else text)

@@ -33,6 +33,7 @@ from rowlock.http.call import Call
 from rowlock.http.problems import Problem, check_range
 from rowlock.http.request import Gone
 from rowlock.http.routes import Routes, scope
+from rowlock.http.shapes import copied
 from rowlock.runtime.handlers import MAX_ERROR
 from rowlock.stores.base import Beat, Claim, Hold, NewLine, Progress, Store
 
@@ -82,7 +83,7 @@ async def _check_again(call: Call, jobs: list[Job], worker: str, gone: asyncio.F
 
 
 def _claimed(jobs: list[Job], lease: float) -> shapes.ClaimAnswer:
-    return shapes.ClaimAnswer(items=[shapes.run_body(job, lease) for job in jobs])
+    return shapes.ClaimAnswer(items=[copied(shapes.RunBody, job, lease=lease) for job in jobs])
 
 
 async def _unheard(call: Call, wanted: Claim, named: tuple[shapes.RunName, ...]) -> list[Job]:
