@@ -67,6 +67,26 @@ def new_bulk(
     )  # fmt: skip
 
 
+def new_undo(undo_id: str, bulk: Bulk, *, by: str, reason: str | None) -> NewBulk:
+    """Return the action that requeues the jobs which a bulk cancel has cancelled while they were pending. Jobs that had
+    started can't be undone."""
+    if bulk.action != "cancel":
+        raise BulkRefused(bulk.id, "undo", bulk.status, f"it is a {bulk.action}, and only a cancel can be undone")
+    if bulk.status not in ("done", "stopped"):
+        raise BulkRefused(
+            bulk.id, "undo", bulk.status, "stop it first" if bulk.status == "running" else "nothing is done"
+        )
+    return NewBulk(
+        id=undo_id,
+        action="requeue",
+        arguments={"undo": bulk.id},
+        filter={},
+        unfit={},
+        by=by,
+        reason=f"undo of bulk {bulk.id}" if reason is None else reason,
+    )
+
+
 def _arguments(action: str, given: dict[str, Any]) -> dict[str, Any]:
     wanted = {"reprioritise": ("priority",), "reschedule": ("run_at", "delay")}.get(action, ())
     for name in given:
@@ -79,6 +99,10 @@ def _arguments(action: str, given: dict[str, Any]) -> dict[str, Any]:
     if "run_at" in given:
         return {"run_at": micros(check_time(given["run_at"], "run_at"))}
     return {"delay": check_delay(given["delay"], "delay")} if "delay" in given else {}
+
+
+async def prepare(store: Store, bulk: NewBulk, filter: Filter) -> Bulk:
+    return await store.create_bulk(replace(bulk, unfit=await _unfit(store, bulk.action, filter)), filter)
 
 
 async def _unfit(store: Store, action: str, filter: Filter) -> dict[str, Unfit]:
@@ -109,6 +133,15 @@ async def start(store: Store, bulk_id: str, *, by: str, reason: str | None = Non
     bulk = await get(store, bulk_id)
     if not started and bulk.status in ("preview", "stopped"):
         raise BulkRefused(bulk.id, "start", bulk.status, "it is too old: prepare a new one")
+    return bulk
+
+
+async def stop(store: Store, bulk_id: str, *, by: str, reason: str | None) -> Bulk:
+    """Stop the action; no change if it is done or stopped."""
+    stopped = await store.stop_bulk(check_id(bulk_id), by=by, reason=reason)
+    bulk = await get(store, bulk_id)
+    if not stopped and bulk.status == "preview":
+        raise BulkRefused(bulk.id, "stop", bulk.status, "it was not started")
     return bulk
 
 
@@ -184,7 +217,7 @@ class BulkActions:
             by=by, reason=why,
         )  # fmt: skip
         store = await self._store()
-        prepared = await store.create_bulk(replace(new, unfit=await _unfit(store, action, wanted)), wanted)
+        prepared = await prepare(store, new, wanted)
         return prepared if dry_run else await start(store, prepared.id, by=by)
 
     async def undo(
@@ -196,19 +229,10 @@ class BulkActions:
         that were changed since then are skipped.
         """
         store = await self._store()
-        bulk = await get(store, bulk_id)
-        by, why = self._actor(by), check_reason(reason)
-        if bulk.action != "cancel":
-            raise BulkRefused(bulk.id, "undo", bulk.status, f"it is a {bulk.action}, and only a cancel can be undone")
-        if bulk.status not in ("done", "stopped"):
-            problem = "stop it first" if bulk.status == "running" else "nothing is done"
-            raise BulkRefused(bulk.id, "undo", bulk.status, problem)
-        new = NewBulk(
-            id=self._ids.one(), action="requeue", arguments={"undo": bulk.id}, filter={}, unfit={},
-            by=by, reason=f"undo of bulk {bulk.id}" if why is None else why,
-        )  # fmt: skip
+        done = await get(store, bulk_id)
+        new = new_undo(self._ids.one(), done, by=self._actor(by), reason=check_reason(reason))
         prepared = await store.create_bulk(new, Filter())
-        return prepared if dry_run else await start(store, prepared.id, by=by)
+        return prepared if dry_run else await start(store, prepared.id, by=new.by)
 
     async def start(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
         """Start a prepared bulk action, or continue a stopped one. Workers and servers run it. `reason` replaces the
@@ -222,12 +246,7 @@ class BulkActions:
 
     async def stop(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
         """Stop a bulk action. When this returns, no further job is changed. Changes made before are kept."""
-        store = await self._store()
-        stopped = await store.stop_bulk(check_id(bulk_id), by=self._actor(by), reason=check_reason(reason))
-        bulk = await get(store, bulk_id)
-        if not stopped and bulk.status == "preview":
-            raise BulkRefused(bulk.id, "stop", bulk.status, "it was not started")
-        return bulk
+        return await stop(await self._store(), bulk_id, by=self._actor(by), reason=check_reason(reason))
 
     async def get(self, bulk_id: str) -> Bulk:
         """Return the bulk action as it is now. Raise BulkNotFound if there is none, or if it was pruned."""
