@@ -37,7 +37,7 @@ from rowlock.access.identity import Identity, user
 from rowlock.access.record_batches import RecordBatches
 from rowlock.access.redaction import Redaction
 from rowlock.core import codec
-from rowlock.http import login_attempts, request, stream_limits
+from rowlock.http import login_attempts, request
 from rowlock.http.app import Api
 from rowlock.http.authenticate import Authenticator
 from rowlock.http.login_attempts import Attempts, Bound
@@ -259,7 +259,7 @@ def with_patch(test: Any) -> Probe:
 async def _places_for_superusers(world: World) -> None:
     """One place is left for everybody else."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream_limits, "MOST", 101)
+        patch.setattr(rowlock.http.streams, "MOST", 101)
         async with opened(world, "read token"):
             is_problem(await world.get("manage token", "/api/events?seconds=0"), 429, "streams_taken")
             assert (await world.get("superuser", "/api/events?seconds=0")).status_code == 200
@@ -549,10 +549,10 @@ DEFENCES = [
     Defence(
         "A7",
         "one token's streams have a bound",
-        replaced(stream_limits, "MOST_OF_ONE", 1000),
+        replaced(rowlock.http.streams, "MOST_OF_ONE", 1000),
         with_patch(streams.test_one_token_does_not_take_all_streams),
     ),
-    Defence("A7", "superusers have streams", replaced(stream_limits, "RESERVED", 0), _places_for_superusers),
+    Defence("A7", "superusers have streams", replaced(rowlock.http.streams, "RESERVED", 0), _places_for_superusers),
     Defence(
         "A7",
         "a stream that is over has no place",

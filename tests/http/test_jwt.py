@@ -319,7 +319,7 @@ async def test_keys_that_are_not_for_signing_are_not_taken(keys: tuple[World, Pa
 
 def forget(world: World) -> None:
     """The time is over after which an unknown key makes it look again."""
-    verifier = world.api._authenticator._verifier
+    verifier = world.api.state.authenticator._verifier
     assert verifier
     assert verifier._set
     verifier._set._read_at -= verifying._AGAIN + 1

@@ -19,9 +19,9 @@ async def ask(api: Api) -> set["asyncio.Task[None] | None"]:
 async def stop(api: Api) -> None:
     before = await ask(api)
     api.stop()
-    assert api.remote_workers._stopping
-    assert api.wait_for_end.stopping
-    assert api.live.stopping
+    assert api.state.remote_workers._stopping
+    assert api.state.wait_for_end.stopping
+    assert api.state.live.stopping
     await lifespan(api, lambda: None)
     assert all(task is not None and task.done() for task in before)
 

@@ -110,6 +110,6 @@ async def test_a_page_that_was_switched_off_stays_so_without_the_database(postgr
         await postgres_world.change_settings(http_enabled=False)
         is_problem(await postgres_world.get(ANYONE, "/_/", api=api), 404, "http_disabled")
         proxy.cut()
-        api._loop_state.read_at = 0.0  # a while later
+        api.state.read_at = 0.0  # a while later
         is_problem(await postgres_world.get(ANYONE, "/_/", api=api), 404, "http_disabled")
         proxy.mend()

@@ -16,7 +16,7 @@ from rowlock.config import ServerSettings
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.errors import StoreUnavailable
-from rowlock.http import live, stream_limits, streams
+from rowlock.http import live, streams
 from rowlock.http.server import bind
 from rowlock.stores.base import Progress
 from rowlock.stores.postgres import store as postgres_store
@@ -222,8 +222,8 @@ async def test_one_reader_for_all_who_look_at_the_same(world: World, monkeypatch
         assert len(asked) <= quiet + 1
     for one in readers:
         await one.__aexit__(None, None, None)
-    assert len(world.api.stream_limits) == 0
-    assert world.api.live._views == {}
+    assert len(world.api.state.stream_limits) == 0
+    assert world.api.state.live._views == {}
 
 
 RULES = [
@@ -368,7 +368,7 @@ async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.Mon
     world = sqlite_world
     await world.change_settings(manage_rule="scope_id = @request.auth.id")
     for name, value in {"MOST_BY_RULE": 1, "MOST_OF_ONE": 2, "MOST": 6, "RESERVED": 2}.items():
-        monkeypatch.setattr(stream_limits, name, value)
+        monkeypatch.setattr(streams, name, value)
     async with reading(world, "user A"), reading(world, "user B"):
         is_refused(await world.get("user A", ONCE), "too_many_streams")
         async with reading(world, "read token"), reading(world, "read token"):
@@ -378,7 +378,7 @@ async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.Mon
             async with reading(world, "superuser"), reading(world, "read-only superuser"):
                 is_refused(await world.get("superuser", ONCE), "streams_taken")
         assert (await world.get("read token", ONCE)).status_code == 200
-    assert len(world.api.stream_limits) == 0
+    assert len(world.api.state.stream_limits) == 0
 
 
 async def test_one_token_does_not_take_all_streams(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,13 +398,13 @@ async def test_one_token_does_not_take_all_streams(sqlite_world: World, monkeypa
         opening = asyncio.gather(*tries)
         give.set()
         opened = [reader for reader in await opening if reader.status == 200]
-        assert len(opened) == len(world.api.stream_limits) == 200
+        assert len(opened) == len(world.api.state.stream_limits) == 200
 
 
 async def test_a_users_job_tokens_have_the_users_places(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world = sqlite_world
     await world.change_settings(manage_rule="scope_id = @request.auth.id")
-    monkeypatch.setattr(stream_limits, "MOST_BY_RULE", 2)
+    monkeypatch.setattr(streams, "MOST_BY_RULE", 2)
     job_id = await world.enqueue(A)
     made = {}
     for maker in ("user A", "read token"):
@@ -424,7 +424,7 @@ async def test_of_those_who_say_nothing_each_address_has_its_places(
     """All of a subscriber's IPv6 addresses are one."""
     world = sqlite_world
     await world.change_settings(manage_rule="true")
-    monkeypatch.setattr(stream_limits, "MOST_BY_RULE", 1)
+    monkeypatch.setattr(streams, "MOST_BY_RULE", 1)
     for one, same, other in (
         ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
         ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"),
@@ -446,11 +446,11 @@ async def test_who_hangs_up_has_no_place_any_more(sqlite_world: World) -> None:
         reader.gate.clear()
         await world.enqueue(A)
         await until(lambda: reader.is_stuck)
-        assert len(world.api.stream_limits) == 1
+        assert len(world.api.state.stream_limits) == 1
         reader.hang_up()
-        await until(lambda: len(world.api.stream_limits) == 0)
+        await until(lambda: len(world.api.state.stream_limits) == 0)
     assert (await world.call("read token", "HEAD", "/api/events")).status_code == 200
-    assert len(world.api.stream_limits) == 0
+    assert len(world.api.state.stream_limits) == 0
 
 
 async def test_a_connection_that_breaks_before_the_stream_begins_leaves_no_place(sqlite_world: World) -> None:
@@ -462,7 +462,7 @@ async def test_a_connection_that_breaks_before_the_stream_begins_leaves_no_place
     listed = [(name.encode(), value.encode()) for name, value in headers.items()]
     with pytest.raises(OSError, match="is gone"):
         await sqlite_world.api({**scope, "headers": listed, "client": ("127.0.0.1", 1)}, asyncio.Future, broken)
-    assert len(sqlite_world.api.stream_limits) == 0
+    assert len(sqlite_world.api.state.stream_limits) == 0
 
 
 async def test_a_real_client_that_vanishes_leaves_its_place(sqlite_world: World) -> None:
@@ -473,8 +473,8 @@ async def test_a_real_client_that_vanishes_leaves_its_place(sqlite_world: World)
             client.stream("GET", f"{server.url}/api/events") as answer,
         ):
             await anext(answer.aiter_lines())
-            assert len(server.app.stream_limits) == 1
-        await until(lambda: len(server.app.stream_limits) == 0)
+            assert len(server.app.state.stream_limits) == 1
+        await until(lambda: len(server.app.state.stream_limits) == 0)
 
 
 def test_connections_whose_client_is_silent_are_closed() -> None:

@@ -17,7 +17,7 @@ async def pending(world: World) -> str:
 
 
 async def waiting(world: World, count: int) -> None:
-    await until(lambda: len(world.api.wait_for_end) >= count)
+    await until(lambda: len(world.api.state.wait_for_end) >= count)
 
 
 async def test_all_who_wait_are_told_of_the_end_and_one_look_serves_them_all(
@@ -42,7 +42,7 @@ async def test_all_who_wait_are_told_of_the_end_and_one_look_serves_them_all(
     await world.jobs.cancel(job_id)
     answers = await asyncio.gather(*asking)
     assert {answer.json()["status"] for answer in answers} == {"cancelled"}
-    assert len(world.api.wait_for_end) == 0
+    assert len(world.api.state.wait_for_end) == 0
 
 
 async def test_when_the_time_is_over_it_tells_how_the_job_stands(world: World) -> None:
@@ -55,7 +55,7 @@ async def test_a_server_that_stops_tells_everyone_at_once(world: World) -> None:
     job_id = await pending(world)
     asking = asyncio.create_task(world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60"))
     await waiting(world, 1)
-    world.api.wait_for_end.stop()
+    world.api.state.wait_for_end.stop()
     assert (await asking).json()["status"] == "pending"
     late = await world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60")
     assert late.json()["status"] == "pending"
@@ -67,7 +67,7 @@ async def test_who_hangs_up_is_forgotten(world: World) -> None:
     await waiting(world, 1)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    await until(lambda: not len(world.api.wait_for_end))
+    await until(lambda: not len(world.api.state.wait_for_end))
 
 
 async def test_not_everyone_may_wait_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,5 +77,5 @@ async def test_not_everyone_may_wait_at_once(world: World, monkeypatch: pytest.M
     await waiting(world, 1)
     refused = await world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
-    world.api.wait_for_end.stop()
+    world.api.state.wait_for_end.stop()
     await asking

@@ -156,7 +156,7 @@ async def test_a_paused_topic_is_not_claimed(world: World, remote: Remote) -> No
 
 async def test_who_waits_is_given_the_job_that_comes(world: World, remote: Remote) -> None:
     asking = asyncio.create_task(remote.claim(wait=30))
-    await until(lambda: world.api.remote_workers.waiting == 1)
+    await until(lambda: world.api.state.remote_workers.waiting == 1)
     job_id = await world.enqueue(None)
     assert [run["id"] for run in await asking] == [job_id]
 
@@ -166,7 +166,7 @@ async def test_a_job_of_another_process_wakes_them_too(place: Place) -> None:
     async with world_at(place) as world, Jobs(place.url) as elsewhere:
         remote = Remote(world)
         asking = asyncio.create_task(remote.claim(wait=30))
-        await until(lambda: world.api.remote_workers.waiting == 1)
+        await until(lambda: world.api.state.remote_workers.waiting == 1)
         made = await elsewhere.enqueue("mail")
         assert [run["id"] for run in await asking] == [made.id]
         world.api.stop()
@@ -188,7 +188,7 @@ async def test_one_job_wakes_one_of_many_and_many_wake_all(world: World, monkeyp
 
     crowd = [Remote(world, f"w{n}") for n in range(40)]
     asking = [asyncio.create_task(one.claim(wait=30)) for one in crowd]
-    await until(lambda: world.api.remote_workers.waiting == 40)
+    await until(lambda: world.api.state.remote_workers.waiting == 40)
     monkeypatch.setattr(type(store), "claim", counted)
     await world.enqueue(None)
     await until(lambda: sum(task.done() for task in asking) == 1)
@@ -196,15 +196,15 @@ async def test_one_job_wakes_one_of_many_and_many_wake_all(world: World, monkeyp
     await world.jobs.enqueue_many([{"topic": "mail", "payload": {}}] * 39)
     found = [run["id"] for runs in await asyncio.gather(*asking) for run in runs]
     assert len(set(found)) == 40
-    assert world.api.remote_workers.waiting == 0
+    assert world.api.state.remote_workers.waiting == 0
 
 
 async def test_a_worker_that_has_hung_up_is_given_nothing(world: World, remote: Remote) -> None:
     asking = asyncio.create_task(remote.claim(wait=30))
-    await until(lambda: world.api.remote_workers.waiting == 1)
+    await until(lambda: world.api.state.remote_workers.waiting == 1)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    await until(lambda: world.api.remote_workers.waiting == 0)
+    await until(lambda: world.api.state.remote_workers.waiting == 0)
     await world.enqueue(None)
     assert (await Remote(world, "w2").one())["version"] == 1
 
@@ -252,7 +252,7 @@ async def test_what_was_claimed_for_someone_who_hung_up_meanwhile_is_given_back(
 
 async def test_a_server_that_stops_lets_everyone_go(world: World, remote: Remote) -> None:
     asking = asyncio.create_task(remote.claim(wait=30))
-    await until(lambda: world.api.remote_workers.waiting == 1)
+    await until(lambda: world.api.state.remote_workers.waiting == 1)
     world.api.stop()
     assert await asking == []
     await world.enqueue(None)
@@ -263,7 +263,7 @@ async def test_a_token_that_is_revoked_gets_nothing_more_though_it_waits(world: 
     who = await world.token("short-lived", ["worker"])
     remote = Remote(world, who=who)
     asking = asyncio.create_task(remote.say("claim", topics=["mail"], wait=30))
-    await until(lambda: world.api.remote_workers.waiting == 1)
+    await until(lambda: world.api.state.remote_workers.waiting == 1)
     assert (await world.call("admin token", "DELETE", f"/api/tokens/{who.id}")).status_code == 204
     await world.enqueue(None)
     assert (await asking).status_code == 401
@@ -272,7 +272,7 @@ async def test_a_token_that_is_revoked_gets_nothing_more_though_it_waits(world: 
 
 async def test_switched_off_it_gives_nothing_to_those_who_wait(world: World, remote: Remote) -> None:
     asking = asyncio.create_task(remote.say("claim", topics=["mail"], wait=30))
-    await until(lambda: world.api.remote_workers.waiting == 1)
+    await until(lambda: world.api.state.remote_workers.waiting == 1)
     await world.change_settings(http_enabled=False)
     await world.enqueue(None)
     assert is_problem(await asking, 404, "http_disabled")
@@ -283,7 +283,7 @@ async def test_switched_off_it_gives_nothing_to_those_who_wait(world: World, rem
 async def test_not_everyone_may_wait_at_once(world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_workers, "MOST_WAITING", 1)
     asking = asyncio.create_task(remote.claim(wait=30))
-    await until(lambda: world.api.remote_workers.waiting == 1)
+    await until(lambda: world.api.state.remote_workers.waiting == 1)
     refused = await Remote(world, "w2").say("claim", topics=["mail"], wait=30)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
     world.api.stop()
@@ -738,7 +738,7 @@ async def test_who_waits_for_longer_than_its_lease_is_alive(world: World, monkey
     monkeypatch.setattr(remote_workers, "_POLL", 60.0)
     crowd = [Remote(world, f"w{n}") for n in range(4)]
     asking = [asyncio.create_task(one.claim(wait=30, lease=1)) for one in crowd]
-    await until(lambda: world.api.remote_workers.waiting == 4)
+    await until(lambda: world.api.state.remote_workers.waiting == 4)
     first = {name: told["seen"] for name, told in (await listed(world)).items()}
     assert first.keys() == {one.id for one in crowd}
 
@@ -785,7 +785,7 @@ async def test_it_does_so_though_nobody_comes_any_more_and_then_rests(world: Wor
         return (await now(world, run)).status == "pending"
 
     await until(rescued)
-    kept = world.api.remote_workers
+    kept = world.api.state.remote_workers
     assert kept._until > time.monotonic() + 30  # for longer than any lease that it has heard of
     assert kept.are_there()
     kept._until = 0.0
@@ -816,9 +816,9 @@ async def test_a_real_server_that_stops_answers_who_waits(world: World) -> None:
         async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60, trust_env=False) as client:
             body = {"worker": "w1", "topics": ["mail"], "wait": 30}
             asking = asyncio.create_task(client.post("/api/worker/claim", json=body))
-            await until(lambda: server.app.remote_workers.waiting == 1)
-            assert server.app._loop is not None
-            server.app._loop.call_soon_threadsafe(server.app.stop)
+            await until(lambda: server.app.state.remote_workers.waiting == 1)
+            [loop] = server.app._loop_states
+            loop.call_soon_threadsafe(server.app.stop)
             assert (await asking).json() == {"items": []}
 
 
@@ -828,10 +828,10 @@ async def test_over_a_real_connection_that_breaks_nothing_is_lost(world: World) 
     with Server.running(world.place.url) as server:
         async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60, trust_env=False) as client:
             asking = asyncio.create_task(client.post("/api/worker/claim", json=body))
-            await until(lambda: server.app.remote_workers.waiting == 1)
+            await until(lambda: server.app.state.remote_workers.waiting == 1)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-            await until(lambda: server.app.remote_workers.waiting == 0)
+            await until(lambda: server.app.state.remote_workers.waiting == 0)
             job_id = await world.enqueue(None)
             [run] = (await client.post("/api/worker/claim", json=body)).json()["items"]
             assert (run["id"], run["version"]) == (job_id, 1)

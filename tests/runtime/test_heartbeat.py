@@ -19,8 +19,7 @@ from rowlock.jobs import Jobs
 from rowlock.runtime import claim_settle, heartbeat
 from rowlock.runtime import run as run_module
 from rowlock.runtime.heartbeat import _GOODBYE, HeartbeatThread
-from rowlock.runtime.reports import write_reports
-from rowlock.runtime.run import Run
+from rowlock.runtime.run import Run, write_reports
 from rowlock.stores import open_store
 from rowlock.stores.base import Claim, Hold, NewLine, Progress, Store, WorkerInfo
 from tests.waiting import ended, status_of, until

@@ -23,7 +23,7 @@ from rowlock.access.binding import (
     moment,
 )
 from rowlock.access.rules import KEYWORDS, MODIFIERS, PLAIN_STEP, Rule
-from rowlock.core.conditions import holds
+from rowlock.core.conditions import Condition, holds
 
 
 class Part(Struct, frozen=True):
@@ -52,10 +52,14 @@ def _comparisons(expression: Expression) -> Iterator[Comparison]:
 
 
 def _part(one: Comparison, claims: Mapping[str, Any], job: Mapping[str, Any] | None, now: datetime) -> Part:
-    condition = bind(one, claims, now)
-    known = condition if isinstance(condition, bool) else None if job is None else holds(condition, job)
+    known = judge(bind(one, claims, now), job)
     text = f"{_text(one.left)} {'?' if one.some else ''}{one.op} {_text(one.right)}"
     return Part(text, _value(one.left, claims, job, now), _value(one.right, claims, job, now), known)
+
+
+def judge(condition: Condition, job: Mapping[str, Any] | None) -> bool | None:
+    """Return whether the condition holds; None if it depends on the job."""
+    return condition if isinstance(condition, bool) else None if job is None else holds(condition, job)
 
 
 def _text(operand: Operand) -> str:

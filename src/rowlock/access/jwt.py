@@ -38,7 +38,6 @@ class BadClaim(Exception):
     def __init__(self, claim: str, code: str, problem: str) -> None:
         self.claim = claim
         self.code = code
-        self.problem = problem
         super().__init__(f"{claim}: {problem}")
 
 

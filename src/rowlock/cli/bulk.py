@@ -16,7 +16,7 @@ from rowlock.cli.exits import Exit
 from rowlock.cli.filters import filters
 from rowlock.cli.groups import Group
 from rowlock.cli.jobs import print_jobs
-from rowlock.cli.options import Moment, Priority, Span
+from rowlock.cli.options import Moment, Span, priority
 from rowlock.cli.show import (
     exact,
     how_many,
@@ -52,7 +52,7 @@ def bulk() -> None:
 @click.argument("action", type=click.Choice(list(VERBS)))
 @filters
 @click.option("--all", "every", is_flag=True, help="All jobs that the action can change.")
-@click.option("--priority", type=Priority(), metavar="N", help="For reprioritise.")
+@click.option("--priority", type=priority, metavar="N", help="For reprioritise.")
 @click.option("--run-at", type=Moment(+1), metavar="TIME", help="For reschedule: not before this time.")
 @click.option("--delay", type=Span(), metavar="SPAN", help="For reschedule: not before this long after the start.")
 @actor

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from msgspec.structs import replace
@@ -24,12 +24,6 @@ from rowlock.stores.queries import Filter
 
 _AT_ONCE = 8  # jobs changed at the same time: fewer than a pool has connections
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _no_edits(command: F) -> F:
-    return command
-
 
 def _command(verb: str, text: str, *, edits: bool = False) -> click.Command:
     """`edits`: jobs that are given by id can be changed with it."""
@@ -40,7 +34,7 @@ def _command(verb: str, text: str, *, edits: bool = False) -> click.Command:
     )
     @click.argument("ids", metavar="[ID]...", nargs=-1)
     @partial(filters, or_payload=edits)
-    @(options.edits if edits else _no_edits)
+    @options.together(*([options.edits] if edits else []))
     @click.option("--all", "every", is_flag=True, help=f"All jobs that are {', '.join(states)}.")
     @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
     @actor

@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from rowlock import config
 from rowlock.cli.groups import traceback_option
-from rowlock.cli.options import output, url
+from rowlock.cli.options import output, together, url
 from rowlock.cli.show import print_json
 from rowlock.jobs import Jobs
+from rowlock.stores.base import Store
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Database(Struct, frozen=True):
@@ -47,6 +47,14 @@ class Database(Struct, frozen=True):
 
         return asyncio.run(connected())
 
+    def run_on_store(self, work: Callable[[Store, str], Awaitable[T]], *, create: bool = False) -> T:
+        """As `run`, for functions that take a store. They also get the name for the audit."""
+
+        async def on_store(jobs: Jobs) -> T:
+            return await work(await jobs._store(), jobs.settings.by)
+
+        return self.run(on_store, create=create)
+
     def tell(self, document: Any, text: str | Callable[[], object]) -> None:
         """Print the document as JSON, or the text for people. A text that is a function prints by itself."""
         if self.wants_json:
@@ -67,12 +75,13 @@ def database(command: Callable[..., Any]) -> Callable[..., Any]:
     return url(output(traceback_option(connected)))
 
 
-def actor(command: F) -> F:
-    """Add --by and --reason, for verbs that the audit keeps."""
-    by = click.option(
+# For verbs that the audit keeps.
+actor = together(
+    click.option("--reason", metavar="TEXT", help="Why, for the audit."),
+    click.option(
         "--by", metavar="NAME", help="Who does this, for the audit. Default: `by` of the settings, or your user name."
-    )
-    return click.option("--reason", metavar="TEXT", help="Why, for the audit.")(by(command))
+    ),
+)
 
 
 def ask(question: str, *, refused: str = "nothing was changed") -> None:

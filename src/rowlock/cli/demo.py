@@ -20,6 +20,7 @@ from rowlock.cli.sample import Customers, register
 from rowlock.cli.show import STYLES, is_fancy
 from rowlock.core.job import HELD, Job, Status
 from rowlock.jobs import Jobs
+from rowlock.runtime.periodic import is_set_within
 from rowlock.stores.queries import Filter, Stats
 
 if TYPE_CHECKING:
@@ -122,8 +123,7 @@ async def _watch(jobs: Jobs, customers: Customers, enough: asyncio.Event, began:
         while not enough.is_set():
             picture = _picture(jobs, await jobs.stats(), await _recent(jobs, customers, _ROWS), began)
             live.update(picture, refresh=True)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(enough.wait(), _EVERY)
+            await is_set_within(enough, _EVERY)
 
 
 def _picture(jobs: Jobs, stats: Stats, recent: list[Job], began: float) -> Group:
@@ -154,13 +154,9 @@ def _picture(jobs: Jobs, stats: Stats, recent: list[Job], began: float) -> Group
         table.add_row(
             job.topic, Text(_status(job), style=style), str(max(job.attempts, 1)), bar, Text(_story(job), style="dim")
         )
-    foot = Text(f"From another terminal: rowlock top --url '{_shown(jobs)}'    Ctrl-C ends it.", style="dim")
+    url = jobs.settings.url if jobs.settings.url.startswith("sqlite:") else "…"  # others may hold a password
+    foot = Text(f"From another terminal: rowlock top --url '{url}'    Ctrl-C ends it.", style="dim")
     return Group(head, Text(), table, Text(), foot)
-
-
-def _shown(jobs: Jobs) -> str:
-    url = jobs.settings.url
-    return url if url.startswith("sqlite:") else "…"
 
 
 def _status(job: Job) -> str:
@@ -198,5 +194,4 @@ async def _tell(jobs: Jobs, customers: Customers, enough: asyncio.Event, began: 
             if told.get(job.id) != status:
                 told[job.id] = status
                 click.echo(f"{time.monotonic() - began:6.1f} s  {job.topic:<15} {status:<17} {_story(job)}".rstrip())
-        with suppress(TimeoutError):
-            await asyncio.wait_for(enough.wait(), _EVERY)
+        await is_set_within(enough, _EVERY)

@@ -7,7 +7,7 @@ import click
 
 from rowlock.cli.completion import complete_topic
 from rowlock.cli.connect import Database, database
-from rowlock.cli.options import Json, Moment, Priority, Span
+from rowlock.cli.options import Json, Moment, Span, priority
 from rowlock.cli.show import note
 from rowlock.cli.spelling import guess_topic
 from rowlock.cli.waiting import report_end, wait_for
@@ -41,7 +41,7 @@ class Patience(Span):
 @click.option(
     "--expires-at", type=Moment(+1), metavar="TIME", help="It expires if it has not started by then: 2h, or a time."
 )
-@click.option("--priority", type=Priority(), metavar="N", help="Higher first; also explicit, discovered, backfill.")
+@click.option("--priority", type=priority, metavar="N", help="Higher first; also explicit, discovered, backfill.")
 @click.option("--max-retries", type=int, metavar="N")
 @click.option("--timeout", type=Span(), metavar="SPAN", help="Longest time of one run: 30, 15m, 2h.")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="May be repeated.")

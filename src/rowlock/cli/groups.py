@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,8 +15,6 @@ from click.shell_completion import CompletionItem
 from rowlock.cli.exits import Exit
 from rowlock.cli.spelling import did_you_mean
 from rowlock.errors import RowlockError
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 TRACEBACK = "ROWLOCK_TRACEBACK"  # environment variable: not 0 and not empty means yes
 
@@ -95,20 +93,15 @@ def tell(error: RowlockError | click.ClickException) -> None:
     click.echo(f"rowlock: {message}", err=True)
 
 
-def traceback_option(command: F) -> F:
-    return click.option(
-        "--traceback",
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=_want_traceback,
-        help=f"Show where an error came from. Also {TRACEBACK}=1.",
-    )(command)
-
-
 def _want_traceback(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
         os.environ[TRACEBACK] = "1"  # worker processes inherit it
+
+
+traceback_option = click.option(
+    "--traceback", is_flag=True, expose_value=False, is_eager=True, callback=_want_traceback,
+    help=f"Show where an error came from. Also {TRACEBACK}=1.",
+)  # fmt: skip
 
 
 def _ignore_the_pipe() -> None:

@@ -48,14 +48,11 @@ def show(db: Database, job_id: str) -> None:
 
 def _print_job(job: Job) -> None:
     print_fields(_fields(job))
-    print_heading("payload")
-    click.echo(clean(pretty(job.payload)))
-    if job.result is not None:
-        print_heading("result")
-        click.echo(clean(pretty(job.result)))
-    if job.last_error:
-        print_heading("error")
-        click.echo(clean(job.last_error))
+    result = None if job.result is None else pretty(job.result)
+    for title, text in (("payload", pretty(job.payload)), ("result", result), ("error", job.last_error)):
+        if text:
+            print_heading(title)
+            click.echo(clean(text))
 
 
 def _fields(job: Job) -> list[tuple[str, str | None]]:

@@ -117,27 +117,17 @@ class PathOrPayload(PathValue):
         return value if isinstance(value, Whole) else super().convert(value, param, ctx)
 
 
-class Priority(_Kind):
+def priority(text: str) -> int | str:
     """A number, or a name that core knows."""
-
-    name = "priority"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        try:
-            return int(value)
-        except ValueError:
-            return str(value)
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
-class Tags(_Kind):
+def tags(text: str) -> list[str]:
     """Tags with commas between."""
-
-    name = "tags"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
-        if not isinstance(value, str):
-            return list(value)
-        return [tag.strip() for tag in value.split(",") if tag.strip()]
+    return [tag.strip() for tag in text.split(",") if tag.strip()]
 
 
 def read_span(text: str) -> float | None:
@@ -161,27 +151,15 @@ def read_json(text: str, refuse: Callable[[str], Any]) -> Any:
 # ── Options ──
 
 
-def url(command: F) -> F:
-    return click.option("--url", metavar="URL", help="The database. Default: ROWLOCK_URL, or url in rowlock.toml.")(
-        command
-    )
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return one decorator that adds all of these options."""
 
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
-def output(command: F) -> F:
-    kind = click.Choice(["table", "json"])
-    return click.option(
-        "-o", "--output", type=kind, default="table", show_default=True, help="For people, or for programs."
-    )(command)
-
-
-def log_format(command: F) -> F:
-    return click.option(
-        "--log-format",
-        type=click.Choice(["text", "json"]),
-        expose_value=False,
-        callback=_remember_format,
-        help=f"For people, or a JSON object per line. Also {logs.FORMAT}. Default: text.",
-    )(command)
+    return add
 
 
 def _remember_format(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -189,16 +167,19 @@ def _remember_format(ctx: click.Context, param: click.Parameter, value: str | No
         os.environ[logs.FORMAT] = value  # worker processes inherit it
 
 
-_EDITS = (
-    click.option("--priority", type=Priority(), metavar="N", help="Higher first; also explicit, discovered, backfill."),
+url = click.option("--url", metavar="URL", help="The database. Default: ROWLOCK_URL, or url in rowlock.toml.")
+output = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="For people, or for programs.",
+)  # fmt: skip
+log_format = click.option(
+    "--log-format", type=click.Choice(["text", "json"]), expose_value=False, callback=_remember_format,
+    help=f"For people, or a JSON object per line. Also {logs.FORMAT}. Default: text.",
+)  # fmt: skip
+# They change a job; its payload is not among them.
+edits = together(
+    click.option("--priority", type=priority, metavar="N", help="Higher first; also explicit, discovered, backfill."),
     click.option("--run-at", type=Moment(+1), metavar="TIME", help="Not before: 2026-05-01T14:30:00Z."),
     click.option("--delay", type=Span(), metavar="SPAN", help="Not before this much time has passed: 30, 15m, 2h."),
-    click.option("--tags", type=Tags(), metavar="A,B", help="The new tags, all of them; '' for none."),
+    click.option("--tags", type=tags, metavar="A,B", help="The new tags, all of them; '' for none."),
 )
-
-
-def edits(command: F) -> F:
-    """Add the options that change a job; its payload is not among them."""
-    for option in reversed(_EDITS):
-        command = option(command)
-    return command

@@ -2,24 +2,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from rowlock import config, logs
 from rowlock.cli.app import load_jobs
-from rowlock.cli.options import Span, log_format, url
+from rowlock.cli.options import Span, log_format, together, url
 from rowlock.cli.service import calm_collector, new_loop
 from rowlock.cli.startup import when_it_is_there
 from rowlock.jobs import Jobs
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
 _FILE = click.Path(exists=True, dir_okay=False)
-_LISTENING = (
+listening = together(
     click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1."),
     click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Default: 8090; 0: any free port."),
     click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="A host name of this server."),
@@ -33,13 +30,6 @@ _LISTENING = (
     log_format,
     click.option("-v", "--verbose", is_flag=True, help="Log every request."),
 )
-
-
-def listening(command: F) -> F:
-    """Add the options of an HTTP server."""
-    for option in reversed(_LISTENING):
-        command = option(command)
-    return command
 
 
 def server_settings(given: Mapping[str, Any]) -> config.ServerSettings:

@@ -10,7 +10,6 @@ from rowlock.access import settings as access
 from rowlock.cli.connect import Database, actor, database
 from rowlock.cli.groups import Group
 from rowlock.cli.show import print_table
-from rowlock.jobs import Jobs
 
 
 @click.group(cls=Group)
@@ -22,11 +21,7 @@ def settings() -> None:
 @database
 def show(db: Database) -> None:
     """All settings, with their defaults."""
-
-    async def look(jobs: Jobs) -> access.Current:
-        return await access.load(await jobs._store())
-
-    current = db.run(look)
+    current = db.run_on_store(lambda store, _: access.load(store))
     rows = [
         (name, _text(value), "set" if name in current.given else "default")
         for name, value in msgspec.structs.asdict(current.settings).items()
@@ -44,11 +39,7 @@ def change(db: Database, changes: tuple[str, ...]) -> None:
     Servers apply it within a second, workers within five. `null` means the default.
     """
     wanted = dict(_read(one) for one in changes)
-
-    async def write(jobs: Jobs) -> access.Current:
-        return await access.change(await jobs._store(), wanted, by=jobs.settings.by, reason=db.reason)
-
-    current = db.run(write)
+    current = db.run_on_store(lambda store, by: access.change(store, wanted, by=by, reason=db.reason))
     values = msgspec.structs.asdict(current.settings)
     db.tell(_document(current), ", ".join(f"{name} = {_text(values[name])}" for name in wanted))
 

@@ -9,7 +9,7 @@ from rowlock.access import superusers
 from rowlock.cli.connect import Database, actor, database
 from rowlock.cli.groups import Group
 from rowlock.cli.show import items, moment, print_table
-from rowlock.jobs import Jobs
+from rowlock.stores.base import Store
 
 _stdin = click.option("--password-stdin", is_flag=True, help="Read the password from stdin, not from the terminal.")
 
@@ -36,11 +36,11 @@ def create(db: Database, email: str, read_only: bool, password_stdin: bool) -> N
     """Create an account."""
     superusers.check_email(email)
 
-    async def make(jobs: Jobs) -> None:
-        store, password = await jobs._store(), _password(password_stdin)
-        await superusers.create(store, email, password, by=jobs.settings.by, reason=db.reason, read_only=read_only)
+    async def make(store: Store, by: str) -> None:
+        password = _password(password_stdin)  # asked for when the database has answered
+        await superusers.create(store, email, password, by=by, reason=db.reason, read_only=read_only)
 
-    db.run(make, create=True)
+    db.run_on_store(make, create=True)
     text = f"{email.lower()} may log in{', and change nothing' if read_only else ''}"
     db.tell({"email": email.lower(), "read_only": read_only}, text)
 
@@ -49,11 +49,7 @@ def create(db: Database, email: str, read_only: bool, password_stdin: bool) -> N
 @database
 def list_superusers(db: Database) -> None:
     """All accounts."""
-
-    async def look(jobs: Jobs) -> list[superusers.Superuser]:
-        return await superusers.every(await jobs._store())
-
-    found = db.run(look)
+    found = db.run_on_store(lambda store, _: superusers.every(store))
     documents = [msgspec.structs.asdict(one) for one in found]
     for document in documents:
         del document["stamp"]
@@ -69,11 +65,10 @@ def list_superusers(db: Database) -> None:
 def password(db: Database, email: str, password_stdin: bool) -> None:
     """Change an account's password. Ends all its sessions."""
 
-    async def change(jobs: Jobs) -> None:
-        store, new = await jobs._store(), _password(password_stdin)
-        await superusers.set_password(store, email, new, by=jobs.settings.by, reason=db.reason)
+    async def change(store: Store, by: str) -> None:
+        await superusers.set_password(store, email, _password(password_stdin), by=by, reason=db.reason)
 
-    db.run(change)
+    db.run_on_store(change)
     db.tell({"email": email.lower()}, f"{email.lower()} has another password; its sessions have ended")
 
 
@@ -83,9 +78,5 @@ def password(db: Database, email: str, password_stdin: bool) -> None:
 @database
 def delete(db: Database, email: str) -> None:
     """Delete an account. Ends all its sessions."""
-
-    async def remove(jobs: Jobs) -> None:
-        await superusers.delete(await jobs._store(), email, by=jobs.settings.by, reason=db.reason)
-
-    db.run(remove)
+    db.run_on_store(lambda store, by: superusers.delete(store, email, by=by, reason=db.reason))
     db.tell({"email": email.lower(), "deleted": True}, f"{email.lower()} is deleted")

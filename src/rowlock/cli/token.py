@@ -11,7 +11,6 @@ from rowlock.cli.connect import Database, actor, database
 from rowlock.cli.groups import Group
 from rowlock.cli.options import Moment
 from rowlock.cli.show import items, moment, note, print_table
-from rowlock.jobs import Jobs
 
 
 @click.group(cls=Group)
@@ -30,14 +29,11 @@ def token() -> None:
 @database
 def create(db: Database, name: str, scopes: tuple[str, ...], topics: tuple[str, ...], expires: datetime | None) -> None:
     """Create a token. It is printed to stdout once, and can't be shown again."""
-
-    async def make(jobs: Jobs) -> tuple[tokens.Token, str]:
-        store, by = await jobs._store(), jobs.settings.by
-        return await tokens.create(
+    made, text = db.run_on_store(
+        lambda store, by: tokens.create(
             store, name, scopes, by=by, reason=db.reason, topics=topics or None, expires_at=expires
         )
-
-    made, text = db.run(make)
+    )
     db.tell({**msgspec.structs.asdict(made), "token": text}, text)
     if not db.wants_json:
         until = f", until {moment(expires)}" if expires else ""
@@ -48,11 +44,7 @@ def create(db: Database, name: str, scopes: tuple[str, ...], topics: tuple[str, 
 @database
 def list_tokens(db: Database) -> None:
     """All tokens that have not expired."""
-
-    async def look(jobs: Jobs) -> list[tokens.Token]:
-        return await tokens.every(await jobs._store())
-
-    found = db.run(look)
+    found = db.run_on_store(lambda store, _: tokens.every(store))
     rows = [
         (
             one.id,
@@ -74,10 +66,6 @@ def list_tokens(db: Database) -> None:
 @database
 def revoke(db: Database, token_id: str) -> None:
     """Revoke a token. It is refused from now on."""
-
-    async def end(jobs: Jobs) -> bool:
-        return await tokens.revoke(await jobs._store(), token_id, by=jobs.settings.by, reason=db.reason)
-
-    if not db.run(end):
+    if not db.run_on_store(lambda store, by: tokens.revoke(store, token_id, by=by, reason=db.reason)):
         raise click.ClickException(f"there is no token {token_id}: `rowlock token list` shows their ids")
     db.tell({"id": token_id, "revoked": True}, f"{token_id} is revoked")

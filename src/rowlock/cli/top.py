@@ -14,10 +14,11 @@ from msgspec import Struct
 from rowlock.cli import stats as stats_command
 from rowlock.cli import workers as workers_command
 from rowlock.cli.connect import Database, database
-from rowlock.cli.show import is_fancy, job_document, moment, number, plain_lines, print_json, rich_table
+from rowlock.cli.show import Row, is_fancy, job_document, moment, number, plain_lines, print_json, rich_table
 from rowlock.core.job import HELD, Job
 from rowlock.errors import StoreError
 from rowlock.jobs import Jobs
+from rowlock.runtime.periodic import is_set_within
 from rowlock.stores.base import WorkerInfo
 from rowlock.stores.queries import Filter, Stats
 
@@ -47,11 +48,6 @@ class Rates(Struct, frozen=True):
     enqueued: float
     completed: float
     failed: float
-
-
-class Section(Struct, frozen=True):
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 @click.command()
@@ -107,16 +103,16 @@ def headline(seen: Look, speed: Rates | None) -> str:
     return "   ".join(words)
 
 
-def sections(seen: Look) -> list[Section]:
+def sections(seen: Look) -> list[tuple[Row, Sequence[Row]]]:
     topics = [stats_command.row(name, counts) for name, counts in seen.stats.topics.items()]
     running = [
         (job.id, job.topic, job.locked_by or "", moment(job.started_at), f"{job.progress:g}%", _stage(job))
         for job in seen.running
     ]
     return [
-        Section(stats_command.COLUMNS, topics),
-        Section(workers_command.COLUMNS, [workers_command.row(worker) for worker in seen.workers]),
-        Section(("id", "topic", "worker", "started", "progress", "stage"), running),
+        (stats_command.COLUMNS, topics),
+        (workers_command.COLUMNS, [workers_command.row(worker) for worker in seen.workers]),
+        (("id", "topic", "worker", "started", "progress", "stage"), running),
     ]
 
 
@@ -126,9 +122,9 @@ def _stage(job: Job) -> str:
 
 def _print(seen: Look) -> None:
     click.echo(headline(seen, None))
-    for section in sections(seen):
+    for columns, rows in sections(seen):
         click.echo()
-        for line in plain_lines(section.columns, section.rows):
+        for line in plain_lines(columns, rows):
             click.echo(line)
 
 
@@ -138,7 +134,7 @@ def _frame(seen: Look, speed: Rates | None, trouble: str | None, width: int) -> 
 
     head = Text(f"rowlock   {headline(seen, speed)}", style="bold")
     alarm = [Text(trouble, style="bold red")] if trouble else []
-    tables = [rich_table(section.columns, section.rows, width) for section in sections(seen)]
+    tables = [rich_table(columns, rows, width) for columns, rows in sections(seen)]
     return Group(head, *alarm, *(part for table in tables for part in (Text(), table)))
 
 
@@ -154,21 +150,13 @@ async def _watch(jobs: Jobs) -> None:
     trouble: str | None = None
     first = _frame(seen[-1], None, None, console.width)
     with _keys() as quit_pressed, Live(first, console=console, screen=True, auto_refresh=False) as live:
-        while not await _within(quit_pressed, _EVERY):
+        while not await is_set_within(quit_pressed, _EVERY):
             try:
                 seen = [*seen[-_SMOOTHING:], await look(jobs)]
                 trouble = None
             except StoreError as error:  # the database may come back
                 trouble = str(error)
             live.update(_frame(seen[-1], rates(seen[0], seen[-1]), trouble, console.width), refresh=True)
-
-
-async def _within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
 
 
 @contextmanager

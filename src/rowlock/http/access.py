@@ -10,25 +10,21 @@ from msgspec import UNSET, Struct, UnsetType
 
 from rowlock.access import rules, settings
 from rowlock.access.binding import read_time
-from rowlock.access.explain import explain
+from rowlock.access.explain import explain, judge
 from rowlock.access.redaction import MOST_PATTERNS
-from rowlock.core.conditions import FIELDS, Condition, holds
+from rowlock.core.conditions import FIELDS
 from rowlock.core.ids import check_id
 from rowlock.core.job import Job
 from rowlock.errors import InvalidInput
 from rowlock.http.call import Call, columns
 from rowlock.http.parse import camel, renamed
 from rowlock.http.problems import Problem, not_found
-from rowlock.http.response import Response, answer
-from rowlock.http.routes import Route, scope
+from rowlock.http.routes import Routes, scope
 from rowlock.http.shapes import Asked, Reason, Text, Topic, schema
 
-ACTIONS = {
-    "enqueue": "enqueue",
-    "view": "read",
-    "cancel": "cancel",
-    "manage": "manage",
-}  # and the scopes that allow them
+ROUTES = Routes()
+
+ACTIONS = {"enqueue": "enqueue", "view": "read", "cancel": "cancel", "manage": "manage"}  # and their scopes
 _COLUMNS = {camel(name): name for name in FIELDS}
 
 
@@ -72,7 +68,7 @@ class ExplainBody(Asked, frozen=True, kw_only=True):
     """May a caller with these claims do this? `rule`: judge this rule instead of the saved ones. `job`: an id, or the
     columns of a job that does not exist yet."""
 
-    action: Annotated[str, schema(enum=["enqueue", "view", "cancel", "manage"])]
+    action: Annotated[str, schema(enum=list(ACTIONS))]
     claims: dict[str, Any] = msgspec.field(default_factory=dict)
     rule: str | None = None
     job: str | dict[str, Any] | None = None
@@ -98,24 +94,27 @@ class ExplainAnswer(Struct, kw_only=True):
     parts: list[ExplainedPart]
 
 
-async def get_settings(call: Call) -> Response:
-    return answer(settings_body(await settings.load(await call.store())))
+@ROUTES.add("GET", "/api/settings", scope("admin"), "The settings")
+async def get_settings(call: Call) -> SettingsBody:
+    return settings_body(await settings.load(await call.store()))
 
 
-async def change_settings(call: Call) -> Response:
-    asked: SettingsPatch = call.body
+@ROUTES.add("PATCH", "/api/settings", scope("admin"), "Change settings")
+async def change_settings(call: Call, asked: SettingsPatch) -> SettingsBody:
     changed = await settings.change(await call.store(), asked.changes(), by=call.by, reason=asked.reason)
     call.api.forget_settings()
-    return answer(settings_body(changed))
+    return settings_body(changed)
 
 
 def settings_body(current: settings.Current) -> SettingsBody:
     return SettingsBody(**msgspec.structs.asdict(current.settings), given=sorted(current.given))
 
 
-async def explain_access(call: Call) -> Response:
+@ROUTES.add(
+    "POST", "/api/access/explain", scope("admin", writes=False), "Explain why a caller may do something, or not"
+)
+async def explain_access(call: Call, asked: ExplainBody) -> ExplainAnswer:
     """Explain why a caller with these claims may do something, or not. Changes nothing."""
-    asked: ExplainBody = call.body
     if asked.action not in ACTIONS:
         raise Problem("unknown_action", f"action: must be {' or '.join(ACTIONS)}", field="action")
     names = settings.GRANTED_BY[ACTIONS[asked.action]]
@@ -123,7 +122,7 @@ async def explain_access(call: Call) -> Response:
         {name: call.settings.rules[name] for name in names} if asked.rule is None else {"rule": rules.parse(asked.rule)}
     )
     job = await _job(call, asked.job)
-    allowed = {name: _allowed(rule.bind(asked.claims, call.now), job) for name, rule in judged.items()}
+    allowed = {name: judge(rule.bind(asked.claims, call.now), job) for name, rule in judged.items()}
     parts = [
         ExplainedPart(rule=name, **msgspec.structs.asdict(part))
         for name, rule in judged.items()
@@ -133,12 +132,7 @@ async def explain_access(call: Call) -> Response:
         part.left, part.right = call.redaction.data([part.left, part.right])
     verdict = True if True in allowed.values() else None if None in allowed.values() else False
     own = next(iter(judged.values()))  # manage_rule, which includes the others, comes last
-    return answer(ExplainAnswer(allowed=verdict, why=_why(judged, allowed), rule=own.text, parts=parts))
-
-
-def _allowed(condition: Condition, job: dict[str, Any] | None) -> bool | None:
-    """Return whether the condition holds; None if it depends on the job."""
-    return condition if isinstance(condition, bool) else None if job is None else holds(condition, job)
+    return ExplainAnswer(allowed=verdict, why=_why(judged, allowed), rule=own.text, parts=parts)
 
 
 async def _job(call: Call, given: str | dict[str, Any] | None) -> dict[str, Any] | None:
@@ -171,16 +165,3 @@ def _why(judged: Mapping[str, rules.Rule], allowed: Mapping[str, bool | None]) -
         verb = "is" if len(names) == 1 else "are"
         return f"{' and '.join(names.values())} {verb} empty: superusers and tokens with the scope only"
     return f"neither {' nor '.join(written)} holds" if len(written) > 1 else f"{written[0]} doesn't hold"
-
-
-ROUTES = [
-    Route("GET", "/api/settings", scope("admin"), get_settings, "The settings", answers=(SettingsBody,)),
-    Route(
-        "PATCH", "/api/settings", scope("admin"), change_settings, "Change settings", body=SettingsPatch,
-        answers=(SettingsBody,),
-    ),
-    Route(
-        "POST", "/api/access/explain", scope("admin", writes=False), explain_access,
-        "Explain why a caller may do something, or not", body=ExplainBody, answers=(ExplainAnswer,), errors=(404,),
-    ),
-]  # fmt: skip

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,24 +33,19 @@ from rowlock.http import (
     ui,
     workers,
 )
-from rowlock.http.authenticate import LOOPBACK, Authenticator, host_name
+from rowlock.http.authenticate import LOOPBACK, host_name
 from rowlock.http.call import Call, denied, needs
-from rowlock.http.counting import Counting
 from rowlock.http.cursors import Cursors
-from rowlock.http.live import Live
-from rowlock.http.login_attempts import Attempts, Hashing
+from rowlock.http.login_attempts import Attempts
 from rowlock.http.loop_state import LoopState
 from rowlock.http.parse import read_body, read_query
 from rowlock.http.problems import Problem
-from rowlock.http.remote_workers import RemoteWorkers
 from rowlock.http.request import Receive, Request, Send
 from rowlock.http.respond import Passage, respond
-from rowlock.http.response import Response
+from rowlock.http.response import Response, answer
 from rowlock.http.routes import Access, Route, Table
 from rowlock.http.settings import ApiSettings
-from rowlock.http.stream_limits import StreamLimits
 from rowlock.http.upkeep import Upkeep
-from rowlock.http.wait_for_end import WaitForEnd
 
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs
@@ -76,7 +70,6 @@ class Api:
         self.cursors = Cursors(jobs._store)
         self._loop_states: dict[asyncio.AbstractEventLoop, LoopState] = {}
         self._latest = LoopState(self.settings, jobs._store)
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -99,10 +92,10 @@ class Api:
             loop_state = self._loop_states[loop] = LoopState(self.settings, self.jobs._store)
             if not self.settings.read_only:
                 loop_state.upkeep.start()
-        self._loop, self._latest = loop, loop_state
+        self._latest = loop_state
 
     @property
-    def _loop_state(self) -> LoopState:
+    def state(self) -> LoopState:
         """The state of the running loop. Outside of any loop: the state that was used last."""
         try:
             return self._loop_states.get(asyncio.get_running_loop(), self._latest)
@@ -110,46 +103,14 @@ class Api:
             return self._latest
 
     @property
-    def hashing(self) -> Hashing:
-        return self._loop_state.hashing
-
-    @property
-    def readiness(self) -> service.Readiness:
-        return self._loop_state.readiness
-
-    @property
-    def wait_for_end(self) -> WaitForEnd:
-        return self._loop_state.wait_for_end
-
-    @property
-    def counting(self) -> Counting:
-        return self._loop_state.counting
-
-    @property
-    def live(self) -> Live:
-        return self._loop_state.live
-
-    @property
-    def stream_limits(self) -> StreamLimits:
-        return self._loop_state.stream_limits
-
-    @property
-    def remote_workers(self) -> RemoteWorkers:
-        return self._loop_state.remote_workers
-
-    @property
     def upkeep(self) -> Upkeep:
-        return self._loop_state.upkeep
-
-    @property
-    def _authenticator(self) -> Authenticator:
-        return self._loop_state.authenticator
+        return self.state.upkeep
 
     def stop(self) -> None:
         """Answer all requests that wait in this loop, now."""
-        self.wait_for_end.stop()
-        self.remote_workers.stop()
-        self.live.stop()
+        self.state.wait_for_end.stop()
+        self.state.remote_workers.stop()
+        self.state.live.stop()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         # Cancelled by a second Ctrl-C: the event loop ends without a shutdown, and servers would print where we were.
@@ -171,44 +132,42 @@ class Api:
         route, parameters = self.table.find(request.method, request.path)
         passage.route = route
         if route.access.kind == "probe":
-            return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters, route))
-        self._authenticator.check_host(request)
-        self._authenticator.note_proxy(request)
+            return await self._handled(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters, route))
+        self.state.authenticator.check_host(request)
+        self.state.authenticator.note_proxy(request)
         if route.access.kind == "page":
-            passage.origin = self._authenticator.check_origin(request)
+            passage.origin = self.state.authenticator.check_origin(request)
             await self._page_enabled()
-            return await route.handler(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters, route))
+            return await self._handled(Call(self, request, ANONYMOUS, access_settings.NOTHING, parameters, route))
         await self._enabled()
-        passage.origin = self._authenticator.check_origin(request)
+        passage.origin = self.state.authenticator.check_origin(request)
         call = await self.admit(route, request, parameters, passage)
         _check_id(parameters)
         if route.query is not None:
             call.query = read_query(route.query, request.query())
-        elif scope.get("query_string") and request.query():
+            return await self._handled(call, call.query)
+        if scope.get("query_string") and request.query():
             raise Problem("unknown_field", "this path takes no parameters", field=request.query()[0][0][:100])
-        if route.body is not None:
-            is_empty = route.body_optional and await request.is_empty()
-            call.body = route.body() if is_empty else read_body(route.body, await request.body())
-        return await route.handler(call)
+        if route.body is None:
+            return await self._handled(call)
+        is_empty = route.body_optional and await request.is_empty()
+        return await self._handled(call, route.body() if is_empty else read_body(route.body, await request.body()))
+
+    async def _handled(self, call: Call, *asked: Any) -> Response:
+        told = await call.route.handler(call, *asked)
+        return told if isinstance(told, Response) else answer(told, call.route.status)
 
     async def admit(
         self, route: Route, request: Request, parameters: Mapping[str, str], passage: Passage | None = None
     ) -> Call:
         """Return the call if the caller may make it, by the settings, sessions and tokens of this moment."""
         current = await self._enabled()
-        identity = await self._authenticator.identify(request)
+        identity = await self.state.authenticator.identify(request)
         if passage is not None:
             passage.identity = identity
         call = Call(self, request, identity, current, parameters, route)
         self._authorize(route, call)
         return call
-
-    async def admit_again(self, call: Call) -> None:
-        """Check a long poll once more: its token may have been revoked, or the API switched off, while it waited."""
-        call.settings = await self._enabled()
-        call.identity = await self._authenticator.identify(call.request)
-        call.now = datetime.now(UTC)
-        self._authorize(self.table.find(call.request.method, call.request.path)[0], call)
 
     async def _enabled(self) -> access_settings.Current:
         return _check_enabled(await self.current())
@@ -219,14 +178,14 @@ class Api:
             async with asyncio.timeout(_PAGE_PATIENCE):
                 await self._enabled()
         except (RowlockError, TimeoutError):
-            if self._loop_state.current is not None:
-                _check_enabled(self._loop_state.current)
+            if self.state.current is not None:
+                _check_enabled(self.state.current)
 
     async def _preflight(self, request: Request, passage: Passage) -> Response:
         """Tell a browser whether a page of another origin may call this. By default none may."""
-        self._authenticator.check_host(request)
+        self.state.authenticator.check_host(request)
         await self._enabled()
-        passage.origin = self._authenticator.check_origin(request)
+        passage.origin = self.state.authenticator.check_origin(request)
         allowed = [] if passage.origin is None else [
             ("access-control-allow-methods", "GET, POST, PATCH, DELETE"),
             ("access-control-allow-headers", "authorization, content-type, x-request-id"),
@@ -251,14 +210,14 @@ class Api:
         return host_name(request.host) in LOOPBACK
 
     async def current(self) -> access_settings.Current:
-        loop_state = self._loop_state
-        if loop_state.current is None or time.monotonic() - loop_state.read_at > _FRESH:
+        state = self.state
+        if state.current is None or time.monotonic() - state.read_at > _FRESH:
             asked = time.monotonic()
-            record = await loop_state.records.get(access_settings.ID)
-            if loop_state.current is None or loop_state.current.revision != (0 if record is None else record.revision):
-                loop_state.current = access_settings.read(record)
-            loop_state.read_at = asked
-        return loop_state.current
+            record = await state.records.get(access_settings.ID)
+            if state.current is None or state.current.revision != (0 if record is None else record.revision):
+                state.current = access_settings.read(record)
+            state.read_at = asked
+        return state.current
 
     def forget_settings(self) -> None:
         for loop_state in list(self._loop_states.values()):

@@ -13,11 +13,12 @@ from rowlock.http.call import Call
 from rowlock.http.filters import ONE_OF, JobFilter, filter_of
 from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_guesses, job_body
-from rowlock.http.response import Response, answer
-from rowlock.http.routes import Route, scope
-from rowlock.http.shapes import Asked, JobBody, PageQuery, Priority, Reason, ReasonBody, Seconds, Time
+from rowlock.http.routes import Routes, scope
+from rowlock.http.shapes import Asked, JobBody, PageQuery, Priority, Reason, ReasonBody, Seconds, Time, copied
 from rowlock.stores.bulk import OUTCOMES, SKIPS, UNRUN, VERBS, Bulk, BulkItem, Unfit
 from rowlock.stores.queries import Filter
+
+ROUTES = Routes()
 
 # ── In ──
 
@@ -85,20 +86,18 @@ class BulkItemsAnswer(Struct, kw_only=True):
     next: str | None
 
 
-_OWN = ("arguments", "filter", "reason", "skips", "sample")
-_SAME = tuple(name for name in BulkInfo.__struct_fields__ if name not in _OWN)
-
-
 def bulk_info(call: Call, bulk: Bulk) -> BulkInfo:
     arguments: dict[str, float | datetime] = dict(bulk.arguments)
     if "run_at" in bulk.arguments:
         arguments["run_at"] = moment(bulk.arguments["run_at"])
-    return BulkInfo(
-        **{name: getattr(bulk, name) for name in _SAME},
+    return copied(
+        BulkInfo,
+        bulk,
         arguments=arguments,
         filter=as_asked(call.redaction.filter(bulk.filter)),
         reason=call.redaction.said(bulk.reason),
         skips={name: getattr(bulk, name) for name in SKIPS},
+        sample=UNSET,
     )
 
 
@@ -113,8 +112,11 @@ def as_asked(filter: dict[str, Any]) -> dict[str, Any]:
 # ── The routes ──
 
 
-async def create_bulk(call: Call) -> Response:
-    asked: BulkBody = call.body
+@ROUTES.add(
+    "POST", "/api/bulk", scope("manage"),
+    "Requeue, cancel, delete, reprioritise or reschedule many jobs; or preview it in a dry run", status=201,
+)  # fmt: skip
+async def create_bulk(call: Call, asked: BulkBody) -> BulkInfo:
     given = {name: getattr(asked, name) for name in ("priority", "run_at", "delay")}
     wanted = _filter(asked.filter)
     check_guesses(call, wanted)
@@ -127,13 +129,13 @@ async def create_bulk(call: Call) -> Response:
         by=call.by,
         **given,
     )
-    return await _begun(call, made, 201)
+    return await _begun(call, made)
 
 
-async def _begun(call: Call, bulk: Bulk, status: int = 200) -> Response:
+async def _begun(call: Call, bulk: Bulk) -> BulkInfo:
     if bulk.status == "running":
         call.api.upkeep.run_bulk_now()
-    return await _told(call, bulk, status)
+    return await _told(call, bulk)
 
 
 def _filter(asked: JobFilter) -> Filter:
@@ -145,67 +147,43 @@ def _filter(asked: JobFilter) -> Filter:
         raise Problem(error.code, f"{field}: {error.problem}", field=field) from None
 
 
-async def _told(call: Call, bulk: Bulk, status: int = 200) -> Response:
+async def _told(call: Call, bulk: Bulk) -> BulkInfo:
     info = bulk_info(call, bulk)
     info.sample = [job_body(call, job) for job in await call.api.jobs.bulk.sample(bulk.id)]
-    return answer(info, status)
+    return info
 
 
-async def get_bulk(call: Call) -> Response:
+@ROUTES.add("GET", "/api/bulk/{id}", scope("read"), "A bulk action: its progress, and a sample of its jobs")
+async def get_bulk(call: Call) -> BulkInfo:
     return await _told(call, await call.api.jobs.bulk.get(call.parameters["id"]))
 
 
-async def start_bulk(call: Call) -> Response:
-    bulk = await call.api.jobs.bulk.start(call.parameters["id"], reason=call.body.reason, by=call.by)
+@ROUTES.add("POST", "/api/bulk/{id}/start", scope("manage"), "Start it, or continue it", errors=(409,))
+async def start_bulk(call: Call, asked: ReasonBody) -> BulkInfo:
+    bulk = await call.api.jobs.bulk.start(call.parameters["id"], reason=asked.reason, by=call.by)
     return await _begun(call, bulk)
 
 
-async def stop_bulk(call: Call) -> Response:
-    bulk = await call.api.jobs.bulk.stop(call.parameters["id"], reason=call.body.reason, by=call.by)
+@ROUTES.add(
+    "POST", "/api/bulk/{id}/stop", scope("manage"), "Stop it; jobs that are done stay changed", errors=(409,),
+)  # fmt: skip
+async def stop_bulk(call: Call, asked: ReasonBody) -> BulkInfo:
+    bulk = await call.api.jobs.bulk.stop(call.parameters["id"], reason=asked.reason, by=call.by)
     return await _told(call, bulk)
 
 
-async def list_bulk(call: Call) -> Response:
-    asked: PageQuery = call.query
+@ROUTES.add("GET", "/api/bulk", scope("read"), "Bulk actions, newest first")
+async def list_bulk(call: Call, asked: PageQuery) -> BulkAnswer:
     cursors = call.api.cursors
     page = await call.api.jobs.bulk.list(limit=asked.limit, cursor=await cursors.open(call, asked.cursor))
     items = [bulk_info(call, bulk) for bulk in page.items]
-    return answer(BulkAnswer(items=items, next=await cursors.seal(call, page.next)))
+    return BulkAnswer(items=items, next=await cursors.seal(call, page.next))
 
 
-async def list_bulk_items(call: Call) -> Response:
-    asked: BulkItemsQuery = call.query
+@ROUTES.add("GET", "/api/bulk/{id}/items", scope("read"), "The outcome for each job")
+async def list_bulk_items(call: Call, asked: BulkItemsQuery) -> BulkItemsAnswer:
     cursor = await call.api.cursors.open(call, asked.cursor)
     page = await call.api.jobs.bulk.items(
         call.parameters["id"], outcome=asked.outcome, limit=asked.limit, cursor=cursor
     )
-    return answer(BulkItemsAnswer(items=page.items, next=await call.api.cursors.seal(call, page.next)))
-
-
-ROUTES = [
-    Route(
-        "POST", "/api/bulk", scope("manage"), create_bulk,
-        "Requeue, cancel, delete, reprioritise or reschedule many jobs; or preview it in a dry run", body=BulkBody,
-        answers=(BulkInfo,), status=201,
-    ),
-    Route(
-        "GET", "/api/bulk", scope("read"), list_bulk, "Bulk actions, newest first", query=PageQuery,
-        answers=(BulkAnswer,),
-    ),
-    Route(
-        "GET", "/api/bulk/{id}", scope("read"), get_bulk, "A bulk action: its progress, and a sample of its jobs",
-        answers=(BulkInfo,), errors=(404,),
-    ),
-    Route(
-        "POST", "/api/bulk/{id}/start", scope("manage"), start_bulk, "Start it, or continue it", body=ReasonBody,
-        body_optional=True, answers=(BulkInfo,), errors=(404, 409),
-    ),
-    Route(
-        "POST", "/api/bulk/{id}/stop", scope("manage"), stop_bulk, "Stop it; jobs that are done stay changed",
-        body=ReasonBody, body_optional=True, answers=(BulkInfo,), errors=(404, 409),
-    ),
-    Route(
-        "GET", "/api/bulk/{id}/items", scope("read"), list_bulk_items, "The outcome for each job", query=BulkItemsQuery,
-        answers=(BulkItemsAnswer,), errors=(404,),
-    ),
-]  # fmt: skip
+    return BulkItemsAnswer(items=page.items, next=await call.api.cursors.seal(call, page.next))

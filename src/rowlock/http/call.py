@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,32 +19,24 @@ from rowlock.http.problems import Problem, not_found
 from rowlock.http.request import Request
 from rowlock.http.routes import Route
 from rowlock.stores.base import Store
+from rowlock.stores.queries import State
 
 if TYPE_CHECKING:
     from rowlock.http.app import Api
 
 
+@dataclass(slots=True, eq=False)
 class Call:
-    __slots__ = ("api", "body", "identity", "now", "parameters", "query", "request", "route", "settings")
+    """`now`: @now in rules, the same for the whole request."""
 
-    def __init__(
-        self,
-        api: Api,
-        request: Request,
-        identity: Identity,
-        settings: Current,
-        parameters: Mapping[str, str],
-        route: Route,
-    ) -> None:
-        self.api = api
-        self.request = request
-        self.identity = identity
-        self.settings = settings
-        self.parameters = parameters
-        self.route = route
-        self.now = datetime.now(UTC)  # @now in rules: the same for the whole request
-        self.query: Any = None
-        self.body: Any = None
+    api: Api
+    request: Request
+    identity: Identity
+    settings: Current
+    parameters: Mapping[str, str]
+    route: Route
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    query: Any = None
 
     @property
     def by(self) -> str:
@@ -58,7 +51,8 @@ class Call:
         return self.by if identity.id else f"anonymous {self.request.network}"
 
     async def again(self) -> Call:
-        """Return the same call with the settings, sessions and tokens of now: they change while a stream runs."""
+        """Return the same call with the settings, sessions and tokens of now: they change while a stream or a long poll
+        waits."""
         return await self.api.admit(self.route, self.request, self.parameters)
 
     @property
@@ -120,7 +114,7 @@ class Call:
             raise denied(identity, "this topic is not among the allowed_topics", field="topic")
 
 
-def columns(job: Job) -> dict[str, Any]:
+def columns(job: Job | State) -> dict[str, Any]:
     return {**msgspec.structs.asdict(job), "status": str(job.status)}
 
 

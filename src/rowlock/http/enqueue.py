@@ -25,10 +25,24 @@ from rowlock.errors import InvalidInput
 from rowlock.http.call import Call, columns
 from rowlock.http.problems import Problem
 from rowlock.http.redacting import check_unmarked
-from rowlock.http.response import Response, answer
-from rowlock.http.routes import ENQUEUE, SEE_JOBS, Route
-from rowlock.http.shapes import Asked, JobId, Priority, Retries, Seconds, Tags, Text, Time, Timeout, Topic, schema
+from rowlock.http.routes import ENQUEUE, SEE_JOBS, Routes
+from rowlock.http.shapes import (
+    Asked,
+    JobId,
+    Priority,
+    Retries,
+    Seconds,
+    Tags,
+    Text,
+    Time,
+    Timeout,
+    Topic,
+    copied,
+    schema,
+)
 from rowlock.stores.base import Enqueued
+
+ROUTES = Routes()
 
 MOST_IN_BATCH = 1000
 
@@ -85,9 +99,7 @@ class EnqueuedBody(Struct, kw_only=True):
 
 
 def enqueued_body(topic: str, one: Enqueued) -> EnqueuedBody:
-    return EnqueuedBody(
-        id=one.id, topic=topic, status=str(one.status), run_at=one.run_at, created=one.created, existing=one.existing
-    )
+    return copied(EnqueuedBody, one, topic=topic, status=str(one.status))
 
 
 class BatchItem(Struct, kw_only=True):
@@ -105,15 +117,15 @@ class BatchItem(Struct, kw_only=True):
 def batch_item(topic: str, one: Enqueued, *, is_seen: bool) -> BatchItem:
     if not is_seen:
         return BatchItem(id=None, topic=topic, status=None, run_at=None, created=None, existing=True)
-    return BatchItem(**msgspec.structs.asdict(enqueued_body(topic, one)))
+    return copied(BatchItem, one, topic=topic, status=str(one.status))
 
 
 class BatchAnswer(Struct, kw_only=True):
     items: list[BatchItem]
 
 
-async def enqueue(call: Call) -> Response:
-    asked: EnqueueBody = call.body
+@ROUTES.add("POST", "/api/jobs/enqueue", ENQUEUE, "Add a job", errors=(409,))
+async def enqueue(call: Call, asked: EnqueueBody) -> EnqueuedBody:
     options = asked.options()
     check_unmarked(call, asked.payload)
     call.check_enqueue(asked.topic, partial(new_columns, call, asked))
@@ -122,11 +134,11 @@ async def enqueue(call: Call) -> Response:
     told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
     if told.existing and await _hidden(call, [told.id]):
         raise _taken()
-    return answer(enqueued_body(asked.topic, told))
+    return enqueued_body(asked.topic, told)
 
 
-async def enqueue_batch(call: Call) -> Response:
-    asked: BatchBody = call.body
+@ROUTES.add("POST", "/api/jobs/enqueue/batch", ENQUEUE, "Add up to 1,000 jobs: all or none", errors=(409,))
+async def enqueue_batch(call: Call, asked: BatchBody) -> BatchAnswer:
     if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
         raise Problem("out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
     for one in asked.jobs:
@@ -140,17 +152,16 @@ async def enqueue_batch(call: Call) -> Response:
     items = [
         batch_item(one.topic, new, is_seen=new.id not in hidden) for one, new in zip(asked.jobs, told, strict=True)
     ]
-    return answer(BatchAnswer(items=items))
+    return BatchAnswer(items=items)
 
 
-async def clone_job(call: Call) -> Response:
+@ROUTES.add("POST", "/api/jobs/{id}/clone", SEE_JOBS, "Add a copy of this job", errors=(409,))
+async def clone_job(call: Call, asked: CloneBody) -> EnqueuedBody:
     """Enqueue a copy of a job, with changes. The caller must be allowed to enqueue it."""
-    asked: CloneBody = call.body
     job = await call.job("read")
     check_unmarked(call, asked.payload, job)
     changed = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) is not None}
-    call.body = EnqueueBody(**{**content_of(job), **changed})
-    return await enqueue(call)
+    return await enqueue(call, EnqueueBody(**{**content_of(job), **changed}))
 
 
 def content_of(job: Job) -> dict[str, Any]:
@@ -208,19 +219,3 @@ async def _refuse_hidden(call: Call, asked: Sequence[EnqueueBody]) -> None:
 
 def _taken() -> Problem:
     return Problem("key_taken", "a job with this key or id is there already", field="key")
-
-
-ROUTES = [
-    Route(
-        "POST", "/api/jobs/enqueue", ENQUEUE, enqueue, "Add a job", body=EnqueueBody, answers=(EnqueuedBody,),
-        errors=(409,),
-    ),
-    Route(
-        "POST", "/api/jobs/enqueue/batch", ENQUEUE, enqueue_batch, "Add up to 1,000 jobs: all or none", body=BatchBody,
-        answers=(BatchAnswer,), errors=(409,),
-    ),
-    Route(
-        "POST", "/api/jobs/{id}/clone", SEE_JOBS, clone_job, "Add a copy of this job", body=CloneBody,
-        body_optional=True, answers=(EnqueuedBody,), errors=(404, 409),
-    ),
-]  # fmt: skip

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from rowlock.core.fingerprint import Cause, cause
 from rowlock.core.job import Job
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem
-from rowlock.http.response import Response, answer
-from rowlock.http.routes import Route, scope
-from rowlock.http.shapes import Asked, PageQuery, Time, Topic
+from rowlock.http.routes import Routes, scope
+from rowlock.http.shapes import Asked, PageQuery, Time, Topic, copied
 from rowlock.stores.failures import Failure
+
+ROUTES = Routes()
 
 
 class FailuresQuery(PageQuery, frozen=True, kw_only=True):
@@ -56,20 +57,20 @@ class FailuresAnswer(Struct, kw_only=True):
     ungrouped: int
 
 
-async def list_failures(call: Call) -> Response:
-    asked: FailuresQuery = call.query
+@ROUTES.add("GET", "/api/failures", scope("read", bounded=True), "Dead letters, grouped by error")
+async def list_failures(call: Call, asked: FailuresQuery) -> FailuresAnswer:
     topics = _topics(call, asked.topic)
     cursor = await call.api.cursors.open(call, asked.cursor)
     found = await call.api.jobs.failures.list(
         topics=topics, since=asked.since, trend=asked.trend, limit=asked.limit, cursor=cursor
     )
-    items = [FailureBody(**asdict(one)) for one in await _shown(call, found.items)]
+    items = [copied(FailureBody, one) for one in await _shown(call, found.items)]
     following = await call.api.cursors.seal(call, found.next)
-    return answer(FailuresAnswer(items=items, next=following, capped=found.capped, ungrouped=found.ungrouped))
+    return FailuresAnswer(items=items, next=following, capped=found.capped, ungrouped=found.ungrouped)
 
 
-async def get_failure(call: Call) -> Response:
-    asked: FailureQuery = call.query
+@ROUTES.add("GET", "/api/failures/{fingerprint}", scope("read", bounded=True), "One group of dead letters")
+async def get_failure(call: Call, asked: FailureQuery) -> FailureAnswer:
     found = await call.api.jobs.failures.list(
         fingerprint=call.parameters["fingerprint"],
         topics=_topics(call, ()),
@@ -80,7 +81,7 @@ async def get_failure(call: Call) -> Response:
     if not found.items:
         raise Problem("not_found", "no dead letter has this fingerprint (any more)")
     [one] = await _shown(call, found.items)
-    return answer(FailureAnswer(**asdict(one), capped=found.capped))
+    return copied(FailureAnswer, one, capped=found.capped)
 
 
 def _topics(call: Call, asked: Sequence[str]) -> Sequence[str]:
@@ -103,15 +104,3 @@ async def _shown(call: Call, groups: Sequence[Failure]) -> Sequence[Failure]:
             said = Cause(call.redaction.text(group.type), group.frame, call.redaction.text(group.type))
         told.append(replace(group, type=said.type, frame=said.frame, title=said.title))
     return told
-
-
-ROUTES = [
-    Route(
-        "GET", "/api/failures", scope("read", bounded=True), list_failures, "Dead letters, grouped by error",
-        query=FailuresQuery, answers=(FailuresAnswer,),
-    ),
-    Route(
-        "GET", "/api/failures/{fingerprint}", scope("read", bounded=True), get_failure, "One group of dead letters",
-        query=FailureQuery, answers=(FailureAnswer,), errors=(404,),
-    ),
-]  # fmt: skip

@@ -51,11 +51,7 @@ def filter_of(asked: JobFilter, more: dict[str, Any]) -> Filter:
         check_id(asked.flow_id, "flow_id")
     given = {name: getattr(asked, name) for name in _SAME if getattr(asked, name) is not None}
     return Filter(
-        ids=asked.id,
-        topics=asked.topic,
-        statuses=asked.status,
-        keys=asked.key,
-        tags=asked.tag,
+        **{several: getattr(asked, one) for several, one in ONE_OF.items()},
         payload=[_path(one) for one in asked.payload],
         **{**more, **given},
     )

@@ -17,10 +17,23 @@ from rowlock.http.enqueue import EnqueueBody, content_of, new_columns
 from rowlock.http.filters import JobFilter, asked_filter, visible
 from rowlock.http.problems import Problem, check_range
 from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
-from rowlock.http.response import Response, answer, nothing
-from rowlock.http.routes import CANCEL_JOBS, MANAGE_JOBS, SEE_JOBS, Route
-from rowlock.http.shapes import Asked, JobBody, LongPageQuery, Priority, Reason, ReasonBody, Seconds, Tags, Time, schema
+from rowlock.http.routes import CANCEL_JOBS, MANAGE_JOBS, SEE_JOBS, Routes
+from rowlock.http.shapes import (
+    Asked,
+    JobBody,
+    LongPageQuery,
+    Priority,
+    Reason,
+    ReasonBody,
+    Seconds,
+    Tags,
+    Time,
+    copied,
+    schema,
+)  # fmt: skip
 from rowlock.stores.queries import MAX_LIMIT, MAX_OFFSET
+
+ROUTES = Routes()
 
 LONGEST_WAIT = 60.0
 
@@ -97,44 +110,37 @@ class WhyBody(Struct, kw_only=True):
     details: list[str]
 
 
-async def get_job(call: Call) -> Response:
+@ROUTES.add("GET", "/api/jobs/{id}", SEE_JOBS, "A job")
+async def get_job(call: Call) -> JobBody:
     job = await call.job("read")
-    return answer(job_body(call, job, can=call.can(job)))
+    return job_body(call, job, can=call.can(job))
 
 
-async def list_jobs(call: Call) -> Response:
-    asked: ListQuery = call.query
+@ROUTES.add("GET", "/api/jobs", SEE_JOBS, "List jobs, newest first")
+async def list_jobs(call: Call, asked: ListQuery) -> ListAnswer:
     wanted = asked_filter(asked, visible(call))
     check_filter(call, wanted)
     cursor = await call.api.cursors.open(call, asked.cursor)
     page = await search(call, wanted, limit=asked.limit, offset=asked.offset, cursor=cursor)
-    return answer(
-        ListAnswer(
-            items=[job_body(call, job) for job in page.items],
-            total=page.total,
-            limit=page.limit,
-            offset=page.offset,
-            total_capped=page.total_capped,
-            partial=page.partial,
-            next=await call.api.cursors.seal(call, page.next),
-            looked_back_to=page.reached,
-        )
-    )
+    items, following = [job_body(call, job) for job in page.items], await call.api.cursors.seal(call, page.next)
+    return copied(ListAnswer, page, items=items, next=following, looked_back_to=page.reached)
 
 
-async def get_events(call: Call) -> Response:
+@ROUTES.add("GET", "/api/jobs/{id}/events", SEE_JOBS, "A job's history")
+async def get_events(call: Call, asked: LongPageQuery) -> EventsAnswer:
     job = await call.job("read")
     events, following = await cursors.page_of(call, await call.api.jobs.events(job.id), lambda one: f"{one.seq:012}")
-    return answer(EventsAnswer(items=call.redaction.events(events, job), next=following))
+    return EventsAnswer(items=call.redaction.events(events, job), next=following)
 
 
-async def get_logs(call: Call) -> Response:
+@ROUTES.add("GET", "/api/jobs/{id}/logs", SEE_JOBS, "The log lines of its handlers")
+async def get_logs(call: Call, asked: LongPageQuery) -> LogsAnswer:
     job = await call.job("read")
     log = await call.api.jobs.logs(job.id)
     numbered = list(enumerate(log.lines, log.dropped))  # old lines are dropped; the others keep their numbers
     found, following = await cursors.page_of(call, numbered, lambda one: f"{one[0]:012}")
     lines = call.redaction.lines([line for _, line in found], job)
-    return answer(LogsAnswer(items=lines, dropped=log.dropped, next=following))
+    return LogsAnswer(items=lines, dropped=log.dropped, next=following)
 
 
 _IN_SHORT = {
@@ -147,22 +153,23 @@ _IN_SHORT = {
 }  # fmt: skip
 
 
-async def get_why(call: Call) -> Response:
+@ROUTES.add("GET", "/api/jobs/{id}/why", SEE_JOBS, "Why is it not running?")
+async def get_why(call: Call) -> WhyBody:
     job = await call.job("read")
     why = await call.api.jobs.why(job.id)
     if call.reach("read") is not True:  # workers and pauses are for operators only
-        return answer(WhyBody(code=why.code, answer=_IN_SHORT.get(why.code, f"It is {job.status}."), details=[]))
+        return WhyBody(code=why.code, answer=_IN_SHORT.get(why.code, f"It is {job.status}."), details=[])
     said, *details = call.redaction.texts([why.answer, *why.details], job)
-    return answer(WhyBody(code=why.code, answer=said, details=details))
+    return WhyBody(code=why.code, answer=said, details=details)
 
 
-async def wait_for_job(call: Call) -> Response:
+@ROUTES.add("GET", "/api/jobs/{id}/wait", SEE_JOBS, "Wait until a job has ended", errors=(429,))
+async def wait_for_job(call: Call, asked: WaitQuery) -> JobBody:
     """Return the job when it has ended, or as it is after the timeout: its status tells which."""
-    asked: WaitQuery = call.query
     check_range("timeout", asked.timeout, 0, LONGEST_WAIT)
     job = await call.job("read")
     if job.is_live and asked.timeout:
-        if call.api.wait_for_end.is_full(call.place):
+        if call.api.state.wait_for_end.is_full(call.place):
             raise Problem(
                 "too_many_waiting",
                 "too many requests are waiting already: try again later",
@@ -170,11 +177,11 @@ async def wait_for_job(call: Call) -> Response:
             )
         await _ended_or_gone(call, job.id, asked.timeout)
         job = await call.job("read")
-    return answer(job_body(call, job))
+    return job_body(call, job)
 
 
 async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
-    ended, gone = call.api.wait_for_end.expect(job_id, call.place), asyncio.ensure_future(call.request.hung_up())
+    ended, gone = call.api.state.wait_for_end.expect(job_id, call.place), asyncio.ensure_future(call.request.hung_up())
     try:
         await asyncio.wait([ended, gone], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -183,90 +190,57 @@ async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
         await asyncio.gather(ended, gone, return_exceptions=True)
 
 
-async def requeue_job(call: Call) -> Response:
-    asked: RequeueBody = call.body
+@ROUTES.add(
+    "POST", "/api/jobs/{id}/requeue", MANAGE_JOBS,
+    "Run a failed, expired or cancelled job again, with changes if wanted", errors=(409,),
+)  # fmt: skip
+async def requeue_job(call: Call, asked: RequeueBody) -> JobBody:
     job = await call.job("manage")
-    check_unmarked(call, asked.payload, job)
-    changes = _changes(asked)
-    if changes:
-        _check_edited(call, job, changes, run_at=None, expires_at=None)  # a requeue drops both
+    changes = _changes(call, asked, job, run_at=None, expires_at=None)  # a requeue drops both
     changed = await call.api.jobs.requeue(job.id, **changes, version=asked.version, reason=asked.reason, by=call.by)
-    return answer(job_body(call, changed))
+    return job_body(call, changed)
 
 
-async def cancel_job(call: Call) -> Response:
+@ROUTES.add(
+    "POST", "/api/jobs/{id}/cancel", CANCEL_JOBS,
+    "Cancel a job: at once, or, if it is running, by asking it to stop", errors=(409,),
+)  # fmt: skip
+async def cancel_job(call: Call, asked: ReasonBody) -> JobBody | CancelAnswer:
     job = await call.job("cancel")
     try:
-        job = await call.api.jobs.cancel(job.id, reason=call.body.reason, by=call.by)
+        job = await call.api.jobs.cancel(job.id, reason=asked.reason, by=call.by)
     except InvalidState:
         if call.may("read", job):
             raise
         raise Problem("wrong_state", "the job can't be cancelled any more") from None  # its status is content
-    return answer(job_body(call, job) if call.may("read", job) else CancelAnswer(id=job.id))
+    return job_body(call, job) if call.may("read", job) else CancelAnswer(id=job.id)
 
 
-async def delete_job(call: Call) -> Response:
+@ROUTES.add("DELETE", "/api/jobs/{id}", MANAGE_JOBS, "Remove a job that is not running", errors=(409,))
+async def delete_job(call: Call, asked: DeleteQuery) -> None:
     job = await call.job("manage")
-    await call.api.jobs.delete(job.id, reason=call.query.reason, by=call.by)
-    return nothing()
+    await call.api.jobs.delete(job.id, reason=asked.reason, by=call.by)
 
 
-async def update_job(call: Call) -> Response:
-    asked: UpdateBody = call.body
+@ROUTES.add("PATCH", "/api/jobs/{id}", MANAGE_JOBS, "Change a pending job", errors=(409,))
+async def update_job(call: Call, asked: UpdateBody) -> JobBody:
     job = await call.job("manage")
+    changes = _changes(call, asked, job, run_at=job.run_at, expires_at=job.expires_at)
+    return job_body(call, await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by))
+
+
+def _changes(call: Call, asked: UpdateBody, job: Job, **times: datetime | None) -> dict[str, Any]:
+    """Return the fields that the edit changes. `times`: what the job keeps if the edit changes neither."""
     check_unmarked(call, asked.payload, job)
-    changes = _changes(asked)
+    changes = {name: value for name in EDITABLE if (value := getattr(asked, name)) is not UNSET}
     if changes:
-        _check_edited(call, job, changes, run_at=job.run_at, expires_at=job.expires_at)
-    return answer(job_body(call, await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by)))
+        _check_edited(call, job, changes, times)
+    return changes
 
 
-def _changes(asked: UpdateBody) -> dict[str, Any]:
-    given = {name: getattr(asked, name) for name in EDITABLE}
-    return {name: value for name, value in given.items() if value is not UNSET}
-
-
-def _check_edited(call: Call, job: Job, changes: dict[str, Any], **times: datetime | None) -> None:
-    """Refuse content that the caller may not enqueue: else an edit would get around enqueue_rule. `times`: what the job
-    keeps if the edit changes neither."""
+def _check_edited(call: Call, job: Job, changes: dict[str, Any], times: dict[str, datetime | None]) -> None:
+    """Refuse content that the caller may not enqueue: else an edit would get around enqueue_rule."""
     if "delay" in changes:
         times["run_at"] = None
     content = EnqueueBody(**{**content_of(job), "key": job.key, **times, **changes})
     call.check_enqueue(job.topic, partial(new_columns, call, content), edits=True)
-
-
-ROUTES = [
-    Route("GET", "/api/jobs", SEE_JOBS, list_jobs, "List jobs, newest first", query=ListQuery, answers=(ListAnswer,)),
-    Route("GET", "/api/jobs/{id}", SEE_JOBS, get_job, "A job", answers=(JobBody,), errors=(404,)),
-    Route(
-        "PATCH", "/api/jobs/{id}", MANAGE_JOBS, update_job, "Change a pending job", body=UpdateBody, answers=(JobBody,),
-        errors=(404, 409),
-    ),
-    Route(
-        "DELETE", "/api/jobs/{id}", MANAGE_JOBS, delete_job, "Remove a job that is not running", query=DeleteQuery,
-        status=204, errors=(404, 409),
-    ),
-    Route(
-        "POST", "/api/jobs/{id}/requeue", MANAGE_JOBS, requeue_job,
-        "Run a failed, expired or cancelled job again, with changes if wanted", body=RequeueBody, body_optional=True,
-        answers=(JobBody,), errors=(404, 409),
-    ),
-    Route(
-        "POST", "/api/jobs/{id}/cancel", CANCEL_JOBS, cancel_job,
-        "Cancel a job: at once, or, if it is running, by asking it to stop", body=ReasonBody, body_optional=True,
-        answers=(JobBody, CancelAnswer), errors=(404, 409),
-    ),
-    Route(
-        "GET", "/api/jobs/{id}/events", SEE_JOBS, get_events, "A job's history", query=LongPageQuery,
-        answers=(EventsAnswer,), errors=(404,),
-    ),
-    Route(
-        "GET", "/api/jobs/{id}/logs", SEE_JOBS, get_logs, "The log lines of its handlers", query=LongPageQuery,
-        answers=(LogsAnswer,), errors=(404,),
-    ),
-    Route(
-        "GET", "/api/jobs/{id}/wait", SEE_JOBS, wait_for_job, "Wait until a job has ended", query=WaitQuery,
-        answers=(JobBody,), errors=(404, 429),
-    ),
-    Route("GET", "/api/jobs/{id}/why", SEE_JOBS, get_why, "Why is it not running?", answers=(WhyBody,), errors=(404,)),
-]  # fmt: skip

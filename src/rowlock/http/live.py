@@ -17,7 +17,8 @@ from msgspec import Struct
 from rowlock.access.redaction import Redaction
 from rowlock.core.conditions import Compared, Condition, holds
 from rowlock.core.job import LIVE, Job
-from rowlock.http.shapes import Time
+from rowlock.http.call import columns
+from rowlock.http.shapes import Time, copied
 from rowlock.runtime.periodic import Loop
 from rowlock.stores.base import Store
 from rowlock.stores.listing import given
@@ -235,14 +236,13 @@ class JobsView(View):
     def _seen(self, state: State | None) -> LiveJob | None:
         if state is None or not self._may_see(state):
             return None
-        shown = {name: getattr(state, name) for name in LiveJob.__struct_fields__}
-        shown["stage"], shown["message"] = self._voices.said(self.redaction, state)
-        return LiveJob(**shown)
+        stage, message = self._voices.said(self.redaction, state)
+        return copied(LiveJob, state, stage=stage, message=message)
 
     def _may_see(self, state: State) -> bool:
         if self.filter.scope_id not in (None, state.scope_id):
             return False
-        return self._condition is True or holds(self._condition, _columns(state))
+        return self._condition is True or holds(self._condition, columns(state))
 
     def _render(self, told: Told | None) -> bytes:
         new = self.shown
@@ -254,10 +254,6 @@ class JobsView(View):
         items = [job for job_id, job in new.items() if old.get(job_id) != job]
         items += [self._ended[job_id] for job_id in gone if job_id in self._ended and old[job_id].status in LIVE]
         return event("jobs", LiveJobs(items=items, gone=gone))
-
-
-def _columns(state: State) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(state), "status": str(state.status)}
 
 
 class CountsView(View):
@@ -343,7 +339,7 @@ class Live:
         lists = [view for view in jobs if not view.is_by_id and not view.is_by_scope]
         by_scope = [view for view in jobs if view.is_by_scope]
         for n in range(0, len(by_scope), _AT_ONCE):
-            is_all &= await self._look_up_own(store, by_scope[n : n + _AT_ONCE], lists)
+            is_all &= await self._look_up(store, by_scope[n : n + _AT_ONCE], lists)
         lists.sort(key=lambda view: view.read_at)
         for n in range(0, len(lists), _TOGETHER):
             if n and time.monotonic() - began > _BUDGET:
@@ -365,22 +361,18 @@ class Live:
                 if time.monotonic() - began > _COUNTED:
                     return
 
-    async def _look_up(self, store: Store, views: Sequence[JobsView]) -> bool:
+    async def _look_up(self, store: Store, views: Sequence[JobsView], rest: list[JobsView] | None = None) -> bool:
+        """Read these views together. `rest`: they are views of one scope_id; it gets those that must be read one by
+        one."""
+        ask = store.newest if rest is None else store.newest_of_scopes
         is_all = True
         for limit in {view.limit for view in views}:
             some = [view for view in views if view.limit == limit]
-            is_all &= await self._take(store, some, await store.newest([view.filter for view in some], limit))
-        return is_all
-
-    async def _look_up_own(self, store: Store, views: Sequence[JobsView], rest: list[JobsView]) -> bool:
-        """Read views of one scope_id together. `rest` gets the views that must be read one by one."""
-        is_all = True
-        for limit in {view.limit for view in views}:
-            some = [view for view in views if view.limit == limit]
-            newest = await store.newest_of_scopes([view.filter for view in some], limit)
-            found = [(view, ids) for view, ids in zip(some, newest, strict=True) if ids is not None]
-            rest += [view for view, ids in zip(some, newest, strict=True) if ids is None]
-            is_all &= await self._take(store, [view for view, _ in found], [ids for _, ids in found], rest)
+            newest = dict(zip(some, await ask([view.filter for view in some], limit), strict=True))
+            found = {view: ids for view, ids in newest.items() if ids is not None}
+            if rest is not None:
+                rest += [view for view in newest if view not in found]
+            is_all &= await self._take(store, list(found), list(found.values()), rest)
         return is_all
 
     async def _take(

@@ -135,6 +135,4 @@ class Hashing:
             async with self._turn:
                 yield
         finally:
-            self._of[address] -= 1
-            if not self._of[address]:
-                del self._of[address]
+            self._of -= Counter([address])  # forgets the address at 0

@@ -13,7 +13,7 @@ from rowlock.http.login_attempts import Hashing
 from rowlock.http.remote_workers import RemoteWorkers
 from rowlock.http.service import Readiness
 from rowlock.http.settings import ApiSettings
-from rowlock.http.stream_limits import StreamLimits
+from rowlock.http.streams import StreamLimits
 from rowlock.http.upkeep import Upkeep
 from rowlock.http.wait_for_end import WaitForEnd
 from rowlock.stores.base import Store

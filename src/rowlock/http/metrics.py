@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from rowlock.client.why import is_live
 from rowlock.core.job import LIVE, Status
@@ -20,31 +20,28 @@ async def render(store: Store, stats: Stats) -> bytes:
     workers = [worker for worker in await store.workers() if is_live(worker, now)]
     paused = await store.paused()
     topics = stats.topics.items()
+
+    def by_topic(value: Callable[[Counts], float]) -> list[Sample]:
+        return [({"topic": name}, value(one)) for name, one in topics]
+
     families: list[tuple[str, str, str, Iterable[Sample]]] = [
         ("rowlock_jobs", "gauge", "Jobs on their way, by topic and status.", [
             ({"topic": name, "status": status}, getattr(one, status)) for name, one in topics for status in sorted(LIVE)
         ]),
-        ("rowlock_oldest_wait_seconds", "gauge", "How long the job has waited that is ready for longest.", [
-            ({"topic": name}, one.oldest_wait or 0.0) for name, one in topics
-        ]),
+        ("rowlock_oldest_wait_seconds", "gauge", "How long the job has waited that is ready for longest.",
+            by_topic(lambda one: one.oldest_wait or 0.0)),
         ("rowlock_ended_jobs_total", "counter", "Ends of jobs, by topic and how; a requeued job can end again.", [
             ({"topic": name, "status": status}, ends) for name, one in topics for status, ends in _ends(one).items()
         ]),
         ("rowlock_requeued_jobs_total", "counter", "Jobs that were requeued, by topic and how they had ended.", [
             ({"topic": name, "status": status}, _requeued(one, status)) for name, one in topics for status in _REQUEUED
         ]),
-        ("rowlock_retries_total", "counter", "Failed runs that were tried again.", [
-            ({"topic": name}, one.retried) for name, one in topics
-        ]),
-        ("rowlock_lost_leases_total", "counter", "Runs that were taken from a worker that went silent.", [
-            ({"topic": name}, one.lost) for name, one in topics
-        ]),
-        ("rowlock_execution_seconds_sum", "counter", "Time that completed runs took.", [
-            ({"topic": name}, one.execution_time / 1000) for name, one in topics
-        ]),
-        ("rowlock_execution_seconds_count", "counter", "Completed runs.", [
-            ({"topic": name}, one.executions) for name, one in topics
-        ]),
+        ("rowlock_retries_total", "counter", "Failed runs that were tried again.", by_topic(lambda one: one.retried)),
+        ("rowlock_lost_leases_total", "counter", "Runs that were taken from a worker that went silent.",
+            by_topic(lambda one: one.lost)),
+        ("rowlock_execution_seconds_sum", "counter", "Time that completed runs took.",
+            by_topic(lambda one: one.execution_time / 1000)),
+        ("rowlock_execution_seconds_count", "counter", "Completed runs.", by_topic(lambda one: one.executions)),
         ("rowlock_topic_paused", "gauge", "1 if the topic is paused.", [
             ({"topic": pause.topic}, 1) for pause in paused
         ]),
@@ -73,9 +70,8 @@ def _requeued(one: Counts, status: Status) -> int:
     return count
 
 
+_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
 def _labels(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-
-
-def _escaped(value: str) -> str:
-    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels.items())

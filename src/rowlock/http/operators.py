@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import Struct
 
@@ -12,12 +10,14 @@ from rowlock.core.ids import check_id
 from rowlock.core.job import Job, check_topic
 from rowlock.http import cursors
 from rowlock.http.call import Call
-from rowlock.http.response import Response, answer
-from rowlock.http.routes import Route, scope
-from rowlock.http.shapes import Asked, PageQuery, Reason, ReasonBody, Text, Time
-from rowlock.http.stats import StatsBody, stats_body
+from rowlock.http.routes import Routes, scope
+from rowlock.http.shapes import Asked, PageQuery, Reason, ReasonBody, Text, Time, copied
+from rowlock.http.stats import StatsBody
+from rowlock.stores.base import WorkerInfo
 from rowlock.stores.queries import MAX_LIMIT, TopicStats, check_limit
-from rowlock.stores.records import AuditFilter
+from rowlock.stores.records import Audited, AuditFilter
+
+ROUTES = Routes()
 
 _SEARCHED = 2000  # entries of the audit that one search reads
 MOST_HELD = 1000  # jobs of all dead workers together
@@ -54,19 +54,11 @@ class PausedAnswer(Struct, kw_only=True):
     paused: bool
 
 
-class WorkerBody(Struct, kw_only=True):
+class WorkerBody(WorkerInfo, frozen=True, kw_only=True):
     """`live`: the worker reported within its own lease, and is not stopping. `holds`: jobs that a dead worker still
     holds, among the 1000 that dead workers have held longest."""
 
-    name: str
-    host: str
-    pid: int
-    topics: tuple[str, ...]
-    concurrency: int
-    running: int
-    lease: float
     stopping: bool
-    rowlock: str
     started: Time | None
     seen: Time | None
     live: bool
@@ -86,15 +78,8 @@ class AuditQuery(PageQuery, frozen=True, kw_only=True):
     search: Text | None = None
 
 
-class AuditBody(Struct, kw_only=True):
-    id: int
+class AuditBody(Audited, frozen=True, kw_only=True):
     at: Time
-    by: str
-    action: str
-    job_id: str | None
-    topic: str | None
-    reason: str | None
-    data: dict[str, Any]
     bulk: str | None
 
 
@@ -106,10 +91,11 @@ class AuditAnswer(Struct, kw_only=True):
     looked_back_to: Time | None
 
 
-async def list_topics(call: Call) -> Response:
+@ROUTES.add("GET", "/api/topics", scope("read", bounded=True), "Topics: the status of their jobs, pauses, and workers")
+async def list_topics(call: Call, asked: PageQuery) -> TopicsAnswer:
     """List topics that have or had jobs, that are paused, or that a worker runs."""
     store = await call.store()
-    stats = await call.api.counting.stats()
+    stats = await call.api.state.counting.stats()
     now = await store.now()
     workers = [worker for worker in await store.workers() if is_live(worker, now)]
     pauses = {pause.topic: pause for pause in await store.paused()}
@@ -118,36 +104,36 @@ async def list_topics(call: Call) -> Response:
     if call.identity.topics is not None:
         names = [name for name in names if name in call.identity.topics]
     shown, following = await cursors.page_of(call, names, str)
-    items = []
-    for name in shown:
-        pause = pauses.get(name)
-        told = (
-            None
-            if pause is None
-            else PauseInfo(at=pause.at, until=pause.until, reason=call.redaction.said(pause.reason), by=pause.by)
+    paused = {name: copied(PauseInfo, one, reason=call.redaction.said(one.reason)) for name, one in pauses.items()}
+    items = [
+        copied(
+            TopicBody,
+            stats.topics.get(name) or TopicStats(),
+            topic=name,
+            paused=paused.get(name),
+            workers=sum(name in worker.topics for worker in workers),
         )
-        items.append(
-            TopicBody(
-                **msgspec.structs.asdict(stats_body(stats.topics.get(name) or TopicStats())),
-                topic=name,
-                paused=told,
-                workers=sum(name in worker.topics for worker in workers),
-            )
-        )
-    return answer(TopicsAnswer(items=items, capped=stats.topics_capped, next=following))
+        for name in shown
+    ]
+    return TopicsAnswer(items=items, capped=stats.topics_capped, next=following)
 
 
-async def pause_topic(call: Call) -> Response:
-    asked: PauseBody = call.body
+@ROUTES.add(
+    "POST", "/api/topics/{topic*}/pause", scope("manage", bounded=True), "Start no more jobs of a topic",
+)  # fmt: skip
+async def pause_topic(call: Call, asked: PauseBody) -> PausedAnswer:
     topic = _topic(call)
     await call.api.jobs.topics.pause(topic, reason=asked.reason, until=asked.until, by=call.by)
-    return answer(PausedAnswer(topic=topic, paused=True))
+    return PausedAnswer(topic=topic, paused=True)
 
 
-async def resume_topic(call: Call) -> Response:
+@ROUTES.add(
+    "POST", "/api/topics/{topic*}/resume", scope("manage", bounded=True), "Start jobs of a topic again",
+)  # fmt: skip
+async def resume_topic(call: Call, asked: ReasonBody) -> PausedAnswer:
     topic = _topic(call)
-    await call.api.jobs.topics.resume(topic, reason=call.body.reason, by=call.by)
-    return answer(PausedAnswer(topic=topic, paused=False))
+    await call.api.jobs.topics.resume(topic, reason=asked.reason, by=call.by)
+    return PausedAnswer(topic=topic, paused=False)
 
 
 def _topic(call: Call) -> str:
@@ -156,7 +142,8 @@ def _topic(call: Call) -> str:
     return topic
 
 
-async def list_workers(call: Call) -> Response:
+@ROUTES.add("GET", "/api/workers", scope("read"), "Workers that have reported, and jobs that dead ones hold")
+async def list_workers(call: Call, asked: PageQuery) -> WorkersAnswer:
     store = await call.store()
     now = await store.now()
     workers, following = await cursors.page_of(call, await store.workers(), lambda worker: worker.name)
@@ -164,23 +151,23 @@ async def list_workers(call: Call) -> Response:
     for run in await store.held_by(list(holds), MOST_HELD):
         holds[run.worker or ""].append(run.id)
     items = [
-        WorkerBody(**msgspec.structs.asdict(worker), live=worker.name not in holds, holds=holds.get(worker.name, []))
+        copied(WorkerBody, worker, live=worker.name not in holds, holds=holds.get(worker.name, []))
         for worker in workers
     ]
-    return answer(WorkersAnswer(items=items, next=following))
+    return WorkersAnswer(items=items, next=following)
 
 
-async def list_audit(call: Call) -> Response:
-    asked: AuditQuery = call.query
+@ROUTES.add("GET", "/api/audit", scope("admin"), "Who did what, and why")
+async def list_audit(call: Call, asked: AuditQuery) -> AuditAnswer:
     bulk = None if asked.bulk is None else check_id(asked.bulk, "bulk")
     if asked.search is not None:
-        return answer(await _search_audit(call, asked, bulk))
+        return await _search_audit(call, asked, bulk)
 
     async def read(before: str | None, count: int) -> list[AuditBody]:
         return await _audited(call, before, count, bulk)
 
     items, following = await cursors.page(call, read, _place)
-    return answer(AuditAnswer(items=list(items), next=following, looked_back_to=None))
+    return AuditAnswer(items=list(items), next=following, looked_back_to=None)
 
 
 def _place(entry: AuditBody) -> str:
@@ -192,8 +179,7 @@ async def _audited(call: Call, before: str | None, limit: int, bulk: str | None)
     found = await store.audit(AuditFilter(bulk=bulk), before=None if before is None else int(before), limit=limit)
     about = [one.job_id for one in found if one.job_id is not None and (one.reason or one.data)]
     jobs = await store.read(about, Job) if call.redaction and about else {}
-    told = [call.redaction.audited(one, jobs.get(one.job_id or "")) for one in found]
-    return [AuditBody(**msgspec.structs.asdict(one)) for one in told]
+    return [copied(AuditBody, call.redaction.audited(one, jobs.get(one.job_id or ""))) for one in found]
 
 
 async def _search_audit(call: Call, asked: AuditQuery, bulk: str | None) -> AuditAnswer:
@@ -220,28 +206,3 @@ async def _search_audit(call: Call, asked: AuditQuery, bulk: str | None) -> Audi
 async def _cut(call: Call, items: list[AuditBody], last: AuditBody) -> AuditAnswer:
     following = await call.api.cursors.seal(call, _place(last))
     return AuditAnswer(items=items, next=following, looked_back_to=last.at)
-
-
-ROUTES = [
-    Route(
-        "GET", "/api/topics", scope("read", bounded=True), list_topics,
-        "Topics: the status of their jobs, pauses, and workers", query=PageQuery,
-        answers=(TopicsAnswer,),
-    ),
-    Route(
-        "POST", "/api/topics/{topic*}/pause", scope("manage", bounded=True), pause_topic,
-        "Start no more jobs of a topic", body=PauseBody, body_optional=True, answers=(PausedAnswer,),
-    ),
-    Route(
-        "POST", "/api/topics/{topic*}/resume", scope("manage", bounded=True), resume_topic,
-        "Start jobs of a topic again", body=ReasonBody, body_optional=True, answers=(PausedAnswer,),
-    ),
-    Route(
-        "GET", "/api/workers", scope("read"), list_workers, "Workers that have reported, and jobs that dead ones hold",
-        query=PageQuery, answers=(WorkersAnswer,),
-    ),
-    Route(
-        "GET", "/api/audit", scope("admin"), list_audit, "Who did what, and why", query=AuditQuery,
-        answers=(AuditAnswer,),
-    ),
-]  # fmt: skip

@@ -12,11 +12,12 @@ from rowlock.core.job import Event, Job, Log, LogLine
 from rowlock.errors import InvalidInput
 from rowlock.http.call import Call, denied
 from rowlock.http.problems import Problem
-from rowlock.http.response import Response, answer
-from rowlock.http.routes import Route, scope
+from rowlock.http.routes import Routes, scope
 from rowlock.http.shapes import Asked, JobBody, Reason, unredacted_body
 from rowlock.stores.queries import Filter, Page, check_place, make_cursor
 from rowlock.stores.records import Entry
+
+ROUTES = Routes()
 
 _LOOKED_AT = 2000  # jobs whose errors one search reads
 _AT_ONCE = 40  # jobs in memory: each may have some MB
@@ -108,9 +109,12 @@ async def search(call: Call, wanted: Filter, *, limit: int, offset: int, cursor:
 # ── Reveal ──
 
 
-async def reveal_job(call: Call) -> Response:
+@ROUTES.add(
+    "POST", "/api/jobs/{id}/reveal", scope("admin"),
+    "Show a job without redaction; the audit records who asked, and why",
+)  # fmt: skip
+async def reveal_job(call: Call, asked: RevealBody) -> RevealAnswer:
     """Show a whole job to a caller who gives a reason. The audit is written before the answer is sent."""
-    asked: RevealBody = call.body
     reason = check_text(asked.reason, "reason", max_chars=2000)
     if not reason.strip():
         raise Problem("bad_length", "reason: say why", field="reason")
@@ -118,13 +122,4 @@ async def reveal_job(call: Call) -> Response:
     store = await call.store()
     events, log = await store.events(job.id), (await store.read([job.id], Log)).get(job.id, Log([]))
     await store.write_records([], Entry(call.by, "reveal", job.topic, reason, job_id=job.id))
-    return answer(RevealAnswer(job=unredacted_body(job), events=events, logs=log.lines))
-
-
-ROUTES = [
-    Route(
-        "POST", "/api/jobs/{id}/reveal", scope("admin"), reveal_job,
-        "Show a job without redaction; the audit records who asked, and why", body=RevealBody,
-        answers=(RevealAnswer,), errors=(404,),
-    ),
-]  # fmt: skip
+    return RevealAnswer(job=unredacted_body(job), events=events, logs=log.lines)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from math import inf
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,9 +14,9 @@ from rowlock import __version__
 from rowlock.core.job import Job
 from rowlock.http.long_polls import LongPolls
 from rowlock.http.problems import Problem
-from rowlock.http.timeouts import Timeouts
 from rowlock.runtime.periodic import Loop
-from rowlock.stores.base import Claim, Store, WorkerInfo
+from rowlock.stores.base import Beat, Claim, Store, WorkerInfo
+from rowlock.stores.queries import State
 
 MOST_WAITING = 1000  # long polls
 _POLL = 1.0  # seconds between two looks for work while the doorbell is silent
@@ -24,6 +25,7 @@ _BREATH = 0.02  # seconds between two looks, however often the doorbell rings
 _REPORT = 10.0  # seconds between two reports of a worker to the register, unless its lease is short
 _LINGER = 60.0  # seconds after the last lease for which this server still does maintenance for remote workers
 _KNOWN = 10_000  # workers that are remembered
+_MOST_TIMEOUTS = 100_000
 
 
 class RemoteWorkers:
@@ -158,3 +160,42 @@ class RemoteWorkers:
 
 def _report_after(info: WorkerInfo) -> float:
     return min(_REPORT, info.lease / 3)
+
+
+class Timeouts:
+    """When runs of remote workers reach their timeout, by this process's monotonic clock. Runs that were claimed
+    elsewhere are read once."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[str, int], float] = {}
+
+    def begin(self, jobs: Iterable[Job]) -> None:
+        now = time.monotonic()
+        for job in jobs:
+            self._remember(job, now + job.timeout)
+
+    def forget(self, job_id: str, version: int) -> None:
+        self._ends.pop((job_id, version), None)
+
+    async def overdue(self, store: Store, worker: str, runs: Sequence[Beat]) -> list[float]:
+        """Return by how many seconds each run is over its timeout; negative: seconds left."""
+        if unknown := {(run.id, run.version) for run in runs if (run.id, run.version) not in self._ends}:
+            await self._look_up(store, worker, unknown)
+        now = time.monotonic()
+        return [now - self._ends.get((run.id, run.version), inf) for run in runs]  # inf: the run is lost
+
+    async def _look_up(self, store: Store, worker: str, unknown: set[tuple[str, int]]) -> None:
+        """Read runs that this worker holds. It may name any run, so others are ignored."""
+        ids = [run.id for run in await store.held_by([worker]) if (run.id, run.version) in unknown]
+        if not ids:
+            return
+        clock, now = await store.now(), time.monotonic()
+        for state in (await store.read(ids, State)).values():
+            began = state.started_at or state.claimed_at
+            if began is not None:
+                self._remember(state, now + state.timeout - (clock - began).total_seconds())
+
+    def _remember(self, job: Job | State, end: float) -> None:
+        if len(self._ends) >= _MOST_TIMEOUTS:
+            del self._ends[next(iter(self._ends))]
+        self._ends[job.id, job.version] = end

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from typing import Any
@@ -39,16 +40,14 @@ _HSTS = (b"strict-transport-security", b"max-age=31536000")
 _LONGEST_LINE = 500  # characters of a path in the log
 
 
+@dataclass(slots=True)
 class Passage:
     """How far a request has come through the gates: the answer and the log need it."""
 
-    __slots__ = ("identity", "origin", "request_id", "route")
-
-    def __init__(self, request_id: str) -> None:
-        self.request_id = request_id
-        self.origin: str | None = None
-        self.identity: Identity | None = None
-        self.route: Route | None = None
+    request_id: str
+    origin: str | None = None
+    identity: Identity | None = None
+    route: Route | None = None
 
 
 async def respond(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,9 +22,8 @@ class Response(Struct):
     ended: Callable[[], None] | None = None
 
 
-def answer(value: Any, status: int = 200) -> Response:
-    return Response(_encode(value), status)
-
-
-def nothing() -> Response:
-    return Response(status=204, media="")
+def answer(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Response:
+    """Return the answer with this value; None: without any content."""
+    if value is None:
+        return Response(status=204, media="", headers=[*headers])
+    return Response(_encode(value), status, headers=[*headers])

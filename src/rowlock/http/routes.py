@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from rowlock.access.identity import SCOPES
 from rowlock.access.settings import GRANTED_BY
 from rowlock.http.problems import Problem
 from rowlock.http.response import Response
 
-if TYPE_CHECKING:
-    from rowlock.http.call import Call
-
+Handler = Callable[..., Awaitable[Any]]
+H = TypeVar("H", bound=Handler)
 
 # Raised when something is removed or changes its meaning. Additions don't raise it.
 API_VERSION = "1"
@@ -63,7 +62,7 @@ class Route(Struct, frozen=True):
     method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
     access: Access
-    handler: Callable[[Call], Awaitable[Response]]
+    handler: Handler
     summary: str
     query: Any = None
     body: Any = None
@@ -93,6 +92,33 @@ class Route(Struct, frozen=True):
     @property
     def parameters(self) -> list[str]:
         return [name.rstrip("*") for name in re.findall(r"\{([a-z_]+\*?)\}", self.path)]
+
+
+class Routes(list[Route]):
+    """The routes of one file."""
+
+    def add(
+        self, method: Literal["GET", "POST", "PATCH", "DELETE"], path: str, access: Access, summary: str, **more: Any
+    ) -> Callable[[H], H]:
+        """Make a function the handler of a route. Its annotations say what the route reads and answers: `asked` is the
+        body, or the query of a GET or DELETE. A POST without required fields needs no body. A handler that returns None
+        sends no content. A handler that sends headers, a stream or another status returns a Response, and the route
+        names the `answers`."""
+
+        def added(handler: H) -> H:
+            hints = get_type_hints(handler)
+            asked, answer = hints.get("asked"), hints["return"]
+            reads = {"query" if method in ("GET", "DELETE") else "body": asked}
+            if method == "POST" and asked is not None:
+                reads["body_optional"] = not any(field.required for field in structs.fields(asked))
+            if answer is type(None):
+                says: dict[str, Any] = {"status": 204}
+            else:
+                says = {} if answer is Response else {"answers": get_args(answer) or (answer,)}
+            self.append(Route(method, path, access, handler, summary, **{**reads, **says, **more}))
+            return handler
+
+        return added
 
 
 class Table:

@@ -42,17 +42,8 @@ def api_settings(settings: ServerSettings) -> ApiSettings:
         if not settings.allowed_hosts:
             text = "say by which names this server is called (the Host header), such as jobs.example.com"
             raise InvalidInput("allowed_hosts", "missing", text)
-    return ApiSettings(
-        allowed_hosts=tuple(name.lower() for name in (*own, *settings.allowed_hosts)),
-        origins=settings.origins,
-        public_url=settings.public_url,
-        read_only=settings.read_only,
-        insecure_http=settings.insecure_http,
-        jwt_secret=settings.jwt_secret,
-        jwt_jwks=settings.jwt_jwks,
-        jwt_issuer=settings.jwt_issuer,
-        jwt_audience=settings.jwt_audience,
-    )
+    same = {name: getattr(settings, name) for name in ApiSettings.__struct_fields__ if hasattr(settings, name)}
+    return ApiSettings(**same | {"allowed_hosts": tuple(name.lower() for name in (*own, *settings.allowed_hosts))})
 
 
 def is_loopback(host: str) -> bool:

@@ -12,8 +12,10 @@ from rowlock.errors import RowlockError
 from rowlock.http import metrics
 from rowlock.http.call import Call
 from rowlock.http.response import Response, answer
-from rowlock.http.routes import KNOWN, PROBE, Route, scope
+from rowlock.http.routes import KNOWN, PROBE, Routes, scope
 from rowlock.stores.base import Store
+
+ROUTES = Routes()
 
 _PATIENCE = 5.0  # seconds to wait for the database
 _FRESH = 1.0  # seconds for which an answer is used again
@@ -28,14 +30,16 @@ class Ready(msgspec.Struct):
     problem: str | None = None
 
 
-async def get_health(call: Call) -> Response:
+@ROUTES.add("GET", "/healthz", PROBE, "Does this process answer?")
+async def get_health(call: Call) -> Up:
     """Answer without the database: restarting this process would not repair a database."""
-    return answer(Up("ok"))
+    return Up("ok")
 
 
+@ROUTES.add("GET", "/readyz", PROBE, "Does the database answer, with the right tables?", answers=(Ready,))
 async def get_readiness(call: Call) -> Response:
     """Answer whether the database works and has the tables of this version. The database is asked once a second."""
-    return await call.api.readiness.get(call.store)
+    return await call.api.state.readiness.get(call.store)
 
 
 class Readiness:
@@ -67,19 +71,15 @@ async def _look(get_store: Callable[[], Awaitable[Store]]) -> Response:
     return answer(Ready("ok"))
 
 
+@ROUTES.add("GET", "/metrics", scope("read"), "Metrics for Prometheus", media=metrics.MEDIA)
 async def get_metrics(call: Call) -> Response:
-    return Response(await metrics.render(await call.store(), await call.api.counting.stats()), media=metrics.MEDIA)
+    return Response(
+        await metrics.render(await call.store(), await call.api.state.counting.stats()), media=metrics.MEDIA
+    )
 
 
+@ROUTES.add("GET", "/api/openapi.json", KNOWN, "The OpenAPI document")
 async def get_openapi(call: Call) -> Response:
     from rowlock.http.openapi import text
 
     return Response(text())
-
-
-ROUTES = [
-    Route("GET", "/healthz", PROBE, get_health, "Does this process answer?", answers=(Up,)),
-    Route("GET", "/readyz", PROBE, get_readiness, "Does the database answer, with the right tables?", answers=(Ready,)),
-    Route("GET", "/metrics", scope("read"), get_metrics, "Metrics for Prometheus", media=metrics.MEDIA),
-    Route("GET", "/api/openapi.json", KNOWN, get_openapi, "The OpenAPI document"),
-]  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from rowlock.access import secrets, sessions, superusers
@@ -13,9 +12,11 @@ from rowlock.http import cursors
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem
 from rowlock.http.request import Request
-from rowlock.http.response import Response, answer, nothing
-from rowlock.http.routes import KNOWN, Access, Route, scope
-from rowlock.http.shapes import Asked, PageQuery, Time
+from rowlock.http.response import Response, answer
+from rowlock.http.routes import KNOWN, PUBLIC, Access, Routes, scope
+from rowlock.http.shapes import Asked, PageQuery, Time, copied
+
+ROUTES = Routes()
 
 log = logging.getLogger("rowlock.http")
 
@@ -79,14 +80,14 @@ def _set_cookie(request: Request, text: str) -> tuple[str, str]:
     return "set-cookie", f"{cookie_name(request)}={text}; Path=/; HttpOnly; SameSite=Strict{secure}{age}"
 
 
-async def log_in(call: Call) -> Response:
-    asked: LoginBody = call.body
+@ROUTES.add("POST", "/api/auth/login", LOGIN, "Log in as a superuser", answers=(MeBody,), errors=(401, 429))
+async def log_in(call: Call, asked: LoginBody) -> Response:
     request = call.request
     _check_transport(call)
     store = await call.store()
-    call.api.hashing.check(request.network)
+    call.api.state.hashing.check(request.network)
     call.api.attempts.begin(request.network, asked.email)
-    async with call.api.hashing.turn(request.network):
+    async with call.api.state.hashing.turn(request.network):
         found = await superusers.authenticate(store, asked.email, asked.password)
     if found is None:
         # Without the name: people type their password there.
@@ -102,9 +103,7 @@ async def _begin(call: Call, found: superusers.Superuser) -> Response:
     client = "".join(char for char in client if char.isprintable())
     issued = await sessions.begin(await call.store(), found, client=client, old=shown_session(request))
     call.identity = found.identity
-    response = answer(me_body(call))
-    response.headers = [_set_cookie(request, issued.text)]
-    return response
+    return answer(me_body(call), headers=[_set_cookie(request, issued.text)])
 
 
 def _check_transport(call: Call) -> None:
@@ -113,18 +112,21 @@ def _check_transport(call: Call) -> None:
         raise Problem("insecure", text)
 
 
-async def set_up(call: Call) -> Response:
+@ROUTES.add(
+    "POST", "/api/auth/setup", PUBLIC, "Create the first superuser, by the one-time link",
+    answers=(MeBody,), errors=(429,),
+)  # fmt: skip
+async def set_up(call: Call, asked: SetupBody) -> Response:
     """Create the first superuser, by the one-time link. Afterwards this path answers 404."""
-    asked: SetupBody = call.body
     _check_transport(call)
     store = await call.store()
     if await superusers.is_set_up(store):
         raise Problem("no_such_path", "there is nothing at this path")
     address = call.request.network
-    call.api.hashing.check(address)
+    call.api.state.hashing.check(address)
     call.api.attempts.begin(address)
     shown = secrets.read("link", asked.token)
-    async with call.api.hashing.turn(address):
+    async with call.api.state.hashing.turn(address):
         made = shown is not None and await superusers.create(
             store, asked.email, asked.password, by="one-time link", link=shown
         )
@@ -135,67 +137,35 @@ async def set_up(call: Call) -> Response:
     return await _begin(call, found)
 
 
+@ROUTES.add("POST", "/api/auth/logout", LOGOUT, "End this session", status=204)
 async def log_out(call: Call) -> Response:
     shown = shown_session(call.request)
     if shown is not None and call.identity.kind == "superuser":
         await sessions.end(await call.store(), shown.id, by=call.by)
-    response = nothing()
-    response.headers = [_set_cookie(call.request, "")]
-    return response
+    return answer(None, headers=[_set_cookie(call.request, "")])
 
 
-async def get_me(call: Call) -> Response:
-    return answer(me_body(call))
+@ROUTES.add("GET", "/api/auth/me", KNOWN, "Who am I?")
+async def get_me(call: Call) -> MeBody:
+    return me_body(call)
 
 
 def me_body(call: Call) -> MeBody:
     identity = call.identity
-    return MeBody(
-        kind=identity.kind,
-        id=identity.id,
-        name=shown_name(identity),
-        scopes=sorted(identity.scopes),
-        topics=identity.topics,
-        can=call.can(),
-        read_only=identity.read_only,
-    )
+    more = {"name": shown_name(identity), "scopes": sorted(identity.scopes), "can": call.can(), "set_up": UNSET}
+    return copied(MeBody, identity, **more)
 
 
-async def list_sessions(call: Call) -> Response:
+@ROUTES.add("GET", "/api/sessions", scope("admin"), "Who is logged in")
+async def list_sessions(call: Call, asked: PageQuery) -> SessionsAnswer:
     store = await call.store()
     found, following = await cursors.page(
         call, lambda after, count: sessions.every(store, after=after, limit=count), lambda session: session.id
     )
-    items = []
-    for one in found:
-        told = msgspec.structs.asdict(one)
-        del told["stamp"]
-        items.append(SessionBody(**told))
-    return answer(SessionsAnswer(items=items, next=following))
+    return SessionsAnswer(items=[copied(SessionBody, one) for one in found], next=following)
 
 
-async def end_session(call: Call) -> Response:
+@ROUTES.add("DELETE", "/api/sessions/{session_id}", scope("admin"), "End a session")
+async def end_session(call: Call) -> None:
     if not await sessions.end(await call.store(), call.parameters["session_id"], by=call.by):
         raise Problem("not_found", "there is no such session (any more)")
-    return nothing()
-
-
-ROUTES = [
-    Route(
-        "POST", "/api/auth/login", LOGIN, log_in, "Log in as a superuser", body=LoginBody, answers=(MeBody,),
-        errors=(401, 429),
-    ),
-    Route(
-        "POST", "/api/auth/setup", Access("public"), set_up, "Create the first superuser, by the one-time link",
-        body=SetupBody, answers=(MeBody,), errors=(404, 429),
-    ),
-    Route("POST", "/api/auth/logout", LOGOUT, log_out, "End this session", status=204),
-    Route("GET", "/api/auth/me", KNOWN, get_me, "Who am I?", answers=(MeBody,)),
-    Route(
-        "GET", "/api/sessions", scope("admin"), list_sessions, "Who is logged in", query=PageQuery,
-        answers=(SessionsAnswer,),
-    ),
-    Route(
-        "DELETE", "/api/sessions/{session_id}", scope("admin"), end_session, "End a session", status=204, errors=(404,),
-    ),
-]  # fmt: skip

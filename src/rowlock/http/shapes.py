@@ -6,7 +6,7 @@ Names are snake_case, and in requests camelCase as well (see parse.py). Times ar
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -14,6 +14,13 @@ from rowlock.access.identity import SCOPES
 from rowlock.core.fingerprint import DIGITS
 from rowlock.core.job import MAX_DELAY, MAX_TAGS, MAX_TEXT, MAX_TOPIC, NAMED_PRIORITIES, PRIORITY_LIMIT, Job
 from rowlock.stores.queries import MAX_LIMIT
+
+S = TypeVar("S", bound=Struct)
+
+
+def copied(kind: type[S], of: object, **more: Any) -> S:
+    """Return a `kind` with the values that `of` has under the same names, and with `more`."""
+    return kind(**{name: getattr(of, name) for name in kind.__struct_fields__ if name not in more}, **more)
 
 
 def schema(**schema: Any) -> Meta:

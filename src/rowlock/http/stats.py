@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Struct, structs
@@ -12,15 +12,16 @@ from rowlock.core.job import Status, check_topic
 from rowlock.http.call import Call, denied
 from rowlock.http.filters import JobFilter, asked_filter, narrowed, visible
 from rowlock.http.redacting import check_guesses
-from rowlock.http.response import Response, answer
-from rowlock.http.routes import SEE_JOBS, Route, scope
-from rowlock.http.shapes import Asked, Time, Topic, schema
+from rowlock.http.routes import SEE_JOBS, Routes, scope
+from rowlock.http.shapes import Asked, Time, Topic, copied, schema
 from rowlock.stores.queries import Filter
 from rowlock.stores.series import RANGES, Series
 
 if TYPE_CHECKING:
     from rowlock.http.app import Api
     from rowlock.jobs import Jobs
+
+ROUTES = Routes()
 
 
 _SAMPLE = 20  # completed jobs whose execution times are averaged
@@ -65,27 +66,21 @@ class StatsAnswer(StatsBody, kw_only=True):
     topics_capped: bool
 
 
-async def get_stats(call: Call) -> Response:
-    asked: StatsQuery = call.query
+@ROUTES.add("GET", "/api/jobs/stats", SEE_JOBS, "How many jobs have which status")
+async def get_stats(call: Call, asked: StatsQuery) -> StatsAnswer:
     if asked == StatsQuery(topic=asked.topic[:1]):
-        return answer(await read_stats(call.api, visible(call), asked.topic[0] if asked.topic else None))
+        return await read_stats(call.api, visible(call), asked.topic[0] if asked.topic else None)
     wanted = asked_filter(asked, visible(call))
     check_guesses(call, wanted)
-    return answer(await _counted(call.api.jobs, wanted))
+    return await _counted(call.api.jobs, wanted)
 
 
 async def read_stats(api: Api, condition: Condition, topic: str | None) -> StatsAnswer:
     """Return the numbers of jobs that meet the condition."""
     if condition is not True:
         return await _counted(api.jobs, Filter(**narrowed(condition, {} if topic is None else {"topics": [topic]})))
-    stats = await api.counting.stats(None if topic is None else check_topic(topic))
-    topics = {name: stats_body(one) for name, one in stats.topics.items()}
-    fields = msgspec.structs.asdict(stats_body(stats))
-    return StatsAnswer(**fields, topics=topics, topics_capped=stats.topics_capped)
-
-
-def stats_body(counts: Any) -> StatsBody:
-    return StatsBody(**{name: getattr(counts, name) for name in StatsBody.__struct_fields__})
+    stats = await api.state.counting.stats(None if topic is None else check_topic(topic))
+    return copied(StatsAnswer, stats, topics={name: copied(StatsBody, one) for name, one in stats.topics.items()})
 
 
 async def _counted(jobs: Jobs, wanted: Filter) -> StatsAnswer:
@@ -112,24 +107,13 @@ async def _counted(jobs: Jobs, wanted: Filter) -> StatsAnswer:
     )
 
 
-async def get_series(call: Call) -> Response:
-    asked: SeriesQuery = call.query
+@ROUTES.add(
+    "GET", "/api/stats/series", scope("read", bounded=True),
+    "Charts: jobs enqueued and ended over time, and how long they waited and ran",
+)  # fmt: skip
+async def get_series(call: Call, asked: SeriesQuery) -> Series:
     if call.identity.topics is not None and asked.topic not in call.identity.topics:
         raise denied(call.identity, "this token is for some topics: name one of them", field="topic")
-    series = await call.api.jobs.series(
+    return await call.api.jobs.series(
         asked.topic, range=asked.range, since=asked.since, until=asked.until, step=asked.step
     )
-    return answer(series)
-
-
-ROUTES = [
-    Route(
-        "GET", "/api/jobs/stats", SEE_JOBS, get_stats, "How many jobs have which status", query=StatsQuery,
-        answers=(StatsAnswer,),
-    ),
-    Route(
-        "GET", "/api/stats/series", scope("read", bounded=True), get_series,
-        "Charts: jobs enqueued and ended over time, and how long they waited and ran", query=SeriesQuery,
-        answers=(Series,),
-    ),
-]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -19,16 +20,25 @@ from rowlock.http.live import CountsView, JobsView, LiveJobs, Told, View, event
 from rowlock.http.problems import Problem, check_range
 from rowlock.http.redacting import check_guesses
 from rowlock.http.response import Response
-from rowlock.http.routes import SEE_JOBS, Route
+from rowlock.http.routes import SEE_JOBS, Routes
 from rowlock.http.shapes import schema
 from rowlock.http.stats import StatsAnswer, read_stats
+from rowlock.runtime.periodic import is_set_within
 from rowlock.stores.queries import MAX_LIMIT, Filter
+
+ROUTES = Routes()
 
 _QUIET = 15.0  # seconds of silence after which a comment is sent, so that no proxy closes the connection
 _RECHECK = 5.0  # seconds between two checks whether the reader may still see the jobs
 _RETRY = b"retry: 1000\n\n"  # milliseconds after which a browser comes back
 _LONGEST = 86_400.0
 MEDIA = "text/event-stream"
+
+MOST = 1000  # streams of this process
+RESERVED = 100  # of them for superusers, who must get in when all others are taken
+MOST_OF_ONE = 200  # of one token or superuser
+MOST_BY_RULE = 50  # of one user, one anonymous address, or one token for one job
+_AGAIN = {"retry-after": "5"}
 
 
 class LiveQuery(JobFilter, frozen=True, kw_only=True):
@@ -55,15 +65,18 @@ class StreamEnd(Struct, kw_only=True):
 EVENTS = {"jobs": LiveJobs, "stats": StatsAnswer, "behind": Behind, "end": StreamEnd}
 
 
-async def stream_events(call: Call) -> Response:
-    asked: LiveQuery = call.query
+@ROUTES.add(
+    "GET", "/api/events", SEE_JOBS, "Jobs and numbers, now and at each change, as server-sent events",
+    answers=tuple(EVENTS.values()), media=MEDIA, errors=(429,),
+)  # fmt: skip
+async def stream_events(call: Call, asked: LiveQuery) -> Response:
     check_range("limit", asked.limit, 0, MAX_LIMIT)
     check_range("seconds", asked.seconds or 0.0, 0, _LONGEST)
     if not asked.limit and not asked.stats:
         raise Problem("nothing_asked", "limit: 0 without stats leaves nothing to tell", field="limit")
     stream = Stream(call, asked)
     # Taken before anything is awaited, so that concurrent requests can't pass the limit.
-    stream.leave = call.api.stream_limits.take(call)
+    stream.leave = call.api.state.stream_limits.take(call)
     return Response(media=MEDIA, headers=[("x-accel-buffering", "no")], stream=stream.run, ended=stream.leave)
 
 
@@ -73,7 +86,7 @@ class Stream:
     def __init__(self, call: Call, asked: LiveQuery) -> None:
         self._call = call
         self._asked = asked
-        self._live = call.api.live
+        self._live = call.api.state.live
         self._wake = asyncio.Event()
         self._wakes = self._wake.set  # one object: views compare it by identity
         self._views: dict[str, View] = {}
@@ -124,14 +137,7 @@ class Stream:
             if not parts and now - began >= _QUIET:
                 began = now
                 yield b": still here\n\n"
-            await self._wait(min(due) - now)
-
-    async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+            await is_set_within(self._wake, min(due) - now)
 
     def _news(self) -> bytes:
         parts = []
@@ -194,10 +200,33 @@ class Stream:
         return wanted
 
 
-ROUTES = [
-    Route(
-        "GET", "/api/events", SEE_JOBS, stream_events,
-        "Jobs and numbers, now and at each change, as server-sent events", query=LiveQuery,
-        answers=tuple(EVENTS.values()), media=MEDIA, errors=(429,),
-    ),
-]  # fmt: skip
+class StreamLimits:
+    """Limits for open streams, so that no caller takes all of them. For one event loop."""
+
+    def __init__(self) -> None:
+        self._of: Counter[str] = Counter()
+
+    def take(self, call: Call) -> Callable[[], None]:
+        """Take a place, and return a function that gives it back, once. Raise a 429 if there is none."""
+        who, identity = call.place, call.identity
+        own = MOST_OF_ONE if identity.has("read") and identity.job is None else MOST_BY_RULE
+        if self._of[who] >= own:
+            text = f"you have {own} streams open: close one, or watch more by one stream (several topic=… or id=…)"
+            raise Problem("too_many_streams", text, headers=_AGAIN)
+        most = MOST if identity.kind == "superuser" else MOST - RESERVED
+        if self._of.total() >= most:
+            text = f"all {most} streams of this server are taken: try again later, or ask another server"
+            raise Problem("streams_taken", text, headers=_AGAIN)
+        self._of[who] += 1
+        is_taken = True
+
+        def give_back() -> None:
+            nonlocal is_taken
+            if is_taken:
+                is_taken = False
+                self._of -= Counter([who])  # forgets the name at 0
+
+        return give_back
+
+    def __len__(self) -> int:
+        return self._of.total()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from rowlock.access import job_tokens, tokens
 from rowlock.http import cursors
 from rowlock.http.call import Call, denied
 from rowlock.http.problems import Problem, check_range
-from rowlock.http.response import Response, answer, nothing
-from rowlock.http.routes import SEE_JOBS, Route, scope
-from rowlock.http.shapes import Asked, PageQuery, Scope, Time, Topic, schema
+from rowlock.http.routes import SEE_JOBS, Routes, scope
+from rowlock.http.shapes import Asked, PageQuery, Scope, Time, Topic, copied, schema
+
+ROUTES = Routes()
 
 LONGEST_TOKEN = 86_400.0
 
@@ -50,34 +50,37 @@ class TokensAnswer(Struct, kw_only=True):
     next: str | None
 
 
-async def list_tokens(call: Call) -> Response:
+@ROUTES.add("GET", "/api/tokens", scope("admin"), "API tokens")
+async def list_tokens(call: Call, asked: PageQuery) -> TokensAnswer:
     store = await call.store()
     found, following = await cursors.page(
         call, lambda after, count: tokens.every(store, after=after, limit=count), lambda token: token.id
     )
-    return answer(TokensAnswer(items=[token_body(one) for one in found], next=following))
+    return TokensAnswer(items=[token_body(one) for one in found], next=following)
 
 
-async def create_token(call: Call) -> Response:
-    asked: TokenCreateBody = call.body
+@ROUTES.add("POST", "/api/tokens", scope("admin"), "Create a token; only this answer has its text", status=201)
+async def create_token(call: Call, asked: TokenCreateBody) -> TokenBody:
     token, text = await tokens.create(
         await call.store(), asked.name, asked.scopes, by=call.by, topics=asked.topics, expires_at=asked.expires_at
     )
-    return answer(token_body(token, text), 201)
+    return token_body(token, text)
 
 
-async def revoke_token(call: Call) -> Response:
+@ROUTES.add("DELETE", "/api/tokens/{token_id}", scope("admin"), "Revoke a token")
+async def revoke_token(call: Call) -> None:
     if not await tokens.revoke(await call.store(), call.parameters["token_id"], by=call.by):
         raise Problem("not_found", "there is no such token (any more)")
-    return nothing()
 
 
-async def make_job_token(call: Call) -> Response:
+@ROUTES.add(
+    "POST", "/api/jobs/{id}/token", SEE_JOBS, "A short-lived token for this job alone", status=201, errors=(429,),
+)  # fmt: skip
+async def make_job_token(call: Call, asked: JobTokenBody) -> TokenBody:
     """Create a token for a page that shows this one job. It sees, cancels or manages nothing else, for a short time.
 
     A caller whom only a rule allows can't create one with `manage`: it would have the scope, which is not bound by
     enqueue_rule."""
-    asked: JobTokenBody = call.body
     check_range("seconds", asked.seconds, 1, LONGEST_TOKEN)
     job = await call.job("read")
     if call.identity.job is not None:  # else it could prolong its life
@@ -100,24 +103,8 @@ async def make_job_token(call: Call) -> Response:
         detail = f"{error.most} tokens that you made{of} are still good: use one of them, or wait {error.seconds} s"
         again = {"retry-after": str(error.seconds)}
         raise Problem("too_many_tokens", detail, headers=again) from None
-    return answer(token_body(token, text), 201)
+    return token_body(token, text)
 
 
 def token_body(token: tokens.Token, text: str | None = None) -> TokenBody:
-    return TokenBody(**msgspec.structs.asdict(token), token=UNSET if text is None else text)
-
-
-ROUTES = [
-    Route("GET", "/api/tokens", scope("admin"), list_tokens, "API tokens", query=PageQuery, answers=(TokensAnswer,)),
-    Route(
-        "POST", "/api/tokens", scope("admin"), create_token, "Create a token; only this answer has its text",
-        body=TokenCreateBody, answers=(TokenBody,), status=201,
-    ),
-    Route(
-        "DELETE", "/api/tokens/{token_id}", scope("admin"), revoke_token, "Revoke a token", status=204, errors=(404,),
-    ),
-    Route(
-        "POST", "/api/jobs/{id}/token", SEE_JOBS, make_job_token, "A short-lived token for this job alone",
-        body=JobTokenBody, body_optional=True, answers=(TokenBody,), status=201, errors=(404, 429),
-    ),
-]  # fmt: skip
+    return copied(TokenBody, token, token=UNSET if text is None else text)

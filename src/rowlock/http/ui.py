@@ -15,9 +15,11 @@ from msgspec import Struct
 from rowlock.access import superusers
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem
-from rowlock.http.response import Response, answer
-from rowlock.http.routes import PAGE, PUBLIC, Route
+from rowlock.http.response import Response
+from rowlock.http.routes import PAGE, PUBLIC, Routes
 from rowlock.http.sessions import MeBody, me_body
+
+ROUTES = Routes()
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -69,41 +71,37 @@ def _moved(place: str) -> Response:
     return Response(status=307, media="", headers=[("location", place)])
 
 
+@ROUTES.add("GET", "/", PAGE, "To the admin page", status=307, media="")
 async def get_root(call: Call) -> Response:
     return _moved("_/")
 
 
+@ROUTES.add("GET", "/_", PAGE, "The admin page", media="text/html")
 async def get_page(call: Call) -> Response:
     """Redirect a path without the slash at its end: relative addresses need it."""
     asked = call.request.scope.get("raw_path") or call.request.scope["path"].encode()
     return _answer(call, "index.html", "no-cache") if asked.endswith(b"/") else _moved("_/")
 
 
+@ROUTES.add("GET", "/_/setup", PAGE, "The page behind the one-time link", media="text/html")
 async def get_setup_page(call: Call) -> Response:
     """Serve the form behind the one-time link. The secret is in the URL's fragment, which browsers never send. The page
     says so if the link was used before."""
     return _answer(call, "index.html", "no-cache")
 
 
-async def get_me(call: Call) -> Response:
+@ROUTES.add("GET", "/_/me", PUBLIC, "Who looks at the page, if anyone")
+async def get_me(call: Call) -> MeBody:
     """Return who uses the page. For nobody, the page shows the login, or how to create the first account."""
     body = me_body(call)
     if call.identity.kind == "anonymous":
         body.set_up = await superusers.is_set_up(await call.store())
-    return answer(body)
+    return body
 
 
+@ROUTES.add("GET", "/_/{name}", PAGE, "Its scripts and styles", media="text/javascript")
 async def get_file(call: Call) -> Response:
     name = call.parameters["name"]
     if name.isascii() and name.isalpha():  # a person has typed the name of a screen: /_/jobs
         return _moved(f"./#/{name}")
     return _answer(call, name, _FOREVER if "-" in name else "no-cache")
-
-
-ROUTES = [
-    Route("GET", "/", PAGE, get_root, "To the admin page", status=307, media=""),
-    Route("GET", "/_", PAGE, get_page, "The admin page", media="text/html"),
-    Route("GET", "/_/setup", PAGE, get_setup_page, "The page behind the one-time link", media="text/html"),
-    Route("GET", "/_/me", PUBLIC, get_me, "Who looks at the page, if anyone", answers=(MeBody,)),
-    Route("GET", "/_/{name}", PAGE, get_file, "Its scripts and styles", media="text/javascript", errors=(404,)),
-]  # fmt: skip

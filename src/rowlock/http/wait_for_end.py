@@ -55,9 +55,7 @@ class WaitForEnd:
         return sum(map(len, self._waiting.values()))
 
     def _forget(self, job_id: str, future: asyncio.Future[None], who: str) -> None:
-        self._of[who] -= 1
-        if not self._of[who]:
-            del self._of[who]
+        self._of -= Counter([who])  # forgets the name at 0
         futures = self._waiting.get(job_id, set())
         futures.discard(future)
         if not futures:

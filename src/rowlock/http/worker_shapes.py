@@ -6,13 +6,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from rowlock.core.job import MAX_VERSION, Job
+from rowlock.core.job import MAX_VERSION
 from rowlock.http.shapes import Asked, JobId, Reason, Seconds, Time, Topic, schema
 
-SHORTEST_LEASE, LONGEST_LEASE = (
-    1.0,
-    300.0,
-)  # a rescue waits for a third of the longest there is: see runtime/rescue_guard.py
+SHORTEST_LEASE, LONGEST_LEASE = 1.0, 300.0  # a rescue waits for a third of the longest: see runtime/rescue_guard.py
 LONGEST_WAIT = 30.0
 MOST_CLAIMED, MOST_TOPICS, MOST_RUNS, MOST_LINES = 100, 100, 1000, 100
 
@@ -62,13 +59,6 @@ class RunBody(Struct, kw_only=True):
     trace: str | None
     run_at: Time
     created: Time
-
-
-_RUN_COPIED = tuple(name for name in RunBody.__struct_fields__ if name != "lease")
-
-
-def run_body(job: Job, lease: float) -> RunBody:
-    return RunBody(**{name: getattr(job, name) for name in _RUN_COPIED}, lease=lease)
 
 
 class ClaimAnswer(Struct, kw_only=True):

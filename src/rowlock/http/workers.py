@@ -32,10 +32,12 @@ from rowlock.http import worker_shapes as shapes
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem, check_range
 from rowlock.http.request import Gone
-from rowlock.http.response import Response, answer, nothing
-from rowlock.http.routes import Route, scope
+from rowlock.http.routes import Routes, scope
+from rowlock.http.shapes import copied
 from rowlock.runtime.handlers import MAX_ERROR
 from rowlock.stores.base import Beat, Claim, Hold, NewLine, Progress, Store
+
+ROUTES = Routes()
 
 WORKER = scope("worker", bounded=True)
 GRACE = 30.0  # seconds past a run's timeout after which its lease is not renewed: the handler is stuck
@@ -48,8 +50,8 @@ _EXACT = timedelta(milliseconds=1)
 # ── Claim ──
 
 
-async def claim(call: Call) -> Response:
-    asked: shapes.ClaimBody = call.body
+@ROUTES.add("POST", "/api/worker/claim", WORKER, "Take jobs to run", errors=(429,))
+async def claim(call: Call, asked: shapes.ClaimBody) -> shapes.ClaimAnswer:
     check_range("limit", asked.limit, 1, shapes.MOST_CLAIMED)
     check_range("wait", asked.wait, 0, shapes.LONGEST_WAIT)
     worker, lease = _worker(call, asked.worker), _lease(call, asked.lease)
@@ -58,7 +60,7 @@ async def claim(call: Call) -> Response:
         return _claimed(unheard, lease)
     gone = asyncio.ensure_future(call.request.hung_up())
     try:
-        jobs = await call.api.remote_workers.claim(wanted, asked.wait, call.request.client, gone)
+        jobs = await call.api.state.remote_workers.claim(wanted, asked.wait, call.request.client, gone)
         if jobs and asked.wait:
             await _check_again(call, jobs, worker, gone)
     finally:
@@ -70,18 +72,18 @@ async def claim(call: Call) -> Response:
 async def _check_again(call: Call, jobs: list[Job], worker: str, gone: asyncio.Future[None]) -> None:
     """Release the jobs if the worker hung up, or lost its access, while it waited: other workers can claim them."""
     try:
-        await call.api.admit_again(call)
+        await call.again()  # its token may have been revoked, or the API switched off
         if gone.done():
             raise Gone
     except (Problem, Gone):
         to = decide(jobs[0], Released("its worker is gone"), datetime.now(UTC))
         await (await call.store()).settle([Settlement(job.id, job.version, to, worker) for job in jobs])
-        call.api.remote_workers.ring()
+        call.api.state.remote_workers.ring()
         raise
 
 
-def _claimed(jobs: list[Job], lease: float) -> Response:
-    return answer(shapes.ClaimAnswer(items=[shapes.run_body(job, lease) for job in jobs]))
+def _claimed(jobs: list[Job], lease: float) -> shapes.ClaimAnswer:
+    return shapes.ClaimAnswer(items=[copied(shapes.RunBody, job, lease=lease) for job in jobs])
 
 
 async def _unheard(call: Call, wanted: Claim, named: tuple[shapes.RunName, ...]) -> list[Job]:
@@ -96,7 +98,7 @@ async def _unheard(call: Call, wanted: Claim, named: tuple[shapes.RunName, ...])
     runs = [run for run in held if run.id in found and _is_untouched(found[run.id], run, wanted.lease)]
     holds = await store.heartbeat(runs, wanted.lease)
     kept = [found[run.id] for run, hold in zip(runs, holds, strict=True) if hold in (Hold.KEPT, Hold.CANCEL)]
-    call.api.remote_workers.timeouts.begin(kept)
+    call.api.state.remote_workers.timeouts.begin(kept)
     return kept
 
 
@@ -111,14 +113,15 @@ def _is_untouched(job: Job, run: Beat, lease: float) -> bool:
 # ── While it runs ──
 
 
-async def heartbeat(call: Call) -> Response:
-    asked: shapes.HeartbeatBody = call.body
+@ROUTES.add("POST", "/api/worker/heartbeat", WORKER, "Renew leases; learn of cancels, timeouts and lost runs")
+async def heartbeat(call: Call, asked: shapes.HeartbeatBody) -> shapes.HeartbeatAnswer:
     worker, lease = _worker(call, asked.worker), _lease(call, asked.lease)
     runs = _runs(asked.runs, 1, worker)
-    store, remote_workers = await call.store(), call.api.remote_workers
+    store, remote_workers = await call.store(), call.api.state.remote_workers
     overdue = await remote_workers.timeouts.overdue(store, worker, runs)
     holds = await _renewed(store, [run for run, over in zip(runs, overdue, strict=True) if over < GRACE], lease)
-    holds |= await _looked_at(store, [run for run, over in zip(runs, overdue, strict=True) if over >= GRACE])
+    stuck = [run for run, over in zip(runs, overdue, strict=True) if over >= GRACE]
+    holds |= dict(zip(stuck, await store.look(stuck), strict=True))
     items = []
     for run, over in zip(runs, overdue, strict=True):
         hold = holds[run]
@@ -128,7 +131,7 @@ async def heartbeat(call: Call) -> Response:
         items.append(shapes.HoldBody(id=run.id, version=run.version, hold=told))
     if any(hold is not Hold.LOST for hold in holds.values()):
         await remote_workers.renewed(worker, lease)
-    return answer(shapes.HeartbeatAnswer(items=items))
+    return shapes.HeartbeatAnswer(items=items)
 
 
 async def _renewed(store: Store, runs: list[Beat], lease: float) -> dict[Beat, Hold]:
@@ -145,12 +148,8 @@ async def _renewed(store: Store, runs: list[Beat], lease: float) -> dict[Beat, H
     return holds | dict.fromkeys(todo, Hold.KEPT)
 
 
-async def _looked_at(store: Store, runs: list[Beat]) -> dict[Beat, Hold]:
-    return dict(zip(runs, await store.look(runs), strict=True))
-
-
-async def report_progress(call: Call) -> Response:
-    asked: shapes.ProgressBody = call.body
+@ROUTES.add("POST", "/api/worker/progress", WORKER, "Report a run's progress")
+async def report_progress(call: Call, asked: shapes.ProgressBody) -> shapes.HoldBody:
     if asked.percent is not None:
         check_range("percent", asked.percent, 0, 100)
     run = _run(call, asked)
@@ -159,8 +158,8 @@ async def report_progress(call: Call) -> Response:
     )
 
 
-async def add_lines(call: Call) -> Response:
-    asked: shapes.LogBody = call.body
+@ROUTES.add("POST", "/api/worker/log", WORKER, "Add log lines to the job")
+async def add_lines(call: Call, asked: shapes.LogBody) -> shapes.HoldBody:
     if not 1 <= len(asked.lines) <= shapes.MOST_LINES:
         raise Problem("out_of_range", f"lines: give 1 to {shapes.MOST_LINES}", field="lines")
     run = _run(call, asked)
@@ -168,22 +167,22 @@ async def add_lines(call: Call) -> Response:
     return await _report(call, Progress(run.id, run.version, lines=lines, worker=run.worker))
 
 
-async def _report(call: Call, report: Progress) -> Response:
+async def _report(call: Call, report: Progress) -> shapes.HoldBody:
     store, hold = await call.store(), Hold.UNSEEN
     for attempt in range(_TRIES):
         if attempt:
             await asyncio.sleep(_PAUSE)
         [hold] = await store.progress([report])
         if hold is not Hold.UNSEEN:
-            return answer(shapes.HoldBody(id=report.id, version=report.version, hold=str(hold)))
+            return shapes.HoldBody(id=report.id, version=report.version, hold=str(hold))
     raise Problem("busy", "other requests are changing this job: try again", headers={"retry-after": "1"})
 
 
 # ── How it ended ──
 
 
-async def complete(call: Call) -> Response:
-    asked: shapes.CompleteBody = call.body
+@ROUTES.add("POST", "/api/worker/complete", WORKER, "A run has succeeded", errors=(409,))
+async def complete(call: Call, asked: shapes.CompleteBody) -> shapes.SettledBody:
     outcome: Outcome = Completed(asked.result)
     try:
         codec.encode(asked.result, "result")
@@ -192,9 +191,9 @@ async def complete(call: Call) -> Response:
     return await _settle(call, asked, outcome, ran=asked.ran)
 
 
-async def fail(call: Call) -> Response:
+@ROUTES.add("POST", "/api/worker/fail", WORKER, "A run has failed", errors=(409,))
+async def fail(call: Call, asked: shapes.FailBody) -> shapes.SettledBody:
     """Record a failure. The job is retried if it has retries left, unless the failure is final."""
-    asked: shapes.FailBody = call.body
     if asked.delay is not None:
         check_range("delay", asked.delay, 0, MAX_DELAY)
     retry = None if asked.delay is None else Delays((asked.delay,))
@@ -208,26 +207,26 @@ def _error(asked: shapes.FailBody) -> str:
     return codec.clean_text(trace if line in trace else f"{trace}\n{line}".lstrip(), MAX_ERROR)
 
 
-async def snooze(call: Call) -> Response:
-    asked: shapes.SnoozeBody = call.body
+@ROUTES.add("POST", "/api/worker/snooze", WORKER, "Run it again later; costs no retry", errors=(409,))
+async def snooze(call: Call, asked: shapes.SnoozeBody) -> shapes.SettledBody:
     check_range("seconds", asked.seconds, 0, MAX_DELAY)
     return await _settle(call, asked, Snoozed(asked.seconds))
 
 
-async def release(call: Call) -> Response:
-    asked: shapes.ReleaseBody = call.body
+@ROUTES.add("POST", "/api/worker/release", WORKER, "Give it back; costs no retry", errors=(409,))
+async def release(call: Call, asked: shapes.ReleaseBody) -> shapes.SettledBody:
     return await _settle(call, asked, Released(_reason(asked) or "given back"))
 
 
-async def give_up(call: Call) -> Response:
+@ROUTES.add("POST", "/api/worker/give-up", WORKER, "A run has stopped after a cancel", errors=(409,))
+async def give_up(call: Call, asked: shapes.ReleaseBody) -> shapes.SettledBody:
     """End a run as cancelled: after a heartbeat said cancel, or on the handler's own decision."""
-    asked: shapes.ReleaseBody = call.body
     return await _settle(call, asked, GaveUp(_reason(asked)))
 
 
 async def _settle(
     call: Call, asked: shapes.RunAsked, outcome: Outcome, *, ran: float | None = None, retry: RetryPolicy | None = None
-) -> Response:
+) -> shapes.SettledBody:
     run = _run(call, asked)
     if ran is not None:
         check_range("ran", ran, 0, MAX_DELAY)
@@ -243,14 +242,14 @@ async def _settle(
         [verdict] = (await store.settle([Settlement(run.id, run.version, to, run.worker)])).verdicts
         if verdict.answer is Answer.CHANGED:
             continue
-        call.api.remote_workers.timeouts.forget(run.id, run.version)
+        call.api.state.remote_workers.timeouts.forget(run.id, run.version)
         if verdict.answer is Answer.APPLIED:
             return _settled(run, str(to.status))
         return await _repeated(store, run, outcome)
     raise _lost()
 
 
-async def _repeated(store: Store, run: Beat, outcome: Outcome) -> Response:
+async def _repeated(store: Store, run: Beat, outcome: Outcome) -> shapes.SettledBody:
     """Return the answer of the first request if this run has ended in the same way before: only that answer was lost. A
     new decision could differ, because the first one has used a retry."""
     for event in reversed(await store.events(run.id)):
@@ -268,19 +267,18 @@ _ENDS: dict[type[Outcome], tuple[str, ...]] = {
 }
 
 
-def _settled(run: Beat, status: str) -> Response:
-    return answer(shapes.SettledBody(id=run.id, version=run.version, status=status))
+def _settled(run: Beat, status: str) -> shapes.SettledBody:
+    return shapes.SettledBody(id=run.id, version=run.version, status=status)
 
 
 def _lost() -> Problem:
     return Problem("lost", "this worker does not hold the run (any more): nothing was stored")
 
 
-async def say_goodbye(call: Call) -> Response:
+@ROUTES.add("POST", "/api/worker/goodbye", WORKER, "Take a worker off the register")
+async def say_goodbye(call: Call, asked: shapes.GoodbyeBody) -> None:
     """Remove the worker from the register. Runs that it still holds end by `release`, or with their leases."""
-    asked: shapes.GoodbyeBody = call.body
-    await call.api.remote_workers.leave(_worker(call, asked.worker))
-    return nothing()
+    await call.api.state.remote_workers.leave(_worker(call, asked.worker))
 
 
 # ── Checks ──
@@ -328,47 +326,3 @@ def _runs(asked: tuple[shapes.RunName, ...], least: int, worker: str) -> list[Be
 
 def _reason(asked: shapes.ReleaseBody) -> str | None:
     return None if asked.reason is None else codec.check_text(asked.reason, "reason", max_chars=2000)
-
-
-ROUTES = [
-    Route(
-        "POST", "/api/worker/claim", WORKER, claim, "Take jobs to run", body=shapes.ClaimBody,
-        answers=(shapes.ClaimAnswer,), errors=(429,),
-    ),
-    Route(
-        "POST", "/api/worker/heartbeat", WORKER, heartbeat, "Renew leases; learn of cancels, timeouts and lost runs",
-        body=shapes.HeartbeatBody, answers=(shapes.HeartbeatAnswer,),
-    ),
-    Route(
-        "POST", "/api/worker/progress", WORKER, report_progress, "Report a run's progress", body=shapes.ProgressBody,
-        answers=(shapes.HoldBody,),
-    ),
-    Route(
-        "POST", "/api/worker/log", WORKER, add_lines, "Add log lines to the job", body=shapes.LogBody,
-        answers=(shapes.HoldBody,),
-    ),
-    Route(
-        "POST", "/api/worker/complete", WORKER, complete, "A run has succeeded", body=shapes.CompleteBody,
-        answers=(shapes.SettledBody,), errors=(409,),
-    ),
-    Route(
-        "POST", "/api/worker/fail", WORKER, fail, "A run has failed", body=shapes.FailBody,
-        answers=(shapes.SettledBody,), errors=(409,),
-    ),
-    Route(
-        "POST", "/api/worker/snooze", WORKER, snooze, "Run it again later; costs no retry", body=shapes.SnoozeBody,
-        answers=(shapes.SettledBody,), errors=(409,),
-    ),
-    Route(
-        "POST", "/api/worker/release", WORKER, release, "Give it back; costs no retry", body=shapes.ReleaseBody,
-        answers=(shapes.SettledBody,), errors=(409,),
-    ),
-    Route(
-        "POST", "/api/worker/give-up", WORKER, give_up, "A run has stopped after a cancel", body=shapes.ReleaseBody,
-        answers=(shapes.SettledBody,), errors=(409,),
-    ),
-    Route(
-        "POST", "/api/worker/goodbye", WORKER, say_goodbye, "Take a worker off the register", body=shapes.GoodbyeBody,
-        status=204,
-    ),
-]  # fmt: skip

@@ -23,31 +23,8 @@ from rowlock.context import Context, Interruption
 from rowlock.core import codec
 from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Snoozed, unfit_result, unfit_snooze
 from rowlock.errors import InvalidInput
+from rowlock.runtime import child_messages as messages
 from rowlock.runtime import find_handler
-from rowlock.runtime.child_messages import (
-    ORPHANED,
-    Answer,
-    Away,
-    Committed,
-    FromChild,
-    Inbox,
-    Interrupt,
-    Later,
-    Line,
-    Load,
-    Looks,
-    Missing,
-    Raised,
-    Returned,
-    Said,
-    Setup,
-    Start,
-    Stopped,
-    Taken,
-    ToChild,
-    TooLate,
-    frame,
-)
 from rowlock.runtime.handlers import call_async, call_sync, outcome_of
 
 PAUSE = 0.05  # seconds between two reports of progress
@@ -65,15 +42,15 @@ class Voice:
         self._turn = threading.Lock()
         self._pid = os.getpid()
 
-    def say(self, message: FromChild) -> None:
+    def say(self, message: messages.FromChild) -> None:
         if os.getpid() != self._pid:
             os._exit(0)  # the handler has forked, and the fork has returned from it: only one of the two may send
-        data = frame(message)
+        data = messages.frame(message)
         with self._turn:
             try:
                 self._sock.sendall(data)
             except OSError:
-                os._exit(ORPHANED)
+                os._exit(messages.ORPHANED)
 
 
 class Reports:
@@ -82,20 +59,20 @@ class Reports:
     def __init__(self, voice: Voice) -> None:
         self._voice = voice
         self._turn = threading.Lock()
-        self._next = Said(0)
+        self._next = messages.Said(0)
         self._news = threading.Event()
         threading.Thread(target=self._tell, name="rowlock-reports", daemon=True).start()
 
     def begin(self, number: int) -> None:
         with self._turn:
-            self._next = Said(number)
+            self._next = messages.Said(number)
 
-    def add(self, said: Said) -> None:
+    def add(self, said: messages.Said) -> None:
         with self._turn:
             last = self._next
             if said.number != last.number:
                 return  # from a thread that an earlier handler has left behind
-            self._next = Said(
+            self._next = messages.Said(
                 said.number,
                 last.percent if said.percent is None else said.percent,
                 last.stage if said.stage is None else said.stage,
@@ -106,7 +83,7 @@ class Reports:
 
     def flush(self) -> None:
         with self._turn:  # held while sending, so that nothing is sent after the end of its run
-            said, self._next = self._next, Said(self._next.number)
+            said, self._next = self._next, messages.Said(self._next.number)
             if said != self._next:
                 self._voice.say(said)
 
@@ -120,7 +97,7 @@ class Reports:
 class ChildLink:
     """Implements rowlock.context.Link over the socket."""
 
-    def __init__(self, voice: Voice, reports: Reports, start: Start) -> None:
+    def __init__(self, voice: Voice, reports: Reports, start: messages.Start) -> None:
         self.interruption: Interruption | None = None
         self.began = start.began
         self.lease = start.lease
@@ -138,7 +115,7 @@ class ChildLink:
     def looks(self, value: bool) -> None:
         if value and not self._looks:
             self._looks = True
-            self._voice.say(Looks(self._number))
+            self._voice.say(messages.Looks(self._number))
 
     @property
     def completed(self) -> bool:
@@ -148,17 +125,17 @@ class ChildLink:
     def completed(self, value: bool) -> None:
         if value and not self._completed:  # sent at once: the next line of the handler may kill this process
             self._completed = True
-            self._voice.say(Committed(self._number))
+            self._voice.say(messages.Committed(self._number))
 
     def report(self, percent: float | None, stage: str | None, message: str | None) -> None:
         bounded = None if percent is None else float(min(max(percent, 0), 100))  # an int may be beyond any float
-        self._reports.add(Said(self._number, bounded, _text(stage), _text(message)))
+        self._reports.add(messages.Said(self._number, bounded, _text(stage), _text(message)))
 
     def log(self, level: str, text: str) -> None:
-        self._voice.say(Line(self._number, _text(level) or "", codec.clean_text(text, MAX_LINE)))
+        self._voice.say(messages.Line(self._number, _text(level) or "", codec.clean_text(text, MAX_LINE)))
 
     def beat(self) -> None:
-        self._reports.add(Said(self._number, beat=True))
+        self._reports.add(messages.Said(self._number, beat=True))
 
 
 def _text(value: object) -> str | None:
@@ -170,8 +147,8 @@ class Child:
         self._sock = sock
         self._voice = Voice(sock)
         self._reports = Reports(self._voice)
-        self._work: SimpleQueue[tuple[Start, ChildLink] | Load | None] = SimpleQueue()
-        self._setup = Setup([], [])
+        self._work: SimpleQueue[tuple[messages.Start, ChildLink] | messages.Load | None] = SimpleQueue()
+        self._setup = messages.Setup([], [])
         self._busy = False
         self._link: ChildLink | None = None
         self._runner: asyncio.Runner | None = None
@@ -180,12 +157,12 @@ class Child:
         """Run jobs until the worker closes the socket."""
         threading.Thread(target=self._listen, name="rowlock-worker-link", daemon=True).start()
         while (work := self._work.get()) is not None:
-            if isinstance(work, Load):
+            if isinstance(work, messages.Load):
                 if not find_handler.load_first(self._setup, work.module):
                     return  # half an application is loaded. The child of the first job reports the error
                 continue
             start, link = work
-            self._voice.say(Taken())
+            self._voice.say(messages.Taken())
             self._reports.begin(start.number)
             answer = self._run(start, link)
             del work, start, link  # or the handler's objects would live until the next job
@@ -199,7 +176,7 @@ class Child:
             self._runner.close()
 
     def _listen(self) -> None:
-        inbox: Inbox[ToChild] = Inbox(ToChild)
+        inbox: messages.Inbox[messages.ToChild] = messages.Inbox(messages.ToChild)
         try:
             while data := self._sock.recv(1 << 16):
                 for message in inbox.feed(data):
@@ -209,36 +186,36 @@ class Child:
 
     def _leave(self) -> None:
         if self._busy:
-            os._exit(ORPHANED)  # the worker is gone, and the lease with it: another worker may have the job already
+            os._exit(messages.ORPHANED)  # the lease is gone with the worker: another one may have the job already
         self._work.put(None)
         time.sleep(FAREWELL)
-        os._exit(ORPHANED)
+        os._exit(messages.ORPHANED)
 
-    def _hear(self, message: ToChild) -> None:
+    def _hear(self, message: messages.ToChild) -> None:
         match message:
-            case Setup():
+            case messages.Setup():
                 self._setup = message
                 sys.path[:] = map(os.fsdecode, message.path)
                 sys.argv[:] = map(os.fsdecode, message.argv)
-            case Load():
+            case messages.Load():
                 self._work.put(message)
-            case Start():
+            case messages.Start():
                 self._busy = True
                 self._link = ChildLink(self._voice, self._reports, message)
                 self._work.put((message, self._link))
-            case Interrupt():
+            case messages.Interrupt():
                 if self._link is not None:
                     self._link.interruption = message.why
 
-    def _run(self, start: Start, link: ChildLink) -> Answer:
+    def _run(self, start: messages.Start, link: ChildLink) -> messages.Answer:
         try:
             owner, task = find_handler.find(self._setup, start)
         except find_handler.NotFound as error:
-            return Missing(codec.clean_text(str(error)))
+            return messages.Missing(codec.clean_text(str(error)))
         if link.interruption is Interruption.LOST:  # while this process started: another worker runs the job by now
-            return Stopped(None)
+            return messages.Stopped(None)
         if time.monotonic() >= start.until:  # a worker that is frozen can't interrupt it
-            return TooLate()
+            return messages.TooLate()
         try:
             context = Context(start.job, link, owner.context_host(in_child=True))
             fresh = contextvars.copy_context()  # the next run does not see what this one sets
@@ -252,20 +229,20 @@ class Child:
         return answer_of(outcome)
 
 
-def answer_of(outcome: Outcome) -> Answer:
+def answer_of(outcome: Outcome) -> messages.Answer:
     """Return the outcome as a message, whatever is in it."""
     try:
         match outcome:
             case Completed(result):
-                return Returned(None if result is None else codec.encode(result, "result"))
+                return messages.Returned(None if result is None else codec.encode(result, "result"))
             case Snoozed(until):
                 return _later(until)
             case CutOff(error):
-                return Away(codec.clean_text(error))
+                return messages.Away(codec.clean_text(error))
             case GaveUp(reason):
-                return Stopped(_text(reason))
+                return messages.Stopped(_text(reason))
             case Failed():
-                return Raised(codec.clean_text(outcome.error), outcome.final)
+                return messages.Raised(codec.clean_text(outcome.error), outcome.final)
             case _:
                 raise TypeError(f"no handler can bring about {outcome!r:.80}")
     except InvalidInput as unfit:
@@ -274,11 +251,11 @@ def answer_of(outcome: Outcome) -> Answer:
         return answer_of(outcome_of(error))
 
 
-def _later(until: float | timedelta | datetime) -> Answer:
+def _later(until: float | timedelta | datetime) -> messages.Answer:
     try:
         if isinstance(until, datetime):
-            return Later((until if until.tzinfo else until.replace(tzinfo=UTC)).astimezone(UTC))
-        return Later(until.total_seconds() if isinstance(until, timedelta) else float(until))
+            return messages.Later((until if until.tzinfo else until.replace(tzinfo=UTC)).astimezone(UTC))
+        return messages.Later(until.total_seconds() if isinstance(until, timedelta) else float(until))
     except (TypeError, ValueError, OverflowError):
         return answer_of(unfit_snooze(until))
 
@@ -291,7 +268,7 @@ def _die_with(parent: int) -> None:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:  # the worker has ended before
-        os._exit(ORPHANED)
+        os._exit(messages.ORPHANED)
 
 
 def _go_first_when_memory_is_short() -> None:

@@ -25,8 +25,7 @@ from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.runtime.backoff import Backoff
 from rowlock.runtime.give_back import give_back
 from rowlock.runtime.outcomes import Outcomes
-from rowlock.runtime.reports import write_reports
-from rowlock.runtime.run import Run
+from rowlock.runtime.run import Run, write_reports
 from rowlock.runtime.slots import AHEAD_BYTES, Slots
 from rowlock.stores.base import Beat, Claim, Claimed, Hold, Store
 

@@ -128,23 +128,17 @@ class Around:
 
     def returned(self, result: Any) -> None:
         """End the middleware. It may raise: then the run has failed."""
-        while self._begun:
-            running = self._begun.pop()
-            try:
-                running.send(result)
-                running.close()
-            except StopIteration:
-                pass
-            except BaseException as error:
-                self.failed(error)
-                raise
+        self._end(lambda running: running.send(result))
 
     def failed(self, error: BaseException) -> None:
         """Raise the error in each middleware. It may raise another error instead, but not suppress it."""
+        self._end(lambda running: running.throw(error), error)
+
+    def _end(self, step: Callable[[Generator[None, Any, None]], object], error: BaseException | None = None) -> None:
         while self._begun:
             running = self._begun.pop()
             try:
-                running.throw(error)
+                step(running)
                 running.close()
             except StopIteration:
                 pass

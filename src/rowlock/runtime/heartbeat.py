@@ -27,9 +27,8 @@ from rowlock.errors import AccessDenied, StoreError, StoreUnavailable
 from rowlock.runtime.give_back import give_back
 from rowlock.runtime.maintenance import Maintenance
 from rowlock.runtime.periodic import Loop
-from rowlock.runtime.reports import write_reports
 from rowlock.runtime.rescue_guard import RescueGuard
-from rowlock.runtime.run import Run
+from rowlock.runtime.run import Run, write_reports
 from rowlock.runtime.slots import Slots
 from rowlock.stores.base import Beat, Hold, Store, WorkerInfo
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from math import inf
 
 from rowlock.errors import StoreClosed, StoreError
@@ -93,6 +92,13 @@ class Loop:
 
     async def _wait(self, seconds: float) -> None:
         if seconds > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if seconds == inf else seconds):
-                    await self._woken.wait()
+            await is_set_within(self._woken, seconds)
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event, for at most so many seconds. Return False if it was not set by then."""
+    try:
+        async with asyncio.timeout(None if seconds == inf else seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False

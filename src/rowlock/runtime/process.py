@@ -17,24 +17,9 @@ from typing import Protocol, cast
 from msgspec import Struct
 
 from rowlock.context import Interruption, Link
+from rowlock.runtime import child_messages as messages
 from rowlock.runtime import memory
-from rowlock.runtime.child_messages import (
-    ORPHANED,
-    Answer,
-    Committed,
-    FromChild,
-    Inbox,
-    Interrupt,
-    Line,
-    Load,
-    Looks,
-    Said,
-    Setup,
-    Start,
-    Taken,
-    ToChild,
-    frame,
-)
+from rowlock.runtime.periodic import is_set_within
 
 START_TIMEOUT = 60.0  # seconds until a child must have taken its job; usually it takes less than one
 FAREWELL = 5.0  # seconds that a dismissed child has to end by itself
@@ -68,7 +53,7 @@ class Death(Struct, frozen=True):
     def how(self) -> str:
         if self.code is None:
             return "has ended; other code in this process has waited for it, so its exit code is unknown"
-        if self.code == ORPHANED:
+        if self.code == messages.ORPHANED:
             return "had lost its connection to the worker and ended"
         if self.code >= 0:
             return f"ended with exit code {self.code}"
@@ -86,13 +71,13 @@ class Conversation:
         self.number = number
         self.link = link
         self.taken = False
-        self.answer: Answer | None = None
+        self.answer: messages.Answer | None = None
         self.began = time.monotonic()
         self.ran = 0.0
         self.peak = 0.0  # MiB, the highest that was seen
         self.over = asyncio.Event()
 
-    def end(self, answer: Answer | None = None) -> None:
+    def end(self, answer: messages.Answer | None = None) -> None:
         if not self.over.is_set():
             self.answer = answer
             self.ran = time.monotonic() - self.began
@@ -110,7 +95,7 @@ class Process(asyncio.Protocol):
         self.reason: str | None = None  # why the worker has killed it
         self.death: Death | None = None
         self._lost = lost
-        self._inbox: Inbox[FromChild] = Inbox(FromChild)
+        self._inbox: messages.Inbox[messages.FromChild] = messages.Inbox(messages.FromChild)
         self._talk: Conversation | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._sock: socket.socket
@@ -122,7 +107,7 @@ class Process(asyncio.Protocol):
     def pid(self) -> int:
         return self._popen.pid
 
-    async def start(self, setup: Setup, load: Load | None = None) -> None:
+    async def start(self, setup: messages.Setup, load: messages.Load | None = None) -> None:
         """Raise OSError if it can't be started. `load`: what it imports before its first job comes."""
         self._sock = self._spawn()
         self.started = True
@@ -163,7 +148,7 @@ class Process(asyncio.Protocol):
 
     # ── Talk ──
 
-    async def run(self, start: Start, link: ProcessLink, limit: float) -> Conversation:
+    async def run(self, start: messages.Start, link: ProcessLink, limit: float) -> Conversation:
         """Return when there is an answer, or never will be one: then reap it. `limit`: MiB."""
         self.jobs += 1
         start.number = self.jobs
@@ -175,9 +160,7 @@ class Process(asyncio.Protocol):
             self._tell(start)
             link.watch(lambda why: self._interrupt(talk, why))
             while not talk.over.is_set():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(memory.LOOK_EVERY):
-                        await talk.over.wait()
+                await is_set_within(talk.over, memory.LOOK_EVERY)
                 await self._look(talk, limit)
             return talk
         finally:
@@ -202,11 +185,11 @@ class Process(asyncio.Protocol):
 
     def _interrupt(self, talk: Conversation, why: Interruption) -> None:
         if self._talk is talk:
-            self._tell(Interrupt(why))
+            self._tell(messages.Interrupt(why))
 
-    def _tell(self, message: ToChild) -> None:
+    def _tell(self, message: messages.ToChild) -> None:
         if self._transport is not None and not self.is_lost:
-            self._transport.write(frame(message))
+            self._transport.write(messages.frame(message))
 
     @property
     def is_lost(self) -> bool:
@@ -237,15 +220,15 @@ class Process(asyncio.Protocol):
         else:
             self._lost(self)
 
-    def _hear(self, message: FromChild) -> None:
+    def _hear(self, message: messages.FromChild) -> None:
         talk = self._talk
         if talk is None:
             return  # from a thread that the handler has left behind
         match message:
-            case Taken():
+            case messages.Taken():
                 talk.taken = True
                 talk.began = time.monotonic()
-            case Looks() | Committed() | Said() | Line():
+            case messages.Looks() | messages.Committed() | messages.Said() | messages.Line():
                 if message.number == talk.number:
                     _pass_on(message, talk.link)
             case _:
@@ -310,15 +293,15 @@ class Process(asyncio.Protocol):
         return "\n".join(line for line in lines if _OURS not in line and "<frozen runpy>" not in line).strip()
 
 
-def _pass_on(message: Looks | Committed | Said | Line, link: ProcessLink) -> None:
+def _pass_on(message: messages.Looks | messages.Committed | messages.Said | messages.Line, link: ProcessLink) -> None:
     match message:
-        case Looks():
+        case messages.Looks():
             link.looks = True
-        case Committed():
+        case messages.Committed():
             link.completed = True
-        case Line(_, level, text):
+        case messages.Line(_, level, text):
             link.log(level, text)
-        case Said(_, percent, stage, text, beat):
+        case messages.Said(_, percent, stage, text, beat):
             if (percent, stage, text) != (None, None, None):
                 link.report(percent, stage, text)
             if beat:

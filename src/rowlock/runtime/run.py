@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rowlock.context import Interruption
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Outcome
-from rowlock.stores.base import MAX_LOG_LINES, NewLine, Progress
+from rowlock.stores.base import MAX_LOG_LINES, Hold, NewLine, Progress, Store
 from rowlock.tasks import Kind, Task
 
 _saying = threading.Lock()  # handlers report from any thread, the heartbeat thread collects; held for a moment
@@ -182,3 +182,21 @@ class Run:
         self._text = report.message if self._text is None else self._text
         lines = [(now - line.age, line.level, line.text) for line in report.lines]
         self._lines = deque([*lines, *self._lines], maxlen=2 * MAX_LOG_LINES)
+
+
+async def write_reports(store: Store, runs: Iterable[Run]) -> dict[Run, Hold]:
+    """Write progress and log lines, guarded by version and worker like every write of a run.
+
+    Return what the database answers for each run that had something to write. Reports that are not written stay with
+    their run: after an error all of them, else those of locked jobs (UNSEEN)."""
+    said = {run: report for run in runs if (report := run.collect()) is not None}
+    if not said:
+        return {}
+    holds: list[Hold] = []
+    try:
+        holds = await store.progress(list(said.values()))
+    finally:
+        answers = dict(zip(said, holds, strict=True)) if holds else {}
+        for run, report in said.items():
+            run.written(report, kept=answers.get(run, Hold.UNSEEN) is not Hold.UNSEEN)
+    return answers

@@ -25,6 +25,7 @@ from rowlock.runtime.claim_settle import ClaimSettle
 from rowlock.runtime.executor import Executor
 from rowlock.runtime.handlers import RunMiddleware
 from rowlock.runtime.heartbeat import HeartbeatThread, Replace
+from rowlock.runtime.periodic import is_set_within
 from rowlock.runtime.run import Run
 from rowlock.runtime.running_board import RunningBoard
 from rowlock.runtime.settings import WorkerSettings
@@ -155,9 +156,7 @@ class Worker:
 
     async def _quiet(self, until: float) -> None:
         """Wait until the worker holds no job any more, or until then, by time.monotonic()."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(until - time.monotonic()):
-                await self.claim_settle.quiet.wait()
+        await is_set_within(self.claim_settle.quiet, until - time.monotonic())
 
     def evacuate(self, seconds: float) -> None:
         """From another thread, because the event loop is stuck: settle everything before this process ends."""
