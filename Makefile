@@ -27,7 +27,7 @@ test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in par
 
 proof: $(READY) ## try to break every promise (docs/reliability.md); takes minutes
 	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
-	$(BIN)/python -m pytest -n $(WORKERS) -m proof tests/stores tests/runtime tests/cli tests/http $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "proof or sampled" --ignore=tests/proof $(ARGS)
 
 ui-test: $(READY) ## test the page in a real browser: every screen, every action, on each database
 	$(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/ui $(ARGS)

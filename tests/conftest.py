@@ -1,7 +1,11 @@
 """Fixtures for all tests. A server starts when the first test asks for it, one per pytest process."""
 
+import os
+import random
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,35 @@ from tests.servers import PostgresServer
 
 # Started in the background, we and all that we start would be deaf to it; some tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The first process decides it. All workers of a run inherit it, so that they choose the same cases after midnight too.
+DAY = int(os.environ.setdefault("ROWLOCK_TEST_DAY", str(datetime.now(UTC).toordinal())))
+# Tests with these fixtures are about what stands above the stores, which have tests of their own on each database.
+ABOVE_STORES = {"fleet", "jobs", "place", "shell", "world"}
+
+
+def pytest_report_header() -> str:
+    return f"sampled cases: those of ROWLOCK_TEST_DAY={DAY}"
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is applied
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make proof` what `make test` runs on another day: other cases of `sampled` tests, and of tests above
+    the stores the same case on the other database."""
+    cases: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("proof"):
+            continue
+        if mark := item.get_closest_marker("sampled"):
+            cases.setdefault((item.nodeid.partition("[")[0], mark.args[0]), []).append(item)
+        elif ABOVE_STORES.intersection(getattr(item, "fixturenames", ())):
+            cases.setdefault((re.sub("sqlite|postgres", "database", item.nodeid), 2), []).append(item)
+    for (name, days), some in cases.items():
+        random.Random(name).shuffle(some)
+        for place, item in enumerate(some if len(some) >= days else ()):
+            item.add_marker(pytest.mark.sampled(days))
+            if place % days != DAY % days:
+                item.add_marker(pytest.mark.proof)
 
 
 @pytest.fixture(scope="session")

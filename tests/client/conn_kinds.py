@@ -445,37 +445,14 @@ class DjangoWrapper(Django):
 
 
 POSTGRES: list[type[Kind]] = [
-    Psycopg,
-    AsyncPsycopg,
-    Psycopg2,
-    Asyncpg,
-    AsyncpgPool,
-    ConnectionPsycopg,
-    ConnectionPsycopg2,
-    SessionPsycopg,
-    SessionPsycopg2,
-    ScopedSessionPsycopg,
-    AsyncConnectionAsyncpg,
-    AsyncConnectionPsycopg,
-    AsyncSessionAsyncpg,
-    AsyncSessionPsycopg,
-    AsyncScopedSessionAsyncpg,
-    Django,
-    DjangoWrapper,
-]
+    Psycopg, AsyncPsycopg, Psycopg2, Asyncpg, AsyncpgPool, Django, DjangoWrapper,
+    ConnectionPsycopg, ConnectionPsycopg2, SessionPsycopg, SessionPsycopg2, ScopedSessionPsycopg,
+    AsyncConnectionAsyncpg, AsyncConnectionPsycopg, AsyncSessionAsyncpg, AsyncSessionPsycopg, AsyncScopedSessionAsyncpg,
+]  # fmt: skip
 SQLITE: list[type[Kind]] = [
-    Sqlite,
-    SqliteImmediate,
-    SqliteByHand,
-    Aiosqlite,
-    ConnectionSqlite,
-    ConnectionSqliteBegin,
-    SessionSqlite,
-    AsyncConnectionAiosqlite,
-    AsyncSessionAiosqlite,
-    Django,
-    DjangoWrapper,
-]
+    Sqlite, SqliteImmediate, SqliteByHand, Aiosqlite, Django, DjangoWrapper,
+    ConnectionSqlite, ConnectionSqliteBegin, SessionSqlite, AsyncConnectionAiosqlite, AsyncSessionAiosqlite,
+]  # fmt: skip
 if hasattr(sqlite3, "LEGACY_TRANSACTION_CONTROL"):  # Python 3.12
     SQLITE += [SqliteNeverAutocommit, ConnectionSqliteNeverAutocommit]
 

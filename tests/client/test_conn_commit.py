@@ -4,10 +4,14 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from rowlock.core.job import Job, NewJob, Status
 from rowlock.core.lifecycle import Completed
 from tests.client.conn_kinds import Kind
 from tests.stores.harness import claim_by, job, settlement
+
+pytestmark = pytest.mark.sampled(4)  # kinds of connections
 
 
 class Oops(Exception):

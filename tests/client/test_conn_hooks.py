@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session
 from tests.client.conn_kinds import HOOKED, UNHOOKED, Kind, Place, engine_url, name_of
 from tests.stores.harness import job
 
+pytestmark = pytest.mark.sampled(4)  # kinds of connections
+
 
 class Oops(Exception):
     pass

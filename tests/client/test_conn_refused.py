@@ -26,6 +26,8 @@ from tests.client.conn_kinds import KINDS, Django, Kind, Place, engine_url, inse
 from tests.databases import Databases, execute
 from tests.stores.harness import job
 
+pytestmark = pytest.mark.sampled(4)  # kinds of connections
+
 
 class Oops(Exception):
     pass

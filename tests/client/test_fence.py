@@ -22,6 +22,8 @@ from tests.client.test_conn_settings import somebody_waits
 from tests.databases import execute
 from tests.stores.harness import claim_by, job, settlement
 
+pytestmark = pytest.mark.sampled(4)  # kinds of connections
+
 
 async def claimed(place: Place, worker: str = "w1") -> Job:
     await place.store.insert([job()])

@@ -190,6 +190,7 @@ def answers(port: str, path: str) -> bool:
         return False
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)  # a third of a minute of processor time, in some 40 processes
 @pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "awk"))), reason="needs bash, curl and awk")
 def test_the_tutorial(reader: Reader) -> None:

@@ -14,6 +14,7 @@ from rowlock.http import request
 from rowlock.http.request import LARGEST_BODY
 from tests.http.harness import A, Sent, World, by_hand, is_problem
 
+pytestmark = pytest.mark.sampled(3)  # on SQLite; most cases run on PostgreSQL each time, at the end of this file
 MIB = 1 << 20
 ENQUEUE = "/api/jobs/enqueue"
 JSON_TYPE = ("content-type", "application/json")
@@ -480,6 +481,7 @@ def cases(test: Any) -> Iterator[dict[str, Any]]:
         yield given
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "test",
     [

@@ -27,6 +27,7 @@ from rowlock.http.openapi import document
 from tests.http.harness import A, Place, Server, Who, World, cheap_hasher
 from tests.http.oracle import by_name
 
+pytestmark = pytest.mark.sampled(4)  # operations
 CHECKS: Any = [
     not_a_server_error,
     status_code_conformance,

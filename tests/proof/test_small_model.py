@@ -54,6 +54,7 @@ def explore(name: str, size: Size) -> None:
     assert report.states > 100  # there was something to see
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SIZES)
 def test_no_course_breaks_an_invariant(name: str) -> None:

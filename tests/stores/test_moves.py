@@ -13,6 +13,7 @@ from tests.stores.conftest import paired_store
 from tests.stores.harness import Harness, claim_by
 
 store = paired_store
+pytestmark = pytest.mark.sampled(4)
 
 Verb = Callable[[Store, Job], Awaitable[Any]]
 

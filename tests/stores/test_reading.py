@@ -172,7 +172,7 @@ async def test_results_of_any_kind(store: Harness, result: Any) -> None:
 async def test_any_json_comes_back_exactly(store: Harness) -> None:
     examples: list[dict[str, Any]] = []
 
-    @settings(max_examples=300, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.dictionaries(texts, values, max_size=4))
     def collect(payload: dict[str, Any]) -> None:
         examples.append(payload)

@@ -35,6 +35,7 @@ async def test_it_works_below_any_prefix(browser: Browser, sqlite_world: World) 
             await expect(visitor.page.locator("tbody tr")).to_have_count(1)
 
 
+@pytest.mark.proof
 async def test_a_server_that_comes_back_is_found_again(browser: Browser, sqlite_world: World) -> None:
     first = Server(sqlite_world.place.url)
     with first.serving():

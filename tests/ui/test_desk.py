@@ -206,6 +206,7 @@ async def test_a_wrong_password_is_told_with_the_request(sqlite_visitor: Visitor
     await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
 
 
+@pytest.mark.proof
 async def test_groups_of_failures_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     for n, topic in enumerate(("bills", "bills", "letters")):
         await sqlite_world.ended(None, topic, error="ValueError: no", payload={"n": n})
@@ -225,6 +226,7 @@ async def test_groups_of_failures_are_reached_by_the_keyboard(sqlite_visitor: Vi
     await expect(page.locator("tbody tr").filter(has_text="bills")).to_have_count(2)
 
 
+@pytest.mark.proof
 async def test_the_audit_is_searched_and_says_what_was_changed(visitor: Visitor, world: World) -> None:
     for n in range(3):
         await world.jobs.cancel(await world.enqueue(None, topic=f"bills.{n}", delay=3600), by="ann", reason="no money")
@@ -251,6 +253,7 @@ async def test_the_audit_is_searched_and_says_what_was_changed(visitor: Visitor,
     assert await visitor.violations() == []
 
 
+@pytest.mark.proof
 async def test_switching_off_the_api_is_asked_for_by_our_own_dialog(
     sqlite_visitor: Visitor, sqlite_world: World
 ) -> None:
@@ -270,6 +273,7 @@ async def test_switching_off_the_api_is_asked_for_by_our_own_dialog(
     sqlite_visitor.complaints.clear()  # that nothing is there any more
 
 
+@pytest.mark.proof
 async def test_numbers_are_rounded_once_and_fit(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     """In the list, on the job's screen, and in what the server says about it."""
     job_id = await sqlite_world.enqueue(None, topic="slow")

@@ -163,6 +163,7 @@ async def test_numbers_and_charts_lead_to_jobs(visitor: Visitor, world: World) -
     await expect(page.locator("tbody tr").filter(has_text="letters")).to_have_count(1)
 
 
+@pytest.mark.proof
 async def test_a_search_goes_on_among_older_jobs(visitor: Visitor, world: World) -> None:
     needle = await world.enqueue(None, topic="old", payload={"user": {"id": 7}}, delay=3600)
     other = await world.enqueue(None, topic="old", payload={"user": {"id": 9}}, delay=3600)
@@ -194,6 +195,7 @@ async def test_a_search_goes_on_among_older_jobs(visitor: Visitor, world: World)
     await expect(page.get_by_text("All jobs were searched.")).to_be_visible()
 
 
+@pytest.mark.proof
 async def test_every_term_can_be_typed_and_the_tabs_count_what_is_left(visitor: Visitor, world: World) -> None:
     await world.ended(None, "mail", error="ValueError: no", payload={"n": 1})
     done = await world.ended(None, "mail", payload={"n": 1})
@@ -231,6 +233,7 @@ async def test_every_term_can_be_typed_and_the_tabs_count_what_is_left(visitor: 
     await expect(rows).to_have_count(2)
 
 
+@pytest.mark.proof
 async def test_jobs_of_a_time_range(visitor: Visitor, world: World) -> None:
     old = await world.enqueue(None, topic="times", delay=9999)
     [before] = await world.place.fetch("SELECT min(created) FROM _jobs")

@@ -287,6 +287,7 @@ async def test_what_can_not_be_loaded_again_stays_and_says_how_old_it_is(
     sqlite_visitor.complaints.clear()  # that the server was in trouble
 
 
+@pytest.mark.proof
 async def test_attempts_are_runs_and_not_claims(visitor: Visitor, world: World) -> None:
     """A worker that claims ahead and gives the job back has made no attempt."""
     job_id = await world.enqueue(None, topic="ahead", max_retries=1)

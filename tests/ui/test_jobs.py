@@ -137,6 +137,7 @@ async def test_a_job_is_watched_edited_cancelled_requeued_and_deleted(visitor: V
     assert await world.job(job_id) is None
 
 
+@pytest.mark.proof
 async def test_a_new_job_is_made_from_json(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     page = sqlite_visitor.page
     await sqlite_visitor.log_in()

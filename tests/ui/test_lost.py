@@ -39,7 +39,7 @@ async def test_a_lost_server_is_told_and_found_again(browser: Browser, sqlite_wo
             visitor.complaints.clear()  # that the server was away
 
 
-@pytest.mark.parametrize("context", [{}, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("context", [{}, pytest.param(PHONE, marks=pytest.mark.proof)], ids=["desktop", "phone"])
 async def test_a_lost_database_is_told_also_by_a_page_that_is_opened_then(
     browser: Browser, postgres_world: World, context: dict[str, object]
 ) -> None:

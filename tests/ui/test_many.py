@@ -134,6 +134,7 @@ async def test_a_bulk_action_is_stopped_and_goes_on(world: World, visitor: Visit
     assert statuses == ["cancelled"] * 4
 
 
+@pytest.mark.proof
 async def test_a_preview_shows_what_is_meant_page_by_page(visitor: Visitor, world: World) -> None:
     ids = [await world.ended(None, "bills", error="ValueError: no money", payload={"bill": n}) for n in range(12)]
     page = visitor.page

@@ -40,7 +40,7 @@ def shown_in(page: Page, name: str) -> Any:
     return page.locator("main").get_by_role("button", name=name, exact=True)
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.proof)])
 async def test_a_user_watches_and_cancels_their_own_jobs_and_no_more(
     browser: Browser, world: World, width: int
 ) -> None:
@@ -95,6 +95,7 @@ async def test_a_user_watches_and_cancels_their_own_jobs_and_no_more(
         await context.close()
 
 
+@pytest.mark.proof
 async def test_a_user_who_may_manage_requeues_and_enqueues(browser: Browser, sqlite_world: World) -> None:
     await sqlite_world.change_settings(manage_rule=OWN, enqueue_rule=OWN)
     failed = await sqlite_world.ended(A, "mail.sent", error="ValueError: no")
@@ -117,6 +118,7 @@ async def test_a_user_who_may_manage_requeues_and_enqueues(browser: Browser, sql
         await context.close()
 
 
+@pytest.mark.proof
 async def test_a_user_for_whom_there_is_no_rule_is_told_so(browser: Browser, sqlite_world: World) -> None:
     with shop(sqlite_world) as server:
         context, visitor = await visit(browser, server, B)

@@ -258,6 +258,7 @@ async def test_the_first_superuser_comes_by_the_link(browser: Browser, sqlite_pl
             await expect(page.get_by_text("No jobs yet")).to_be_visible()
 
 
+@pytest.mark.proof
 async def test_a_link_that_brings_its_account_along_works_again(browser: Browser, sqlite_place: Place) -> None:
     """The demo's: its password stands nowhere else."""
     async with Jobs(sqlite_place.url) as jobs:

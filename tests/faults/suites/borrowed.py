@@ -28,7 +28,7 @@ class Borrowed(Struct, frozen=True):
     figures: dict[str, float] = {}
 
 
-PYTEST = ("pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider")
+PYTEST = ("pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "sampled or not proof")
 
 
 def named(cell: Cell) -> Borrowed:
