@@ -345,7 +345,6 @@ async def test_a_sync_handler_has_everything_without_await(jobs: Jobs, orders: O
         ctx.check()
         ctx.heartbeat()
         ctx.progress(50, stage="half")
-        ctx.log("a line")
         ctx.enqueue("child", {"n": n})
         with ctx.transaction() as conn:
             add_sync(conn, n)
@@ -354,6 +353,7 @@ async def test_a_sync_handler_has_everything_without_await(jobs: Jobs, orders: O
     @jobs.task
     def last(n: int, ctx: SyncContext | None = None) -> str:
         assert ctx is not None
+        ctx.log("a line")
         return repr(ctx)
 
     await jobs.start()
@@ -361,11 +361,11 @@ async def test_a_sync_handler_has_everything_without_await(jobs: Jobs, orders: O
     job = await ended(jobs, made.id)
     assert (job.status, job.result, job.payload) == (Status.COMPLETED, {"order": 3, "job": job.id}, {"n": 3}), job
     assert await orders.all() == [3]
-    assert [line.text for line in (await jobs.logs(job.id)).lines] == ["a line"]
     [child] = [one for one in (await jobs.list()).items if one.topic == "child"]
     assert child.scope == "account"
-    said = await jobs.result(await last.enqueue(1), timeout=60)
-    assert said.startswith("<SyncContext of run 1 of last ")
+    second = await last.enqueue(1)
+    assert (await jobs.result(second, timeout=60)).startswith("<SyncContext of run 1 of last ")
+    assert [line.text for line in (await jobs.logs(second.id)).lines] == ["a line"]
 
 
 async def test_a_fence_of_a_sync_context(jobs: Jobs, orders: Orders) -> None:
