@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -53,6 +53,7 @@ from rowlock.tasks import EnqueueOptions
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs
 
+R = TypeVar("R")
 T = TypeVar("T")
 Answers = list[Enqueued]  # `list` is a verb below
 
@@ -117,6 +118,11 @@ def _methods(kind: str, module: str) -> str:
 def _method(verb: ast.AsyncFunctionDef) -> str:
     """The same signature and documentation; the body calls the async verb."""
     arguments = verb.args
+    returns = "" if verb.returns is None else ast.unparse(verb.returns)
+    signature = f"def {verb.name}({ast.unparse(arguments)}) -> {returns}:"
+    if verb.decorator_list:
+        assert [ast.unparse(one) for one in verb.decorator_list] == ["overload"], f"{verb.name}: unknown decorator"
+        return f"\n    @overload\n    {signature} ...\n"
     names = [argument.arg for argument in [*arguments.args[1:], *arguments.kwonlyargs]]
     passed = [argument.arg for argument in arguments.args[1:]]
     passed += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
@@ -127,9 +133,8 @@ def _method(verb: ast.AsyncFunctionDef) -> str:
     documentation = ast.get_docstring(verb, clean=False)
     assert documentation, f"{verb.name} needs a docstring"
     assert arguments.vararg is None, f"{verb.name}: *args are not handed over"
-    returns = "" if verb.returns is None else ast.unparse(verb.returns)
     return (
-        f"\n    def {verb.name}({ast.unparse(arguments)}) -> {returns}:\n"
+        f"\n    {signature}\n"
         f'        """{documentation}"""\n'
         f"        return self._run(lambda: self._async.{verb.name}({', '.join(passed)}){conn})\n"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rowlock.client.why import Why
-    from rowlock.context import Context
+    from rowlock.context import Context, SyncContext
     from rowlock.core.ids import IdMaker
     from rowlock.core.job import Event, Job, Lane, Log, LogLine, NewJob, Status, new_job
     from rowlock.core.lifecycle import (
@@ -25,7 +25,18 @@ if TYPE_CHECKING:
         decide,
     )
     from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, RetryPolicy
-    from rowlock.errors import Cancelled, Final, Interrupted, LeaseLost, Snooze, TimeLimit, WorkerStopping
+    from rowlock.errors import (
+        Cancelled,
+        Final,
+        Interrupted,
+        JobCancelled,
+        JobFailed,
+        LeaseLost,
+        Snooze,
+        TimeLimit,
+        WorkerStopping,
+        WrongResult,
+    )
     from rowlock.jobs import Jobs
     from rowlock.stores import open_store
     from rowlock.stores.base import Enqueued, WorkerInfo
@@ -58,6 +69,8 @@ __all__ = [
     "IdMaker",
     "Interrupted",
     "Job",
+    "JobCancelled",
+    "JobFailed",
     "Jobs",
     "Lane",
     "LeaseLost",
@@ -74,6 +87,7 @@ __all__ = [
     "Snoozed",
     "Stats",
     "Status",
+    "SyncContext",
     "Task",
     "TimeLimit",
     "TimedOut",
@@ -81,6 +95,7 @@ __all__ = [
     "Why",
     "WorkerInfo",
     "WorkerStopping",
+    "WrongResult",
     "decide",
     "new_job",
     "open_store",
@@ -88,12 +103,14 @@ __all__ = [
 
 _HOMES = {
     "rowlock.client.why": "Why",
-    "rowlock.context": "Context",
+    "rowlock.context": "Context SyncContext",
     "rowlock.core.ids": "IdMaker",
     "rowlock.core.job": "Event Job Lane Log LogLine NewJob Status new_job",
     "rowlock.core.lifecycle": "Completed Failed GaveUp Outcome Released Settlement Snoozed TimedOut Transition decide",
     "rowlock.core.retry": "FINAL Delays Exponential Quadratic RetryPolicy",
-    "rowlock.errors": "Cancelled Final Interrupted LeaseLost Snooze TimeLimit WorkerStopping",
+    "rowlock.errors": (
+        "Cancelled Final Interrupted JobCancelled JobFailed LeaseLost Snooze TimeLimit WorkerStopping WrongResult"
+    ),
     "rowlock.jobs": "Jobs",
     "rowlock.stores": "open_store",
     "rowlock.stores.base": "Enqueued WorkerInfo",

@@ -81,11 +81,8 @@ class Host(Enqueues, Protocol):
     def sync_transaction(self, guard: Guard, longest: float) -> AbstractContextManager[Any]: ...
 
 
-class Context:
-    """One run of a job. Only the handler that got it may use it, and only while it runs."""
-
-    _open: tuple[Guard, ...] = ()  # the guards of open transactions
-    _outage: BaseException | None = None  # the error that the handler got when the jobs' database went away
+class AnyContext:
+    """What Context and SyncContext share: everything that needs neither `await` nor a transaction."""
 
     def __init__(self, job: Job, link: Link, host: Host) -> None:
         self.job = job
@@ -93,12 +90,7 @@ class Context:
         self._host = host
 
     def __repr__(self) -> str:
-        return f"<Context of run {self.job.version} of {self.job.topic} {self.job.id}>"
-
-    @property
-    def sync(self) -> SyncContext:
-        """The same for handlers that can't `await`."""
-        return SyncContext(self)
+        return f"<{type(self).__name__} of run {self.job.version} of {self.job.topic} {self.job.id}>"
 
     # ── Must the run end? ──
 
@@ -138,6 +130,39 @@ class Context:
     def log(self, text: object, *, level: str = "info") -> None:
         """Add a line to the job's log. The newest 200 lines are kept."""
         self._link.log(str(level), str(text))
+
+    # ── For both ──
+
+    def _guard(self) -> Guard:
+        if lost := self._lost():
+            raise lost
+        return Guard(self.job.id, self.job.version, worker=self.job.locked_by)
+
+    def _lost(self) -> LeaseLost | None:
+        """Return the error if the worker knows that the lease is lost. The database may not know it: another run of the
+        same worker may have got the same version."""
+        if self._link.interruption is Interruption.LOST:
+            return LeaseLost(self.job.id, self.job.version)
+        return None
+
+    def _inherit(self, options: EnqueueOptions) -> EnqueueOptions:
+        inherited: dict[str, Any] = {
+            name: value for name in ("scope", "scope_id", "trace") if (value := getattr(self.job, name)) is not None
+        }
+        return {**inherited, **options}  # type: ignore[typeddict-item]
+
+
+class Context(AnyContext):
+    """One run of a job. Only the handler that got it may use it, and only while it runs. A sync handler may take a
+    SyncContext instead."""
+
+    _open: tuple[Guard, ...] = ()  # the guards of open transactions
+    _outage: BaseException | None = None  # the error that the handler got when the jobs' database went away
+
+    @property
+    def sync(self) -> SyncContext:
+        """The same for handlers that can't `await`."""
+        return SyncContext(self)
 
     # ── Write ──
 
@@ -182,24 +207,6 @@ class Context:
         )
         guard.completion = Settlement(guard.id, guard.version, done, guard.worker)
 
-    def _guard(self) -> Guard:
-        if lost := self._lost():
-            raise lost
-        return Guard(self.job.id, self.job.version, worker=self.job.locked_by)
-
-    def _lost(self) -> LeaseLost | None:
-        """Return the error if the worker knows that the lease is lost. The database may not know it: another run of the
-        same worker may have got the same version."""
-        if self._link.interruption is Interruption.LOST:
-            return LeaseLost(self.job.id, self.job.version)
-        return None
-
-    def _inherit(self, options: EnqueueOptions) -> EnqueueOptions:
-        inherited: dict[str, Any] = {
-            name: value for name in ("scope", "scope_id", "trace") if (value := getattr(self.job, name)) is not None
-        }
-        return {**inherited, **options}  # type: ignore[typeddict-item]
-
     # ── The database goes away ──
 
     @contextmanager
@@ -231,27 +238,44 @@ class Context:
             self._link.completed = True
 
 
-class SyncContext:
-    """`ctx.sync`: the awaitable methods of Context for handlers without `await`."""
+class SyncContext(AnyContext):
+    """The Context of a sync handler: the same without `await`. The worker fills in a parameter of this type, in a
+    thread and in a child process. `ctx.sync` is one too.
+
+    @jobs.task
+    def book(ctx: SyncContext, order: int) -> None:
+        with ctx.transaction() as conn:
+            conn.execute("INSERT INTO bookings VALUES (?)", (order,))
+    """
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        super().__init__(context.job, context._link, context._host)
+        self._context = context  # it alone knows the open transactions, and what the handler saw of an outage
 
     def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
         """See Context.enqueue."""
         with self._context.noticing_outages():
-            return self._context._host.sync.enqueue(topic, payload, **self._context._inherit(options))
+            return self._host.sync.enqueue(topic, payload, **self._inherit(options))
 
     def fence(self, conn: Any) -> None:
         """See Context.fence."""
         with self._context.noticing_outages():
-            self._context._host.fence_sync(self._context._guard(), conn)
+            self._host.fence_sync(self._guard(), conn)
+
+    def transaction(self) -> SyncTransaction:
+        """See Context.transaction. It is for `with` only; `conn` is from psycopg on PostgreSQL, from sqlite3 on
+        SQLite."""
+        return SyncTransaction(self._context, self._host, self._guard(), self._link.lease / 3)
+
+    def complete(self, result: Any = None) -> None:
+        """See Context.complete."""
+        self._context.complete(result)
 
 
-class FencedTransaction:
-    """Made by `ctx.transaction()`; for `with` and `async with`."""
+class SyncTransaction:
+    """Made by `SyncContext.transaction()`; for `with`."""
 
     def __init__(self, context: Context, host: Host, guard: Guard, longest: float) -> None:
         self._context = context
@@ -259,19 +283,6 @@ class FencedTransaction:
         self._guard = guard
         self._longest = longest
         self._entered: Any = None
-
-    async def __aenter__(self) -> Any:
-        with self._context.noticing_outages():
-            self._entered = await self._host.transaction(self._guard, self._longest)
-            conn = await self._entered.__aenter__()
-        self._context._begun(self._guard)
-        return conn
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._end(error) as lost:
-            await self._entered.__aexit__(*((type(lost), lost, None) if lost else (kind, error, trace)))
 
     def __enter__(self) -> Any:
         with self._context.noticing_outages():
@@ -300,3 +311,20 @@ class FencedTransaction:
             self._context._ended(self._guard, committed=committed, error=error)
         if lost:
             raise lost
+
+
+class FencedTransaction(SyncTransaction):
+    """Made by `Context.transaction()`; for `with` and `async with`."""
+
+    async def __aenter__(self) -> Any:
+        with self._context.noticing_outages():
+            self._entered = await self._host.transaction(self._guard, self._longest)
+            conn = await self._entered.__aenter__()
+        self._context._begun(self._guard)
+        return conn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._end(error) as lost:
+            await self._entered.__aexit__(*((type(lost), lost, None) if lost else (kind, error, trace)))

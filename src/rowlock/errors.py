@@ -5,6 +5,9 @@
     ├── JobNotFound           there is no such job, or it was deleted or pruned
     ├── InvalidState          the job's status doesn't allow this; .status
     ├── VersionPassed         the job has run again since then; .version is the expected one
+    ├── JobFailed             jobs.result: the job failed or expired; .job
+    ├── JobCancelled          jobs.result: the job was cancelled; .job
+    ├── WrongResult           jobs.result: the result doesn't fit the handler's return annotation; .job and .problem
     ├── KeyTaken              another live job of its scope holds this (topic, key); .holder
     ├── IdTaken               the same id was enqueued before, with other content
     ├── BulkNotFound          there is no such bulk action, or it was pruned
@@ -41,7 +44,10 @@ Errors carry data, so that no caller has to parse a message. No message ever hol
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rowlock.core.job import Job
 
 
 class RowlockError(Exception):
@@ -90,6 +96,37 @@ class VersionPassed(RowlockError):
         self.verb = verb
         self.version = version
         super().__init__(f"can't {verb} job {job_id}: it has run again since version {version}")
+
+
+class JobFailed(RowlockError):
+    """`jobs.result` has no result: the job failed or expired. `job.last_error` has the whole traceback."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        why = (job.last_error or "").strip().rpartition("\n")[2]
+        super().__init__(f"job {job.id} ({job.topic}) {job.status}" + (f": {why}" if why else ""))
+
+
+class JobCancelled(RowlockError):
+    """`jobs.result` has no result: the job was cancelled. Not `Cancelled`, which ends a handler's own run."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        super().__init__(
+            f"job {job.id} ({job.topic}) was cancelled" + (f": {why}" if (why := job.cancel_reason) else "")
+        )
+
+
+class WrongResult(RowlockError):
+    """The job is completed, but its result is not of the type that its handler's annotation names."""
+
+    def __init__(self, job: Job, problem: str) -> None:
+        self.job = job
+        self.problem = problem
+        super().__init__(
+            f"job {job.id} ({job.topic}) is completed, but {problem}. Correct the handler's return annotation, "
+            "or read the plain JSON: (await jobs.get(id)).result"
+        )
 
 
 class KeyTaken(RowlockError):

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -45,6 +45,8 @@ from rowlock.core.lifecycle import MOVES
 from rowlock.errors import (
     InvalidInput,
     InvalidState,
+    JobCancelled,
+    JobFailed,
     JobNotFound,
     KeyTaken,
     VersionPassed,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:  # a process that only enqueues loads neither the worker nor t
     from rowlock.runtime.running_board import RunningBoard
     from rowlock.runtime.worker import Worker
 
+R = TypeVar("R")
 Answers = list[Enqueued]  # `list` is a verb below
 
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job in `wait`
@@ -365,6 +368,29 @@ class Jobs(Registry):
                 pause = min(pause * 1.5, _LAST_LOOK)
                 job = await self.get(job_id)
         return job
+
+    @overload
+    async def result(self, made: Enqueued[R], *, timeout: float | None = None) -> R: ...
+
+    @overload
+    async def result(self, made: str, *, timeout: float | None = None) -> Any: ...
+
+    async def result(self, made: Enqueued[Any] | str, *, timeout: float | None = None) -> Any:
+        """Wait until the job has completed, and return its result. `made`: what enqueue returned, or a job's id.
+
+        If a task of the job's topic is registered here, the result has the type of its return annotation. Else it is
+        plain JSON. Raise JobFailed if the job failed or expired, JobCancelled if it was cancelled, WrongResult if the
+        result doesn't fit the annotation, TimeoutError after `timeout` seconds. The job goes on after a TimeoutError.
+        """
+        job = await self.wait(made if isinstance(made, str) else made.id, timeout=timeout)
+        match job.status:
+            case Status.COMPLETED:
+                task = self._tasks.get(job.topic)
+                return job.result if task is None else task.arguments.returns.convert(job)
+            case Status.CANCELLED:
+                raise JobCancelled(job)
+            case _:
+                raise JobFailed(job)
 
     # ── Change: the audit keeps who did it (`by`) and why (`reason`) ──
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -33,6 +33,7 @@ from rowlock.tasks import EnqueueOptions
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs
 
+R = TypeVar("R")
 T = TypeVar("T")
 Answers = list[Enqueued]  # `list` is a verb below
 
@@ -168,6 +169,21 @@ class SyncJobs:
         """Return the job once it has ended: completed, failed, expired or cancelled. Raise TimeoutError after `timeout`
         seconds."""
         return self._run(lambda: self._async.wait(job_id, timeout=timeout))
+
+    @overload
+    def result(self, made: Enqueued[R], *, timeout: float | None = None) -> R: ...
+
+    @overload
+    def result(self, made: str, *, timeout: float | None = None) -> Any: ...
+
+    def result(self, made: Enqueued[Any] | str, *, timeout: float | None = None) -> Any:
+        """Wait until the job has completed, and return its result. `made`: what enqueue returned, or a job's id.
+
+        If a task of the job's topic is registered here, the result has the type of its return annotation. Else it is
+        plain JSON. Raise JobFailed if the job failed or expired, JobCancelled if it was cancelled, WrongResult if the
+        result doesn't fit the annotation, TimeoutError after `timeout` seconds. The job goes on after a TimeoutError.
+        """
+        return self._run(lambda: self._async.result(made, timeout=timeout))
 
     def cancel(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
         """Cancel a job: at once if it is not running, else its worker is asked to stop it. Raise InvalidState if the

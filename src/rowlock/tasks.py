@@ -11,6 +11,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
@@ -28,14 +29,20 @@ from rowlock.core.job import (
     new_job,
 )
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
-from rowlock.errors import InvalidInput
+from rowlock.errors import InvalidInput, WrongResult
 from rowlock.stores.base import Enqueued
 
 if TYPE_CHECKING:
+    import typing_extensions  # its TypeVar has a default, also before Python 3.13
+
     from rowlock.context import Context
 
+    F_co = typing_extensions.TypeVar("F_co", bound=Callable[..., Any], covariant=True, default=Callable[..., Any])
+else:
+    F_co = TypeVar("F_co", covariant=True)
+
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 INJECTED: Any = None
 """The default of an injected parameter that is not the first one, so that type checkers don't require it from callers:
@@ -108,15 +115,21 @@ class Enqueues(Protocol):
     def sync(self) -> SyncEnqueues: ...
 
 
-class Task(Generic[P, R]):
-    """Made by `@jobs.task`. Calling it runs the function directly; `.enqueue` runs it in a worker."""
+class Task(Generic[P, R_co, F_co]):
+    """Made by `@jobs.task`. Calling it runs the function directly; `.enqueue` runs it in a worker.
 
-    def __init__(self, jobs: Enqueues, topic: str, function: Callable[P, R], policy: Policy) -> None:
+    `Task[P, R]`: P are the arguments of `.enqueue`, R is what the handler returns (for `async def`: what its coroutine
+    returns). The third type is the function's own. It may be left out: `Task[[int], str]`.
+    """
+
+    def __init__(self, jobs: Enqueues, topic: str, function: F_co, policy: Policy) -> None:
         self.topic = check_topic(topic)
         self.function = function
         self.policy = policy
         self.arguments = Arguments(function)
         self.is_async = _is_async(function)
+        if self.is_async:
+            self.arguments.refuse_sync_context()
         self.kind: Kind = "process" if policy.process else "async" if self.is_async else "thread"
         self._jobs = jobs
         self._usual: tuple[int, int, float] | None = None  # priority, retries and timeout, after they were checked
@@ -137,19 +150,31 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.topic}>"
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
+    if TYPE_CHECKING:
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        @property
+        def __call__(self) -> F_co: ...
+
+    else:
+
+        def __call__(self, *args, **kwargs):
+            return self.function(*args, **kwargs)
+
+        def __class_getitem__(cls, types):
+            """Fill in the third type: a TypeVar has no default at run time before Python 3.13."""
+            given = types if isinstance(types, tuple) else (types,)
+            return super().__class_getitem__((*given, Callable[..., Any]) if len(given) == 2 else given)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R_co]:
         """Enqueue a call with these arguments."""
         return await self._jobs.enqueue(self.topic, self.arguments.payload(args, kwargs))
 
     @property
-    def sync(self) -> SyncTask[P]:
+    def sync(self) -> SyncTask[P, R_co]:
         """`task.sync.enqueue(…)` for code without an event loop."""
         return SyncTask(self._jobs, self.topic, self.arguments, {})
 
-    def using(self, **options: Unpack[EnqueueOptions]) -> TaskWith[P]:
+    def using(self, **options: Unpack[EnqueueOptions]) -> TaskWith[P, R_co]:
         """Return the task with options: `task.using(delay=60, key="order-7").enqueue(…)`."""
         return TaskWith(self._jobs, self.topic, self.arguments, options)
 
@@ -158,21 +183,21 @@ class Task(Generic[P, R]):
         return Draft(self.topic, self.arguments.payload(args, kwargs), {})
 
 
-class SyncTask(Generic[P]):
+class SyncTask(Generic[P, R_co]):
     def __init__(self, jobs: Enqueues, topic: str, arguments: Arguments, options: EnqueueOptions) -> None:
         self._jobs = jobs
         self._topic = topic
         self._arguments = arguments
         self._options = options
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R_co]:
         return self._jobs.sync.enqueue(self._topic, self._arguments.payload(args, kwargs), **self._options)
 
-    def using(self, **options: Unpack[EnqueueOptions]) -> SyncTask[P]:
+    def using(self, **options: Unpack[EnqueueOptions]) -> SyncTask[P, R_co]:
         return SyncTask(self._jobs, self._topic, self._arguments, {**self._options, **options})
 
 
-class TaskWith(Generic[P]):
+class TaskWith(Generic[P, R_co]):
     """A task with options. Made by `task.using(…)`."""
 
     def __init__(self, jobs: Enqueues, topic: str, arguments: Arguments, options: EnqueueOptions) -> None:
@@ -181,11 +206,11 @@ class TaskWith(Generic[P]):
         self._arguments = arguments
         self._options = options
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R_co]:
         return await self._jobs.enqueue(self._topic, self._arguments.payload(args, kwargs), **self._options)
 
     @property
-    def sync(self) -> SyncTask[P]:
+    def sync(self) -> SyncTask[P, R_co]:
         return SyncTask(self._jobs, self._topic, self._arguments, self._options)
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
@@ -203,7 +228,8 @@ class Arguments:
         self._signature = inspect.signature(function)
         hints = self._hints(function)
         fields: dict[str, Any] = {}
-        self.injected: dict[str, Any] = {}  # parameter → its type, Job or Context; the worker fills it in
+        self.injected: dict[str, Any] = {}  # parameter → Job, Context or SyncContext; the worker fills it in
+        self.returns = ReturnType(hints.get("return", Any))
         self._open_ended = False
         for name, parameter in self._signature.parameters.items():
             hint = hints.get(name, Any)
@@ -214,8 +240,8 @@ class Arguments:
                     raise InvalidInput(
                         name, "positional", f"{self._name} can't be a handler: make this a named parameter"
                     )
-                case _ if _is_injected(hint):
-                    self.injected[name] = hint
+                case _ if (kind := _injected(hint)) is not None:
+                    self.injected[name] = kind
                 case _ if parameter.default is inspect.Parameter.empty:
                     fields[name] = _usable(hint)
                 case _:  # a field that the payload lacks gets the function's default
@@ -278,9 +304,21 @@ class Arguments:
     def call(self, payload: Mapping[str, Any], job: Job, context: Context) -> dict[str, Any]:
         """Return all keyword arguments of a run: those of the payload and the injected ones."""
         values = self.values(payload)
-        for name, hint in self.injected.items():
-            values[name] = job if hint is Job or Job in typing.get_args(hint) else context
+        for name, kind in self.injected.items():
+            values[name] = job if kind is Job else context if isinstance(context, kind) else context.sync
         return values
+
+    def refuse_sync_context(self) -> None:
+        """Raise if a parameter is a SyncContext: it would block the event loop of an async handler."""
+        from rowlock.context import SyncContext  # that module imports this one
+
+        for name, kind in self.injected.items():
+            if kind is SyncContext:
+                raise InvalidInput(
+                    name,
+                    "sync_context",
+                    f"{self._name} is async: annotate this parameter with Context, not SyncContext",
+                )
 
     def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
         target = function if inspect.isroutine(function) else type(function).__call__
@@ -294,14 +332,61 @@ class Arguments:
             ) from None
 
 
+class ReturnType:
+    """Converts what a handler returns to JSON, and back, by the handler's return annotation."""
+
+    def __init__(self, hint: Any) -> None:
+        try:
+            self._type = _usable(hint)
+        except Exception:  # a class whose own annotations can't be resolved: nothing is converted
+            self._type = Any
+        self._is_json = _is_json(self._type)
+
+    def storable(self, result: Any) -> Any:
+        """Return the result as JSON values; or as it is, if it can't be: the codec then names what is wrong."""
+        if self._is_json:
+            return result
+        try:
+            return msgspec.to_builtins(result, str_keys=True, enc_hook=_encode_model)
+        except (TypeError, ValueError):
+            return result
+
+    def convert(self, job: Job) -> Any:
+        """Return the result of a completed job, in the handler's own type. Raise WrongResult if it doesn't fit."""
+        if self._type is Any:
+            return job.result
+        if self._type is NoneType:
+            if job.result is not None:
+                raise WrongResult(job, "its result is not null, as its handler is annotated")
+            return None
+        try:
+            return msgspec.convert(job.result, self._type, str_keys=True, dec_hook=_decode_model)
+        except msgspec.ValidationError as error:
+            misfit = explain(error, self._type)
+            where = f"result.{misfit.path}" if misfit.path else "its result"
+            raise WrongResult(job, f"{where} {misfit.problem}") from None
+
+
+def _is_json(hint: Any) -> bool:
+    """True if values of this type are stored as they are."""
+    if typing.get_origin(hint) is dict:
+        key, value = typing.get_args(hint)
+        return key in (str, Any) and _is_json(value)
+    if typing.get_origin(hint) in (list, tuple, typing.Union, UnionType):
+        return all(_is_json(one) for one in typing.get_args(hint))
+    return hint in (Any, NoneType, bool, int, float, str, dict, list, tuple, ...)
+
+
 def _without_default(hint: Any) -> Any:
     return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.NotRequired else hint
 
 
-def _is_injected(hint: Any) -> bool:
-    from rowlock.context import Context  # that module imports this one
+def _injected(hint: Any) -> type | None:
+    """Return what the worker fills in for a parameter of this type; None if its value is in the payload."""
+    from rowlock.context import Context, SyncContext  # that module imports this one
 
-    return any(kind is hint or kind in typing.get_args(hint) for kind in (Job, Context))
+    kinds: tuple[type, ...] = (Job, Context, SyncContext)
+    return next((kind for kind in kinds if kind is hint or kind in typing.get_args(hint)), None)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

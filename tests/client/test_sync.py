@@ -43,6 +43,8 @@ def test_the_same_verbs(jobs: Jobs) -> None:
     assert jobs.sync.list().total == 3
     assert jobs.sync.cancel(enqueued.id).status is Status.CANCELLED
     assert jobs.sync.wait(enqueued.id).status is Status.CANCELLED
+    with pytest.raises(errors.JobCancelled):
+        jobs.sync.result(enqueued)
     assert jobs.sync.requeue(enqueued.id).status is Status.PENDING
     jobs.sync.delete(enqueued.id)
     with pytest.raises(errors.JobNotFound):

@@ -3,14 +3,15 @@
 import asyncio
 import sqlite3
 import threading
+from collections.abc import Generator
 from typing import Any
 
 import asyncpg
 import pytest
 
-from rowlock.context import Context
+from rowlock.context import Context, SyncContext
 from rowlock.core.job import Job, Lane, Status
-from rowlock.errors import InvalidInput, LeaseLost, StoreBusy, WrongContext
+from rowlock.errors import InvalidInput, LeaseLost, StoreBusy, StoreUnavailable, WrongContext
 from rowlock.jobs import Jobs
 from rowlock.stores import open_store
 from rowlock.stores.base import Claim
@@ -332,3 +333,88 @@ async def test_progress_refuses_what_is_no_number(jobs: Jobs) -> None:
     await jobs.start()
     job = await ended(jobs, (await wrong.enqueue()).id)
     assert "percent: must be a number" in (job.last_error or "")
+
+
+# ── SyncContext ──
+
+
+async def test_a_sync_handler_has_everything_without_await(jobs: Jobs, orders: Orders) -> None:
+    @jobs.task
+    def everything(ctx: SyncContext, n: int) -> None:
+        assert not ctx.cancelled
+        ctx.check()
+        ctx.heartbeat()
+        ctx.progress(50, stage="half")
+        ctx.enqueue("child", {"n": n})
+        with ctx.transaction() as conn:
+            add_sync(conn, n)
+            ctx.complete({"order": n, "job": ctx.job.id})
+
+    @jobs.task
+    def last(n: int, ctx: SyncContext | None = None) -> str:
+        assert ctx is not None
+        ctx.log("a line")
+        return repr(ctx)
+
+    await jobs.start()
+    made = await everything.using(scope="account").enqueue(3)
+    job = await ended(jobs, made.id)
+    assert (job.status, job.result, job.payload) == (Status.COMPLETED, {"order": 3, "job": job.id}, {"n": 3}), job
+    assert await orders.all() == [3]
+    [child] = [one for one in (await jobs.list()).items if one.topic == "child"]
+    assert child.scope == "account"
+    second = await last.enqueue(1)
+    assert (await jobs.result(second, timeout=60)).startswith("<SyncContext of run 1 of last ")
+    assert [line.text for line in (await jobs.logs(second.id)).lines] == ["a line"]
+
+
+async def test_a_fence_of_a_sync_context(jobs: Jobs, orders: Orders) -> None:
+    @jobs.task(max_retries=0)
+    def fenced(ctx: SyncContext) -> None:
+        if orders.url.startswith("sqlite"):
+            conn = orders.sqlite()
+            with conn:
+                add_sync(conn, 1)
+                ctx.fence(conn)
+            conn.close()
+        else:
+            with ctx.transaction() as conn:
+                add_sync(conn, 1)
+                ctx.fence(conn)
+
+    await jobs.start()
+    await jobs.result(await fenced.enqueue(), timeout=60)
+    assert await orders.all() == [1]
+
+
+def test_an_async_handler_can_not_have_a_sync_context() -> None:
+    async def wrong(n: int, ctx: SyncContext) -> None: ...
+
+    jobs = Jobs("sqlite://")
+    with pytest.raises(InvalidInput, match=r"ctx: .*is async: annotate this parameter with Context, not SyncContext"):
+        jobs.register("wrong", wrong)
+    assert "wrong" not in jobs.tasks
+
+
+async def test_an_outage_in_a_sync_context_is_noticed(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    noticed: list[bool] = []
+    gone = StoreUnavailable("away")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise gone
+
+    @jobs.on_run
+    def keep(ctx: Context) -> Generator[None, Any, None]:
+        try:
+            yield
+        finally:
+            noticed.append(ctx.is_cut_off(gone))
+
+    @jobs.task
+    def work(ctx: SyncContext) -> None:
+        monkeypatch.setattr(jobs.sync, "enqueue", refuse)
+        ctx.enqueue("child")
+
+    await jobs.start()
+    await work.enqueue()
+    await until(lambda: noticed == [True])

@@ -51,6 +51,12 @@ async def test_an_async_handler_runs_in_a_loop_that_the_child_keeps(runner: Runn
     assert second["same_loop"]
 
 
+async def test_a_sync_context_in_a_child(runner: Runner) -> None:
+    found = completed(await runner.run("sync_context", n=3))
+    assert (found["n"], found["kind"]) == (3, "SyncContext")
+    assert found["pid"] != os.getpid()
+
+
 async def test_the_child_has_the_surroundings_of_its_worker(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROWLOCK_TEST_VARIABLE", "there")
     found = completed(await runner.run("surroundings"))

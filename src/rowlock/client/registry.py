@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from rowlock.client.enqueue import checked
 from rowlock.client.middleware import EnqueueMiddleware, check_middleware
-from rowlock.context import Context
+from rowlock.context import Context, SyncContext
 from rowlock.core.job import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, Job
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.errors import InvalidInput
@@ -19,20 +19,42 @@ if TYPE_CHECKING:  # a process that only enqueues doesn't load the worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A", Context, Job)  # what the worker fills in for an async handler
+S = TypeVar("S", Context, SyncContext, Job)  # … and for a sync one
 M = TypeVar("M", bound=EnqueueMiddleware)
 MR = TypeVar("MR", bound="RunMiddleware")
 
 
+class TaskOptions(TypedDict, total=False):
+    """The options of a task. `Policy` explains them."""
+
+    max_retries: int
+    timeout: float | timedelta
+    priority: int | str
+    retry: RetryPolicy
+    process: bool
+    memory: float | None
+
+
 class TaskMaker(Protocol):
-    """`@jobs.task(…)`. If the first parameter is a Context or Job, the worker fills it in, not the caller of
-    enqueue."""
+    """`@jobs.task(…)`. If the first parameter is a Context, SyncContext or Job, the worker fills it in, not the caller
+    of enqueue."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap] # a sync one may return a coroutine
+        self, function: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Callable[Concatenate[A, P], Coroutine[Any, Any, R]]]: ...
+
     @overload
-    def __call__(self, function: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
+
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[S, P], R], /) -> Task[P, R, Callable[Concatenate[S, P], R]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, Callable[P, R]]: ...
 
 
 class Registry:
@@ -45,27 +67,23 @@ class Registry:
         self._run_middleware: list[RunMiddleware] = []
 
     @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-
-    @overload
-    def task(self, function: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
-
-    @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def task(  # type: ignore[overload-overlap] # a sync one may return a coroutine
+        self, function: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Callable[Concatenate[A, P], Coroutine[Any, Any, R]]]: ...
 
     @overload
     def task(
-        self,
-        topic: str | None = None,
-        /,
-        *,
-        max_retries: int = ...,
-        timeout: float | timedelta = ...,
-        priority: int | str = ...,
-        retry: RetryPolicy = ...,
-        process: bool = ...,
-        memory: float | None = ...,
-    ) -> TaskMaker: ...
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
+
+    @overload
+    def task(self, function: Callable[Concatenate[S, P], R], /) -> Task[P, R, Callable[Concatenate[S, P], R]]: ...
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, Callable[P, R]]: ...
+
+    @overload
+    def task(self, topic: str | None = None, /, **options: Unpack[TaskOptions]) -> TaskMaker: ...
 
     def task(self, topic: Any = None, /, **policy: Any) -> Any:
         """Make a function a task. Its name, or the given topic, is the topic; its arguments are the payload.
@@ -84,10 +102,30 @@ class Registry:
             raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(Policy.__struct_fields__)}")
         return lambda function: self.register(topic or _name(function), function, **policy)
 
+    @overload
+    def register(  # type: ignore[overload-overlap] # a sync one may return a coroutine
+        self, topic: str, handler: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], **options: Unpack[TaskOptions]
+    ) -> Task[P, R, Callable[Concatenate[A, P], Coroutine[Any, Any, R]]]: ...
+
+    @overload
+    def register(
+        self, topic: str, handler: Callable[P, Coroutine[Any, Any, R]], **options: Unpack[TaskOptions]
+    ) -> Task[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
+
+    @overload
+    def register(
+        self, topic: str, handler: Callable[Concatenate[S, P], R], **options: Unpack[TaskOptions]
+    ) -> Task[P, R, Callable[Concatenate[S, P], R]]: ...
+
+    @overload
+    def register(
+        self, topic: str, handler: Callable[P, R], **options: Unpack[TaskOptions]
+    ) -> Task[P, R, Callable[P, R]]: ...
+
     def register(
         self,
         topic: str,
-        handler: Callable[P, R],
+        handler: Callable[..., Any],
         *,
         max_retries: int = DEFAULT_MAX_RETRIES,
         timeout: float | timedelta = DEFAULT_TIMEOUT,
@@ -95,13 +133,13 @@ class Registry:
         retry: RetryPolicy = DEFAULT_RETRY,
         process: bool = False,
         memory: float | None = None,
-    ) -> Task[P, R]:
+    ) -> Task[..., Any]:
         """`@jobs.task` without the decorator."""
         policy = Policy(
             max_retries=max_retries, timeout=timeout, priority=priority, retry=retry, process=process, memory=memory
         )
         self._check_process(policy)
-        task = Task(cast(Enqueues, self), topic, handler, policy)
+        task: Task[..., Any] = Task(cast(Enqueues, self), topic, handler, policy)
         checked(
             Draft(topic, {}, policy.defaults()), "", None
         )  # raises here if the policy is wrong, not at the first job

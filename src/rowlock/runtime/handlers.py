@@ -40,6 +40,7 @@ def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMi
             raise
         if around is not None:
             around.returned(result)
+        result = task.arguments.returns.storable(result)
     except BaseException as error:
         return _outcome(error, context)
     return Completed(result)
@@ -69,6 +70,7 @@ async def call_async(
             raise
         if around is not None:
             around.returned(result)
+        result = task.arguments.returns.storable(result)
     except KeyboardInterrupt:
         raise
     except asyncio.CancelledError as error:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -31,8 +31,14 @@ from rowlock.stores.queries import Retention as Retention
 from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Write
 from rowlock.stores.series import Series, Window
 
-if TYPE_CHECKING:  # it imports this module
-    from rowlock.stores.bulk import Bulk, BulkItem, NewBulk
+if TYPE_CHECKING:
+    import typing_extensions  # its TypeVar has a default, also before Python 3.13
+
+    from rowlock.stores.bulk import Bulk, BulkItem, NewBulk  # it imports this module
+
+    R_co = typing_extensions.TypeVar("R_co", covariant=True, default=Any)
+else:
+    R_co = TypeVar("R_co", covariant=True)
 
 T = TypeVar("T")
 
@@ -81,8 +87,11 @@ class Traits(Struct, frozen=True):
     watches_commits: bool
 
 
-class Enqueued(Struct, frozen=True):
-    """`id` is the caller's, or the id of the job that was there before (same id, or same live key)."""
+class Enqueued(Struct, Generic[R_co], frozen=True):
+    """`id` is the caller's, or the id of the job that was there before (same id, or same live key).
+
+    `Enqueued[R]`: R is what the job's handler returns. Only type checkers see it; `jobs.result` gives it.
+    """
 
     id: str
     existing: bool

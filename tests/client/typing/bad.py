@@ -1,6 +1,6 @@
 """What both checkers must refuse: every line marked `refused`, and no other."""
 
-from rowlock import Context, Jobs
+from rowlock import Context, Jobs, SyncContext
 
 jobs = Jobs("sqlite://")
 
@@ -17,6 +17,34 @@ def double(n: int) -> int:
 @jobs.task
 def with_context(ctx: Context, n: int) -> int:
     return n
+
+
+@jobs.task
+async def fetch(ctx: Context, url: str) -> dict[str, int]:
+    return {url: 1}
+
+
+@jobs.task
+def with_sync_context(ctx: SyncContext, n: int) -> int:
+    ctx.enqueue("t", delay="soon")  # refused
+    return n
+
+
+def asynchronous(ctx: SyncContext) -> None:
+    ctx.transaction().__aenter__()  # refused
+
+
+async def results(ctx: Context) -> None:
+    text: str = await jobs.result(await double.enqueue(1))  # refused
+    (await jobs.result(await fetch.enqueue("x"))).append(text)  # refused
+    jobs.sync.result(double.sync.enqueue(1)).upper()  # refused
+    await jobs.result(5)  # refused
+    await jobs.result("id", timeout="long")  # refused
+    await with_sync_context.enqueue("one")  # refused
+    with_sync_context.sync.enqueue(ctx.sync, 1)  # refused
+    await double(1)  # refused
+    (await fetch(ctx, "x")).append(1)  # refused
+    await fetch("x")  # refused
 
 
 async def main() -> None:

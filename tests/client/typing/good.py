@@ -2,9 +2,22 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import assert_type
+from typing import Any, assert_type
 
-from rowlock import INJECTED, Bulk, Context, Enqueued, Failures, Filter, Job, Jobs, Page, WorkerInfo
+from rowlock import (
+    INJECTED,
+    Bulk,
+    Context,
+    Enqueued,
+    Failures,
+    Filter,
+    Job,
+    Jobs,
+    Page,
+    SyncContext,
+    Task,
+    WorkerInfo,
+)
 
 jobs = Jobs("sqlite://")
 
@@ -44,19 +57,72 @@ async def with_context_last(n: int, ctx: Context = INJECTED) -> None:
         ctx.complete(n)
 
 
+@jobs.task
+def with_sync_context(ctx: SyncContext, n: int) -> list[int]:
+    ctx.check()
+    assert_type(ctx.enqueue("t"), Enqueued[Any])
+    with ctx.transaction():
+        ctx.complete([n])
+    return [n]
+
+
+@jobs.task(process=True)
+def with_sync_context_and_options(ctx: SyncContext, n: int) -> list[int]:
+    return [n]
+
+
+@jobs.task
+async def fetch(ctx: Context, url: str) -> dict[str, int]:
+    return {url: 1}
+
+
+async def results() -> None:
+    assert_type(await jobs.result(await fetch.enqueue("x"), timeout=5), dict[str, int])
+    assert_type(await jobs.result(await fetch.using(key="k").enqueue("x")), dict[str, int])
+    assert_type(await jobs.result(await send_mail.enqueue("x")), None)
+    assert_type(await jobs.result(await with_sync_context.enqueue(1)), list[int])
+    assert_type(await jobs.result(await with_sync_context_and_options.enqueue(n=1)), list[int])
+    assert_type(jobs.sync.result(double.sync.enqueue(1)), int)
+    assert_type(jobs.sync.result(double.using(delay=1).sync.enqueue(1), timeout=1), int)
+    assert_type(jobs.sync.result(fetch.sync.using(delay=1).enqueue("x")), dict[str, int])
+    assert_type(await jobs.result("id"), Any)
+    assert_type(await jobs.result(await jobs.enqueue("t")), Any)
+
+
+async def calls(ctx: Context) -> None:
+    assert_type(await send_mail("a@b.c", subject="x"), None)
+    assert_type(await fetch(ctx, url="x"), dict[str, int])
+    assert_type(with_context(ctx, 1), int)
+    assert_type(with_sync_context(ctx.sync, 1), list[int])
+
+
+def annotations(made: Enqueued, task: Task[[int], int]) -> Enqueued[object]:
+    assert_type(made, Enqueued[Any])
+    return task.sync.enqueue(1)
+
+
+async def later(n: int) -> int:
+    return n
+
+
+registered = jobs.register("later", later, max_retries=1)
+annotations(jobs.sync.enqueue("t"), double)
+
+
 async def main() -> None:
-    assert_type(await with_context.enqueue(1), Enqueued)
-    assert_type(await with_context_and_options.enqueue(n=1), Enqueued)
-    assert_type(await with_job.enqueue(), Enqueued)
-    assert_type(await with_context_last.enqueue(3), Enqueued)
+    assert_type(await jobs.result(await registered.enqueue(1)), int)
+    assert_type(await with_context.enqueue(1), Enqueued[int])
+    assert_type(await with_context_and_options.enqueue(n=1), Enqueued[int])
+    assert_type(await with_job.enqueue(), Enqueued[str])
+    assert_type(await with_context_last.enqueue(3), Enqueued[None])
     await jobs.start(concurrency=3)
     await jobs.stop()
-    assert_type(await send_mail.enqueue("a@b.c"), Enqueued)
-    assert_type(await send_mail.enqueue(to="a@b.c", subject="hello"), Enqueued)
-    assert_type(await send_mail.using(key="k", delay=5, run_at=datetime.now(UTC)).enqueue("x"), Enqueued)
+    assert_type(await send_mail.enqueue("a@b.c"), Enqueued[None])
+    assert_type(await send_mail.enqueue(to="a@b.c", subject="hello"), Enqueued[None])
+    assert_type(await send_mail.using(key="k", delay=5, run_at=datetime.now(UTC)).enqueue("x"), Enqueued[None])
     assert_type(double(4), int)
-    assert_type(double.sync.enqueue(n=4), Enqueued)
-    assert_type(jobs.sync.enqueue("t", {"a": 1}, priority="explicit", tags=["x"]), Enqueued)
+    assert_type(double.sync.enqueue(n=4), Enqueued[int])
+    assert_type(jobs.sync.enqueue("t", {"a": 1}, priority="explicit", tags=["x"]), Enqueued[Any])
     assert_type(await jobs.get("id"), Job)
     assert_type(jobs.sync.get("id"), Job)
     assert_type(jobs.sync.list(limit=5), Page)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rowlock import Jobs
-from rowlock.context import Context
+from rowlock.context import Context, SyncContext
 from rowlock.errors import Cancelled, Final, Snooze
 
 jobs = Jobs("sqlite:///deeds.db")
@@ -277,6 +277,14 @@ async def async_add(ctx: Context, a: int, b: int) -> dict[str, Any]:
     loops.append(asyncio.get_running_loop())
     ctx.progress(50)
     return {"sum": a + b, "pid": os.getpid(), "same_loop": all(loop is loops[0] for loop in loops)}
+
+
+@jobs.task(process=True)
+def sync_context(ctx: SyncContext, n: int) -> dict[str, Any]:
+    ctx.check()
+    ctx.progress(50, stage="half")
+    ctx.log("a line")
+    return {"n": n, "kind": type(ctx).__name__, "pid": os.getpid()}
 
 
 @jobs.task
