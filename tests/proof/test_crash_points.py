@@ -80,22 +80,28 @@ def test_every_verb_that_writes_has_a_case() -> None:
         "sync_transaction",  # the same statements as transaction's
     }
     cases = {
-        *("insert", "claim", "settle", "heartbeat", "progress", "transaction", "report", "retire", "promote", "rescue"),
         *(
-            "expire",
-            "cancel_timeout",
+            "insert",
+            "claim",
+            "settle",
+            "heartbeat",
+            "progress",
+            "transaction",
+            "report",
+            "retire",
+            "promote",
+            "move_due",
+        ),
+        *(
             "prune",
             "tidy",  # a case for each chore but sweep_rollups: one statement, of what nobody will ask for again
-            "cancel",
-            "requeue",
-            "update",
-            "delete",
+            "move",
             "pause",
             "resume",
             "write_records",
             "set_backoff",
         ),
-        *("create_bulk", "start_bulk", "run_bulk", "stop_bulk"),
+        *("create_bulk", "steer_bulk", "run_bulk"),
     }
     verbs = {name for name in vars(Store) if not name.startswith("_")}
     assert verbs - connects == reads | elsewhere | cases

@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 from rowlock.core.lifecycle import Failed
+from rowlock.core.moves import Rescue
 from rowlock.errors import NotMigrated, SchemaDamaged
 from rowlock.stores.base import Store
 from rowlock.stores.migrations import Migration, load, made_by
@@ -221,7 +222,7 @@ async def upgrade(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch) 
     assert (stats.pending, stats.processing, sorted(stats.topics)) == (2, 1, ["bills", "mail", "zoo"])
     await harness.store.settle([settlement(running, Failed("boom"), ran=0.0)])
     assert len((await harness.claim()).jobs) == 1
-    assert len(await harness.store.rescue(by="m1", backoff=[1.0], workers=["w1"])) == 1
+    assert len(await harness.store.move_due(Rescue(by="m1", backoff=[1.0], workers=["w1"]))) == 1
     for _ in range(2):
         stats = await harness.store.stats()
         assert (stats.completed, stats.retried, stats.lost) == (7, 2, 1)

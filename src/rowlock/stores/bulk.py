@@ -35,6 +35,7 @@ PREVIEW_LIFE = 3600.0  # seconds in which a preview may be started
 KEPT = 7 * 86_400.0  # seconds for which a bulk action that has ended is kept
 
 BulkStatus = Literal["preview", "running", "stopped", "done"]
+Steering = Literal["start", "stop"]
 Outcome = Literal["done", "changed", "gone", "key_taken", "locked"]
 SKIPS: tuple[Outcome, ...] = ("changed", "gone", "key_taken", "locked")
 OUTCOMES: tuple[Outcome, ...] = ("done", *SKIPS)

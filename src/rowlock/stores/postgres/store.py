@@ -23,7 +23,7 @@ from rowlock.core.lifecycle import (
     judge,
     same_worker,
 )
-from rowlock.core.moves import Cancel, CancelTimeout, Decision, Delete, Expire, Order, Requeue, Rescue, Update
+from rowlock.core.moves import Due, Order, Rescue, Update
 from rowlock.core.verify import StoredRow
 from rowlock.stores.base import (
     MAX_LOG_LINES,
@@ -32,21 +32,19 @@ from rowlock.stores.base import (
     Chore,
     Claim,
     Claimed,
-    Edit,
     Enqueued,
     Guard,
     Hold,
     Home,
+    Moved,
     Pause,
     Progress,
-    Rescued,
     Retention,
     Settled,
     Traits,
     WorkerInfo,
-    rescued,
 )
-from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, fitting
+from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, Steering, fitting
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.listing import Seen, WalkPart, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
@@ -449,36 +447,11 @@ class PostgresStore:
             self._claim_bounds.reach(oldest)
         return int(promoted)
 
-    async def rescue(
-        self,
-        *,
-        by: str,
-        backoff: Sequence[float],
-        limit: int = 500,
-        workers: Sequence[str] | None = None,
-        detail: str | None = None,
-        before: datetime | None = None,
-    ) -> list[Rescued]:
-        order = Rescue(by=by, backoff=backoff, seen=workers is not None, detail=detail)
-        if workers is None:
-            decided = await self._pass(order, self._sql.rescue_expired, limit, before)
-        else:
-            decided = await self._pass(order, self._sql.rescue_workers, limit, list(workers))
-        if decided:
+    async def move_due(self, order: Due, limit: int = 500) -> list[Moved]:
+        found = await self._with_connection(lambda connection: moves.move_due(connection, self._sql, order, limit))
+        if found and isinstance(order, Rescue):
             self._claim_bounds.forget()  # a job that crashed for the first time is back in its old place
-        return rescued(decided)
-
-    async def expire(self, *, by: str, limit: int = 500) -> list[str]:
-        return [row.id for row, _ in await self._pass(Expire(by=by), self._sql.expire_due, limit)]
-
-    async def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
-        decided = await self._pass(CancelTimeout(by=by), self._sql.cancel_timeout_due, limit, grace)
-        return [row.id for row, _ in decided]
-
-    async def _pass(self, order: Order, statement: str, *asked: Any) -> list[Decision]:
-        return await self._with_connection(
-            lambda connection: moves.run_pass(connection, self._sql, order, statement, *asked)
-        )
+        return found
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
         if self._may_partition and time.monotonic() >= self._next_partitions:
@@ -533,31 +506,12 @@ class PostgresStore:
 
     # ── Operators ──
 
-    async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._operate(Cancel(by=by, reason=reason), ids)
+    async def move(self, ids: Sequence[str], order: Order) -> list[Changed]:
+        if isinstance(order, Update):  # a requeue is one, too
+            self._claim_bounds.forget()
 
-    async def requeue(
-        self,
-        ids: Sequence[str],
-        edit: Edit = Edit(),  # noqa: B008 - it is frozen
-        *,
-        version: int | None = None,
-        by: str,
-        reason: str | None = None,
-    ) -> list[Changed]:
-        self._claim_bounds.forget()
-        return await self._operate(Requeue(by=by, reason=reason, edit=edit, version=version), ids)
-
-    async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
-        self._claim_bounds.forget()
-        return await self._operate(Update(by=by, reason=reason, edit=edit), ids)
-
-    async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._operate(Delete(by=by, reason=reason), ids)
-
-    async def _operate(self, order: Order, ids: Sequence[str]) -> list[Changed]:
         async def run(asked: Sequence[str]) -> dict[str, Changed]:
-            return await self._with_connection(lambda connection: moves.operate(connection, self._sql, order, asked))
+            return await self._with_connection(lambda connection: moves.move(connection, self._sql, order, asked))
 
         answers = await run(list(set(ids))) if ids else {}
         for job_id in sorted(set(ids) - set(answers)):
@@ -668,10 +622,9 @@ class PostgresStore:
 
         return await self._with_connection(run)
 
-    async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        return bool(await self._fetch(self._sql.bulk_start, bulk_id, by, PREVIEW_LIFE, KEPT, reason))
-
-    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+    async def steer_bulk(self, bulk_id: str, to: Steering, *, by: str, reason: str | None = None) -> bool:
+        if to == "start":
+            return bool(await self._fetch(self._sql.bulk_start, bulk_id, by, PREVIEW_LIFE, KEPT, reason))
         return bool(await self._fetch(self._sql.bulk_stop, bulk_id, by, reason))
 
     async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:

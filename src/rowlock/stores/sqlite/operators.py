@@ -1,22 +1,13 @@
-"""What operators do: cancel, requeue, update, delete, pause, resume. Each also writes the audit."""
+"""What operators do to topics: pause, resume. Each also writes the audit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from sqlite3 import Connection
 
-from rowlock.core.moves import Order
-from rowlock.stores.base import Changed, changed
 from rowlock.stores.records import Entry
-from rowlock.stores.sqlite import moves, records
+from rowlock.stores.sqlite import records
 from rowlock.stores.sqlite.rows import micros, sql
-
-
-def operate(conn: Connection, now: int, order: Order, ids: Sequence[str]) -> list[Changed]:
-    """Do one thing to each job that is in the right state."""
-    answers = changed(moves.apply(conn, now, order, moves.lock(conn, order, ids)))
-    return [answers.get(job_id) or Changed(job_id, False, None) for job_id in ids]
 
 
 def pause(conn: Connection, now: int, topic: str, by: str, reason: str | None, until: datetime | None) -> None:

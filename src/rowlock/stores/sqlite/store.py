@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from rowlock.core.job import Event, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement
-from rowlock.core.moves import Cancel, Delete, Requeue, Update
+from rowlock.core.moves import Due, Order
 from rowlock.core.verify import StoredRow
 from rowlock.errors import ConnectionRefused, StoreClosed
 from rowlock.stores.base import (
@@ -30,20 +30,19 @@ from rowlock.stores.base import (
     Chore,
     Claim,
     Claimed,
-    Edit,
     Enqueued,
     Guard,
     Hold,
     Home,
+    Moved,
     Pause,
     Progress,
-    Rescued,
     Retention,
     Settled,
     Traits,
     WorkerInfo,
 )
-from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk
+from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk, Steering
 from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration, require_none
@@ -56,6 +55,7 @@ from rowlock.stores.sqlite import (
     failures,
     forks,
     maintenance,
+    moves,
     operators,
     queries,
     records,
@@ -295,29 +295,8 @@ class SqliteStore:
     async def promote(self, limit: int = 1000) -> int:
         return await self._write(lambda conn, now: maintenance.promote(conn, now, limit))
 
-    async def rescue(
-        self,
-        *,
-        by: str,
-        backoff: Sequence[float],
-        limit: int = 500,
-        workers: Sequence[str] | None = None,
-        detail: str | None = None,
-        before: datetime | None = None,
-    ) -> list[Rescued]:
-        return await self._write(
-            lambda conn, now: maintenance.rescue(
-                conn, now, by=by, backoff=backoff, limit=limit, workers=workers, detail=detail, before=before
-            )
-        )
-
-    async def expire(self, *, by: str, limit: int = 500) -> list[str]:
-        return await self._write(lambda conn, now: maintenance.expire(conn, now, by=by, limit=limit))
-
-    async def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
-        return await self._write(
-            lambda conn, now: maintenance.cancel_timeout(conn, now, by=by, grace=grace, limit=limit)
-        )
+    async def move_due(self, order: Due, limit: int = 500) -> list[Moved]:
+        return await self._write(lambda conn, now: moves.move_due(conn, now, order, limit))
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
         return await self._write(lambda conn, now: maintenance.prune(conn, now, retention, limit))
@@ -330,31 +309,8 @@ class SqliteStore:
 
     # ── Operators ──
 
-    async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(lambda conn, now: operators.operate(conn, now, Cancel(by=by, reason=reason), ids))
-
-    async def requeue(
-        self,
-        ids: Sequence[str],
-        edit: Edit = Edit(),  # noqa: B008 - it is frozen
-        *,
-        version: int | None = None,
-        by: str,
-        reason: str | None = None,
-    ) -> list[Changed]:
-        return await self._write(
-            lambda conn, now: operators.operate(
-                conn, now, Requeue(by=by, reason=reason, edit=edit, version=version), ids
-            )
-        )
-
-    async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(
-            lambda conn, now: operators.operate(conn, now, Update(by=by, reason=reason, edit=edit), ids)
-        )
-
-    async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(lambda conn, now: operators.operate(conn, now, Delete(by=by, reason=reason), ids))
+    async def move(self, ids: Sequence[str], order: Order) -> list[Changed]:
+        return await self._write(lambda conn, now: moves.move(conn, now, order, ids))
 
     async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
         await self._write(lambda conn, now: operators.pause(conn, now, topic, by, reason, until))
@@ -418,11 +374,9 @@ class SqliteStore:
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
         return await self._write(lambda conn, now: bulks.create(conn, now, bulk, filter))
 
-    async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        return await self._write(lambda conn, now: bulks.start(conn, now, bulk_id, by, reason))
-
-    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        return await self._write(lambda conn, now: bulks.stop(conn, now, bulk_id, by, reason))
+    async def steer_bulk(self, bulk_id: str, to: Steering, *, by: str, reason: str | None = None) -> bool:
+        steer = bulks.start if to == "start" else bulks.stop
+        return await self._write(lambda conn, now: steer(conn, now, bulk_id, by, reason))
 
     async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
         # Mostly there is none to run. No process need wait for the write lock to learn that.
