@@ -70,7 +70,16 @@ class SyncJobs:
             stores.portal.run(stores.home)  # from here on the verb need not wait for anything
         return drive(verb())
 
-    def start(self, *, concurrency: int | None=None, topics: Sequence[str] | None=None, lease: float | None=None, poll: float | None=None, grace: float | None=None, listen: bool=True) -> None:
+    def start(
+        self,
+        *,
+        concurrency: int | None = None,
+        topics: Sequence[str] | None = None,
+        lease: float | None = None,
+        poll: float | None = None,
+        grace: float | None = None,
+        listen: bool = True,
+    ) -> None:
         """Run jobs in this event loop, `concurrency` at once, until `stop`. Return when the worker is connected.
 
         `topics`: only these; default: every topic that has a handler. `lease`: seconds after which other workers may
@@ -80,22 +89,30 @@ class SyncJobs:
         Raises if the database can't be reached (StoreUnavailable, StoreFull, …); call `start` again later. Once it is
         started, the worker waits through outages by itself.
         """
-        return self._run(lambda: self._async.start(concurrency=concurrency, topics=topics, lease=lease, poll=poll, grace=grace, listen=listen))
+        return self._run(
+            lambda: self._async.start(
+                concurrency=concurrency, topics=topics, lease=lease, poll=poll, grace=grace, listen=listen
+            )
+        )
 
-    def stop(self, *, grace: float | None=None) -> None:
+    def stop(self, *, grace: float | None = None) -> None:
         """Claim no more jobs, let running jobs finish within the grace, and give back the rest at no cost of a retry.
         Safe to call twice."""
         return self._run(lambda: self._async.stop(grace=grace))
 
-    def enqueue(self, topic: str, payload: Mapping[str, Any] | None=None, **options: Unpack[EnqueueOptions]) -> Enqueued:
+    def enqueue(
+        self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Enqueued:
         """Add a job. Return when it is committed; with `conn=`, when it is part of that transaction."""
         return self._run(lambda: self._async.enqueue(topic, payload, **options), options.get("conn"))
 
-    def enqueue_at(self, topic: str, payload: Mapping[str, Any] | None, at: datetime, **options: Unpack[EnqueueOptions]) -> Enqueued:
+    def enqueue_at(
+        self, topic: str, payload: Mapping[str, Any] | None, at: datetime, **options: Unpack[EnqueueOptions]
+    ) -> Enqueued:
         """Add a job that runs at the time `at`, not earlier."""
         return self._run(lambda: self._async.enqueue_at(topic, payload, at, **options), options.get("conn"))
 
-    def enqueue_many(self, jobs: Sequence[Draftable], *, conn: Any=None, notify: bool | None=None) -> Answers:
+    def enqueue_many(self, jobs: Sequence[Draftable], *, conn: Any = None, notify: bool | None = None) -> Answers:
         """Add many jobs in one transaction: all or none. Each is a Draft (`task.draft(…)`), a (topic, payload) pair, or
         a mapping with topic, payload and options."""
         return self._run(lambda: self._async.enqueue_many(jobs, conn=conn, notify=notify), conn)
@@ -104,15 +121,25 @@ class SyncJobs:
         """Return the job, live or archived. Raise JobNotFound if there is none, or if it was deleted or pruned."""
         return self._run(lambda: self._async.get(job_id))
 
-    def list(self, filter: Filter | None=None, *, limit: int=20, offset: int=0, cursor: str | None=None) -> Page:
+    def list(
+        self, filter: Filter | None = None, *, limit: int = 20, offset: int = 0, cursor: str | None = None
+    ) -> Page:
         """Return a page of jobs, newest first. `page.next` is the cursor of the next page."""
         return self._run(lambda: self._async.list(filter, limit=limit, offset=offset, cursor=cursor))
 
-    def stats(self, topic: str | None=None) -> Stats:
+    def stats(self, topic: str | None = None) -> Stats:
         """Return the number of jobs by status, in all and by topic; how many have ever ended; how long they took."""
         return self._run(lambda: self._async.stats(topic))
 
-    def series(self, topic: str | None=None, *, range: str | None=None, since: datetime | None=None, until: datetime | None=None, step: int | None=None) -> Series:
+    def series(
+        self,
+        topic: str | None = None,
+        *,
+        range: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: int | None = None,
+    ) -> Series:
         """Return a time series, of one topic or of all: jobs enqueued, jobs ended by status, waiting and run times.
 
         `range`: 15m, 1h (default), 6h, 24h, 7d, 30d or 90d until now; or give `since` and `until`. `step`: seconds per
@@ -132,33 +159,72 @@ class SyncJobs:
         """Return why the job is not running; or which worker runs it, or how it ended."""
         return self._run(lambda: self._async.why(job_id))
 
-    def verify(self, *, limit: int=10000, seconds: float=30.0) -> Report:
+    def verify(self, *, limit: int = 10000, seconds: float = 30.0) -> Report:
         """Check the newest `limit` live jobs and as many archived ones for contradictions. It only reads. Empty
         `findings` mean that it found nothing wrong."""
         return self._run(lambda: self._async.verify(limit=limit, seconds=seconds))
 
-    def wait(self, job_id: str, *, timeout: float | None=None) -> Job:
+    def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
         """Return the job once it has ended: completed, failed, expired or cancelled. Raise TimeoutError after `timeout`
         seconds."""
         return self._run(lambda: self._async.wait(job_id, timeout=timeout))
 
-    def cancel(self, job_id: str, *, reason: str | None=None, by: str | None=None) -> Job:
+    def cancel(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
         """Cancel a job: at once if it is not running, else its worker is asked to stop it. Raise InvalidState if the
         job has ended."""
         return self._run(lambda: self._async.cancel(job_id, reason=reason, by=by))
 
-    def requeue(self, job_id: str, *, priority: int | str | UnsetType=UNSET, run_at: datetime | UnsetType=UNSET, delay: float | timedelta | UnsetType=UNSET, payload: Mapping[str, Any] | UnsetType=UNSET, tags: Sequence[str] | UnsetType=UNSET, version: int | None=None, reason: str | None=None, by: str | None=None) -> Job:
+    def requeue(
+        self,
+        job_id: str,
+        *,
+        priority: int | str | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        delay: float | timedelta | UnsetType = UNSET,
+        payload: Mapping[str, Any] | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        version: int | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job:
         """Run a failed, expired or cancelled job again, with its retries reset and with the given changes.
 
         Raise KeyTaken if another live job has its key, VersionPassed if the job has run again since `version`.
         """
-        return self._run(lambda: self._async.requeue(job_id, priority=priority, run_at=run_at, delay=delay, payload=payload, tags=tags, version=version, reason=reason, by=by))
+        return self._run(
+            lambda: self._async.requeue(
+                job_id,
+                priority=priority,
+                run_at=run_at,
+                delay=delay,
+                payload=payload,
+                tags=tags,
+                version=version,
+                reason=reason,
+                by=by,
+            )
+        )
 
-    def update(self, job_id: str, *, priority: int | str | UnsetType=UNSET, run_at: datetime | UnsetType=UNSET, delay: float | timedelta | UnsetType=UNSET, payload: Mapping[str, Any] | UnsetType=UNSET, tags: Sequence[str] | UnsetType=UNSET, reason: str | None=None, by: str | None=None) -> Job:
+    def update(
+        self,
+        job_id: str,
+        *,
+        priority: int | str | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        delay: float | timedelta | UnsetType = UNSET,
+        payload: Mapping[str, Any] | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job:
         """Change the given fields of a pending job."""
-        return self._run(lambda: self._async.update(job_id, priority=priority, run_at=run_at, delay=delay, payload=payload, tags=tags, reason=reason, by=by))
+        return self._run(
+            lambda: self._async.update(
+                job_id, priority=priority, run_at=run_at, delay=delay, payload=payload, tags=tags, reason=reason, by=by
+            )
+        )
 
-    def delete(self, job_id: str, *, reason: str | None=None, by: str | None=None) -> None:
+    def delete(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> None:
         """Delete a job that is not running. Its audit entries stay."""
         return self._run(lambda: self._async.delete(job_id, reason=reason, by=by))
 
@@ -170,13 +236,27 @@ class SyncAudit:
         self._async = group
         self._run = jobs._run
 
-    def list(self, *, job_id: str | None=None, by: str | None=None, action: str | None=None, since: datetime | None=None, bulk: str | None=None, limit: int=50, before: int | None=None) -> Sequence[Audited]:
+    def list(
+        self,
+        *,
+        job_id: str | None = None,
+        by: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        bulk: str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Sequence[Audited]:
         """Return the audit's entries that match every argument, newest first.
 
         `before`: only entries older than the one with this id. A bulk action has an entry for each of its jobs: they
         are listed only with `bulk` or `job_id`.
         """
-        return self._run(lambda: self._async.list(job_id=job_id, by=by, action=action, since=since, bulk=bulk, limit=limit, before=before))
+        return self._run(
+            lambda: self._async.list(
+                job_id=job_id, by=by, action=action, since=since, bulk=bulk, limit=limit, before=before
+            )
+        )
 
 
 class SyncBulkActions:
@@ -186,16 +266,40 @@ class SyncBulkActions:
         self._async = group
         self._run = jobs._run
 
-    def prepare(self, action: str, filter: Filter | None=None, *, everything: bool=False, priority: int | str | UnsetType=UNSET, run_at: datetime | UnsetType=UNSET, delay: float | timedelta | UnsetType=UNSET, dry_run: bool=True, reason: str | None=None, by: str | None=None) -> Bulk:
+    def prepare(
+        self,
+        action: str,
+        filter: Filter | None = None,
+        *,
+        everything: bool = False,
+        priority: int | str | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        delay: float | timedelta | UnsetType = UNSET,
+        dry_run: bool = True,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Bulk:
         """List the jobs that match the filter now, for one action: requeue, cancel, delete, reprioritise (with
         `priority`) or reschedule (with `run_at`, or `delay` from the start of the action).
 
         Nothing is changed before `start`; with `dry_run=False` it starts at once. Jobs that are added or changed after
         the listing are left alone.
         """
-        return self._run(lambda: self._async.prepare(action, filter, everything=everything, priority=priority, run_at=run_at, delay=delay, dry_run=dry_run, reason=reason, by=by))
+        return self._run(
+            lambda: self._async.prepare(
+                action,
+                filter,
+                everything=everything,
+                priority=priority,
+                run_at=run_at,
+                delay=delay,
+                dry_run=dry_run,
+                reason=reason,
+                by=by,
+            )
+        )
 
-    def undo(self, bulk_id: str, *, dry_run: bool=True, reason: str | None=None, by: str | None=None) -> Bulk:
+    def undo(self, bulk_id: str, *, dry_run: bool = True, reason: str | None = None, by: str | None = None) -> Bulk:
         """Prepare another bulk action that undoes a bulk cancel, to be started like any other.
 
         It requeues the jobs that were pending when they were cancelled, with their old time, retries and expiry. Jobs
@@ -203,17 +307,17 @@ class SyncBulkActions:
         """
         return self._run(lambda: self._async.undo(bulk_id, dry_run=dry_run, reason=reason, by=by))
 
-    def start(self, bulk_id: str, *, reason: str | None=None, by: str | None=None) -> Bulk:
+    def start(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
         """Start a prepared bulk action, or continue a stopped one. Workers and servers run it. `reason` replaces the
         one of `prepare`."""
         return self._run(lambda: self._async.start(bulk_id, reason=reason, by=by))
 
-    def run(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None=None) -> Bulk:
+    def run(self, bulk_id: str, *, progress: Callable[[Bulk], None] | None = None) -> Bulk:
         """Run a started bulk action in this process too, until it is done or stopped. Calls `progress` after each
         batch."""
         return self._run(lambda: self._async.run(bulk_id, progress=progress))
 
-    def stop(self, bulk_id: str, *, reason: str | None=None, by: str | None=None) -> Bulk:
+    def stop(self, bulk_id: str, *, reason: str | None = None, by: str | None = None) -> Bulk:
         """Stop a bulk action. When this returns, no further job is changed. Changes made before are kept."""
         return self._run(lambda: self._async.stop(bulk_id, reason=reason, by=by))
 
@@ -221,7 +325,7 @@ class SyncBulkActions:
         """Return the bulk action as it is now. Raise BulkNotFound if there is none, or if it was pruned."""
         return self._run(lambda: self._async.get(bulk_id))
 
-    def list(self, *, limit: int=20, cursor: str | None=None) -> BulkPage:
+    def list(self, *, limit: int = 20, cursor: str | None = None) -> BulkPage:
         """Return a page of bulk actions, newest first."""
         return self._run(lambda: self._async.list(limit=limit, cursor=cursor))
 
@@ -229,7 +333,9 @@ class SyncBulkActions:
         """Return the first ten jobs of a bulk action, without those that are deleted."""
         return self._run(lambda: self._async.sample(bulk_id))
 
-    def items(self, bulk_id: str, *, outcome: str | None=None, limit: int=20, cursor: str | None=None) -> ItemsPage:
+    def items(
+        self, bulk_id: str, *, outcome: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> ItemsPage:
         """Return a page of the action's jobs with the outcome of each: done, changed, gone, key_taken or locked. Jobs
         that it has not reached yet are "unrun"."""
         return self._run(lambda: self._async.items(bulk_id, outcome=outcome, limit=limit, cursor=cursor))
@@ -242,13 +348,26 @@ class SyncFailureGroups:
         self._async = group
         self._run = jobs._run
 
-    def list(self, *, topics: Sequence[str]=(), since: datetime | None=None, fingerprint: str | None=None, trend: Literal['hour', 'day']='hour', limit: int=50, cursor: str | None=None) -> Failures:
+    def list(
+        self,
+        *,
+        topics: Sequence[str] = (),
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        trend: Literal["hour", "day"] = "hour",
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Failures:
         """Return groups of dead letters that failed alike, the largest group first.
 
         `fingerprint`: only this group; `jobs.list(Filter(fingerprint=…))` lists its jobs. `trend`: counts per hour of
         the last 24 hours, or per day of the last 30 days. `cursor`: the `next` of the page before.
         """
-        return self._run(lambda: self._async.list(topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit, cursor=cursor))
+        return self._run(
+            lambda: self._async.list(
+                topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit, cursor=cursor
+            )
+        )
 
 
 class SyncTopics:
@@ -258,11 +377,13 @@ class SyncTopics:
         self._async = group
         self._run = jobs._run
 
-    def pause(self, topic: str, *, reason: str | None=None, until: datetime | None=None, by: str | None=None) -> None:
+    def pause(
+        self, topic: str, *, reason: str | None = None, until: datetime | None = None, by: str | None = None
+    ) -> None:
         """Start no more jobs of this topic, until `resume` or until the time `until`. Running jobs continue."""
         return self._run(lambda: self._async.pause(topic, reason=reason, until=until, by=by))
 
-    def resume(self, topic: str, *, reason: str | None=None, by: str | None=None) -> bool:
+    def resume(self, topic: str, *, reason: str | None = None, by: str | None = None) -> bool:
         """Start jobs of this topic again. Return False if it was not paused."""
         return self._run(lambda: self._async.resume(topic, reason=reason, by=by))
 

@@ -112,10 +112,10 @@ async def test_a_damaged_schema_is_told_by_all(real_store: Harness, what: str) -
     statement, missing = DAMAGE[what]
     if what == "a column" and real_store.kind == "sqlite" and sqlite3.sqlite_version_info < (3, 35):
         pytest.skip("this SQLite can't drop a column")
-    await real_store.store.check_schema()
+    await real_store.store.pending_migrations(whole=True)
     await real_store.execute(statement)
     with pytest.raises(SchemaDamaged, match=rf"gone: {missing}\. Restore it from a backup"):
-        await real_store.store.check_schema()
+        await real_store.store.pending_migrations(whole=True)
     job_id = await real_store.add()
     if what == "the record":
         with pytest.raises(SchemaDamaged, match=missing):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.core.moves import Cancel, Delete, Order, Rescue
@@ -163,7 +164,7 @@ async def test_what_workers_say_again_and_again_reaches_no_index(store: Postgres
         for percent in (10.0, 20.0, 30.0):
             said = [[run.id], [1], ["w1"], [percent], ["stage"], ["message"], [line], 200]
             await connection.fetch(store._sql.progress, *said)
-            await connection.fetch(store._sql.report, *rows.worker_values(info()))
+            await connection.fetch(store._sql.report, *astuple(info())[:-2])
         hot = {
             table: await connection.fetchval(f"SELECT pg_stat_get_xact_tuples_hot_updated('{table}'::regclass)")
             for table in ("_jobs", "_jobs_workers")

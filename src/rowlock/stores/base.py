@@ -69,6 +69,10 @@ class Home(Struct, frozen=True):
     identity: str
     schema: str | None
 
+    def is_current(self) -> bool:
+        """False if it is out of date: an SQLite file may have been replaced. Call `Store.home` again."""
+        return True
+
 
 class Traits(Struct, frozen=True):
     """What is always so for a store.
@@ -266,12 +270,10 @@ class Store(Protocol):
         processes. Needs no open(). `create`: make an SQLite file that is missing; else raise StoreUnavailable."""
         ...
 
-    async def pending_migrations(self) -> list[Migration]:
-        """Return what `migrate` would apply. Raise an error if an applied migration differs from this code."""
+    async def pending_migrations(self, *, whole: bool = False) -> list[Migration]:
+        """Return what `migrate` would apply. Raise an error if an applied migration differs from this code. `whole`:
+        also raise SchemaDamaged if tables or columns are gone that migrations have made; it names all of them."""
         ...
-
-    async def check_schema(self) -> None:
-        """Raise SchemaDamaged if tables or columns are gone that migrations have made. The error names all of them."""
 
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         """Return the migrations as a script, for operators who run it themselves."""
@@ -283,10 +285,6 @@ class Store(Protocol):
 
     async def home(self) -> Home:
         """Return which database this is."""
-        ...
-
-    def is_home(self, home: Home) -> bool:
-        """False if this answer of `home` is out of date: an SQLite file may have been replaced. Call `home` again."""
         ...
 
     # ── Clients ──

@@ -95,15 +95,18 @@ def _read(found: list[Any]) -> tuple[int, list[Row]]:
 
 async def apply(connection: Any, sql: Statements, order: Order, now: int, rows: Sequence[Row]) -> list[Decision]:
     """Decide, and write what is decided."""
-    holders = await _holders(connection, sql, rows) if isinstance(order, Requeue) else None
-    decided = move_all(rows, order, now, holders)
+    known = await holders(connection, sql, _keys(rows)) if isinstance(order, Requeue) else None
+    decided = move_all(rows, order, now, known)
     await _write(connection, sql, order, now, patches(decided))
     return decided
 
 
-async def _holders(connection: Any, sql: Statements, rows: Sequence[Row]) -> dict[LiveKey, str]:
-    """The live jobs that have the keys of these."""
-    keys = list({row.live_key for row in rows if row.key is not None})
+def _keys(rows: Sequence[Row]) -> list[LiveKey]:
+    return list({row.live_key for row in rows if row.key is not None})
+
+
+async def holders(connection: Any, sql: Statements, keys: Sequence[LiveKey]) -> dict[LiveKey, str]:
+    """The live jobs that have these keys."""
     if not keys:
         return {}
     found = await connection.fetch(sql.existing, [None] * len(keys), *map(list, zip(*keys, strict=True)))

@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, supp
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar, assert_never
 
+from msgspec.structs import astuple
+
 from rowlock import errors
 from rowlock.core.codec import decode
 from rowlock.core.job import HELD, Event, Job, LiveKey, Log, NewJob, Status
@@ -45,6 +47,7 @@ from rowlock.stores.base import (
     WorkerInfo,
 )
 from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, Steering, fitting
+from rowlock.stores.driver_neutral import drive_async
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.listing import Seen, WalkPart, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
@@ -72,7 +75,17 @@ from rowlock.stores.queries import (
     check_place,
     make_stats,
 )
-from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Write
+from rowlock.stores.records import (
+    ALL_LINES,
+    Audited,
+    AuditFilter,
+    Entry,
+    Record,
+    Refused,
+    Write,
+    read_audited,
+    read_record,
+)
 from rowlock.stores.rollups import ALL
 from rowlock.stores.series import Series, Window, make_series
 from rowlock.stores.worker_reports import Reporter, merge
@@ -173,13 +186,12 @@ class PostgresStore:
         async with self._connections.alone() as connection:
             return await migrate.migrate(connection, self._target)
 
-    async def pending_migrations(self) -> list[Migration]:
+    async def pending_migrations(self, *, whole: bool = False) -> list[Migration]:
         async with self._connections.alone() as connection:
-            return await migrate.pending(connection, self._target)
-
-    async def check_schema(self) -> None:
-        async with self._connections.alone() as connection:
-            await migrate.check_schema(connection, self._target)
+            found = await migrate.pending(connection, self._target)
+            if whole:
+                await migrate.check_schema(connection, self._target)
+            return found
 
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         return f"BEGIN;\n{migrate.script(migrations, self._target, create_schema=True)}COMMIT;\n"
@@ -195,9 +207,6 @@ class PostgresStore:
 
     async def home(self) -> Home:
         return Home("postgres", await self.identity(), self._target.schema)
-
-    def is_home(self, home: Home) -> bool:
-        return True
 
     # ── Clients ──
 
@@ -414,16 +423,16 @@ class PostgresStore:
     # ── Workers' register ──
 
     async def report(self, worker: WorkerInfo) -> datetime:
-        [(seen,)] = await self._fetch(self._sql.report, *rows.worker_values(worker))
+        [(seen,)] = await self._fetch(self._sql.report, *astuple(worker)[:-2])  # started and seen are the clock's
         at: datetime = seen
         return at
 
     async def retire(self, names: Sequence[str]) -> int:
         gone = list(names)
-        return _count(await self._with_connection(lambda connection: connection.execute(self._sql.retire, gone)))
+        return rows.count(await self._with_connection(lambda connection: connection.execute(self._sql.retire, gone)))
 
     async def workers(self) -> list[WorkerInfo]:
-        return [rows.worker(row) for row in await self._fetch(self._sql.workers)]
+        return [WorkerInfo(**{**row, "topics": tuple(row["topics"])}) for row in await self._fetch(self._sql.workers)]
 
     # ── Transactions of the application's own: no lock is held before the fence, so `longest` is nothing to fear ──
 
@@ -496,7 +505,7 @@ class PostgresStore:
                 case "sweep_records":
                     return len(await connection.fetch(self._sql.record_sweep, most))
                 case "sweep_rollups":
-                    return _count(await rollups.sweep(connection, self._sql, most))
+                    return rows.count(await rollups.sweep(connection, self._sql, most))
                 case "prune_bulks":
                     return int(await connection.fetchval(self._sql.bulk_prune, most, PREVIEW_LIFE, KEPT))
                 case _:
@@ -536,10 +545,8 @@ class PostgresStore:
         return {str(row[0]): make(row) for row in found}
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
-        if not keys:
-            return []
-        found = await self._fetch(self._sql.existing, [None] * len(keys), *map(list, zip(*keys, strict=True)))
-        return [str(row["id"]) for row in found]
+        found = await self._with_connection(lambda connection: moves.holders(connection, self._sql, keys))
+        return list(found.values())
 
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         async def run(connection: Any) -> list[list[str]]:
@@ -588,14 +595,14 @@ class PostgresStore:
     ) -> list[Record]:
         asked = None if ids is None else list(ids)
         found = await self._fetch(self._sql.records, kind, asked, after or "", limit)
-        return [records.record(kind, row) for row in found]
+        return [read_record(kind, row, _same) for row in found]
 
     async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
         async def run(connection: Any) -> bool:
             try:
                 async with connection.transaction(isolation="read_committed"):
                     await records.write(connection, self._sql, writes, entry)
-            except records.Refused:
+            except Refused:
                 return False
             return True
 
@@ -610,7 +617,7 @@ class PostgresStore:
         elif filter.bulk is not None:
             statement = self._sql.audited_of_bulk
         wanted = filter.bulk, filter.job_id, filter.by, filter.action, filter.since
-        return [records.audited(row) for row in await self._fetch(statement, before, max(limit, 0), *wanted)]
+        return [read_audited(row, _same) for row in await self._fetch(statement, before, max(limit, 0), *wanted)]
 
     # ── Bulk actions ──
 
@@ -693,15 +700,11 @@ class PostgresStore:
                 attempt += 1
 
     async def _follow(self, connection: Any, filter: Filter, search: Generator[WalkPart, Seen, T]) -> T:
-        try:
-            step = next(search)
-            while True:
-                render = PostgresPart(self._target.quoted_schema, filter, step)
-                row = await connection.fetchrow(render.render(), *render.values)
-                step = search.send(listing.seen(row))
-        except StopIteration as end:
-            found: T = end.value
-            return found
+        async def look(step: WalkPart) -> Seen:
+            render = PostgresPart(self._target.quoted_schema, filter, step)
+            return listing.seen(await connection.fetchrow(render.render(), *render.values))
+
+        return await drive_async(search, look)
 
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
 
@@ -759,6 +762,6 @@ def _hold(version: int, worker: str | None, seen: _Seen | None, elsewhere: _Row 
     return Hold.CANCEL if seen.status == Status.CANCEL_REQUESTED else Hold.KEPT
 
 
-def _count(tag: str) -> int:
-    """How many rows, from a command tag such as UPDATE 5."""
-    return int(tag.rsplit(" ", 1)[1])
+def _same(at: Any) -> Any:
+    """A time, as the driver gives it."""
+    return at

@@ -1,22 +1,18 @@
-"""Maintenance: promote, prune, and the backoff tables of topics."""
+"""Maintenance: promote and prune."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from sqlite3 import Connection
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.stores.base import Retention
-from rowlock.stores.sqlite.rows import json_text, span, sql
+from rowlock.stores.sqlite.rows import span, sql
 
 
 def promote(conn: Connection, now: int, limit: int) -> int:
     return conn.execute(sql("promote"), (now, max(limit, 0))).rowcount
-
-
-def set_backoff(conn: Connection, tables: Mapping[str, Sequence[float] | None]) -> None:
-    conn.execute(sql("set_backoff"), {"tables": json_text(dict(tables))})
 
 
 def prune(conn: Connection, now: int, retention: Retention, limit: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
 from typing import Any, assert_never
 
@@ -69,15 +69,16 @@ def _read(conn: Connection, order: Order, name: str, **asked: Any) -> list[Row]:
 
 def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row]) -> list[Decision]:
     """Decide, and write what is decided."""
-    decided = move_all(rows, order, now, _holders(conn, rows) if order.verb == "requeue" else None)
+    decided = move_all(
+        rows, order, now, holders(conn, [row.live_key for row in rows]) if order.verb == "requeue" else None
+    )
     write(conn, now, order, patches(decided))
     return decided
 
 
-def _holders(conn: Connection, rows: Sequence[Row]) -> dict[LiveKey, str]:
-    """The live jobs that have the keys of these."""
-    keys = {row.live_key for row in rows if row.key is not None}
-    found = {key: conn.execute(sql("insert_same_key"), key).fetchone() for key in keys}
+def holders(conn: Connection, keys: Iterable[LiveKey]) -> dict[LiveKey, str]:
+    """The live jobs that have these keys."""
+    found = {key: conn.execute(sql("insert_same_key"), key).fetchone() for key in keys if key.key is not None}
     return {key: holder[0] for key, holder in found.items() if holder is not None}
 
 
