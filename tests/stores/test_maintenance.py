@@ -21,9 +21,9 @@ OVERDUE = LEASE + TICK
 NAMED = f"{CRASH_ERROR}: worker w1"
 
 
-async def rescue(store: Harness, **options: Any) -> list[str]:
+async def rescue(store: Harness, *limit: int, **options: Any) -> list[str]:
     """The ids of what was rescued."""
-    return ids(await store.store.move_due(Rescue(**{"by": "m1", "backoff": [70.0, 80.0, 90.0]} | options)))
+    return ids(await store.store.move_due(Rescue(**{"by": "m1", "backoff": [70.0, 80.0, 90.0]} | options), *limit))
 
 
 async def test_promote_makes_due_jobs_ready(store: Harness) -> None:
