@@ -84,7 +84,7 @@ async def test_a_pass_does_at_most_limit(unpaired: Harness, verb: str) -> None:
 
 async def test_rescue_takes_the_oldest_first(unpaired: Harness) -> None:
     await _five_claimed(unpaired)
-    assert set(await rescue(unpaired, limit=2)) == set(sorted(await unpaired.rows())[:2])
+    assert set(await rescue(unpaired, 2)) == set(sorted(await unpaired.rows())[:2])
 
 
 # ── rescue ──
