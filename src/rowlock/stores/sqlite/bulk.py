@@ -157,11 +157,10 @@ def get(conn: Connection, bulk_id: str) -> Bulk:
 
 
 def find(conn: Connection, ids: Sequence[str] | None, before: str | None, limit: int) -> list[Bulk]:
+    # g: behind every hexadecimal id
     where = {"ids": None if ids is None else json_text(list(ids)), "before": before or "g", "limit": max(limit, 0)}
     time = Times().__getitem__
-    return [
-        read_bulk(row, time) for row in conn.execute(sql("bulks"), where).fetchall()
-    ]  # g: behind every hexadecimal id
+    return [read_bulk(row, time) for row in conn.execute(sql("bulks"), where).fetchall()]
 
 
 def items(conn: Connection, bulk_id: str, outcome: str | None, after: str | None, limit: int) -> list[BulkItem]:

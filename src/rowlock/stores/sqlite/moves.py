@@ -69,9 +69,8 @@ def _read(conn: Connection, order: Order, name: str, **asked: Any) -> list[Row]:
 
 def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row]) -> list[Decision]:
     """Decide, and write what is decided."""
-    decided = move_all(
-        rows, order, now, holders(conn, [row.live_key for row in rows]) if order.verb == "requeue" else None
-    )
+    known = holders(conn, [row.live_key for row in rows]) if order.verb == "requeue" else None
+    decided = move_all(rows, order, now, known)
     write(conn, now, order, patches(decided))
     return decided
 
