@@ -263,8 +263,6 @@ async def test_only_the_newest_are_looked_at_and_it_says_so(store: Harness, monk
     for n in range(5):
         await dead(store, OTHER, f"t{n}")
         await store.advance(1)
-    for kind in ("postgres.failures", "sqlite.failures"):
-        monkeypatch.setattr(f"rowlock.stores.{kind}.MOST_LOOKED_AT", 2)
     monkeypatch.setattr(failures, "MOST_LOOKED_AT", 2)
     found = await look(store)
     assert (sorted(group.topic for group in found.items), found.capped) == (["t2", "t3", "t4"], True)
@@ -280,8 +278,6 @@ async def test_who_asks_for_some_topics_is_told_of_no_others(store: Harness, mon
     for _ in range(4):
         await store.advance(1)
         await dead(store, OTHER, "mail")
-    for kind in ("postgres.failures", "sqlite.failures"):
-        monkeypatch.setattr(f"rowlock.stores.{kind}.MOST_LOOKED_AT", 2)
     monkeypatch.setattr(failures, "MOST_LOOKED_AT", 2)
     bills = await look(store, topics=["bills"])
     assert ([group.topic for group in bills.items], bills.capped, bills.ungrouped) == (["bills"], False, 0)
