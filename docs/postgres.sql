@@ -182,10 +182,10 @@ LIMIT $3::int;
 
 -- ════ cancel_timeout_due ════
 
+-- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
     SELECT j.id AS id, j.topic AS topic, j.status AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
-    WHERE j.status = 'cancel_requested'
-      AND j.cancel_requested_at < (SELECT clock_timestamp()) - $2::float8 * interval '1 second'
+    WHERE j.status = 'cancel_requested' AND j.cancel_requested_at < (SELECT clock_timestamp()) - $2::float8 * interval '1 second'
     ORDER BY j.cancel_requested_at
     LIMIT $1::int
     FOR NO KEY UPDATE SKIP LOCKED
@@ -584,6 +584,7 @@ WHERE coalesce(i.id, k.id) IS NOT NULL
 
 -- ════ expire_due ════
 
+-- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
     SELECT j.id AS id, j.topic AS topic, j.status AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= (SELECT clock_timestamp())
@@ -1389,6 +1390,7 @@ SELECT topic, backoff FROM public._jobs_topics WHERE backoff IS NOT NULL;
 
 -- ════ rescue_expired ════
 
+-- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
     SELECT j.id AS id, j.topic AS topic, j.status AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until < (SELECT least(clock_timestamp(), coalesce($2::timestamptz, 'infinity')))
@@ -1400,9 +1402,10 @@ SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session
 
 -- ════ rescue_workers ════
 
+-- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
     SELECT j.id AS id, j.topic AS topic, j.status AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
-    WHERE j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])  -- a range: see held_by.sql
+    WHERE j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])
     ORDER BY j.locked_until
     LIMIT $1::int
     FOR NO KEY UPDATE SKIP LOCKED

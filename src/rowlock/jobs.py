@@ -42,6 +42,7 @@ from rowlock.core.job import (
     check_version,
 )
 from rowlock.core.lifecycle import MOVES
+from rowlock.core.moves import Cancel, Delete, Edit, Requeue, Update
 from rowlock.errors import (
     InvalidInput,
     InvalidState,
@@ -54,7 +55,7 @@ from rowlock.errors import (
 )
 from rowlock.stores import check_listener, open_store
 from rowlock.stores.after_fork import keep_for_ever
-from rowlock.stores.base import Changed, Edit, Enqueued, Store
+from rowlock.stores.base import Changed, Enqueued, Store
 from rowlock.stores.queries import Filter, Page, Stats
 from rowlock.stores.series import Series, window
 from rowlock.sync import SyncJobs
@@ -399,7 +400,7 @@ class Jobs(Registry):
         job has ended."""
         wanted = check_id(job_id)
         store = await self._store()
-        [change] = await store.cancel([wanted], by=self._actor(by), reason=check_reason(reason))
+        [change] = await store.move([wanted], Cancel(by=self._actor(by), reason=check_reason(reason)))
         if change.status is not Status.CANCEL_REQUESTED:  # a cancel was requested before
             _demand("cancel", change)
         return await self.get(wanted)
@@ -424,13 +425,13 @@ class Jobs(Registry):
         wanted = check_id(job_id)
         edit = await self._edit(wanted, priority, run_at, delay, payload, tags)
         handle = await self._stores.handle()
-        [change] = await handle.store.requeue(
-            [wanted],
-            edit,
-            version=None if version is None else check_version(version),
+        order = Requeue(
             by=self._actor(by),
             reason=check_reason(reason),
+            edit=edit,
+            version=None if version is None else check_version(version),
         )
+        [change] = await handle.store.move([wanted], order)
         if change.holder is not None:
             raise KeyTaken(wanted, (await self.get(wanted)).key or "", change.holder)
         if version is not None and not change.done and change.status in MOVES["requeue"].sources:
@@ -457,7 +458,7 @@ class Jobs(Registry):
         if edit == Edit():
             raise InvalidInput("update", "nothing_given", "give priority, run_at, delay, payload or tags")
         handle = await self._stores.handle()
-        [change] = await handle.store.update([wanted], edit, by=self._actor(by), reason=check_reason(reason))
+        [change] = await handle.store.move([wanted], Update(by=self._actor(by), reason=check_reason(reason), edit=edit))
         _demand("update", change)
         self._announce(handle)
         return await self.get(wanted)
@@ -491,7 +492,7 @@ class Jobs(Registry):
         """Delete a job that is not running. Its audit entries stay."""
         wanted = check_id(job_id)
         store = await self._store()
-        [change] = await store.delete([wanted], by=self._actor(by), reason=check_reason(reason))
+        [change] = await store.move([wanted], Delete(by=self._actor(by), reason=check_reason(reason)))
         _demand("delete", change)
 
     async def _store(self) -> Store:

@@ -3,6 +3,7 @@
 from rowlock.cli.failures import bars
 from rowlock.core.fingerprint import fingerprint
 from rowlock.core.lifecycle import Failed
+from rowlock.core.moves import Expire
 from rowlock.jobs import Jobs
 from tests.cli.conftest import Shell
 
@@ -39,7 +40,7 @@ def test_what_is_missing_is_said(shell: Shell) -> None:
     shell("enqueue", "mail", "--expires-at", "2020-01-01T00:00:00Z")
 
     async def expire(jobs: Jobs) -> None:
-        await (await jobs._store()).expire(by="m1")
+        await (await jobs._store()).move_due(Expire(by="m1"))
 
     shell.do(expire)
     assert "1 dead letter not grouped yet" in shell("failures").stderr

@@ -14,13 +14,14 @@ from psycopg.rows import dict_row
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Rescue
 from rowlock.errors import ConnectionRefused, LeaseLost
 from rowlock.stores.base import Beat, Guard, Hold, Home
 from rowlock.stores.callers import caller_for
 from tests.client.conn_kinds import KINDS, Kind, Place, fence
 from tests.client.test_conn_settings import somebody_waits
 from tests.databases import execute
-from tests.stores.harness import claim_by, job, settlement
+from tests.stores.harness import claim_by, ids, job, settlement
 
 pytestmark = pytest.mark.sampled(4)  # kinds of connections
 
@@ -71,7 +72,7 @@ async def test_the_fence_may_be_the_first_statement(kind: Kind) -> None:
 
 async def test_a_zombie_commits_nothing(kind: Kind) -> None:
     zombie = await claimed(kind.place, "w1")
-    await kind.place.store.rescue(by="m1", backoff=[0.0], workers=["w1"])
+    await kind.place.store.move_due(Rescue(by="m1", backoff=[0.0], workers=["w1"]))
     [current] = (await kind.place.store.claim(claim_by("w2"))).jobs
     assert current.id == zombie.id
     for completes in (False, True):
@@ -124,7 +125,7 @@ async def test_a_completion_is_rolled_back_with_the_writes(kind: Kind) -> None:
 
 async def test_a_requested_cancel_stops_neither_commit_nor_completion(kind: Kind) -> None:
     run = await claimed(kind.place)
-    await kind.place.store.cancel([run.id], by="ann")
+    await kind.place.store.move([run.id], Cancel(by="ann"))
     await write(kind, guard(run))
     await write(kind, guard(run, completes=True), 2)
     assert await orders(kind.place) == [1, 2]
@@ -169,12 +170,12 @@ async def test_autocommit_is_refused(sqlite_place: Place, postgres_place: Place)
 
 
 async def _rescued(place: Place, run: Job) -> None:
-    await place.store.rescue(by="m1", backoff=[0.0], workers=["w1"])
+    await place.store.move_due(Rescue(by="m1", backoff=[0.0], workers=["w1"]))
 
 
 async def _cancelled_by_timeout(place: Place, run: Job) -> None:
-    await place.store.cancel([run.id], by="ann")
-    assert await place.store.cancel_timeout(by="m1", grace=0.0) == [run.id]
+    await place.store.move([run.id], Cancel(by="ann"))
+    assert ids(await place.store.move_due(CancelTimeout(by="m1", grace=0.0))) == [run.id]
 
 
 async def _completed(place: Place, run: Job) -> None:
@@ -183,7 +184,7 @@ async def _completed(place: Place, run: Job) -> None:
 
 async def _deleted(place: Place, run: Job) -> None:
     await _rescued(place, run)
-    await place.store.delete([run.id], by="ann")
+    await place.store.move([run.id], Delete(by="ann"))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,7 @@ async def test_the_fence_holds_the_job_until_the_commit(postgres_place: Place) -
         assert await store.heartbeat([Beat(run.id, 1)], 60.0) == [Hold.KEPT]
         await fence(caller_for(conn, postgres_place.home), guard(run))
         assert await store.heartbeat([Beat(run.id, 1)], 60.0) == [Hold.UNSEEN]
-        assert await store.rescue(by="m1", backoff=[0.0], workers=["w1"]) == []
+        assert await store.move_due(Rescue(by="m1", backoff=[0.0], workers=["w1"])) == []
     assert await store.heartbeat([Beat(run.id, 1)], 60.0) == [Hold.KEPT]
     assert await orders(postgres_place) == [1]
 

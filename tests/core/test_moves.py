@@ -48,7 +48,7 @@ orders: st.SearchStrategy[Order] = st.one_of(
     *(st.builds(kind, **whom) for kind in (Cancel, Delete, Expire, CancelTimeout)),
     st.builds(Update, edit=edits, **whom),
     st.builds(Requeue, edit=edits, version=st.none() | numbers, undo=st.booleans(), **whom),
-    st.builds(Rescue, backoff=st.lists(st.floats(0, 100), min_size=1), seen=st.booleans(), **whom),
+    st.builds(Rescue, backoff=st.lists(st.floats(0, 100), min_size=1), workers=st.sampled_from([None, ["w1"]]), **whom),
 )
 
 

@@ -15,6 +15,7 @@ from rowlock.access import tokens
 from rowlock.config import ServerSettings
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
+from rowlock.core.moves import Cancel, Delete, Requeue
 from rowlock.errors import StoreUnavailable
 from rowlock.http import live, streams
 from rowlock.http.server import bind
@@ -107,11 +108,11 @@ async def happen(world: World, chance: random.Random, steps: int) -> None:
                     if chance.random() < 0.8:
                         await store.settle([settlement(job, outcome, ran=0.1)])
             case 5 if ids:
-                await store.cancel([chance.choice(ids)], by="test")
+                await store.move([chance.choice(ids)], Cancel(by="test"))
             case 6 if ids:
-                await store.delete([chance.choice(ids)], by="test")
+                await store.move([chance.choice(ids)], Delete(by="test"))
             case 7 if ids:
-                await store.requeue([chance.choice(ids)], by="test")
+                await store.move([chance.choice(ids)], Requeue(by="test"))
         if chance.random() < 0.2:
             await asyncio.sleep(0.02)
 
@@ -178,7 +179,7 @@ async def test_a_completed_job_that_is_deleted_is_gone_though_nothing_else_happe
     job_id = await world.ended(A, "mail")
     async with reading(world, "read token", f"id={job_id}&stats=false") as reader:
         await until(lambda: job_id in reader.jobs)
-        await (await world.store()).delete([job_id], by="test")
+        await (await world.store()).move([job_id], Delete(by="test"))
         await until(lambda: job_id not in reader.jobs)
 
 
@@ -293,7 +294,7 @@ async def test_a_rule_that_hides_some_of_ones_own_shows_older_ones_instead(
         held = (await store.read([old[2]], Job))[old[2]]
         await store.settle([settlement(held, Completed({}))])
         await until(lambda: of_topic.statuses[old[2]] == own.statuses[old[2]] == "completed")
-        await store.delete([old[2]], by="test")
+        await store.move([old[2]], Delete(by="test"))
         await until(lambda: of_topic.jobs.keys() == own.jobs.keys() == {*old[:2]})
 
 

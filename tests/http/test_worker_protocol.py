@@ -13,6 +13,7 @@ import pytest
 from rowlock import Jobs
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN
+from rowlock.core.moves import Rescue
 from rowlock.core.retry import FINAL
 from rowlock.http import remote_workers, upkeep, workers
 from rowlock.runtime.settings import WorkerSettings
@@ -104,7 +105,7 @@ async def rows(world: World) -> str:
 async def take_away(world: World, *workers: str) -> None:
     """As maintenance does when their leases are over."""
     store = await world.store()
-    await store.rescue(by="test", backoff=(0.0,), workers=list(workers))
+    await store.move_due(Rescue(by="test", backoff=(0.0,), workers=list(workers)))
 
 
 # ── Claim ──

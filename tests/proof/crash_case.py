@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from rowlock.core.moves import Cancel
 from rowlock.stores.base import Store
 from tests.proof.crash_stage import ACTOR, Facts, Stage
 from tests.proof.fail_points import Trap
@@ -86,5 +87,5 @@ async def failing_run(stage: Stage) -> Facts:
 
 async def cancelled_run(stage: Stage) -> Facts:
     facts = await failing_run(stage)
-    await stage.store.cancel([facts["id"]], by="ann")
+    await stage.store.move([facts["id"]], Cancel(by="ann"))
     return facts

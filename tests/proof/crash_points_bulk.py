@@ -34,7 +34,7 @@ async def _preview(stage: Stage) -> Facts:
 
 async def _started(stage: Stage) -> Facts:
     facts = await _preview(stage)
-    await stage.store.start_bulk(facts["bulk"], by=ACTOR)
+    await stage.store.steer_bulk(facts["bulk"], "start", by=ACTOR)
     return facts
 
 
@@ -59,11 +59,11 @@ async def _creating(actor: Actor) -> Act:
 
 
 async def _starting(actor: Actor) -> Act:
-    return lambda: actor.store.start_bulk(actor.facts["bulk"], by=ACTOR)
+    return lambda: actor.store.steer_bulk(actor.facts["bulk"], "start", by=ACTOR)
 
 
 async def _stopping(actor: Actor) -> Act:
-    return lambda: actor.store.stop_bulk(actor.facts["bulk"], by=ACTOR)
+    return lambda: actor.store.steer_bulk(actor.facts["bulk"], "stop", by=ACTOR)
 
 
 async def _look_again(actor: Actor, act: Act) -> None:

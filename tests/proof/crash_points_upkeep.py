@@ -6,6 +6,7 @@ from typing import Any
 
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.stores.base import Edit, Retention, WorkerInfo
 from rowlock.stores.records import Entry, Write
 from tests.proof.crash_case import Act, Actor, cancelled_run, case, changes, due, simply, steps
@@ -72,7 +73,7 @@ async def _dead_letter(stage: Stage) -> Facts:
 async def _ungrouped(stage: Stage) -> Facts:
     """A dead letter that SQL alone has made."""
     job_id = (await _too_late(stage))["id"]
-    await stage.store.expire(by="m1")
+    await stage.store.move_due(Expire(by="m1"))
     return {"id": job_id}
 
 
@@ -94,15 +95,15 @@ async def _counted(stage: Stage) -> Facts:
 
 
 def _rescuing(**wishes: Any) -> Callable[[Actor], Awaitable[Act]]:
-    return simply(lambda store, _: store.rescue(by=ACTOR, backoff=[0.0], **wishes))
+    return simply(lambda store, _: store.move_due(Rescue(by=ACTOR, backoff=[0.0], **wishes)))
 
 
 case("promote", _future, simply(lambda store, _: store.promote()), steps("promote"))
 case("rescue", _lease_over, _rescuing(), steps("rescue"))
 case("rescue of named workers", _worker_dead, _rescuing(workers=["dead"]), steps("rescue"))
-case("expire", _too_late, simply(lambda store, _: store.expire(by=ACTOR)), steps("expire"))
+case("expire", _too_late, simply(lambda store, _: store.move_due(Expire(by=ACTOR))), steps("expire"))
 case(
-    "cancel timeout", _cancel_unheard, simply(lambda store, _: store.cancel_timeout(by=ACTOR, grace=0.0)),
+    "cancel timeout", _cancel_unheard, simply(lambda store, _: store.move_due(CancelTimeout(by=ACTOR, grace=0.0))),
     steps("cancel_timeout"),
 )  # fmt: skip
 case("prune", _dead_letter, simply(lambda store, _: store.prune(Retention(failed=0.0))), steps("prune"))
@@ -134,14 +135,14 @@ def _resumes(history: History, facts: Facts) -> int:
     )
 
 
-case("cancel what waits", due, simply(lambda store, one: store.cancel([one], by=ACTOR)), steps("cancel"))
-case("cancel what runs", _running, simply(lambda store, one: store.cancel([one], by=ACTOR)), steps("cancel"))
-case("requeue", _dead_letter, simply(lambda store, one: store.requeue([one], by=ACTOR)), steps("requeue"))
+case("cancel what waits", due, simply(lambda store, one: store.move([one], Cancel(by=ACTOR))), steps("cancel"))
+case("cancel what runs", _running, simply(lambda store, one: store.move([one], Cancel(by=ACTOR))), steps("cancel"))
+case("requeue", _dead_letter, simply(lambda store, one: store.move([one], Requeue(by=ACTOR))), steps("requeue"))
 case(
-    "update", due, simply(lambda store, one: store.update([one], Edit(priority=7), by=ACTOR)), steps("update"),
-    once=False,
+    "update", due, simply(lambda store, one: store.move([one], Update(by=ACTOR, edit=Edit(priority=7)))),
+    steps("update"), once=False,
 )  # fmt: skip
-case("delete", _dead_letter, simply(lambda store, one: store.delete([one], by=ACTOR)), steps("delete"))
+case("delete", _dead_letter, simply(lambda store, one: store.move([one], Delete(by=ACTOR))), steps("delete"))
 case("pause", _nothing, simply(lambda store, _: store.pause(TOPIC, by=ACTOR)), _pauses, once=False)
 case("resume", _paused, simply(lambda store, _: store.resume(TOPIC, by=ACTOR)), _resumes)
 

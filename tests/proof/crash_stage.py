@@ -12,6 +12,7 @@ import asyncpg
 from rowlock.core.ids import IdMaker
 from rowlock.core.job import Job, Lane, new_job
 from rowlock.core.lifecycle import Completed, Outcome, Settlement, decide
+from rowlock.core.moves import CancelTimeout, Expire, Rescue
 from rowlock.core.retry import Delays
 from rowlock.stores import open_store
 from rowlock.stores.base import Claim, Store
@@ -135,9 +136,9 @@ class Stage:
             await store.resume(pause.topic, by=SURVIVOR)
         async with asyncio.timeout(30):
             while (await self.tables.fetch(_LIVE))[0][0]:
-                await store.rescue(by=SURVIVOR, backoff=[0.0])
-                await store.cancel_timeout(by=SURVIVOR, grace=0.0)
-                await store.expire(by=SURVIVOR)
+                await store.move_due(Rescue(by=SURVIVOR, backoff=[0.0]))
+                await store.move_due(CancelTimeout(by=SURVIVOR, grace=0.0))
+                await store.move_due(Expire(by=SURVIVOR))
                 await store.promote()
                 await store.tidy("fold_counts", 10_000)
                 jobs = (await store.claim(claim_by(SURVIVOR, lease=30.0))).jobs

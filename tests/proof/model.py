@@ -202,7 +202,7 @@ class Database:
     # ── Maintenance ──
 
     def _rescue(self, row: Row, named: bool = False) -> Row:
-        """What Store.rescue says. `named`: by the name of a dead worker, whatever its lease says."""
+        """What a rescue by Store.move_due says. `named`: by the name of a dead worker, whatever its lease says."""
         if row.status == "cancel_requested" and self._sabotage is not Sabotage.RESCUE_FORGETS_CANCEL:
             goal, charge = "cancelled", False
         elif not self._counts_as_started(row):

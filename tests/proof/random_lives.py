@@ -23,6 +23,7 @@ from rowlock.core.lifecycle import (
     TimedOut,
     decide,
 )
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.core.retry import Delays
 from rowlock.core.verify import Finding
 from rowlock.stores.base import DAY, Beat, Edit, Hold, NewLine, Progress, Retention
@@ -227,7 +228,9 @@ class RandomLives:
             beats = [Beat(job.id, job.version, True, worker) for job, by in self.running if by == worker]
             await self.harness.store.heartbeat(beats, 0.001)
             self.history.faults.append(Fault(self.now, "kill", worker))
-            await self.harness.store.rescue(by="supervisor", backoff=(7.0,), workers=[worker], detail="killed")
+            await self.harness.store.move_due(
+                Rescue(by="supervisor", backoff=(7.0,), workers=[worker], detail="killed")
+            )
         else:
             self.history.faults.append(Fault(self.now, "kill", worker.split("-")[1]))
         for job, by in [run for run in self.running if run[1] == worker]:
@@ -243,9 +246,9 @@ class RandomLives:
     async def _maintain(self) -> None:
         store = self.harness.store
         await store.promote()
-        await store.cancel_timeout(by="m1", grace=CANCEL_GRACE)
-        await store.rescue(by="m1", backoff=(7.0, 60.0))
-        await store.expire(by="m1")
+        await store.move_due(CancelTimeout(by="m1", grace=CANCEL_GRACE))
+        await store.move_due(Rescue(by="m1", backoff=(7.0, 60.0)))
+        await store.move_due(Expire(by="m1"))
         if self.random.random() < 0.2:
             await store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))
 
@@ -257,16 +260,18 @@ class RandomLives:
 
     async def _cancel(self) -> None:
         running = [job.id for job, _ in self.running][:2]
-        await self.harness.store.cancel(running or self._some(), by="ann", reason="not today")
+        await self.harness.store.move(running or self._some(), Cancel(by="ann", reason="not today"))
 
     async def _requeue(self) -> None:
-        await self.harness.store.requeue(self._some(), by="ann")
+        await self.harness.store.move(self._some(), Requeue(by="ann"))
 
     async def _update(self) -> None:
-        await self.harness.store.update(self._some(), Edit(priority=7, delay=self.random.choice([0.0, 3.0])), by="bob")
+        await self.harness.store.move(
+            self._some(), Update(by="bob", edit=Edit(priority=7, delay=self.random.choice([0.0, 3.0])))
+        )
 
     async def _delete(self) -> None:
-        await self.harness.store.delete(self._some()[:1], by="bob")
+        await self.harness.store.move(self._some()[:1], Delete(by="bob"))
 
     async def _pause(self) -> None:
         until = self.random.choice([None, self.harness.now + timedelta(seconds=5)])

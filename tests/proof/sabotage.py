@@ -137,8 +137,8 @@ def _uncharged(patch: Any) -> Any:
     return sabotaged
 
 
-def _before_forgotten(rescue: Any) -> Any:
-    return lambda *arguments, **options: rescue(*arguments, **options | {"before": None})
+def _before_forgotten(move_due: Any) -> Any:
+    return lambda conn, now, order, limit: move_due(conn, now, replace(order, before=None), limit)
 
 
 def _never_a_repeat(insert: Any) -> Any:
@@ -328,7 +328,7 @@ DEFENCES: tuple[Defence, ...] = (
         ),
         red.lease,
     ),
-    Defence("before", "sqlite", wrapped(maintenance, "rescue", _before_forgotten), red.before),
+    Defence("before", "sqlite", wrapped(sqlite_moves, "move_due", _before_forgotten), red.before),
     Defence("before", "postgres", postgres("rescue_expired", _EXPIRED, _NO_BEFORE), red.before),
     Defence(
         "lease never shrinks", "sqlite", sqlite(settle, "heartbeat", "max(locked_until, :until)", ":until"), red.shrink

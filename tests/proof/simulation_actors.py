@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from rowlock.client.enqueue import safe_insert
 from rowlock.core.job import new_job
+from rowlock.core.moves import Cancel, Delete, Edit, Order, Requeue, Update
 from rowlock.errors import StoreError
 from rowlock.runtime.settings import WorkerSettings
-from rowlock.stores.base import Changed, Edit, Store
+from rowlock.stores.base import Changed, Store
 from rowlock.stores.group import Group
 from tests.proof.simulation_handlers import TOPICS, steps
 from tests.proof.simulation_store import Line, Weather
@@ -130,9 +131,18 @@ async def _steer_jobs(world: World, line: Line, verb: str, chance: Random) -> No
     if not known:
         return
     ids = sorted({chance.choice(known) for _ in range(chance.choice((1, 1, 3)))})
-    edit = (Edit(priority=chance.randrange(9), delay=chance.uniform(0, 2)),) if verb == "update" else ()
+    order: Order
+    match verb:
+        case "cancel":
+            order = Cancel(by="operator")
+        case "requeue":
+            order = Requeue(by="operator")
+        case "update":
+            order = Update(by="operator", edit=Edit(priority=chance.randrange(9), delay=chance.uniform(0, 2)))
+        case _:
+            order = Delete(by="operator")
     with world.operation(verb, "operator", ids) as say:
-        changed: list[Changed] = await getattr(line, verb)(ids, *edit, by="operator")
+        changed: list[Changed] = await line.move(ids, order)
         say({one.id: {"done": one.done, "status": one.status} for one in changed})
 
 

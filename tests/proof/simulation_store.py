@@ -23,9 +23,8 @@ from tests.proof.simulation_loop import Handle, VirtualLoop
 READS = frozenset({"look", "held_by", "workers", "now", "paused", "read", "records"})
 WRITES = frozenset(
     {
-        "insert", "claim", "settle", "heartbeat", "progress", "report", "retire", "promote", "rescue", "expire",
-        "cancel_timeout", "prune", "cancel", "requeue", "update", "delete", "pause", "resume",
-        "set_backoff", "tidy", "run_bulk",
+        "insert", "claim", "settle", "heartbeat", "progress", "report", "retire", "promote", "move_due",
+        "prune", "move", "pause", "resume", "set_backoff", "tidy", "run_bulk",
     }
 )  # fmt: skip
 # What may be carried out after its client was told that the line broke. Not an insert, which could make a job anew that

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from rowlock.core.moves import Cancel
 from rowlock.stores.postgres.store import PostgresStore
 from tests.proof.history import Execution, History, Operation
 from tests.proof.history_app import new_ids
@@ -131,7 +132,7 @@ class SqlFleet:
             while not self._over:
                 await asyncio.sleep(0.1)
                 if self._ids:
-                    await store.cancel([self.random.choice(self._ids)], by="ann")
+                    await store.move([self.random.choice(self._ids)], Cancel(by="ann"))
         finally:
             await store.close()
 

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from rowlock.core.job import Status, new_job
 from rowlock.core.lifecycle import MOVES
+from rowlock.core.moves import Rescue
 from tests.proof.model import Database, Row, Sabotage, sources
 from tests.proof.model_explorer import Explorer, Report
 from tests.proof.model_state import Budget, Size
@@ -195,7 +196,7 @@ def test_the_rescue_is_that_of_the_stores() -> None:
         job = structs.replace(job, status=status, retries=retries, crashes=crashes)
         reference.rows[job.id] = structs.replace(reference.rows[job.id], job=job)
         reference.now += timedelta(days=1)
-        [rescued] = reference.rescue(by="m", backoff=[1.0], workers=[job.locked_by or ""] if named else None)
+        [rescued] = reference.move_due(Rescue(by="m", backoff=[1.0], workers=[job.locked_by or ""] if named else None))
         expected = reference.rows[job.id].job
 
         row = Row(status.value, 1, retries, crashes > 0, int(started), True, 0, ("",), charged=retries)

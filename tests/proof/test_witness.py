@@ -8,6 +8,7 @@ import pytest
 
 from rowlock.client.verify import verify
 from rowlock.core.lifecycle import MAX_HISTORY, Completed, Failed, Released
+from rowlock.core.moves import Cancel, Delete, Requeue
 from rowlock.stores.base import Retention
 from rowlock.stores.postgres.store import PostgresStore
 from tests.databases import KINDS, Databases
@@ -79,8 +80,8 @@ async def test_what_was_rolled_back_was_never_there(store: Harness, witness: Wit
 
 async def test_an_operator_s_deed_and_its_audit_are_one_transaction(store: Harness, witness: Witness) -> None:
     ids = [await store.add(), await store.add()]
-    await store.store.cancel(ids, by="ann", reason="enough")
-    await store.store.delete(ids, by="ann")
+    await store.store.move(ids, Cancel(by="ann", reason="enough"))
+    await store.store.move(ids, Delete(by="ann"))
     await store.store.pause("mail", by="ann")
     await store.store.resume("mail", by="ann")
     history = await witness.collect(History(store.kind))
@@ -108,9 +109,9 @@ async def test_the_events_of_a_long_life_are_those_that_were_witnessed(store: Ha
     for _ in range(MAX_HISTORY // 3 + 5):
         [claimed] = (await store.claim()).jobs
         await store.store.settle([settlement(claimed, Failed("never", final=True), ran=0.0)])
-        await store.store.requeue([job_id], by="ann")
-        await store.store.cancel([job_id], by="ann")
-        await store.store.requeue([job_id], by="ann")
+        await store.store.move([job_id], Requeue(by="ann"))
+        await store.store.move([job_id], Cancel(by="ann"))
+        await store.store.move([job_id], Requeue(by="ann"))
     history = await witness.collect(History(store.kind))
     assert history.jobs[job_id]["history_dropped"] > 0
     assert check(history) == []

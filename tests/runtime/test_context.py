@@ -11,6 +11,7 @@ import pytest
 
 from rowlock.context import Context, SyncContext
 from rowlock.core.job import Job, Lane, Status
+from rowlock.core.moves import Rescue
 from rowlock.errors import InvalidInput, LeaseLost, StoreBusy, StoreUnavailable, WrongContext
 from rowlock.jobs import Jobs
 from rowlock.stores import open_store
@@ -71,7 +72,7 @@ async def steal(url: str, job_id: str, worker: str, topic: str = "work") -> None
     """Another worker has the job now."""
     store = open_store(url)
     await store.open()
-    await store.rescue(by="test", backoff=[0.0], workers=[worker])
+    await store.move_due(Rescue(by="test", backoff=[0.0], workers=[worker]))
     claimed = await store.claim(Claim("someone else", (Lane(topic),), 1, 600.0))
     assert [job.id for job in claimed.jobs] == [job_id]
     await store.close()

@@ -8,6 +8,7 @@ import pytest
 
 from rowlock.access import settings
 from rowlock.core.job import Status
+from rowlock.core.moves import Rescue
 from rowlock.jobs import Jobs
 from rowlock.runtime import worker as worker_module
 from rowlock.runtime.settings import WorkerSettings
@@ -134,7 +135,7 @@ async def test_a_run_with_a_short_lease_keeps_it_while_leases_become_long(jobs: 
         job = await jobs.get(made.id)
         assert job.status is Status.PROCESSING
         assert job.version == 1
-        assert await store.rescue(by="test", backoff=[0.0]) == []
+        assert await store.move_due(Rescue(by="test", backoff=[0.0])) == []
         if job.locked_until is not None and job.locked_until - await store.now() > timedelta(seconds=30):
             break
         await asyncio.sleep(0.01)

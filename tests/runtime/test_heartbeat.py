@@ -13,6 +13,7 @@ import pytest
 
 from rowlock.context import Context
 from rowlock.core.job import Job, Lane, Status
+from rowlock.core.moves import Rescue
 from rowlock.core.retry import Delays
 from rowlock.errors import LeaseLost
 from rowlock.jobs import Jobs
@@ -58,7 +59,7 @@ def _rescue_until_outlived(url: str, job_id: str, outlived: threading.Event) -> 
         end: datetime | None = None  # of the first lease
         while end is None or await store.now() <= end:
             end = end or (await store.read([job_id], Job))[job_id].locked_until
-            assert await store.rescue(by="test", backoff=BACKOFF) == []
+            assert await store.move_due(Rescue(by="test", backoff=BACKOFF)) == []
             await asyncio.sleep(0.02)
         await store.close()
 
@@ -98,7 +99,7 @@ def _rescue_until_taken(url: str, taken: threading.Event) -> list[str]:
     async def rescue() -> list[str]:
         store = await other_store(url)
         try:
-            rescued = await until(lambda: store.rescue(by="test", backoff=BACKOFF))
+            rescued = await until(lambda: store.move_due(Rescue(by="test", backoff=BACKOFF)))
             return [one.id for one in rescued]
         finally:
             await store.close()
@@ -135,7 +136,7 @@ async def test_a_run_that_lost_its_lease_is_told_and_changes_nothing(jobs: Jobs,
     job = await status_of(jobs, made.id, Status.PROCESSING)
     assert job.locked_by is not None
     store = await other_store(url)
-    await store.rescue(by="test", backoff=BACKOFF, workers=[job.locked_by])
+    await store.move_due(Rescue(by="test", backoff=BACKOFF, workers=[job.locked_by]))
     # Someone else has it before our worker could take it again.
     await store.claim(Claim("someone else", (Lane("work"),), 1, 600.0))
     await until(lambda: bool(told))

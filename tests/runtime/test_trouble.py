@@ -222,7 +222,7 @@ async def test_a_duty_that_is_refused_does_not_keep_the_others_from_being_done(
     await store.claim(Claim("a dead worker", (Lane("work"),), 1, 0.05))
     jobs._worker = worker = jobs.make_worker(lease=0.9, poll=0.1, maintenance=0.05)
     await worker.start()
-    for verb in ("promote", "expire"):
+    for verb in ("promote", "tidy"):
         failing(monkeypatch, worker._heartbeat_thread._store, verb, *[StoreError("no permission")] * 100_000)
     assert (await ended(jobs, made.id)).crashes == 1
     await store.close()

@@ -28,8 +28,9 @@ from rowlock.core.lifecycle import (
     Transition,
     decide,
 )
+from rowlock.core.moves import Cancel, Expire
 from rowlock.core.retry import Delays
-from rowlock.stores.base import MAX_LOG_LINES, Claim, Claimed, Enqueued, Store, WorkerInfo
+from rowlock.stores.base import MAX_LOG_LINES, Claim, Claimed, Enqueued, Moved, Store, WorkerInfo
 from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor
 from rowlock.stores.postgres.rows import event
 from rowlock.stores.postgres.store import PostgresStore
@@ -278,7 +279,7 @@ class Harness(ABC):
                 return await self.job(claimed.id)
             case Status.CANCEL_REQUESTED:
                 claimed = await self.claimed(topic=topic)
-                await self.store.cancel([claimed.id], by="ann")
+                await self.store.move([claimed.id], Cancel(by="ann"))
                 return await self.job(claimed.id)
             case Status.COMPLETED:
                 return await self.settled(Completed(), topic=topic)
@@ -288,7 +289,7 @@ class Harness(ABC):
                 return await self.settled(GaveUp(), topic=topic)
             case Status.EXPIRED:
                 job_id = await self.add(topic, expires_at=self.now)
-                await self.store.expire(by="m1")
+                await self.store.move_due(Expire(by="m1"))
                 return await self.job(job_id)
 
 
@@ -398,7 +399,7 @@ class PostgresHarness(Harness):
         return events
 
 
-def ids(jobs: Sequence[Job]) -> list[str]:
+def ids(jobs: Sequence[Job | Moved]) -> list[str]:
     return [job.id for job in jobs]
 
 

@@ -25,6 +25,7 @@ from rowlock.core.lifecycle import (
     ended_by,
     judge,
 )
+from rowlock.core.moves import Cancel, CancelTimeout, Due, Expire, Order, Requeue, Rescue, Update
 from rowlock.stores.base import (
     MAX_LOG_LINES,
     MIN_RETENTION,
@@ -35,9 +36,9 @@ from rowlock.stores.base import (
     Edit,
     Enqueued,
     Hold,
+    Moved,
     Pause,
     Progress,
-    Rescued,
     Retention,
     Settled,
     WorkerInfo,
@@ -315,32 +316,35 @@ class Reference:
             self._change("promote", job, ready=True)
         return len(due)
 
-    def rescue(
-        self,
-        *,
-        by: str,
-        backoff: Sequence[float],
-        workers: Sequence[str] | None = None,
-        detail: str | None = None,
-        before: datetime | None = None,
-    ) -> list[Rescued]:
+    def move_due(self, order: Due) -> list[Moved]:
+        match order:
+            case Rescue():
+                return self._rescue_all(order)
+            case Expire():
+                return self._expire(order)
+            case CancelTimeout():
+                return self._cancel_timeout(order)
+
+    def _rescue_all(self, order: Rescue) -> list[Moved]:
+        workers = order.workers
+
         def gone(job: Job) -> bool:
             if job.locked_until is None:
                 return False
-            expired = self.now if before is None else min(self.now, before)
+            expired = self.now if order.before is None else min(self.now, order.before)
             return job.locked_until < expired if workers is None else job.locked_by in workers
 
-        how = f", {detail}" if detail else ""
+        how = f", {order.detail}" if order.detail else ""
         how += CRASH_UNSEEN if workers is None else ""
         return [
-            self._rescue(job, by, self.backoff.get(job.topic) or backoff, how, named=workers is not None)
+            self._rescue(job, order.by, self.backoff.get(job.topic) or order.backoff, how, named=workers is not None)
             for job in self._where(gone)
         ]
 
     def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
         self.backoff |= tables
 
-    def _rescue(self, job: Job, by: str, backoff: Sequence[float], how: str, *, named: bool) -> Rescued:
+    def _rescue(self, job: Job, by: str, backoff: Sequence[float], how: str, *, named: bool) -> Moved:
         error = f"{CRASH_ERROR}: worker {job.locked_by}{how}"
         delay = 0.0
         columns: dict[str, Any] = {}
@@ -369,9 +373,9 @@ class Reference:
         suspect = not named or job.started_at is not None
         columns |= {"locked_by": None, "locked_until": None, "updated": self.now, "crashes": job.crashes + suspect}
         after = self._change("rescue", job, entry, ready=columns["status"] is Status.PENDING and not delay, **columns)
-        return Rescued(job.id, job.topic, job.version, after.status, charged)
+        return Moved(job.id, job.topic, job.version, after.status, charged)
 
-    def expire(self, *, by: str) -> list[str]:
+    def _expire(self, order: Expire) -> list[Moved]:
         late = self._where(
             lambda job: job.status is Status.PENDING and job.expires_at is not None and job.expires_at <= self.now
         )
@@ -379,20 +383,20 @@ class Reference:
             self._change(
                 "expire",
                 job,
-                known(event="expired", by=by),
+                known(event="expired", by=order.by),
                 status=Status.EXPIRED,
                 finished_at=self.now,
                 updated=self.now,
                 last_error=EXPIRED_ERROR,
             )
-        return [job.id for job in late]
+        return [self._moved(job.id) for job in late]
 
-    def cancel_timeout(self, *, by: str, grace: float = 30.0) -> list[str]:
+    def _cancel_timeout(self, order: CancelTimeout) -> list[Moved]:
         late = self._where(
             lambda job: (
                 job.status is Status.CANCEL_REQUESTED
                 and job.cancel_requested_at is not None
-                and job.cancel_requested_at < self._after(-grace)
+                and job.cancel_requested_at < self._after(-order.grace)
             )
         )
         for job in late:
@@ -400,14 +404,18 @@ class Reference:
             self._change(
                 "cancel_timeout",
                 job,
-                known(event="cancel_timed_out", by=by) | run,
+                known(event="cancel_timed_out", by=order.by) | run,
                 status=Status.CANCELLED,
                 finished_at=self.now,
                 updated=self.now,
                 locked_by=None,
                 locked_until=None,
             )
-        return [job.id for job in late]
+        return [self._moved(job.id) for job in late]
+
+    def _moved(self, job_id: str) -> Moved:
+        job = self.rows[job_id].job
+        return Moved(job.id, job.topic, job.version, job.status, charged=False)
 
     def prune(self, retention: Retention) -> int:
         keep = structs.asdict(retention)
@@ -426,9 +434,19 @@ class Reference:
 
     # ── Operators ──
 
-    def _operate(
-        self, verb: str, ids: Sequence[str], by: str, reason: str | None, act: Callable[[Job], Changed]
-    ) -> list[Changed]:
+    def move(self, ids: Sequence[str], order: Order) -> list[Changed]:
+        match order:
+            case Cancel():
+                return self._cancel(ids, order)
+            case Requeue():  # it is an Update, too
+                return self._requeue(ids, order)
+            case Update():
+                return self._update(ids, order)
+            case _:
+                return self._delete(ids, order)
+
+    def _operate(self, order: Order, ids: Sequence[str], act: Callable[[Job], Changed]) -> list[Changed]:
+        verb = order.verb
         answers: dict[str, Changed] = {}
         for job_id in sorted(set(ids)):
             row = self.rows.get(job_id)
@@ -440,7 +458,8 @@ class Reference:
                 data = {"status": row.job.status.value} if verb == "delete" else {}
                 answers[job_id] = act(row.job)
                 if answers[job_id].done:
-                    self._note(verb, by, reason, data or self._diff(verb, row), job_id=job_id, topic=row.job.topic)
+                    told = data or self._diff(verb, row)
+                    self._note(verb, order.by, order.reason, told, job_id=job_id, topic=row.job.topic)
         return [answers[job_id] for job_id in ids]
 
     def _note(self, action: str, by: str, reason: str | None, data: dict[str, Any], **where: str | None) -> None:
@@ -462,37 +481,29 @@ class Reference:
 
         return {"before": values(before.job), "after": values(after.job)}
 
-    def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+    def _cancel(self, ids: Sequence[str], order: Cancel) -> list[Changed]:
         def act(job: Job) -> Changed:
             held = job.status is Status.PROCESSING
             status, event = (Status.CANCEL_REQUESTED, "cancel_requested") if held else (Status.CANCELLED, "cancelled")
             self._change(
                 "cancel",
                 job,
-                known(event=event, by=by, reason=reason),
+                known(event=event, by=order.by, reason=order.reason),
                 status=status,
                 finished_at=None if held else self.now,
                 cancel_requested_at=self.now,
-                cancel_reason=reason,
+                cancel_reason=order.reason,
                 updated=self.now,
             )
             return Changed(job.id, done=True, status=status)
 
-        return self._operate("cancel", ids, by, reason, act)
+        return self._operate(order, ids, act)
 
-    def requeue(
-        self,
-        ids: Sequence[str],
-        edit: Edit = Edit(),  # noqa: B008 - it is frozen
-        *,
-        version: int | None = None,
-        by: str,
-        reason: str | None = None,
-    ) -> list[Changed]:
-        wanted = self._columns(edit)
+    def _requeue(self, ids: Sequence[str], order: Requeue) -> list[Changed]:
+        wanted = self._columns(order.edit)
 
         def act(job: Job) -> Changed:
-            if version not in (None, job.version):
+            if order.version not in (None, job.version):
                 return Changed(job.id, done=False, status=job.status)
             if holder := self._holder(job):
                 return Changed(job.id, done=False, status=job.status, holder=holder.id)
@@ -508,7 +519,7 @@ class Reference:
             self._change(
                 "requeue",
                 job,
-                known(event="requeued", by=by, reason=reason, changed=sorted(wanted) or None),
+                known(event="requeued", by=order.by, reason=order.reason, changed=sorted(wanted) or None),
                 ready=wanted.get("run_at", self.now) <= self.now,
                 status=Status.PENDING,
                 updated=self.now,
@@ -519,7 +530,7 @@ class Reference:
             )
             return Changed(job.id, done=True, status=Status.PENDING)
 
-        return self._operate("requeue", ids, by, reason, act)
+        return self._operate(order, ids, act)
 
     def _columns(self, edit: Edit) -> dict[str, Any]:
         wanted = {name: value for name, value in structs.asdict(edit).items() if value is not UNSET}
@@ -529,23 +540,23 @@ class Reference:
             wanted["run_at"] = self._after(wanted.pop("delay"))
         return wanted
 
-    def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
-        wanted = self._columns(edit)
+    def _update(self, ids: Sequence[str], order: Update) -> list[Changed]:
+        wanted = self._columns(order.edit)
 
         def act(job: Job) -> Changed:
             ready = wanted["run_at"] <= self.now if "run_at" in wanted else self.rows[job.id].ready
-            entry = known(event="updated", by=by, reason=reason, changed=sorted(wanted))
+            entry = known(event="updated", by=order.by, reason=order.reason, changed=sorted(wanted))
             self._change("update", job, entry, ready=ready, **wanted, updated=self.now)
             return Changed(job.id, done=True, status=Status.PENDING)
 
-        return self._operate("update", ids, by, reason, act)
+        return self._operate(order, ids, act)
 
-    def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
+    def _delete(self, ids: Sequence[str], order: Order) -> list[Changed]:
         def act(job: Job) -> Changed:
             del self.rows[job.id]
             return Changed(job.id, done=True, status=job.status)
 
-        return self._operate("delete", ids, by, reason, act)
+        return self._operate(order, ids, act)
 
     def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
         self.pauses[topic] = Pause(topic, self.now, until, reason, by)

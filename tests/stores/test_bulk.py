@@ -14,6 +14,7 @@ from rowlock.client import bulk as client
 from rowlock.core.conditions import Compared, Some
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed, Failed, Outcome
+from rowlock.core.moves import Cancel, Delete, Order, Requeue, Update
 from rowlock.errors import BulkRefused, InvalidInput
 from rowlock.stores import bulk as shared
 from rowlock.stores.base import Edit, Store
@@ -30,6 +31,7 @@ from tests.stores.test_list import CASES, crowd, wanted
 
 MAIL = Filter(topics=["mail"])
 ARGUMENTS: dict[str, dict[str, Any]] = {"reprioritise": {"priority": 7}, "reschedule": {"delay": 90.0}}
+ORDERS: dict[str, type[Order]] = {"requeue": Requeue, "cancel": Cancel, "delete": Delete, "update": Update}
 
 
 async def preview(store: Harness, action: str, filter: Filter = MAIL, **options: Any) -> Bulk:
@@ -136,8 +138,8 @@ async def test_each_is_done_as_the_verb_would_do_it(store: Harness) -> None:
             for topic in (action, f"{action}.twin")
         ]
         bulk = await started(store, action, Filter(topics=[action]))
-        do, edit = getattr(store.store, verb), [edits[action]] if action in edits else []
-        await do(others, *edit, by="bob", reason=bulk.note)
+        edit: dict[str, Any] = {"edit": edits[action]} if action in edits else {}
+        await store.store.move(others, ORDERS[verb](by="bob", reason=bulk.note, **edit))
         ended = await client.run_all(store.store, bulk.id)
         assert (ended.status, ended.done, ended.skipped, ended.finished_at) == ("done", len(mine), 0, START)
         assert set((await outcomes(store, bulk)).values()) == {"done"}
@@ -171,13 +173,13 @@ async def test_what_came_later_or_has_moved_is_left_alone(store: Harness) -> Non
     cancelled = (await store.in_status(Status.CANCELLED)).id
     bulk = await started(store, "requeue")
     late = await dead(store, 2)
-    await store.store.requeue([requeued], by="eve")
-    await store.store.requeue([again], by="eve")
-    await store.store.cancel([again], by="eve")
-    await store.store.requeue([cancelled], by="eve")  # as it was, by its status and version; but it has been away
-    await store.store.cancel([cancelled], by="eve")
-    await store.store.delete([deleted], by="eve")
-    await store.store.requeue([run], by="eve")
+    await store.store.move([requeued], Requeue(by="eve"))
+    await store.store.move([again], Requeue(by="eve"))
+    await store.store.move([again], Cancel(by="eve"))
+    await store.store.move([cancelled], Requeue(by="eve"))  # as it was, by its status and version; but it has been away
+    await store.store.move([cancelled], Cancel(by="eve"))
+    await store.store.move([deleted], Delete(by="eve"))
+    await store.store.move([run], Requeue(by="eve"))
     [claimed] = [one for one in (await store.claim("w1")).jobs if one.id == run]
     await store.store.settle([settlement(claimed, Completed(), ran=0.0)])
     untouched = {job_id: row for job_id, row in (await store.rows()).items() if job_id != kept}
@@ -195,7 +197,7 @@ async def test_what_came_later_or_has_moved_is_left_alone(store: Harness) -> Non
 async def test_an_id_that_was_used_again_is_another_job(store: Harness) -> None:
     first = await store.add()
     bulk = await started(store, "cancel")
-    await store.store.delete([first], by="eve")
+    await store.store.move([first], Delete(by="eve"))
     await store.advance(1)
     await store.insert(job(id=first))
     await client.run_all(store.store, bulk.id)
@@ -206,7 +208,7 @@ async def test_an_id_that_was_used_again_is_another_job(store: Harness) -> None:
 async def test_completed_jobs_are_deleted_from_the_archive(store: Harness) -> None:
     done = [(await store.settled(Completed())).id for _ in range(3)]
     bulk = await started(store, "delete", Filter(statuses=["completed"]))
-    await store.store.delete(done[:1], by="eve")
+    await store.store.move(done[:1], Delete(by="eve"))
     later = (await store.settled(Completed())).id
     await client.run_all(store.store, bulk.id)
     assert await outcomes(store, bulk) == {done[0]: "gone", done[1]: "done", done[2]: "done"}
@@ -271,7 +273,7 @@ async def test_what_it_does_to_each_job_does_not_bury_what_people_do(store: Harn
     bulk = await started(store, action)
     await client.run_all(store.store, bulk.id)
     alone = await store.add()
-    await store.store.cancel([alone], by="eve")
+    await store.store.move([alone], Cancel(by="eve"))
     people, items = await store.store.audit(), await store.store.audit(AuditFilter(bulk=bulk.id))
     assert [(entry.action, entry.job_id, entry.bulk) for entry in people] == [
         ("cancel", alone, None), ("bulk_start", None, None)
@@ -326,13 +328,13 @@ async def test_those_that_run_take_turns(store: Harness) -> None:
 
 
 async def test_what_is_not_there_is_neither_started_nor_stopped(store: Harness) -> None:
-    assert not await store.store.start_bulk(NOBODY, by="ann")
-    assert not await store.store.stop_bulk(NOBODY, by="ann")
+    assert not await store.store.steer_bulk(NOBODY, "start", by="ann")
+    assert not await store.store.steer_bulk(NOBODY, "stop", by="ann")
     bulk = await preview(store, "requeue")
-    assert not await store.store.stop_bulk(bulk.id, by="ann")
-    assert await store.store.start_bulk(bulk.id, by="ann")  # and it is done: there was nothing to do
-    assert not await store.store.start_bulk(bulk.id, by="ann")
-    assert not await store.store.stop_bulk(bulk.id, by="ann")
+    assert not await store.store.steer_bulk(bulk.id, "stop", by="ann")
+    assert await store.store.steer_bulk(bulk.id, "start", by="ann")  # and it is done: there was nothing to do
+    assert not await store.store.steer_bulk(bulk.id, "start", by="ann")
+    assert not await store.store.steer_bulk(bulk.id, "stop", by="ann")
 
 
 async def test_previews_live_for_an_hour_and_the_rest_for_a_week(store: Harness) -> None:
@@ -343,11 +345,11 @@ async def test_previews_live_for_an_hour_and_the_rest_for_a_week(store: Harness)
     await client.stop(store.store, bulks["stopped"].id, by="ann", reason=None)
     assert await store.store.tidy("prune_bulks", 10_000) == 0
     await store.advance(PREVIEW_LIFE)
-    assert not await store.store.start_bulk(bulks["old"].id, by="ann")  # its list may be half gone
+    assert not await store.store.steer_bulk(bulks["old"].id, "start", by="ann")  # its list may be half gone
     await pruned(store, limit=2)
     assert {bulk.id for bulk in await store.store.bulks()} == {bulks["stopped"].id, bulks["running"].id}
     await store.advance(KEPT)
-    assert not await store.store.start_bulk(bulks["stopped"].id, by="ann")
+    assert not await store.store.steer_bulk(bulks["stopped"].id, "start", by="ann")
     await pruned(store, limit=2)
     assert [bulk.id for bulk in await store.store.bulks()] == [bulks["running"].id]
     assert len(await store.fetch("SELECT * FROM _jobs_bulk_items")) == 3
@@ -430,9 +432,9 @@ async def test_an_undo_leaves_what_has_happened_since(store: Harness) -> None:
     cancel = await started(store, "cancel")
     await store.store.run_bulk(cancel.id, limit=4)
     await client.stop(store.store, cancel.id, by="ann", reason=None)
-    await store.store.requeue([again], by="eve")
-    await store.store.cancel([again], by="eve")
-    await store.store.delete([gone], by="eve")
+    await store.store.move([again], Requeue(by="eve"))
+    await store.store.move([again], Cancel(by="eve"))
+    await store.store.move([gone], Delete(by="eve"))
     holder = await store.add(key="k")
     undo = await undone(store, cancel)
     told = await outcomes(store, undo)
@@ -492,7 +494,7 @@ async def test_others_at_the_same_moment(real_store: Harness) -> None:
     """What is done came right behind what was listed, in the job's own history, and once."""
     jobs = [real_job() for _ in range(200)]
     await real_store.insert(*jobs)
-    await real_store.store.cancel([one.id for one in jobs], by="ann")
+    await real_store.store.move([one.id for one in jobs], Cancel(by="ann"))
     listed = await real_store.rows()
     bulk = await started(real_store, "requeue")
     others = [await real_store.another() for _ in range(3)]
@@ -501,8 +503,8 @@ async def test_others_at_the_same_moment(real_store: Harness) -> None:
     async def meddle(store: Store, chance: random.Random) -> None:
         while running:
             some = [one.id for one in chance.sample(jobs, 3)]
-            await store.requeue(some, by="eve")
-            await store.cancel(some, by="eve")
+            await store.move(some, Requeue(by="eve"))
+            await store.move(some, Cancel(by="eve"))
 
     async def run() -> None:
         nonlocal running
@@ -564,13 +566,13 @@ async def disturb(store: Harness, chance: random.Random, acts: int) -> None:
         some = [one.id for one in chance.sample(rows, min(len(rows), 2))]
         match chance.choice(ACTS):
             case "requeue":
-                await store.store.requeue(some, by="eve")
+                await store.store.move(some, Requeue(by="eve"))
             case "cancel":
-                await store.store.cancel(some, by="eve")
+                await store.store.move(some, Cancel(by="eve"))
             case "delete" if len(rows) > 25:
-                await store.store.delete(some, by="eve")
+                await store.store.move(some, Delete(by="eve"))
             case "update":
-                await store.store.update(some, Edit(priority=chance.randint(1, 200)), by="eve")
+                await store.store.move(some, Update(by="eve", edit=Edit(priority=chance.randint(1, 200))))
             case "claim":
                 await store.claim("w1", limit=2)
             case "settle":
@@ -590,7 +592,7 @@ async def test_a_key_that_a_transaction_is_about_to_take_holds_up_nobody_else(
     store = real_postgres_store
     jobs = [real_job(key=f"k{n}") for n in range(30)]
     await store.insert(*jobs)
-    await store.store.cancel([one.id for one in jobs], by="ann")
+    await store.store.move([one.id for one in jobs], Cancel(by="ann"))
     bulk = await started(store, "requeue")
     connection = await store.connection()
     async with connection.transaction():  # the application's own: it may take as long as it likes

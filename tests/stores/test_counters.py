@@ -6,6 +6,7 @@ import pytest
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Snoozed
+from rowlock.core.moves import Cancel, Delete, Requeue, Rescue, Update
 from rowlock.http import metrics
 from rowlock.stores import queries
 from rowlock.stores.base import DAY, Edit, Retention
@@ -47,7 +48,7 @@ async def test_a_run_that_is_rescued_is_lost_whatever_came_of_it(paired_store: H
     await store.in_status(Status.CANCEL_REQUESTED, "bills")
     await store.claimed(topic="bills")
     await store.advance(LEASE + 1)
-    await store.store.rescue(by="m1", backoff=[1.0])
+    await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
     stats = await store.store.stats()
     assert (runs(stats), stats.expired, stats.cancelled) == ((0, 2, 5), 1, 1)
     assert {topic: runs(of) for topic, of in stats.topics.items()} == {"mail": (0, 1, 3), "bills": (0, 1, 2)}
@@ -57,7 +58,7 @@ async def test_a_rescue_that_finds_nothing_counts_nothing(paired_store: Harness)
     store = paired_store
     await store.claimed()
     assert await store.store.tidy("fold_counts", 10_000) == 1  # the enqueue's
-    assert await store.store.rescue(by="m1", backoff=[1.0]) == []
+    assert await store.store.move_due(Rescue(by="m1", backoff=[1.0])) == []
     assert await store.store.tidy("fold_counts", 10_000) == 0
 
 
@@ -70,13 +71,13 @@ async def test_counters_of_runs_are_never_taken_back(paired_store: Harness) -> N
     retried = await store.settled(Failed("boom"))
     await store.claimed(topic="bills", max_retries=0)
     await store.advance(LEASE + 1)
-    await store.store.rescue(by="m1", backoff=[1.0])
+    await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
     assert runs(await store.store.stats()) == (1, 1, 1)
-    await store.store.cancel([retried.id], by="ann")
+    await store.store.move([retried.id], Cancel(by="ann"))
     dead = [job_id for job_id, row in (await store.rows()).items() if row.job.status is not Status.COMPLETED]
-    await store.store.requeue(dead, by="ann")
-    await store.store.cancel(dead, by="ann")
-    await store.store.delete(dead[:1], by="ann")
+    await store.store.move(dead, Requeue(by="ann"))
+    await store.store.move(dead, Cancel(by="ann"))
+    await store.store.move(dead[:1], Delete(by="ann"))
     await store.advance(2 * DAY)
     await store.store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))
     assert await store.rows() == {}
@@ -102,12 +103,12 @@ async def test_a_requeue_is_counted_and_takes_no_end_back(store: Harness, status
         await started(store, "requeue", Filter(ids=[dead.id]))
         await store.store.run_bulk()
     else:
-        await store.store.requeue([dead.id], by="ann")
+        await store.store.move([dead.id], Requeue(by="ann"))
     for _ in range(2):
         assert await counters(store) == {ended: 1, requeued: 1}
         await store.store.tidy("fold_counts", 10_000)
-    await store.store.cancel([dead.id], by="ann")
-    await store.store.delete([dead.id], by="ann")
+    await store.store.move([dead.id], Cancel(by="ann"))
+    await store.store.move([dead.id], Delete(by="ann"))
     found = await counters(store)
     assert (found[ended], found[requeued]) == (2 if status is Status.CANCELLED else 1, 1)
 
@@ -151,7 +152,7 @@ async def test_the_oldest_ready_job_of_each_topic_and_of_all(paired_store: Harne
     assert (await store.store.stats("none")).oldest_wait is None
     await store.advance(7)
     await store.store.promote()
-    await store.store.update([await store.add("later")], Edit(run_at=store.now), by="ann")
+    await store.store.move([await store.add("later")], Update(by="ann", edit=Edit(run_at=store.now)))
     assert (await store.store.stats("later")).oldest_wait == 3.0  # since it was due
 
 
@@ -206,7 +207,7 @@ async def test_a_bounded_count_says_at_least(store: Harness, monkeypatch: pytest
 
 async def test_a_topic_whose_only_job_is_deleted_before_it_ran_is_gone(paired_store: Harness) -> None:
     store = paired_store
-    await store.store.delete([await store.add()], by="ann")
+    await store.store.move([await store.add()], Delete(by="ann"))
     for _ in range(2):
         assert (await store.store.stats()).topics == {}
         await store.store.tidy("fold_counts", 10_000)

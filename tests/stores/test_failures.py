@@ -8,13 +8,14 @@ import pytest
 from rowlock.core.fingerprint import WHOLE, fingerprint
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Failed, TimedOut
+from rowlock.core.moves import Delete, Expire, Requeue, Rescue
 from rowlock.errors import InvalidInput
 from rowlock.stores import failures
 from rowlock.stores.failures import Failure, FailureQuery, Failures
 from rowlock.stores.migrations import Migration, load
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.queries import Filter
-from tests.stores.harness import LEASE, START, Harness, PostgresHarness, SqliteHarness, settlement
+from tests.stores.harness import LEASE, START, Harness, PostgresHarness, SqliteHarness, ids, settlement
 
 BOOM = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line {}, in send\n    go()\nValueError: {}'
 OTHER = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 1, in send\n    go()\nKeyError: 1'
@@ -62,8 +63,8 @@ async def test_what_sql_alone_has_ended_is_grouped_soon_after(store: Harness) ->
     crashed = await store.claimed(max_retries=0)
     late = await store.add("bills", expires_at=START + timedelta(seconds=1))
     await store.advance(LEASE + 1)
-    assert len(await store.store.rescue(by="m1", backoff=[1.0])) == 1
-    assert await store.store.expire(by="m1") == [late]
+    assert len(await store.store.move_due(Rescue(by="m1", backoff=[1.0]))) == 1
+    assert ids(await store.store.move_due(Expire(by="m1"))) == [late]
     assert await known(store) == {crashed.id: None, late: None}
     assert (await look(store)).ungrouped == 2
     before = await store.rows()
@@ -94,7 +95,7 @@ async def test_only_dead_letters_are_grouped_the_newest_first_and_at_most_so_man
 
 async def test_a_requeued_job_belongs_to_no_group_and_may_come_into_another(store: Harness) -> None:
     job = await dead(store, BOOM.format(1, "a"))
-    await store.store.requeue([job.id], by="ann")
+    await store.store.move([job.id], Requeue(by="ann"))
     assert await known(store) == {job.id: None}
     assert (await look(store)).items == []
     [again] = (await store.claim()).jobs
@@ -112,7 +113,7 @@ async def test_what_an_older_worker_has_left_behind_does_not_stay(store: Harness
     assert (await store.store.list(Filter(fingerprint=fingerprint("mail", OTHER)))).items == []
     await store.claim()
     await store.advance(LEASE + 1)
-    await store.store.rescue(by="m1", backoff=[1.0])
+    await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
     assert await known(store) == {job.id: None}
 
 
@@ -127,7 +128,7 @@ async def test_a_job_that_died_again_meanwhile_keeps_its_new_fingerprint(store: 
     seen = await connection.fetch(sql.ungrouped, 10)
     for again in (BOOM.format(1, "a"), None):
         await store.advance(1)
-        await store.store.requeue([job.id], by="ann")
+        await store.store.move([job.id], Requeue(by="ann"))
         [run] = (await store.claim()).jobs
         await store.store.settle([settlement(run, Failed(again or OTHER, final=True))])
         if again is None:
@@ -191,9 +192,9 @@ async def test_a_group_keeps_the_time_of_its_first_failure_after_a_requeue(store
     # The newer one first: what is requeued later may be older.
     for job in (newer, oldest):
         assert (await one(store)).first == START
-        assert [done.done for done in await store.store.requeue([job.id], by="ann")] == [True]
+        assert [done.done for done in await store.store.move([job.id], Requeue(by="ann"))] == [True]
     assert (await look(store)).items == []
-    await store.store.delete([newer.id, oldest.id], by="ann")
+    await store.store.move([newer.id, oldest.id], Delete(by="ann"))
     await store.advance(3600)
     await dead(store, OTHER, "bills")  # another group
     again = await dead(store, OTHER)
@@ -262,12 +263,10 @@ async def test_only_the_newest_are_looked_at_and_it_says_so(store: Harness, monk
     for n in range(5):
         await dead(store, OTHER, f"t{n}")
         await store.advance(1)
-    for kind in ("postgres.failures", "sqlite.failures"):
-        monkeypatch.setattr(f"rowlock.stores.{kind}.MOST_LOOKED_AT", 2)
     monkeypatch.setattr(failures, "MOST_LOOKED_AT", 2)
     found = await look(store)
     assert (sorted(group.topic for group in found.items), found.capped) == (["t2", "t3", "t4"], True)
-    await store.store.delete([group.sample for group in found.items], by="ann")
+    await store.store.move([group.sample for group in found.items], Delete(by="ann"))
     assert (await look(store)).capped is False
 
 
@@ -279,8 +278,6 @@ async def test_who_asks_for_some_topics_is_told_of_no_others(store: Harness, mon
     for _ in range(4):
         await store.advance(1)
         await dead(store, OTHER, "mail")
-    for kind in ("postgres.failures", "sqlite.failures"):
-        monkeypatch.setattr(f"rowlock.stores.{kind}.MOST_LOOKED_AT", 2)
     monkeypatch.setattr(failures, "MOST_LOOKED_AT", 2)
     bills = await look(store, topics=["bills"])
     assert ([group.topic for group in bills.items], bills.capped, bills.ungrouped) == (["bills"], False, 0)
@@ -311,7 +308,7 @@ async def test_a_group_is_listed_and_requeued_by_its_fingerprint(store: Harness)
     assert expired.last_error is not None
     of_expired = Filter(fingerprint=fingerprint("mail", expired.last_error), statuses=["expired"])
     assert [job.id for job in (await store.store.list(of_expired)).items] == [expired.id]
-    await store.store.requeue([job.id for job in page.items], by="ann")
+    await store.store.move([job.id for job in page.items], Requeue(by="ann"))
     assert (await store.store.list(Filter(fingerprint=wanted))).total == 0
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, Outcome, Released
+from rowlock.core.moves import Cancel, CancelTimeout, Rescue
 from rowlock.stores.base import Beat, Hold, NewLine, Progress
 from tests.stores.conftest import paired_store
-from tests.stores.harness import LEASE, NOBODY, OUTCOMES, START, Harness, settlement
+from tests.stores.harness import LEASE, NOBODY, OUTCOMES, START, Harness, ids, settlement
 
 store = paired_store
 
@@ -34,7 +35,7 @@ async def test_heartbeat_revives_a_lease_that_nobody_rescued(store: Harness) -> 
     claimed = await store.claimed()
     await store.advance(1000)
     assert await store.store.heartbeat([Beat(claimed.id, 1)], LEASE) == [Hold.KEPT]
-    assert await store.store.rescue(by="m1", backoff=[1.0]) == []
+    assert await store.store.move_due(Rescue(by="m1", backoff=[1.0])) == []
 
 
 # ── progress ──
@@ -54,7 +55,7 @@ async def test_progress(store: Harness, percent: float | None, stage: str | None
 
 async def test_a_mixed_batch_answers_in_order(store: Harness) -> None:
     kept, asked, stale, back = [await store.claimed(f"w{i}") for i in range(4)]
-    await store.store.cancel([asked.id], by="ann")
+    await store.store.move([asked.id], Cancel(by="ann"))
     await store.store.settle([settlement(back, Released())])
     done = await store.settled(Completed(), topic="other")
     await store.advance(1)
@@ -90,7 +91,7 @@ async def _zombie_is_fenced(store: Harness, zombie: Job, answer: Answer = Answer
 async def test_a_zombie_after_rescue_and_the_next_claim(store: Harness) -> None:
     a = await store.claimed("A")
     await store.advance(LEASE + 0.000001)
-    assert len(await store.store.rescue(by="m1", backoff=[1.0])) == 1
+    assert len(await store.store.move_due(Rescue(by="m1", backoff=[1.0]))) == 1
     await _zombie_is_fenced(store, a)
     [b] = (await store.claim("B")).jobs
     assert (b.id, b.version) == (a.id, 2)
@@ -127,12 +128,12 @@ async def test_a_zombie_after_the_end_of_its_job(store: Harness, end: str) -> No
         [late] = (await store.store.settle([settlement(a, Completed())])).verdicts
         assert late.answer is Answer.LOST
     elif end == "cancel_timeout":
-        await store.store.cancel([a.id], by="ann")
+        await store.store.move([a.id], Cancel(by="ann"))
         await store.advance(31)
-        assert await store.store.cancel_timeout(by="m1") == [a.id]
+        assert ids(await store.store.move_due(CancelTimeout(by="m1"))) == [a.id]
         await _zombie_is_fenced(store, a)
     else:
         await store.advance(LEASE + 1)
-        [rescued] = await store.store.rescue(by="m1", backoff=[1.0])
+        [rescued] = await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
         assert rescued.status is Status.EXPIRED
         await _zombie_is_fenced(store, a)

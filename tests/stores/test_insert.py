@@ -9,6 +9,7 @@ from msgspec import structs
 
 from rowlock.core.job import Job, LiveKey, Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp
+from rowlock.core.moves import Cancel
 from rowlock.stores.base import Enqueued
 from rowlock.stores.queries import Filter
 from tests.stores.conftest import paired_store, shared_store
@@ -167,7 +168,7 @@ async def test_the_id_counts_before_the_key(store: Harness) -> None:
     """A repeated insert is told of its own job, also when another one has taken the key since."""
     new = job(key="k")
     await store.insert(new)
-    await store.store.cancel([new.id], by="ann")
+    await store.store.move([new.id], Cancel(by="ann"))
     rival = await store.add(key="k")
     for repeat in (False, True):
         [answer] = await store.store.insert([new], repeat=repeat)

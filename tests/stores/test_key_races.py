@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from rowlock.core.lifecycle import Completed, Failed, Outcome
+from rowlock.core.moves import Cancel, Delete, Requeue
 from rowlock.stores.base import Store
 from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, claim_by, settlement
 from tests.stores.processes import deadlocks, real_job, stores
@@ -43,9 +44,9 @@ async def test_one_live_job_per_key(real_store: Harness) -> None:
             created.extend(mine)
             match dice.randrange(4):
                 case 0:
-                    await store.cancel([answer.id for answer in answers], by=name)
+                    await store.move([answer.id for answer in answers], Cancel(by=name))
                 case 1:
-                    gone = await store.delete(mine, by=name)
+                    gone = await store.move(mine, Delete(by=name))
                     deleted.update(change.id for change in gone if change.done)
                 case 2:
                     jobs = (await store.claim(claim_by(name, limit=3))).jobs
@@ -53,7 +54,7 @@ async def test_one_live_job_per_key(real_store: Harness) -> None:
                     wishes = [settlement(job, dice.choice(ends)) for job in jobs]
                     await store.settle(wishes)
                 case _:
-                    await store.requeue([answer.id for answer in answers], by=name)
+                    await store.move([answer.id for answer in answers], Requeue(by=name))
             await one_live_job_per_key(real_store)
 
     everyone = await stores(real_store, 8)
@@ -125,9 +126,9 @@ async def test_a_requeue_against_an_open_transaction(real_store: Harness) -> Non
     dice = random.Random(8)
     for n in range(6):
         [inserted] = await real_store.store.insert([real_job(key=f"k{n}")])
-        await real_store.store.cancel([inserted.id], by="ann")
+        await real_store.store.move([inserted.id], Cancel(by="ann"))
         rival, commit = Rival(real_store, f"k{n}"), dice.random() < 0.5
-        [changed] = await rival.run(commit, partial(real_store.store.requeue, [inserted.id], by="ann"))
+        [changed] = await rival.run(commit, partial(real_store.store.move, [inserted.id], Requeue(by="ann")))
         assert changed.done == (not commit)
         assert changed.holder == (rival.new.id if commit else None)
     await one_live_job_per_key(real_store)
@@ -151,9 +152,9 @@ async def test_a_cancel_and_a_delete_of_the_same_jobs(real_store: Harness) -> No
     try:
         async with connection.transaction():
             await connection.execute("SELECT FROM _jobs WHERE id = $1 FOR UPDATE", live.id)
-            cancel = asyncio.ensure_future(canceller.cancel(both, by="ann"))
+            cancel = asyncio.ensure_future(canceller.move(both, Cancel(by="ann")))
             await until(partial(waiting, 1))
-            delete = asyncio.ensure_future(deleter.delete(both, by="bob"))
+            delete = asyncio.ensure_future(deleter.move(both, Delete(by="bob")))
             await until(partial(waiting, 2))
     finally:
         await connection.close()

@@ -12,6 +12,7 @@ import pytest
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Answer, Completed
+from rowlock.core.moves import Rescue
 from tests.stores.harness import Harness, SqliteHarness, claim_by, settlement
 from tests.stores.processes import real_job, target_of
 
@@ -47,7 +48,7 @@ async def killed(harness: Harness, verb: str, worker: str, lines: int) -> list[l
 
 async def work_off(store: Harness, dead_workers: list[str]) -> None:
     """Whatever the dead left behind can be finished by the living."""
-    await store.store.rescue(by="m1", backoff=[0.0], workers=dead_workers, limit=10_000)
+    await store.store.move_due(Rescue(by="m1", backoff=[0.0], workers=dead_workers), 10_000)
     while jobs := (await store.claim("survivor", limit=500)).jobs:
         settled = await store.store.settle([settlement(job, Completed("survivor"), ran=0.0) for job in jobs])
         assert {verdict.answer for verdict in settled.verdicts} == {Answer.APPLIED}
@@ -116,7 +117,7 @@ async def test_the_rows_outlive_a_claimers_death_only_once(real_store: Harness) 
     held = {job_id for job_id, row in (await real_store.rows()).items() if row.job.locked_by == "dead"}
     others = [await real_store.another() for _ in range(4)]
     rescued = await asyncio.gather(
-        *(store.rescue(by=f"m{i}", backoff=[0.0], workers=["dead"]) for i, store in enumerate(others))
+        *(store.move_due(Rescue(by=f"m{i}", backoff=[0.0], workers=["dead"])) for i, store in enumerate(others))
     )
     taken = [one.id for answer in rescued for one in answer]
     assert sorted(taken) == sorted(held)

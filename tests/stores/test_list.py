@@ -13,6 +13,7 @@ from rowlock.core.fingerprint import fingerprint
 from rowlock.core.ids import first_id
 from rowlock.core.job import Job, Status, new_job
 from rowlock.core.lifecycle import Completed, Failed
+from rowlock.core.moves import Delete
 from rowlock.errors import InvalidInput
 from rowlock.stores import listing
 from rowlock.stores.queries import MAX_TOTAL, Filter, Page
@@ -222,7 +223,7 @@ async def test_a_cursor_outlives_the_job_it_points_at(store: Harness) -> None:
     await store.insert(*[job() for _ in range(5)])
     everyone = (await store.store.list(Filter())).items
     first = await store.store.list(Filter(), limit=2)
-    await store.store.delete([everyone[1].id], by="ann")
+    await store.store.move([everyone[1].id], Delete(by="ann"))
     await store.insert(job())  # newer than everything: not on a later page
     rest = await store.store.list(Filter(), limit=5, cursor=first.next)
     assert rest.items == everyone[2:]

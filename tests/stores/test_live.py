@@ -8,6 +8,7 @@ import pytest
 
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
+from rowlock.core.moves import Cancel
 from rowlock.stores.base import Beat, Progress
 from rowlock.stores.postgres import store as postgres_store
 from rowlock.stores.queries import Filter, State
@@ -98,7 +99,7 @@ async def test_a_mark_changes_with_every_write_and_with_nothing_else(store: Harn
         lambda: store.store.claim(claim_by("w1", "mail", limit=1)),
         lambda: store.store.heartbeat([Beat(one, 1, worker="w1")], 60.0),
         lambda: store.store.progress([Progress(one, 1, 10.0, worker="w1")]),
-        lambda: store.store.cancel([one], by="test"),
+        lambda: store.store.move([one], Cancel(by="test")),
         lambda: store.store.pause("mail", by="test"),
     ]
     for verb in verbs:

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from rowlock.core.job import Log
+from rowlock.core.moves import Expire, Rescue
 from rowlock.stores.base import Beat, Hold, NewLine, Progress
 from rowlock.stores.postgres.store import PostgresStore
 from tests.stores.conftest import postgres_store
@@ -85,12 +86,12 @@ async def test_maintenance_leaves_it_for_the_next_pass(store: Harness) -> None:
     async with locked(store, future):
         assert await store.store.promote() == 0
     async with locked(store, late):
-        assert await store.store.expire(by="m1") == []
+        assert await store.store.move_due(Expire(by="m1")) == []
     async with locked(store, crashed.id):
-        assert await store.store.rescue(by="m1", backoff=[1.0]) == []
+        assert await store.store.move_due(Rescue(by="m1", backoff=[1.0])) == []
     assert await store.store.promote() == 1
-    assert await store.store.expire(by="m1") == [late]
-    assert [rescued.id for rescued in await store.store.rescue(by="m1", backoff=[1.0])] == [crashed.id]
+    assert ids(await store.store.move_due(Expire(by="m1"))) == [late]
+    assert ids(await store.store.move_due(Rescue(by="m1", backoff=[1.0]))) == [crashed.id]
 
 
 async def test_a_rescuer_that_falls_silent_loses_its_locks(store: Harness) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from rowlock.core.job import Log, LogLine, Status
 from rowlock.core.lifecycle import Completed, Failed
+from rowlock.core.moves import Delete, Requeue, Rescue
 from rowlock.stores.base import DAY, MAX_LOG_LINES, MAX_LOG_TEXT, Hold, NewLine, Progress, Retention
 from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import LEASE, NOBODY, START, Harness, settlement
@@ -81,11 +82,11 @@ async def test_the_log_goes_through_all_runs_and_into_the_archive(store: Harness
     first = await store.claimed()
     await store.store.progress([Progress(first.id, 1, lines=lines("one"))])
     await store.store.settle([settlement(first, Failed("never", final=True))])
-    await store.store.requeue([first.id], by="ann")
+    await store.store.move([first.id], Requeue(by="ann"))
     [second] = (await store.claim()).jobs
     await store.store.progress([Progress(first.id, 2, lines=lines("two"))])
     await store.advance(LEASE + 1)
-    await store.store.rescue(by="m1", backoff=[1.0])
+    await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
     [third] = (await store.claim()).jobs
     await store.store.progress([Progress(first.id, 3, lines=lines(*["three"] * MAX_LOG_LINES))])
     before = (await store.store.read([first.id], Log))[first.id]
@@ -106,7 +107,7 @@ async def test_the_log_goes_with_its_job(store: Harness, status: Status, how: st
     await store.store.settle([settlement(claimed, outcome)])
     assert await texts(store, claimed.id) == ["hi"]
     if how == "delete":
-        await store.store.delete([claimed.id], by="ann")
+        await store.store.move([claimed.id], Delete(by="ann"))
     else:
         await store.advance(2 * DAY)
         assert await store.store.prune(Retention(completed=DAY, failed=DAY)) == 1

@@ -8,10 +8,10 @@ import pytest
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN, Completed, GaveUp
-from rowlock.core.moves import MAX_DETAIL
+from rowlock.core.moves import MAX_DETAIL, Cancel, CancelTimeout, Delete, Expire, Rescue
 from rowlock.stores.base import DAY, Beat, Retention, Store
 from tests.stores.conftest import paired_store, shared_store
-from tests.stores.harness import LEASE, MINUTE, OUTCOMES, START, Harness, job, settlement
+from tests.stores.harness import LEASE, MINUTE, OUTCOMES, START, Harness, ids, job, settlement
 
 store = paired_store
 unpaired = shared_store  # for limits: the reference has none
@@ -21,9 +21,9 @@ OVERDUE = LEASE + TICK
 NAMED = f"{CRASH_ERROR}: worker w1"
 
 
-async def rescue(store: Harness, **options: Any) -> list[str]:
+async def rescue(store: Harness, *limit: int, **options: Any) -> list[str]:
     """The ids of what was rescued."""
-    return [one.id for one in await store.store.rescue(**{"by": "m1", "backoff": [70.0, 80.0, 90.0]} | options)]
+    return ids(await store.store.move_due(Rescue(**{"by": "m1", "backoff": [70.0, 80.0, 90.0]} | options), *limit))
 
 
 async def test_promote_makes_due_jobs_ready(store: Harness) -> None:
@@ -64,9 +64,9 @@ async def _five_late(store: Harness) -> None:
 
 LIMITED: dict[str, tuple[Callable[[Harness], Awaitable[None]], Callable[[Store], Awaitable[Any]]]] = {
     "promote": (_five_late, lambda store: store.promote(limit=2)),
-    "expire": (_five_late, lambda store: store.expire(by="m1", limit=2)),
-    "rescue": (_five_claimed, lambda store: store.rescue(by="m1", backoff=[1.0], limit=2)),
-    "cancel_timeout": (_five_asked, lambda store: store.cancel_timeout(by="m1", limit=2)),
+    "expire": (_five_late, lambda store: store.move_due(Expire(by="m1"), 2)),
+    "rescue": (_five_claimed, lambda store: store.move_due(Rescue(by="m1", backoff=[1.0]), 2)),
+    "cancel_timeout": (_five_asked, lambda store: store.move_due(CancelTimeout(by="m1"), 2)),
     "prune": (_five_ended, lambda store: store.prune(Retention(), limit=2)),
 }
 
@@ -84,7 +84,7 @@ async def test_a_pass_does_at_most_limit(unpaired: Harness, verb: str) -> None:
 
 async def test_rescue_takes_the_oldest_first(unpaired: Harness) -> None:
     await _five_claimed(unpaired)
-    assert set(await rescue(unpaired, limit=2)) == set(sorted(await unpaired.rows())[:2])
+    assert set(await rescue(unpaired, 2)) == set(sorted(await unpaired.rows())[:2])
 
 
 # ── rescue ──
@@ -107,7 +107,7 @@ async def test_runs_of_every_kind_are_lost_again_and_again(store: Harness, named
             for retries in (0, 1, 4):
                 one = await store.claimed(start=start, max_retries=retries)
                 if asked:
-                    await store.store.cancel([one.id], by="ann", reason="stop")
+                    await store.store.move([one.id], Cancel(by="ann", reason="stop"))
     only = ["w1"] if named else None
     for start in (True, True, False, True, True, True):
         await store.advance(OVERDUE)
@@ -147,7 +147,7 @@ async def second_crash(store: Harness, topic: str) -> float:
     await crash(store, topic)
     after = await crash(store, topic)
     assert (after.retries, after.status) == (2, Status.PENDING)
-    await store.store.delete([job_id], by="ann")
+    await store.store.move([job_id], Delete(by="ann"))
     return (after.run_at - store.now).total_seconds()
 
 
@@ -172,7 +172,7 @@ async def test_a_backoff_is_no_pause_and_a_pause_is_no_backoff(store: Harness) -
     await store.add()
     assert (await store.claim()).jobs == []
     assert await verbs.resume("mail", by="ann")
-    await verbs.delete(list(await store.rows()), by="ann")
+    await verbs.move(list(await store.rows()), Delete(by="ann"))
     assert [await second_crash(store, topic) for topic in ("mail", "bills")] == [2.0, 3.0]
 
 
@@ -211,7 +211,7 @@ async def test_a_start_mark_by_heartbeat_is_charged(store: Harness) -> None:
     claimed = await store.claimed(start=False)
     await store.store.heartbeat([Beat(claimed.id, 1, started=True)], LEASE)
     await store.advance(OVERDUE)
-    [rescued] = await store.store.rescue(by="m1", backoff=[1.0])
+    [rescued] = await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
     assert rescued.charged
 
 
@@ -237,7 +237,7 @@ async def test_only_what_a_named_worker_had_started_is_a_suspect(store: Harness)
     """Who names the dead has marked what they had started; nobody knows that of a lease that just ran out."""
     started, ahead = await store.claimed("dead"), await store.claimed("dead", start=False)
     asked = await store.claimed("dead")
-    await store.store.cancel([asked.id], by="ann")
+    await store.store.move([asked.id], Cancel(by="ann"))
     await rescue(store, workers=["dead"])
     assert [(await store.job(one.id)).crashes for one in (started, ahead, asked)] == [1, 0, 1]
     await store.claim("late", start=False)
@@ -286,9 +286,9 @@ async def test_expire(store: Harness) -> None:
     await store.add(expires_at=at + timedelta(seconds=TICK))
     await store.add()
     await store.advance(10 - TICK)
-    assert await store.store.expire(by="m1") == []
+    assert await store.store.move_due(Expire(by="m1")) == []
     await store.advance(TICK)
-    assert sorted(await store.store.expire(by="m1")) == sorted([due, future])
+    assert sorted(ids(await store.store.move_due(Expire(by="m1")))) == sorted([due, future])
     assert await store.add(key="k")
 
 
@@ -298,14 +298,14 @@ async def test_expire(store: Harness) -> None:
 async def test_cancel_timeout(store: Harness) -> None:
     claimed = await store.claimed()
     await store.advance(1)
-    await store.store.cancel([claimed.id], by="ann", reason="stop")
+    await store.store.move([claimed.id], Cancel(by="ann", reason="stop"))
     await store.store.heartbeat([Beat(claimed.id, 1)], LEASE)
     await store.advance(30)
-    assert await store.store.cancel_timeout(by="m1", grace=30.0) == []
+    assert await store.store.move_due(CancelTimeout(by="m1", grace=30.0)) == []
     await store.advance(TICK)
-    assert await store.store.cancel_timeout(by="m1", grace=31.0) == []
-    assert await store.store.cancel_timeout(by="m1", grace=30.0) == [claimed.id]
-    assert await store.store.cancel_timeout(by="m1", grace=0.0) == []
+    assert await store.store.move_due(CancelTimeout(by="m1", grace=31.0)) == []
+    assert ids(await store.store.move_due(CancelTimeout(by="m1", grace=30.0))) == [claimed.id]
+    assert await store.store.move_due(CancelTimeout(by="m1", grace=0.0)) == []
 
 
 # ── prune ──

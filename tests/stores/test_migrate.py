@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 from rowlock.core.lifecycle import Failed
+from rowlock.core.moves import Rescue
 from rowlock.errors import NotMigrated, SchemaDamaged
 from rowlock.stores.base import Store
 from rowlock.stores.migrations import Migration, load, made_by
@@ -111,10 +112,10 @@ async def test_a_damaged_schema_is_told_by_all(real_store: Harness, what: str) -
     statement, missing = DAMAGE[what]
     if what == "a column" and real_store.kind == "sqlite" and sqlite3.sqlite_version_info < (3, 35):
         pytest.skip("this SQLite can't drop a column")
-    await real_store.store.check_schema()
+    await real_store.store.pending_migrations(whole=True)
     await real_store.execute(statement)
     with pytest.raises(SchemaDamaged, match=rf"gone: {missing}\. Restore it from a backup"):
-        await real_store.store.check_schema()
+        await real_store.store.pending_migrations(whole=True)
     job_id = await real_store.add()
     if what == "the record":
         with pytest.raises(SchemaDamaged, match=missing):
@@ -221,7 +222,7 @@ async def upgrade(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch) 
     assert (stats.pending, stats.processing, sorted(stats.topics)) == (2, 1, ["bills", "mail", "zoo"])
     await harness.store.settle([settlement(running, Failed("boom"), ran=0.0)])
     assert len((await harness.claim()).jobs) == 1
-    assert len(await harness.store.rescue(by="m1", backoff=[1.0], workers=["w1"])) == 1
+    assert len(await harness.store.move_due(Rescue(by="m1", backoff=[1.0], workers=["w1"]))) == 1
     for _ in range(2):
         stats = await harness.store.stats()
         assert (stats.completed, stats.retried, stats.lost) == (7, 2, 1)

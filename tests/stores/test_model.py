@@ -19,6 +19,7 @@ from msgspec import UNSET, structs
 
 from rowlock.core.job import Job, NewJob, Status, new_job
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Settlement, Snoozed, TimedOut, decide
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.core.retry import Delays
 from rowlock.http import metrics
 from rowlock.stores.base import DAY, Beat, Claim, Claimed, Edit, NewLine, Progress, Retention, Settled, WorkerInfo
@@ -281,7 +282,8 @@ class Model(RuleBasedStateMachine):
         self, by: str, backoff: tuple[float, ...], only: list[str] | None, detail: str | None, ago: float | None
     ) -> None:
         before = None if ago is None else self.reference.now - timedelta(seconds=ago)
-        self.both("rescue", by=by, backoff=backoff, workers=only, detail=detail, before=before)
+        order = Rescue(by=by, backoff=backoff, workers=only, detail=detail, before=before)
+        self.both("move_due", order)
 
     @rule(tables=st.dictionaries(topics, st.sampled_from([None, (3.0,), (0.0, 11.0)]), max_size=2))
     def set_backoff(self, tables: dict[str, tuple[float, ...] | None]) -> None:
@@ -289,11 +291,11 @@ class Model(RuleBasedStateMachine):
 
     @rule(by=people)
     def expire(self, by: str) -> None:
-        self.both("expire", by=by)
+        self.both("move_due", Expire(by=by))
 
     @rule(by=people, grace=st.sampled_from([0.0, 7.0]))
     def cancel_timeout(self, by: str, grace: float) -> None:
-        self.both("cancel_timeout", by=by, grace=grace)
+        self.both("move_due", CancelTimeout(by=by, grace=grace))
 
     @rule(keep=st.sampled_from([None, 0.0, DAY]), dead=st.sampled_from([None, 10.0]))
     def prune(self, keep: float | None, dead: float | None) -> None:
@@ -308,20 +310,20 @@ class Model(RuleBasedStateMachine):
 
     @rule(chosen=some, by=people, reason=reasons)
     def cancel(self, chosen: list[int], by: str, reason: str | None) -> None:
-        self.both("cancel", self.ids(chosen), by=by, reason=reason)
+        self.both("move", self.ids(chosen), Cancel(by=by, reason=reason))
 
     @rule(chosen=some, by=people, reason=reasons, edit=edits, version=st.sampled_from([None, None, 1]))
-    def requeue(self, chosen: list[int], edit: Edit, **options: Any) -> None:
-        self.both("requeue", self.ids(chosen), edit, **options)
+    def requeue(self, chosen: list[int], **order: Any) -> None:
+        self.both("move", self.ids(chosen), Requeue(**order))
 
     @rule(chosen=some, by=people, reason=reasons, edit=edits)
     def update(self, chosen: list[int], edit: Edit, **options: Any) -> None:
         if edit != Edit():
-            self.both("update", self.ids(chosen), edit, **options)
+            self.both("move", self.ids(chosen), Update(edit=edit, **options))
 
     @rule(chosen=some, by=people, reason=reasons)
     def delete(self, chosen: list[int], by: str, reason: str | None) -> None:
-        self.both("delete", self.ids(chosen), by=by, reason=reason)
+        self.both("move", self.ids(chosen), Delete(by=by, reason=reason))
 
     @rule(topic=topics, by=people, reason=reasons, until=st.sampled_from([None, 7.0]))
     def pause(self, topic: str, by: str, reason: str | None, until: float | None) -> None:

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import MOVES, Answer, Settlement, Transition
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.stores.base import DAY, Beat, Edit, Hold, Progress, Retention, Store
 from tests.stores.conftest import paired_store
 from tests.stores.harness import Harness, claim_by
@@ -33,14 +34,14 @@ VERBS: dict[str, Verb] = {
     "release": settles("released", Status.PENDING),
     "wait": settles("waited", Status.WAITING),
     "acknowledge_cancel": settles("cancelled", Status.CANCELLED),
-    "cancel": lambda store, job: store.cancel([job.id], by="ann"),
-    "cancel_timeout": lambda store, job: store.cancel_timeout(by="m1", grace=30.0),
+    "cancel": lambda store, job: store.move([job.id], Cancel(by="ann")),
+    "cancel_timeout": lambda store, job: store.move_due(CancelTimeout(by="m1", grace=30.0)),
     "promote": lambda store, job: store.promote(),
-    "rescue": lambda store, job: store.rescue(by="m1", backoff=[1.0]),
-    "expire": lambda store, job: store.expire(by="m1"),
-    "update": lambda store, job: store.update([job.id], Edit(priority=1), by="ann"),
-    "requeue": lambda store, job: store.requeue([job.id], by="ann"),
-    "delete": lambda store, job: store.delete([job.id], by="ann"),
+    "rescue": lambda store, job: store.move_due(Rescue(by="m1", backoff=[1.0])),
+    "expire": lambda store, job: store.move_due(Expire(by="m1")),
+    "update": lambda store, job: store.move([job.id], Update(by="ann", edit=Edit(priority=1))),
+    "requeue": lambda store, job: store.move([job.id], Requeue(by="ann")),
+    "delete": lambda store, job: store.move([job.id], Delete(by="ann")),
     "prune": lambda store, job: store.prune(Retention(failed=DAY, expired=DAY)),
 }
 NOT_YET = {"enqueue", "resume"}  # enqueue has no source; resume comes with waits

@@ -7,6 +7,7 @@ import pytest
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp
+from rowlock.core.moves import Cancel, Delete, Requeue, Rescue, Update
 from rowlock.stores.base import Changed, Edit, Progress, Store
 from tests.stores.conftest import paired_store
 from tests.stores.harness import LEASE, MINUTE, NOBODY, START, Harness, job, settlement
@@ -15,11 +16,13 @@ store = paired_store
 
 ALL = Edit(priority=7, delay=60.0, payload='{"b":9007199254740993}', tags=("x",))
 BATCHES: dict[str, Callable[[Store, list[str], str | None], Awaitable[list[Changed]]]] = {
-    "cancel": lambda store, ids, reason: store.cancel(ids, by="ann", reason=reason),
-    "requeue": lambda store, ids, reason: store.requeue(ids, by="ann", reason=reason),
-    "requeue with changes": lambda store, ids, reason: store.requeue(ids, ALL, version=1, by="ann", reason=reason),
-    "update": lambda store, ids, reason: store.update(ids, ALL, by="ann", reason=reason),
-    "delete": lambda store, ids, reason: store.delete(ids, by="ann", reason=reason),
+    "cancel": lambda store, ids, reason: store.move(ids, Cancel(by="ann", reason=reason)),
+    "requeue": lambda store, ids, reason: store.move(ids, Requeue(by="ann", reason=reason)),
+    "requeue with changes": lambda store, ids, reason: store.move(
+        ids, Requeue(version=1, by="ann", reason=reason, edit=ALL)
+    ),
+    "update": lambda store, ids, reason: store.move(ids, Update(by="ann", reason=reason, edit=ALL)),
+    "delete": lambda store, ids, reason: store.move(ids, Delete(by="ann", reason=reason)),
 }
 
 
@@ -36,7 +39,7 @@ async def test_a_batch_of_every_status(store: Harness, verb: str, reason: str | 
 
 
 async def test_a_cancelled_job_is_not_claimed_and_gives_up_its_key(store: Harness) -> None:
-    await store.store.cancel([await store.add(key="k")], by="ann")
+    await store.store.move([await store.add(key="k")], Cancel(by="ann"))
     second = await store.add(key="k")
     assert [j.id for j in (await store.claim()).jobs] == [second]
 
@@ -46,7 +49,7 @@ async def test_a_cancelled_job_is_not_claimed_and_gives_up_its_key(store: Harnes
 
 async def test_requeue_with_changes_waits_for_its_time(store: Harness) -> None:
     there = await store.in_status(Status.FAILED)
-    await store.store.requeue([there.id], ALL, version=there.version, by="ann")
+    await store.store.move([there.id], Requeue(version=there.version, by="ann", edit=ALL))
     assert (await store.claim()).jobs == []
     await store.advance(MINUTE)
     await store.store.promote()
@@ -55,7 +58,7 @@ async def test_requeue_with_changes_waits_for_its_time(store: Harness) -> None:
 
 async def test_requeue_of_a_job_that_has_run_again_since(store: Harness) -> None:
     there = await store.in_status(Status.FAILED)
-    answers = await store.store.requeue([there.id], Edit(payload="{}"), version=there.version - 1, by="ann")
+    answers = await store.store.move([there.id], Requeue(version=there.version - 1, by="ann", edit=Edit(payload="{}")))
     assert answers == [Changed(there.id, False, Status.FAILED)]
 
 
@@ -64,7 +67,7 @@ async def test_requeue_while_another_has_the_key(store: Harness, edit: Edit) -> 
     dead = (await store.settled(GaveUp(), key="k")).id
     holder = await store.add(key="k")
     elsewhere = (await store.settled(GaveUp(), topic="other", key="k")).id
-    answers = await store.store.requeue([dead, elsewhere], edit, by="ann")
+    answers = await store.store.move([dead, elsewhere], Requeue(by="ann", edit=edit))
     assert answers == [Changed(dead, False, Status.CANCELLED, holder), Changed(elsewhere, True, Status.PENDING)]
 
 
@@ -72,27 +75,27 @@ async def test_requeue_while_others_have_the_key_in_their_scopes(store: Harness)
     dead = (await store.settled(GaveUp(), key="k", scope="a", scope_id="a")).id
     for scope, scope_id in ((None, None), ("a", None), (None, "a"), ("b", "a")):
         await store.add(key="k", scope=scope, scope_id=scope_id)
-    assert await store.store.requeue([dead], by="ann") == [Changed(dead, True, Status.PENDING)]
+    assert await store.store.move([dead], Requeue(by="ann")) == [Changed(dead, True, Status.PENDING)]
 
 
 async def test_requeue_of_two_with_one_key(store: Harness) -> None:
     older, newer = [(await store.settled(GaveUp(), key="k")).id for _ in range(2)]
-    answers = await store.store.requeue([newer, older], by="ann")
+    answers = await store.store.move([newer, older], Requeue(by="ann"))
     assert answers == [Changed(newer, False, Status.CANCELLED, older), Changed(older, True, Status.PENDING)]
 
 
 async def test_requeue_resets_what_a_run_left_behind(store: Harness) -> None:
     claimed = await store.claimed(max_retries=1, run_at=START - timedelta(days=1))
     await store.advance(LEASE + 1)
-    await store.store.rescue(by="m1", backoff=[1.0])
+    await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
     [claimed] = (await store.claim("w2")).jobs
     await store.store.progress([Progress(claimed.id, 2, 40.0, "stage", "message")])
-    await store.store.cancel([claimed.id], by="ann", reason="stop")
+    await store.store.move([claimed.id], Cancel(by="ann", reason="stop"))
     await store.store.settle([settlement(await store.job(claimed.id), Failed("boom"))])
     there = await store.job(claimed.id)
     assert (there.retries, there.crashes, there.progress, there.stage) == (1, 1, 40.0, "stage")
     assert (there.status, there.last_error, there.cancel_reason) == (Status.CANCELLED, "boom", "stop")
-    await store.store.requeue([there.id], by="ann")
+    await store.store.move([there.id], Requeue(by="ann"))
 
 
 # ── update ──
@@ -116,16 +119,16 @@ async def test_an_edit_changes_this_job_alone(store: Harness, edit: Edit, delay:
     job_id = await store.add("mail", {"a": 1}, tags=("old",), delay=delay)
     await store.add()
     await store.advance(2)
-    await store.store.update([job_id], edit, by="ann", reason="why")
+    await store.store.move([job_id], Update(by="ann", reason="why", edit=edit))
     await store.advance(MINUTE)
-    await store.store.update([job_id], Edit(priority=4), by="ann")  # leaves it to promote to make it ready
+    await store.store.move([job_id], Update(by="ann", edit=Edit(priority=4)))  # leaves it to promote to make it ready
     await store.store.promote()
 
 
 async def test_an_updated_priority_counts_in_the_next_claim(store: Harness) -> None:
     first, second = await store.add(), await store.add()
     await store.claimed("w0", priority=1000)  # so that a store which remembers the last claim has something to remember
-    await store.store.update([second], Edit(priority=101), by="ann")
+    await store.store.move([second], Update(by="ann", edit=Edit(priority=101)))
     assert [j.id for j in (await store.claim()).jobs] == [second, first]
 
 

@@ -12,6 +12,7 @@ import pytest
 from rowlock import errors
 from rowlock.core.job import Job, Status, new_job
 from rowlock.core.lifecycle import Answer, Completed, Failed, Released
+from rowlock.core.moves import Cancel, Delete, Requeue, Rescue, Update
 from rowlock.stores import open_store
 from rowlock.stores.base import Beat, Claim, Edit, Settled, Store
 from rowlock.stores.postgres.connections import parse_target
@@ -89,13 +90,13 @@ async def test_a_connection_cut_in_the_middle_leaves_the_outcome_unknown(
     await store.insert([held])
     async with other.transaction():
         await other.execute("SELECT FROM public._jobs FOR UPDATE")
-        cancel = asyncio.ensure_future(store.cancel([held.id], by="ann"))
+        cancel = asyncio.ensure_future(store.move([held.id], Cancel(by="ann")))
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         pids = await until(lambda: other.fetch(waiting))
         await other.execute("SELECT pg_terminate_backend($1)", pids[0]["pid"])
         with pytest.raises(errors.OutcomeUnknown):
             await cancel
-    assert [change.done for change in await store.cancel([held.id], by="ann")] == [True]
+    assert [change.done for change in await store.move([held.id], Cancel(by="ann"))] == [True]
     await other.close()
     await store.close()
 
@@ -120,7 +121,7 @@ async def test_behind_a_pooler_types_are_asked_for_in_one_transaction(
     claimed = (await store.claim(claim_by("w1"))).jobs
     await store.heartbeat([Beat(one.id, one.version, started=True) for one in claimed], 30.0)
     await store.settle([settlement(one, Completed(b"1")) for one in claimed])
-    await store.rescue(by="w1", backoff=[1.0], limit=10)
+    await store.move_due(Rescue(by="w1", backoff=[1.0]), 10)
     await store.close()
     assert together == [True]
 
@@ -390,10 +391,10 @@ async def test_a_write_that_waited_for_a_lock_is_not_lost(migrated_url: str, ver
         "settle in a batch": lambda: store.settle(
             [settlement(run, Completed()), settlement(neighbour, Completed())], claim_by()
         ),
-        "cancel": lambda: store.cancel([run.id], by="ann"),
-        "requeue": lambda: store.requeue([run.id], by="ann"),
-        "update": lambda: store.update([run.id], Edit(priority=7), by="ann"),
-        "delete": lambda: store.delete([run.id], by="ann"),
+        "cancel": lambda: store.move([run.id], Cancel(by="ann")),
+        "requeue": lambda: store.move([run.id], Requeue(by="ann")),
+        "update": lambda: store.move([run.id], Update(by="ann", edit=Edit(priority=7))),
+        "delete": lambda: store.move([run.id], Delete(by="ann")),
     }
     async with other.transaction():
         await other.execute("UPDATE _jobs SET progress = 50 WHERE id = $1", run.id)

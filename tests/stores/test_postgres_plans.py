@@ -3,11 +3,12 @@
 Blocks are counted by PostgreSQL itself, per relation and transaction, on prepared statements as the store runs them.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.core.moves import Cancel, Delete, Order, Rescue
@@ -83,12 +84,15 @@ class Meter:
         assert found
         return after - before
 
-    async def moved(self, order: Order, statement: str, *parameters: Any) -> int:
+    async def moved(self, order: Order, ids: Sequence[str] = ()) -> int:
         """Blocks that locking and writing fetch together."""
         transaction = self._connection.transaction()
         await transaction.start()
         before: int = await self._connection.fetchval(FETCHED)
-        await moves.run_pass(self._connection, self._store._sql, order, statement, *parameters)
+        if isinstance(order, Rescue):
+            await moves.move_due(self._connection, self._store._sql, order, 500)
+        else:
+            await moves.move(self._connection, self._store._sql, order, ids)
         after: int = await self._connection.fetchval(FETCHED)
         await transaction.rollback()
         return after - before
@@ -118,15 +122,14 @@ class Meter:
         blocks["look"] = await self.blocks(sql.look, ids)
         blocks["held_by"] = await self.blocks(sql.held_by, [CLAIM.worker], None)
         blocks["rescue of the dead"] = await self.blocks(sql.rescue_workers, 500, [CLAIM.worker])
-        order = Rescue(by="m1", backoff=[60.0], seen=True)
-        blocks["cancel"] = await self.moved(Cancel(by="ann"), sql.lock_jobs, ids, False, False)
-        blocks["delete"] = await self.moved(Delete(by="ann"), sql.lock_jobs, ids, False, True)
-        blocks["written rescue"] = await self.moved(order, sql.rescue_workers, 500, [CLAIM.worker])
+        blocks["cancel"] = await self.moved(Cancel(by="ann"), ids)
+        blocks["delete"] = await self.moved(Delete(by="ann"), ids)
+        blocks["written rescue"] = await self.moved(Rescue(by="m1", backoff=[60.0], workers=[CLAIM.worker]))
         await self._connection.execute(
             "UPDATE _jobs SET locked_until = now() - interval '1 s' WHERE locked_until > now()"
         )
         blocks["rescue"] = await self.blocks(sql.rescue_expired, 500, None)
-        await store.delete([one.id for one in claimed], by="test")
+        await store.move([one.id for one in claimed], Delete(by="test"))
         await self._connection.execute("DELETE FROM _jobs WHERE locked_by = 'w1'")
         return blocks
 
@@ -161,7 +164,7 @@ async def test_what_workers_say_again_and_again_reaches_no_index(store: Postgres
         for percent in (10.0, 20.0, 30.0):
             said = [[run.id], [1], ["w1"], [percent], ["stage"], ["message"], [line], 200]
             await connection.fetch(store._sql.progress, *said)
-            await connection.fetch(store._sql.report, *rows.worker_values(info()))
+            await connection.fetch(store._sql.report, *astuple(info())[:-2])
         hot = {
             table: await connection.fetchval(f"SELECT pg_stat_get_xact_tuples_hot_updated('{table}'::regclass)")
             for table in ("_jobs", "_jobs_workers")

@@ -15,6 +15,7 @@ import pytest
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, Released
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.stores.base import Beat, Claim, Edit, Hold, Progress, Store
 from rowlock.stores.postgres import moves
 from tests.stores.harness import Harness, claim_by, ids, lanes, settlement
@@ -142,19 +143,19 @@ async def _settle(store: Store, jobs: Sequence[Job]) -> None:
 
 
 async def _cancel(store: Store, jobs: Sequence[Job]) -> None:
-    await store.cancel([job.id for job in jobs], by="ann")
+    await store.move([job.id for job in jobs], Cancel(by="ann"))
 
 
 async def _requeue(store: Store, jobs: Sequence[Job]) -> None:
-    await store.requeue([job.id for job in jobs], by="ann")
+    await store.move([job.id for job in jobs], Requeue(by="ann"))
 
 
 async def _update(store: Store, jobs: Sequence[Job]) -> None:
-    await store.update([job.id for job in jobs], Edit(priority=random.randrange(9)), by="ann")
+    await store.move([job.id for job in jobs], Update(by="ann", edit=Edit(priority=random.randrange(9))))
 
 
 async def _delete(store: Store, jobs: Sequence[Job]) -> None:
-    await store.delete([job.id for job in jobs], by="ann")
+    await store.move([job.id for job in jobs], Delete(by="ann"))
 
 
 async def _insert(store: Store, jobs: Sequence[Job]) -> None:
@@ -208,7 +209,7 @@ async def test_a_run_ends_once(real_store: Harness) -> None:
         settled, beats, rescued = await asyncio.gather(
             worker.settle([settlement(job, Completed(), ran=0.0) for job in jobs]),
             heart.heartbeat([Beat(job.id, 1) for job in jobs], 600.0),
-            asyncio.gather(*(s.rescue(by=f"m{i}", backoff=[1.0], limit=7) for i, s in enumerate(rescuers))),
+            asyncio.gather(*(s.move_due(Rescue(by=f"m{i}", backoff=[1.0]), 7) for i, s in enumerate(rescuers))),
         )
         taken = [one.id for answer in rescued for one in answer]
         assert len(taken) == len(set(taken))
@@ -239,7 +240,7 @@ async def test_a_run_does_not_end_while_a_rescue_decides(real_store: Harness, mo
         return await apply(*arguments)
 
     monkeypatch.setattr(moves, "apply", slow)
-    rescue = asyncio.create_task(real_store.store.rescue(by="m", backoff=[1.0]))
+    rescue = asyncio.create_task(real_store.store.move_due(Rescue(by="m", backoff=[1.0])))
     await decides.wait()
     settle = asyncio.create_task(real_store.store.settle([settlement(job, Failed("no"), ran=0.0)]))
     await asyncio.wait([settle], timeout=0.5)  # without the lock it ends at once
@@ -255,14 +256,14 @@ async def test_maintenance_by_many_at_once_does_everything_once(real_store: Harn
     await real_store.insert(*[real_job("late", expires_at=past) for _ in range(150)])
     await real_store.insert(*[real_job("asked") for _ in range(150)])
     asked = (await real_store.claim("w1", "asked", limit=150)).jobs
-    await real_store.store.cancel(ids(asked), by="ann")
-    expired = await asyncio.gather(*(store.expire(by="m", limit=40) for store in everyone for _ in range(2)))
+    await real_store.store.move(ids(asked), Cancel(by="ann"))
+    expired = await asyncio.gather(*(store.move_due(Expire(by="m"), 40) for store in everyone for _ in range(2)))
     timed_out = await asyncio.gather(
-        *(store.cancel_timeout(by="m", grace=0.0, limit=40) for store in everyone for _ in range(2))
+        *(store.move_due(CancelTimeout(by="m", grace=0.0), 40) for store in everyone for _ in range(2))
     )
     # A pass leaves out what another has locked: at most once each, and nothing is left when all is quiet.
-    expired.append(await real_store.store.expire(by="m"))
-    timed_out.append(await real_store.store.cancel_timeout(by="m", grace=0.0))
+    expired.append(await real_store.store.move_due(Expire(by="m")))
+    timed_out.append(await real_store.store.move_due(CancelTimeout(by="m", grace=0.0)))
     for answers in (expired, timed_out):
         done = [job_id for answer in answers for job_id in answer]
         assert len(done) == len(set(done)) == 150

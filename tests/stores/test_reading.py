@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import MAX_HISTORY, Completed, Failed, Released
+from rowlock.core.moves import Cancel, CancelTimeout, Expire, Requeue, Rescue, Update
 from rowlock.stores.base import Edit, Progress
 from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, NOBODY, START, Harness, job, settlement
@@ -36,15 +37,15 @@ async def test_a_long_life(store: Harness) -> None:
     job_id = await store.add(max_retries=1)
     [first] = (await store.claim("w1", start=False)).jobs
     await store.advance(LEASE + 1)
-    await store.store.rescue(by="m1", backoff=[1.0])
-    await store.store.update([job_id], Edit(priority=1), by="ann")
+    await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
+    await store.store.move([job_id], Update(by="ann", edit=Edit(priority=1)))
     [second] = (await store.claim("w2")).jobs
     await store.advance(1)
     await store.store.settle([settlement(second, Failed("boom"), ran=0.5)])
-    await store.store.cancel([job_id], by="ann", reason="enough")
-    await store.store.requeue([job_id], by="bob")
+    await store.store.move([job_id], Cancel(by="ann", reason="enough"))
+    await store.store.move([job_id], Requeue(by="bob"))
     [third] = (await store.claim("w3")).jobs
-    await store.store.cancel([job_id], by="ann")
+    await store.store.move([job_id], Cancel(by="ann"))
     await store.store.settle([settlement(await store.job(job_id), Completed(), ran=0.0)])
     events = await store.events(job_id)
     assert [(e.seq, e.event, e.version, e.by) for e in events] == [
@@ -70,7 +71,7 @@ async def test_the_history_is_bounded_and_what_was_dropped_is_counted(store: Har
     job_id = await store.add()
     for i in range(MAX_HISTORY + 5):
         await store.advance(1)
-        await store.store.update([job_id], Edit(priority=i), by="ann")
+        await store.store.move([job_id], Update(by="ann", edit=Edit(priority=i)))
     row = await store.row(job_id)
     assert (len(row.history), row.dropped, row.job.events_count) == (MAX_HISTORY, 5, MAX_HISTORY + 6)
     events = await store.events(job_id)
@@ -89,7 +90,7 @@ async def test_the_history_is_bounded_and_what_was_dropped_is_counted(store: Har
 async def test_every_verb_drops_the_oldest_entry(store: Harness) -> None:
     job_id = await store.add()
     for i in range(MAX_HISTORY):
-        await store.store.update([job_id], Edit(priority=i), by="ann")
+        await store.store.move([job_id], Update(by="ann", edit=Edit(priority=i)))
 
     async def dropped() -> int:
         row = await store.row(job_id)
@@ -99,22 +100,22 @@ async def test_every_verb_drops_the_oldest_entry(store: Harness) -> None:
     assert await dropped() == 0
     [claimed] = (await store.claim()).jobs
     assert await dropped() == 0
-    await store.store.cancel([job_id], by="ann")
+    await store.store.move([job_id], Cancel(by="ann"))
     assert await dropped() == 1
     await store.advance(1000)
-    await store.store.cancel_timeout(by="m1")
+    await store.store.move_due(CancelTimeout(by="m1"))
     assert await dropped() == 2
-    await store.store.requeue([job_id], by="ann")
+    await store.store.move([job_id], Requeue(by="ann"))
     assert await dropped() == 3
     [claimed] = (await store.claim()).jobs
     await store.advance(1000)
-    await store.store.rescue(by="m1", backoff=[1.0])
+    await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
     assert await dropped() == 4
     [claimed] = (await store.claim()).jobs
     await store.store.settle([settlement(claimed, Failed("x"))])
     assert await dropped() == 5
     await store.execute(f"UPDATE _jobs SET expires_at = created WHERE id = '{job_id}'")
-    await store.store.expire(by="m1")
+    await store.store.move_due(Expire(by="m1"))
     assert await dropped() == 6
     await store.events(job_id)
 
@@ -194,7 +195,7 @@ async def test_awkward_texts_in_every_text_column(store: Harness) -> None:
     text = "'\"\\ $1 %s :x ?1 {} \x01\x7f\u2028 👩‍👩‍👧 " + "x" * 200
     claimed = await store.claimed(worker=text, key=text, scope=text, scope_id=text, trace=text, tags=[text[:128], "b"])
     await store.store.progress([Progress(claimed.id, 1, 1.0, text, text)])
-    await store.store.cancel([claimed.id], by=text, reason=text)
+    await store.store.move([claimed.id], Cancel(by=text, reason=text))
     found = await store.job(claimed.id)
     assert {found.key, found.scope, found.scope_id, found.trace, found.stage, found.message} == {text}
     assert {found.cancel_reason, found.locked_by} == {text}

@@ -5,6 +5,7 @@ import itertools
 from datetime import timedelta
 from typing import Any
 
+from rowlock.core.moves import Cancel, Requeue
 from rowlock.stores.queries import Filter
 from rowlock.stores.records import AuditFilter, Entry, Write
 from tests.stores.conftest import shared_store
@@ -95,12 +96,12 @@ async def test_the_audit_tells_who_and_why_the_newest_first(store: Harness) -> N
 async def test_the_audit_is_filtered(store: Harness) -> None:
     """By all that is given; what bulk actions did to a job is told with the job."""
     mail, bills = await store.add("mail"), await store.add("bills")
-    await store.store.cancel([mail], by="ann")
+    await store.store.move([mail], Cancel(by="ann"))
     await store.advance(60)
     later = store.now
     bulk = await started(store, "cancel", Filter(ids=[bills]))
     await store.store.run_bulk()
-    await store.store.requeue([mail], by="bob")
+    await store.store.move([mail], Requeue(by="bob"))
     every = [*await store.store.audit(), *await store.store.audit(AuditFilter(bulk=bulk.id))]
     assert sorted(one.action for one in every) == ["bulk_start", "cancel", "cancel", "requeue"]
     choices: dict[str, list[Any]] = {

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Answer, Completed
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.stores.base import DAY, Beat, Edit, Progress, Retention, Store
 from tests.stores.conftest import paired_store
 from tests.stores.harness import LEASE, OUTCOMES, START, Harness, claim_by, ids, job, settlement
@@ -34,14 +35,14 @@ async def replay(store: Harness, call: Callable[[], Awaitable[Any]], later: floa
 
 CALLS: dict[str, Callable[[Store, list[str]], Awaitable[Any]]] = {
     "promote": lambda store, ids: store.promote(),
-    "rescue": lambda store, ids: store.rescue(by="m1", backoff=[1.0]),
-    "rescue of workers": lambda store, ids: store.rescue(by="m1", backoff=[1.0], workers=["w1", "dead"]),
-    "expire": lambda store, ids: store.expire(by="m1"),
-    "cancel_timeout": lambda store, ids: store.cancel_timeout(by="m1", grace=30.0),
+    "rescue": lambda store, ids: store.move_due(Rescue(by="m1", backoff=[1.0])),
+    "rescue of workers": lambda store, ids: store.move_due(Rescue(by="m1", backoff=[1.0], workers=["w1", "dead"])),
+    "expire": lambda store, ids: store.move_due(Expire(by="m1")),
+    "cancel_timeout": lambda store, ids: store.move_due(CancelTimeout(by="m1", grace=30.0)),
     "prune": lambda store, ids: store.prune(Retention()),
-    "cancel": lambda store, ids: store.cancel(ids, by="ann", reason="r"),
-    "requeue": lambda store, ids: store.requeue(ids, by="ann"),
-    "delete": lambda store, ids: store.delete(ids, by="ann"),
+    "cancel": lambda store, ids: store.move(ids, Cancel(by="ann", reason="r")),
+    "requeue": lambda store, ids: store.move(ids, Requeue(by="ann")),
+    "delete": lambda store, ids: store.move(ids, Delete(by="ann")),
     "resume": lambda store, ids: store.resume("paused", by="ann"),
 }
 
@@ -72,7 +73,7 @@ async def test_insert_when_it_was_deleted_in_between_is_a_new_job(store: Harness
     """The one thing that a repeat can't know. Completed jobs stay a day for its sake; deleting is a person's wish."""
     new = job()
     await store.store.insert([new])
-    await store.store.delete([new.id], by="ann")
+    await store.store.move([new.id], Delete(by="ann"))
     [answer] = await store.store.insert([new], repeat=True)
     assert not answer.existing
 
@@ -83,13 +84,13 @@ async def test_claim(store: Harness) -> None:
     lost, again = [ids((await store.claim(limit=2)).jobs) for _ in range(2)]
     assert not set(lost) & set(again)
     await store.advance(LEASE + 1)
-    assert {r.id for r in await store.store.rescue(by="m1", backoff=[1.0])} == {*lost, *again}
+    assert {r.id for r in await store.store.move_due(Rescue(by="m1", backoff=[1.0]))} == {*lost, *again}
 
 
 async def test_a_claim_ahead_whose_reply_was_lost_is_free(store: Harness) -> None:
     await store.claimed(start=False, max_retries=0)
     await store.advance(LEASE + 1)
-    [rescued] = await store.store.rescue(by="m1", backoff=[1.0])
+    [rescued] = await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
     assert (rescued.status, rescued.charged) == (Status.PENDING, False)
 
 
@@ -98,7 +99,7 @@ async def test_a_claim_ahead_whose_reply_was_lost_is_free(store: Harness) -> Non
 async def test_settle(store: Harness, name: str, cancelled: bool) -> None:
     runs = [await store.claimed(topic=f"t{i}") for i in range(3)]
     if cancelled:
-        await store.store.cancel(ids(runs), by="ann")
+        await store.store.move(ids(runs), Cancel(by="ann"))
     wishes = [settlement(await store.job(run.id), OUTCOMES[name], ran=0.25) for run in runs]
     await store.store.settle(wishes[:1])  # half of it is new
     answer = await replay(store, lambda: store.store.settle(wishes))
@@ -131,9 +132,9 @@ async def test_update_says_again_what_it_said(store: Harness) -> None:
     """Two equal edits are one edit; that it was asked for twice stays on record."""
     job_id = await store.add()
     edit = Edit(priority=7, payload='{"a":1}', tags=("t",), run_at=START)
-    await store.store.update([job_id], edit, by="ann")
+    await store.store.move([job_id], Update(by="ann", edit=edit))
     before = await store.row(job_id)
-    await store.store.update([job_id], edit, by="ann")
+    await store.store.move([job_id], Update(by="ann", edit=edit))
     after = await store.row(job_id)
     assert structs.replace(after.job, events_count=before.job.events_count) == before.job
 

@@ -11,6 +11,7 @@ import pytest
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Snoozed
+from rowlock.core.moves import Cancel, Delete, Expire, Requeue, Rescue
 from rowlock.core.sketch import Sketch, bucket
 from rowlock.stores.base import DAY, Retention, Store
 from rowlock.stores.postgres.statements import Statements
@@ -66,12 +67,12 @@ async def a_busy_hour(store: Harness) -> None:
     await store.advance(MINUTE)
     await store.claimed(topic="zoo")
     await store.advance(MINUTE)
-    assert len(await store.store.rescue(by="m1", backoff=[0.0])) == 1
+    assert len(await store.store.move_due(Rescue(by="m1", backoff=[0.0]))) == 1
     await store.advance(MINUTE)
-    await store.store.cancel([await store.add("bills")], by="ann")
+    await store.store.move([await store.add("bills")], Cancel(by="ann"))
     await store.advance(MINUTE)
     await store.add("bills", expires_at=store.now)
-    assert len(await store.store.expire(by="m1")) == 1
+    assert len(await store.store.move_due(Expire(by="m1"))) == 1
 
 
 BUSY = [
@@ -109,14 +110,14 @@ async def test_what_came_and_went_tells_how_many_are_not_done(store: Harness) ->
                     outcomes: list[Outcome] = [Completed(), Failed("no", final=True), Failed("boom"), Released()]
                     await store.store.settle([settlement(held, chance.choice(outcomes), ran=0.0)])
             case 3:
-                await store.store.cancel(some, by="ann")
+                await store.store.move(some, Cancel(by="ann"))
             case 4:
-                await store.store.requeue(some, by="ann")
+                await store.store.move(some, Requeue(by="ann"))
             case 5:
-                await store.store.delete(some, by="ann")
+                await store.store.move(some, Delete(by="ann"))
             case _:
                 await store.store.promote()
-                await store.store.expire(by="m1")
+                await store.store.move_due(Expire(by="m1"))
                 await store.store.tidy("fold_counts", chance.randrange(1, 20))
         sums = dict.fromkeys(COUNTED, 0) | total(await series(store, None, "6h"))
         came, ended = sums["enqueued"] + sums["requeued"], ("completed", "failed", "expired", "cancelled", "deleted")
@@ -210,7 +211,7 @@ async def test_a_requeue_takes_nothing_back(store: Harness) -> None:
     """The totals say how jobs have ended; a chart says what happened."""
     failed = await store.settled(Failed("no", final=True))
     await store.advance(MINUTE)
-    [answer] = await store.store.requeue([failed.id], by="ann")
+    [answer] = await store.store.move([failed.id], Requeue(by="ann"))
     assert answer.done
     for _ in range(2):
         assert await points(store) == [{"enqueued": 1, "failed": 1}, {"requeued": 1}]
@@ -290,9 +291,9 @@ async def test_charts_outlive_prune_delete_and_restart(store: Harness) -> None:
     await store.advance(HOUR)
     before = await series(store, None, "24h")
     found = await store.rows()
-    await store.store.cancel([one for one, row in found.items() if row.job.status is Status.PENDING], by="ann")
+    await store.store.move([one for one, row in found.items() if row.job.status is Status.PENDING], Cancel(by="ann"))
     changed = await series(store, None, "24h")
-    await store.store.delete(list(found)[:2], by="ann")
+    await store.store.move(list(found)[:2], Delete(by="ann"))
     await fold(store.store)
     await store.advance(DAY + 2 * HOUR)
     await store.store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from rowlock.core.job import Job, Log, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, Outcome, Released, Settlement
+from rowlock.core.moves import Cancel, Delete, Rescue
 from rowlock.stores.base import Beat, Hold, NewLine, Progress
 from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import LEASE, OUTCOMES, Harness, claim_by, job, settlement
@@ -47,7 +48,7 @@ async def test_the_run_that_was_forgotten_writes_nothing(store: Harness, cancell
     """Nor when the other is to be cancelled."""
     a, b = await given_twice(store)
     if cancelled:
-        await store.store.cancel([b.id], by="ann")
+        await store.store.move([b.id], Cancel(by="ann"))
     before = await store.rows()
     assert await store.store.heartbeat([beat(a)], 1000.0) == [LOST]
     assert await store.store.progress([report(a)]) == [LOST]
@@ -65,7 +66,7 @@ async def test_the_run_that_was_forgotten_writes_nothing(store: Harness, cancell
 async def test_the_same_id_once_more(store: Harness) -> None:
     first = await store.claimed("A")
     await store.store.settle([settlement(first, Completed("first"))])
-    await store.store.delete([first.id], by="ann")
+    await store.store.move([first.id], Delete(by="ann"))
     await store.insert(job(id=first.id))
     [second] = (await store.claim("B")).jobs
     assert (second.id, second.version) == (first.id, 1)
@@ -114,7 +115,7 @@ async def test_a_repeat_is_known_when_others_have_run_it_since(store: Harness) -
 
 async def test_a_run_that_was_taken_away_is_nobodys_repeat(store: Harness) -> None:
     a, b = await given_twice(store)
-    await store.store.rescue(by="A", backoff=[0.0], workers=["B"])  # A takes it away: that is no run of A's
+    await store.store.move_due(Rescue(by="A", backoff=[0.0], workers=["B"]))  # A takes it away: that is no run of A's
     before = await store.rows()
     for run in (a, b):
         for outcome in OUTCOMES.values():

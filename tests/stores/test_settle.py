@@ -15,6 +15,7 @@ from rowlock.core.lifecycle import (
     Transition,
     Verdict,
 )
+from rowlock.core.moves import Cancel, Delete, Requeue
 from rowlock.stores.base import Hold, Progress
 from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import NOBODY, OUTCOMES, Harness, ids, job, settlement
@@ -86,7 +87,7 @@ async def test_a_long_error_is_whole_in_last_error_and_cut_in_the_history(store:
 async def test_an_outcome_after_a_cancel_request(store: Harness, name: str, informed: bool) -> None:
     """Decided before the worker knew of the request, or after."""
     claimed = await store.claimed()
-    await store.store.cancel([claimed.id], by="ann", reason="stop")
+    await store.store.move([claimed.id], Cancel(by="ann", reason="stop"))
     seen = await store.job(claimed.id) if informed else claimed
     verdict = await settle(store, seen, OUTCOMES[name])
     applied = informed or name in ("completed", "gave up")
@@ -113,7 +114,7 @@ async def test_a_repeat_is_told_so_and_another_outcome_is_lost(store: Harness, n
     await check()
     if name == "completed":
         return
-    await store.store.requeue([claimed.id], by="ann")
+    await store.store.move([claimed.id], Requeue(by="ann"))
     await store.advance(100)
     await store.store.promote()
     [again] = (await store.claim("w2")).jobs
@@ -126,7 +127,7 @@ async def test_a_repeat_is_told_so_and_another_outcome_is_lost(store: Harness, n
 async def test_unknown_deleted_and_wrong_version(store: Harness) -> None:
     claimed = await store.claimed()
     gone = await store.settled(Failed("x", final=True))
-    await store.store.delete([gone.id], by="ann")
+    await store.store.move([gone.id], Delete(by="ann"))
     wish = structs.replace(settlement(claimed, Completed()), worker=None)
     others = [(NOBODY, 1), (gone.id, 1), (claimed.id, 0), (claimed.id, 2)]
     wishes = [structs.replace(wish, id=job_id, version=version) for job_id, version in others]
@@ -139,7 +140,7 @@ async def test_unknown_deleted_and_wrong_version(store: Harness) -> None:
 async def test_a_mixed_batch_answers_in_order(store: Harness) -> None:
     await store.insert(*[job(priority=100 - i) for i in range(30)])
     claimed = (await store.claim(limit=30)).jobs
-    await store.store.cancel(ids(claimed[20:]), by="ann", reason="r")
+    await store.store.move(ids(claimed[20:]), Cancel(by="ann", reason="r"))
     kinds = list(OUTCOMES.values())
     wishes = [settlement(j, kinds[i % 7], ran=i / 10) for i, j in enumerate(reversed(claimed))]
     wishes[4] = structs.replace(wishes[4], version=9)

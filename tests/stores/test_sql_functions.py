@@ -15,6 +15,7 @@ import pytest
 from rowlock.core.codec import clean_text
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed, Failed, Outcome, Released, Settlement, decide
+from rowlock.core.moves import Cancel, Delete, Requeue, Rescue
 from rowlock.core.retry import DEFAULT_RETRY, Delays, RetryPolicy, backoff_table
 from rowlock.stores.postgres.store import PostgresStore
 from tests.databases import Databases
@@ -125,7 +126,7 @@ async def ends_as_in_python(store: PostgresHarness, sql: SqlClient, name: str, r
     [job] = (await store.claim("w1", "python")).jobs
     [run] = await sql.claim("w1", "sql")
     if cancelled:
-        await store.store.cancel(ids, by="ann", reason="enough")
+        await store.store.move(ids, Cancel(by="ann", reason="enough"))
         [job] = (await store.store.read([job.id], Job)).values()
     assert await raw(store, run.id) == await raw(store, job.id) | {"topic": "sql"}
     await counted(store)
@@ -156,7 +157,7 @@ async def rescues_as_python(store: PostgresHarness, sql: SqlClient, started: boo
     await store.advance(LEASE + 1)
     await counted(store)
     await store.execute("UPDATE _jobs SET locked_until = locked_until + interval '1 hour' WHERE topic = 'sql'")
-    assert len(await store.store.rescue(by="m1", backoff=backoff_table(DEFAULT_RETRY))) == 1
+    assert len(await store.store.move_due(Rescue(by="m1", backoff=backoff_table(DEFAULT_RETRY)))) == 1
     await store.execute("UPDATE _jobs SET locked_until = locked_until - interval '1 hour' WHERE topic = 'sql'")
     [(_, *expected)] = await counted(store)
     assert await sql.rescue() == 1
@@ -424,7 +425,7 @@ async def test_a_repeat_answers_already(store: PostgresHarness, sql: SqlClient) 
 async def answers_already(store: PostgresHarness, sql: SqlClient, write: str, cancelled: bool) -> None:
     run = await sql.claimed()
     if cancelled:
-        await store.store.cancel([run.id], by="ann")
+        await store.store.move([run.id], Cancel(by="ann"))
     assert await REPEATED[write](sql, run) == "applied"
     before = await raw(store, run.id)
     await counted(store)
@@ -435,7 +436,7 @@ async def answers_already(store: PostgresHarness, sql: SqlClient, write: str, ca
     if write == "complete":
         return
     if before["status"] != "pending":
-        await store.store.requeue([run.id], by="ann")
+        await store.store.move([run.id], Requeue(by="ann"))
     await store.advance(3600)
     assert len(await sql.claim("w2")) == 1
     assert await REPEATED[write](sql, run) == "already"
@@ -454,7 +455,7 @@ async def test_heartbeat(store: PostgresHarness, sql: SqlClient) -> None:
     await store.advance(1000)
     assert await sql.heartbeat(run) == "kept"  # nobody has taken it back
     assert await sql.rescue() == 0
-    await store.store.cancel([run.id], by="ann")
+    await store.store.move([run.id], Cancel(by="ann"))
     assert await sql.heartbeat(run) == "cancel"
     with pytest.raises(asyncpg.InvalidParameterValueError, match=r"^lease: "):
         await sql.heartbeat(run, timedelta(days=2))
@@ -508,7 +509,7 @@ async def test_a_write_that_waited_for_another_s_commit_looks_again(store: Postg
         await until_blocked(store, sql)
         await transaction.commit()
         assert await writing == "applied"
-        await store.store.delete([run.id], by="test")
+        await store.store.move([run.id], Delete(by="test"))
     await other.close()
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from rowlock.core.job import Job, Log
 from rowlock.core.lifecycle import Completed, Failed, Settlement
+from rowlock.core.moves import Rescue
 from rowlock.stores.base import Beat, Claim, NewLine, Progress
-from rowlock.stores.sqlite import maintenance, moves, queries, settle
+from rowlock.stores.sqlite import moves, queries, settle
 from rowlock.stores.sqlite.claim import claim
 from rowlock.stores.sqlite.connect import connect_writer
 from rowlock.stores.sqlite.connection import SqliteConnection, microseconds
@@ -103,11 +104,10 @@ def measure(database: SqliteConnection) -> dict[str, int]:
     taken["progress"] = steps(conn, lambda now: settle.progress(conn, now, reports))
     taken["look"] = steps(conn, lambda _: settle.look(conn, beats))
     taken["held_by"] = steps(conn, lambda _: queries.held_by(conn, [CLAIM.worker], None))
-    rescue: dict[str, Any] = {"by": "m1", "backoff": [60.0], "limit": 500, "detail": None, "before": None}
-    taken["rescue"] = steps(conn, lambda now: maintenance.rescue(conn, now + HOUR, workers=None, **rescue))
-    taken["rescue of the dead"] = steps(
-        conn, lambda now: maintenance.rescue(conn, now, workers=[CLAIM.worker], **rescue)
-    )
+    rescue = Rescue(by="m1", backoff=[60.0])
+    dead = Rescue(by="m1", backoff=[60.0], workers=[CLAIM.worker])
+    taken["rescue"] = steps(conn, lambda now: moves.move_due(conn, now + HOUR, rescue, 500))
+    taken["rescue of the dead"] = steps(conn, lambda now: moves.move_due(conn, now, dead, 500))
     conn.execute("DELETE FROM _jobs WHERE version > 0 OR topic = 'bills' OR (topic = 'mail' AND ready)")
     return taken
 

@@ -7,6 +7,7 @@ import pytest
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released
+from rowlock.core.moves import Delete, Requeue
 from rowlock.stores import queries
 from rowlock.stores.base import DAY, Retention
 from rowlock.stores.queries import Stats, TopicStats
@@ -51,7 +52,7 @@ async def test_a_requeue_takes_it_back(paired_store: Harness) -> None:
     for status in (Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.FAILED):
         await store.in_status(status)
     await store.store.tidy("fold_counts", 2)
-    await store.store.requeue(list(await store.rows()), by="ann")
+    await store.store.move(list(await store.rows()), Requeue(by="ann"))
     assert ends(await store.store.stats()) == (0, 0, 0, 0)
     jobs = (await store.claim()).jobs
     await store.store.settle([settlement(one, Failed("no", final=True), ran=1.0) for one in jobs])
@@ -64,7 +65,7 @@ async def test_counters_outlive_prune_and_delete(paired_store: Harness) -> None:
     for outcome in (Completed(), Failed("no", final=True), GaveUp(), Completed()):
         await store.settled(outcome)
     gone = [job_id for job_id, row in (await store.rows()).items() if row.job.status is Status.FAILED]
-    await store.store.delete(gone, by="ann")
+    await store.store.move(gone, Delete(by="ann"))
     await store.advance(2 * DAY)
     await store.store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))
     assert await store.rows() == {}
@@ -141,7 +142,7 @@ async def test_counting_from_everywhere_at_once(real_store: Harness) -> None:
             outcomes: list[Outcome] = [Completed(), Failed("no", final=True), Released()]
             moves = [settlement(one, outcomes[n % 3 if one.version < 3 else 0], ran=0.0) for n, one in enumerate(jobs)]
             await store.settle(moves)
-            await store.requeue([one.id for one in jobs[1::6]], by=name)
+            await store.move([one.id for one in jobs[1::6]], Requeue(by=name))
 
     async def fold(store: Any) -> None:
         while working:

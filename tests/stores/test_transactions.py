@@ -10,10 +10,11 @@ import pytest
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed
+from rowlock.core.moves import Cancel, CancelTimeout, Rescue
 from rowlock.errors import ConnectionRefused, LeaseLost, StoreError
 from rowlock.stores.base import Beat, Guard, Hold, Store
 from rowlock.stores.callers import caller_for
-from tests.stores.harness import Harness, claim_by, settlement
+from tests.stores.harness import Harness, claim_by, ids, settlement
 from tests.stores.processes import real_job
 
 COLOURS = ["async", "sync"]
@@ -81,7 +82,7 @@ async def test_a_run_that_holds_its_lease_commits(real_store: Harness, colour: s
 
 
 async def _rescued(harness: Harness, run: Job) -> None:
-    await harness.store.rescue(by="m1", backoff=[0.0], workers=["w1"])
+    await harness.store.move_due(Rescue(by="m1", backoff=[0.0], workers=["w1"]))
 
 
 async def _rescued_and_claimed(harness: Harness, run: Job) -> None:
@@ -97,8 +98,8 @@ async def _forgotten_and_claimed(harness: Harness, run: Job) -> None:
 
 
 async def _cancelled_by_timeout(harness: Harness, run: Job) -> None:
-    await harness.store.cancel([run.id], by="ann")
-    assert await harness.store.cancel_timeout(by="m1", grace=0.0) == [run.id]
+    await harness.store.move([run.id], Cancel(by="ann"))
+    assert ids(await harness.store.move_due(CancelTimeout(by="m1", grace=0.0))) == [run.id]
 
 
 async def _completed(harness: Harness, run: Job) -> None:
@@ -275,7 +276,9 @@ async def _robs(harness: Harness, operator: Store, run: Job, n: int) -> bool | N
     """Were the writes there when the job had been taken away? None: it could not be."""
     for _ in range(n % 10):  # at another moment each time
         await operator.heartbeat([Beat(real_job().id, 1)], 1.0)
-    rescued = await operator.rescue(by="m1", backoff=[0.0], workers=["w1"])  # also what an earlier round left behind
+    rescued = await operator.move_due(
+        Rescue(by="m1", backoff=[0.0], workers=["w1"])
+    )  # also what an earlier round left behind
     if run.id not in {one.id for one in rescued}:
         return None
     written = n in await orders(harness)

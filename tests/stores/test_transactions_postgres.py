@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from rowlock.core.job import Status
+from rowlock.core.moves import Rescue
 from rowlock.errors import ConnectionRefused, LeaseLost, OutcomeUnknown, StoreClosed, StoreError, StoreUnavailable
 from rowlock.stores.base import Beat, Guard, Hold
 from rowlock.stores.postgres import sync_transactions, transactions
@@ -44,7 +45,7 @@ async def test_a_job_that_is_lost_during_the_transaction(harness: PostgresHarnes
     async def handler() -> None:
         async with fenced(harness.store, guard(run, completes=True), colour) as conn:
             await order(conn, 1)
-            await harness.store.rescue(by="m1", backoff=[0.0], workers=["w1"])
+            await harness.store.move_due(Rescue(by="m1", backoff=[0.0], workers=["w1"]))
 
     with pytest.raises(LeaseLost):
         await handler()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rowlock.core.lifecycle import Completed
+from rowlock.core.moves import Rescue
 from rowlock.errors import ConnectionRefused, LeaseLost, StoreBusy
 from rowlock.stores.base import Beat, Guard, Hold
 from rowlock.stores.sqlite.store import SqliteStore
@@ -260,7 +261,7 @@ async def test_a_rescue_that_comes_during_the_transaction_comes_after_it(harness
     run = await claimed(harness)
     async with fenced(harness.store, guard(run)) as conn:
         await order(conn, 1)
-        rescuing = asyncio.create_task(harness.store.rescue(by="m1", backoff=[0.0], workers=["w1"]))
+        rescuing = asyncio.create_task(harness.store.move_due(Rescue(by="m1", backoff=[0.0], workers=["w1"])))
         await asyncio.sleep(0)
     assert [rescued.id for rescued in await rescuing] == [run.id]
     with pytest.raises(LeaseLost):

@@ -8,6 +8,7 @@ from playwright.async_api import Browser, Page, expect
 
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Failed, Outcome, Released
+from rowlock.core.moves import CancelTimeout, Update
 from rowlock.stores.base import Edit, NewLine, Progress
 from tests.http.harness import GUEST, Server, World
 from tests.stores.harness import claim_by, settlement
@@ -71,7 +72,7 @@ async def test_a_job_that_has_run_again_meanwhile_is_not_overwritten(visitor: Vi
     store = await world.store()
     [claimed] = (await store.claim(claim_by("w2", "one"))).jobs
     await world.jobs.cancel(claimed.id)
-    await store.cancel_timeout(by="m", grace=0.0)
+    await store.move_due(CancelTimeout(by="m", grace=0.0))
     await expect(page.locator(".hero").get_by_text("cancelled")).to_be_visible()
     await page.get_by_role("dialog").get_by_role("button", name="Requeue").click()
     await expect(page.get_by_role("dialog").get_by_text("it has run again since version 1")).to_be_visible()
@@ -294,7 +295,7 @@ async def test_attempts_are_runs_and_not_claims(visitor: Visitor, world: World) 
     store = await world.store()
     outcomes: list[tuple[Outcome, float | None]] = [(Released(), None), (Failed("no"), 0.5)]
     for outcome, ran in outcomes * 2:
-        await store.update([job_id], Edit(delay=0.0), by="ann")  # the retry is due now
+        await store.move([job_id], Update(by="ann", edit=Edit(delay=0.0)))  # the retry is due now
         [claimed] = (await store.claim(claim_by("w1", "ahead", limit=1, start=ran is not None))).jobs
         await store.settle([settlement(claimed, outcome, ran=ran)])
     page = visitor.page

@@ -24,6 +24,7 @@ from msgspec.structs import asdict
 
 from rowlock.cli.show import note
 from rowlock.core.job import Job, Status
+from rowlock.core.moves import Delete
 from rowlock.jobs import Jobs
 from rowlock.stores.queries import MAX_LIMIT, Filter
 
@@ -183,12 +184,12 @@ class Bench:
         store = await self._jobs._store()
         by = self._jobs.settings.by
         for start in range(0, len(self._ids), _BATCH):
-            await store.delete(self._ids[start : start + _BATCH], by=by, reason="rowlock bench")
+            await store.move(self._ids[start : start + _BATCH], Delete(by=by, reason="rowlock bench"))
         left = 0
         cursor: str | None = None
         while True:
             page = await self._jobs.list(Filter(topics=[self.topic]), limit=MAX_LIMIT, cursor=cursor)
-            gone = await store.delete([job.id for job in page.items], by=by, reason="rowlock bench")
+            gone = await store.move([job.id for job in page.items], Delete(by=by, reason="rowlock bench"))
             left += sum(not one.done for one in gone)
             cursor = page.next
             if cursor is None:

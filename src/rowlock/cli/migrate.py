@@ -25,7 +25,7 @@ def migrate(db: Database, plan: bool, sql: bool) -> None:
         raise click.UsageError("give --plan or --sql, not both")
     store = open_store(config.load({"url": db.url}).url)
     changes_nothing = plan or sql
-    found = asyncio.run(_migrate(store, apply=not changes_nothing))
+    found = asyncio.run(store.pending_migrations(whole=True) if changes_nothing else _apply(store))
     script = store.migration_sql(found) if sql and found else ""
     documents = [{"number": one.number, "name": one.name} for one in found]
     what = "to apply" if plan else "applied"
@@ -36,7 +36,7 @@ def migrate(db: Database, plan: bool, sql: bool) -> None:
     )
 
 
-async def _migrate(store: Store, *, apply: bool) -> list[Migration]:
-    found = await (store.migrate() if apply else store.pending_migrations())
-    await store.check_schema()  # also if there was nothing to apply
-    return found
+async def _apply(store: Store) -> list[Migration]:
+    applied = await store.migrate()
+    await store.pending_migrations(whole=True)  # checks the schema, also if there was nothing to apply
+    return applied

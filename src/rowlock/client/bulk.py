@@ -129,7 +129,7 @@ async def get(store: Store, bulk_id: str) -> Bulk:
 
 async def start(store: Store, bulk_id: str, *, by: str, reason: str | None = None) -> Bulk:
     """Start the action; no change if it is running or done."""
-    started = await store.start_bulk(check_id(bulk_id), by=by, reason=reason)
+    started = await store.steer_bulk(check_id(bulk_id), "start", by=by, reason=reason)
     bulk = await get(store, bulk_id)
     if not started and bulk.status in ("preview", "stopped"):
         raise BulkRefused(bulk.id, "start", bulk.status, "it is too old: prepare a new one")
@@ -138,7 +138,7 @@ async def start(store: Store, bulk_id: str, *, by: str, reason: str | None = Non
 
 async def stop(store: Store, bulk_id: str, *, by: str, reason: str | None) -> Bulk:
     """Stop the action; no change if it is done or stopped."""
-    stopped = await store.stop_bulk(check_id(bulk_id), by=by, reason=reason)
+    stopped = await store.steer_bulk(check_id(bulk_id), "stop", by=by, reason=reason)
     bulk = await get(store, bulk_id)
     if not stopped and bulk.status == "preview":
         raise BulkRefused(bulk.id, "stop", bulk.status, "it was not started")

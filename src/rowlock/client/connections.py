@@ -117,7 +117,7 @@ class Stores:
 
     @property
     def knows_home(self) -> bool:
-        return self._home is not None and self.first.is_home(self._home)
+        return self._home is not None and self._home.is_current()
 
     def reopen(self) -> None:
         self._home = None

@@ -133,6 +133,8 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 class Cancel(Order, frozen=True, kw_only=True):
+    """Again on cancel_requested: not done."""
+
     verb = "cancel"
 
     def patch(self, row: Row, now: int, holder: str | None) -> Patch:
@@ -162,7 +164,9 @@ class Update(Order, frozen=True, kw_only=True):
 
 
 class Requeue(Update, frozen=True, kw_only=True):
-    """`version`: only if the job still has it. `undo`: a cancel is undone, so time, retries and expiry stay."""
+    """Retries, crashes, progress and cancel request are reset, run_at is now (unless the edit says when), expires_at is
+    cleared. Refused while another live job has the key. `version`: only if the job still has it. `undo`: a cancel is
+    undone, so time, retries and expiry stay."""
 
     verb = "requeue"
     edit: Edit = Edit()
@@ -196,6 +200,8 @@ _CLEARED = ("stage", "message", "result", "finished_at", "cancel_requested_at", 
 
 
 class Delete(Order, frozen=True, kw_only=True):
+    """Archived jobs too. The audit's entry stays."""
+
     verb = "delete"
 
     def patch(self, row: Row, now: int, holder: str | None) -> Patch:
@@ -214,7 +220,10 @@ class Expire(Order, frozen=True, kw_only=True):
 
 
 class CancelTimeout(Order, frozen=True, kw_only=True):
+    """`grace`: the seconds that a worker has to stop a job, from the request on."""
+
     verb = "cancel_timeout"
+    grace: float = 30.0
 
     def patch(self, row: Row, now: int, holder: str | None) -> Patch:
         columns = _FREED | {"status": Status.CANCELLED, "finished_at": now, "updated": now}
@@ -223,14 +232,29 @@ class CancelTimeout(Order, frozen=True, kw_only=True):
 
 
 class Rescue(Order, frozen=True, kw_only=True):
-    """`backoff`: the seconds to wait after each crash but the first; `tables` has those of topics with their own.
-    `seen`: the worker is known to be dead, and what it had started is marked. `detail`: how it died."""
+    """Take jobs from workers whose leases have expired; or, with `workers`, from these dead workers.
+
+    Charged if the handler had started: one more retry, pending after a backoff (at once on the first crash), or expired
+    when no retry is left. Not started: pending, not charged. cancel_requested: cancelled.
+
+    `crashes` grows by one: the job is a suspect from now on. With `workers`, only if the handler had started: a
+    supervisor that names dead workers has marked what they had started. `detail` says how they died, for the error.
+
+    `before`: only leases that had expired by then; the store may wait for a lock while their owners do so as well.
+    `backoff`: the seconds to wait after each crash but the first. `tables`: those of topics that have a table of their
+    own (`set_backoff`); the store fills them in."""
 
     verb = "rescue"
     backoff: Sequence[float]
     tables: Mapping[str, Sequence[float]] = {}
-    seen: bool
+    workers: Sequence[str] | None = None
     detail: str | None = None
+    before: datetime | None = None
+
+    @property
+    def seen(self) -> bool:
+        """True if the workers are known to be dead, and what they had started is marked."""
+        return self.workers is not None
 
     def patch(self, row: Row, now: int, holder: str | None) -> Patch:
         started = row.started_at is not None
@@ -260,6 +284,8 @@ class Rescue(Order, frozen=True, kw_only=True):
         how = f", {clean_text(self.detail, MAX_DETAIL)}" if self.detail else ""
         return how if self.seen else f"{how}{CRASH_UNSEEN}"
 
+
+Due = Expire | CancelTimeout | Rescue  # orders that name no jobs: a store finds those that are due
 
 _FREED: dict[str, Any] = {"locked_by": None, "locked_until": None}  # a run is taken from its worker
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from rowlock.access import settings as access_settings
 from rowlock.client import bulk
+from rowlock.core.moves import CancelTimeout, Expire, Rescue
 from rowlock.core.retry import DEFAULT_RETRY, backoff_table
 from rowlock.runtime.rescue_guard import RescueGuard
 from rowlock.runtime.settings import WorkerSettings
@@ -105,7 +106,7 @@ class Maintenance:
             self._pause = min(self._pause, wait)
             return False
         # `before`: the rescue may wait for a lock, and heartbeats for the same lock. Their leases must not expire here.
-        rescued = await self._store.rescue(by=self._by, backoff=self._backoff, limit=500, before=clock)
+        rescued = await self._store.move_due(Rescue(by=self._by, backoff=self._backoff, before=clock), 500)
         for one in rescued:
             log.warning(
                 "rescued job %s (%s): its worker went silent in run %d; now %s",
@@ -125,13 +126,13 @@ class Maintenance:
         return promoted == 1000
 
     async def _cancel_timeout(self) -> bool:
-        ended = await self._store.cancel_timeout(by=self._by, grace=self._settings.cancel_grace, limit=500)
-        for job_id in ended:
-            log.warning("job %s did not stop within %g s of its cancel: cancelled", job_id, self._settings.cancel_grace)
+        ended = await self._store.move_due(CancelTimeout(by=self._by, grace=self._settings.cancel_grace), 500)
+        for one in ended:
+            log.warning("job %s did not stop within %g s of its cancel: cancelled", one.id, self._settings.cancel_grace)
         return len(ended) == 500
 
     async def _expire(self) -> bool:
-        return len(await self._store.expire(by=self._by, limit=500)) == 500
+        return len(await self._store.move_due(Expire(by=self._by), 500)) == 500
 
     def _tidier(self, chore: Chore) -> Callable[[], Awaitable[bool]]:
         return lambda: tidy(self._store, chore)

@@ -16,6 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from rowlock import logs
+from rowlock.core import moves
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Settlement, Transition
 from rowlock.core.retry import DEFAULT_RETRY, backoff_table
@@ -23,7 +24,7 @@ from rowlock.errors import StoreError
 from rowlock.runtime.backoff import Backoff
 from rowlock.runtime.supervisor import Rescue
 from rowlock.stores import open_store
-from rowlock.stores.base import Beat, Rescued, Store
+from rowlock.stores.base import Beat, Moved, Store
 
 log = logging.getLogger("rowlock")
 
@@ -62,19 +63,19 @@ async def _give_back(store: Store, order: Rescue) -> int:
     return len(held)
 
 
-async def _rescue(store: Store, order: Rescue) -> list[Rescued]:
+async def _rescue(store: Store, order: Rescue) -> list[Moved]:
     """Rescue all jobs that are left: the accused ones, and those with a cancel request."""
     if not order.blameless:
         await store.heartbeat([Beat(job_id, version, True, order.worker) for job_id, version in order.accused], 0.0)
-    rescued: list[Rescued] = []
+    taking = moves.Rescue(
+        by=f"supervisor of {order.worker}",
+        backoff=backoff_table(DEFAULT_RETRY),
+        workers=[order.worker],
+        detail=order.detail,
+    )
+    rescued: list[Moved] = []
     while True:
-        batch = await store.rescue(
-            by=f"supervisor of {order.worker}",
-            backoff=backoff_table(DEFAULT_RETRY),
-            limit=_BATCH,
-            workers=[order.worker],
-            detail=order.detail,
-        )
+        batch = await store.move_due(taking, _BATCH)
         rescued += batch
         if len(batch) < _BATCH:
             return rescued

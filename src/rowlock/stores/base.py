@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr
 from rowlock.core.codec import clean_text
 from rowlock.core.job import Event, Job, Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
-from rowlock.core.moves import Decision, Patch, patches
+from rowlock.core.moves import Decision, Due, Order, Patch, patches
 from rowlock.core.moves import Edit as Edit
 from rowlock.core.verify import StoredRow
 from rowlock.stores.failures import FailureQuery, Failures
@@ -34,7 +34,7 @@ from rowlock.stores.series import Series, Window
 if TYPE_CHECKING:
     import typing_extensions  # its TypeVar has a default, also before Python 3.13
 
-    from rowlock.stores.bulk import Bulk, BulkItem, NewBulk  # it imports this module
+    from rowlock.stores.bulk import Bulk, BulkItem, NewBulk, Steering  # it imports this module
 
     R_co = typing_extensions.TypeVar("R_co", covariant=True, default=Any)
 else:
@@ -74,6 +74,10 @@ class Home(Struct, frozen=True):
     dialect: str
     identity: str
     schema: str | None
+
+    def is_current(self) -> bool:
+        """False if it is out of date: an SQLite file may have been replaced. Call `Store.home` again."""
+        return True
 
 
 class Traits(Struct, frozen=True):
@@ -182,24 +186,26 @@ class Hold(StrEnum):
     UNSEEN = "unseen"  # another transaction had locked the row; nothing was written, ask again
 
 
-class Rescued(Struct, frozen=True):
+class Moved(Struct, frozen=True):
+    """A job that was due. `status` is after the move. `charged`: it has paid a retry."""
+
     id: str
     topic: str
     version: int
-    status: Status  # after
+    status: Status
     charged: bool
 
 
-def rescued(decided: Iterable[Decision]) -> list[Rescued]:
+def moved(decided: Iterable[Decision]) -> list[Moved]:
     return [
-        Rescued(row.id, row.topic, row.version, patch.status or row.status, "retried" in patch.counts)
+        Moved(row.id, row.topic, row.version, patch.status or row.status, "retried" in patch.counts)
         for row, patch in patches(decided)
     ]
 
 
 class Changed(Struct, frozen=True):
-    """An operator's verb on one job. `status` is after the change, or why there was none; None: no such job.
-    `holder`: requeue only, the live job that has the key."""
+    """An operator's order for one job. `status` is after the change, or why there was none; None: no such job. A job
+    that was deleted has the status that it had. `holder`: requeue only, the live job that has the key."""
 
     id: str
     done: bool
@@ -208,7 +214,7 @@ class Changed(Struct, frozen=True):
 
 
 def changed(decided: Iterable[Decision]) -> dict[str, Changed]:
-    """The answers of an operator's verb, by id. A job that was deleted has the status that it had."""
+    """The answers to an operator's order, by id."""
     answers = {}
     for row, answer in decided:
         done, holder = (True, None) if isinstance(answer, Patch) else (False, answer.holder)
@@ -273,12 +279,10 @@ class Store(Protocol):
         processes. Needs no open(). `create`: make an SQLite file that is missing; else raise StoreUnavailable."""
         ...
 
-    async def pending_migrations(self) -> list[Migration]:
-        """Return what `migrate` would apply. Raise an error if an applied migration differs from this code."""
+    async def pending_migrations(self, *, whole: bool = False) -> list[Migration]:
+        """Return what `migrate` would apply. Raise an error if an applied migration differs from this code. `whole`:
+        also raise SchemaDamaged if tables or columns are gone that migrations have made; it names all of them."""
         ...
-
-    async def check_schema(self) -> None:
-        """Raise SchemaDamaged if tables or columns are gone that migrations have made. The error names all of them."""
 
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         """Return the migrations as a script, for operators who run it themselves."""
@@ -290,10 +294,6 @@ class Store(Protocol):
 
     async def home(self) -> Home:
         """Return which database this is."""
-        ...
-
-    def is_home(self, home: Home) -> bool:
-        """False if this answer of `home` is out of date: an SQLite file may have been replaced. Call `home` again."""
         ...
 
     # ── Clients ──
@@ -362,33 +362,9 @@ class Store(Protocol):
         """Make jobs whose run_at has come ready for claiming; return how many."""
         ...
 
-    async def rescue(
-        self,
-        *,
-        by: str,
-        backoff: Sequence[float],
-        limit: int = 500,
-        workers: Sequence[str] | None = None,
-        detail: str | None = None,
-        before: datetime | None = None,
-    ) -> list[Rescued]:
-        """Take back jobs whose lease has expired (`workers`: instead, whatever these dead workers hold). `before`: only
-        leases that had expired by then; this call may wait for a lock while their owners do so as well.
-        Charged if the handler had started: retries+1, pending after backoff[retries] (at once on the first crash), or
-        expired when no retry is left. Not started: pending, not charged. cancel_requested: cancelled. `backoff` is for
-        topics that have no table of their own (`set_backoff`).
-
-        `crashes` grows by one: the job is a suspect from now on. With `workers`, only if the handler had started: a
-        supervisor that names dead workers has marked what they had started. `detail` says how they died, for the error.
-        """
-        ...
-
-    async def expire(self, *, by: str, limit: int = 500) -> list[str]:
-        """pending past expires_at → expired."""
-        ...
-
-    async def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
-        """cancel_requested for longer than `grace` → cancelled. The status fences the zombie."""
+    async def move_due(self, order: Due, limit: int = 500) -> list[Moved]:
+        """Apply an order to jobs that are due for it: pending past expires_at (Expire); cancel_requested for longer
+        than its grace (CancelTimeout); with an expired lease, or of a dead worker (Rescue)."""
         ...
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
@@ -400,31 +376,10 @@ class Store(Protocol):
         """Do a chore for at most `limit` rows; return how many there were."""
         ...
 
-    # ── Operators: each also writes the audit, in the same transaction ──
-    async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        """pending, blocked, waiting → cancelled; processing → cancel_requested. Again on cancel_requested: not done."""
-        ...
-
-    async def requeue(
-        self,
-        ids: Sequence[str],
-        edit: Edit = Edit(),  # noqa: B008 - it is frozen
-        *,
-        version: int | None = None,
-        by: str,
-        reason: str | None = None,
-    ) -> list[Changed]:
-        """failed, expired, cancelled → pending: retries, crashes, progress and cancel request reset, run_at now (unless
-        the edit says when), expires_at cleared. Refused while another live job has its key (`holder`), and if a job's
-        version is not this one."""
-        ...
-
-    async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
-        """Change pending jobs."""
-        ...
-
-    async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        """Remove pending or finished jobs, archived ones too. The audit entry stays; `status` is what it was."""
+    # ── Operators: each verb also writes the audit, in the same transaction ──
+    async def move(self, ids: Sequence[str], order: Order) -> list[Changed]:
+        """Apply an order of an operator (Cancel, Requeue, Update, Delete) to jobs. MOVES says in which statuses a job
+        takes it; others are left as they are, and the answer says why."""
         ...
 
     async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
@@ -500,13 +455,10 @@ class Store(Protocol):
         one has cancelled, as it has left them."""
         ...
 
-    async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        """preview or stopped → running, with an entry in the audit. A reason replaces the one that it has. Return False
-        if it is in another state, or too old."""
-        ...
-
-    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        """running → stopped. What is done stays done; no further job is changed once this has returned."""
+    async def steer_bulk(self, bulk_id: str, to: Steering, *, by: str, reason: str | None = None) -> bool:
+        """Start it (preview or stopped → running; a reason replaces the one that it has), or stop it (running →
+        stopped): what is done stays done, and no further job is changed once this has returned. The audit gets an
+        entry. Return False if it is in another state, or too old to be started."""
         ...
 
     async def run_bulk(self, bulk_id: str | None = None, limit: int = 500) -> Bulk | None:

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
+from rowlock.core.codec import decode, encode
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.core.moves import Cancel, Decision, Delete, Edit, Order, Patch, Refusal, Requeue, Row, Update
@@ -18,6 +19,7 @@ from rowlock.core.times import moment
 from rowlock.errors import InvalidInput
 from rowlock.stores.listing import Walk, plan
 from rowlock.stores.queries import Filter
+from rowlock.stores.records import Time
 
 # The verb that each of them is, job by job.
 VERBS = {
@@ -35,6 +37,7 @@ PREVIEW_LIFE = 3600.0  # seconds in which a preview may be started
 KEPT = 7 * 86_400.0  # seconds for which a bulk action that has ended is kept
 
 BulkStatus = Literal["preview", "running", "stopped", "done"]
+Steering = Literal["start", "stop"]
 Outcome = Literal["done", "changed", "gone", "key_taken", "locked"]
 SKIPS: tuple[Outcome, ...] = ("changed", "gone", "key_taken", "locked")
 OUTCOMES: tuple[Outcome, ...] = ("done", *SKIPS)
@@ -119,15 +122,11 @@ class Bulk(Struct, frozen=True, kw_only=True):
     def order(self) -> Order:
         """What is done to each job."""
         who: dict[str, Any] = {"by": self.started_by or self.by, "reason": self.note, "bulk": self.id}
-        match VERBS[self.action]:
-            case "requeue":
-                return Requeue(**who, undo=self.undoes is not None)
-            case "cancel":
-                return Cancel(**who)
-            case "delete":
-                return Delete(**who)
-            case _:
-                return Update(**who, edit=self._edit)
+        if self.action == "requeue":
+            return Requeue(**who, undo=self.undoes is not None)
+        if self.action in ("cancel", "delete"):
+            return Cancel(**who) if self.action == "cancel" else Delete(**who)
+        return Update(**who, edit=self._edit)
 
     @property
     def _edit(self) -> Edit:
@@ -228,3 +227,21 @@ def tell(items: Iterable[Listed], rows: Iterable[Row], decided: Iterable[Decisio
             case _:
                 told.append(Told(item.job_id, "changed" if item.job_id in there else "gone"))
     return told
+
+
+# ── Rows ──
+
+
+def read_bulk(row: Iterable[Any], time: Time) -> Bulk:
+    """From a row whose columns are the fields of Bulk, in their order."""
+    known = dict(zip(Bulk.__struct_fields__, row, strict=False))  # a store may have selected more
+    known |= {name: time(known[name]) for name in ("created", "started_at", "moved_at", "finished_at")}
+    known |= {name: decode(known[name]) for name in ("arguments", "filter")}
+    unfit = msgspec.json.decode(known["unfit"], type=dict[str, Unfit])
+    return Bulk(**known | {"id": str(known["id"]), "unfit": unfit})
+
+
+def new_row(bulk: NewBulk, total: int) -> dict[str, Any]:
+    """The columns of a preview, apart from its time and its status."""
+    texts = {name: encode(getattr(bulk, name), name) for name in ("arguments", "filter")}
+    return structs.asdict(bulk) | texts | {"total": total, "unfit": msgspec.json.encode(bulk.unfit).decode()}

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
 
-from rowlock.core.job import Job, Log, Status
+from rowlock.core.codec import decode
+from rowlock.core.job import Event, Job, Log, Status
 from rowlock.core.verify import StoredRow
 from rowlock.stores.queries import State
 
@@ -78,6 +79,13 @@ COPIED = [
     for name in (*(column.name for column in JOB), *_UNSHOWN)
     if name not in ARCHIVED and name not in _COMPLETION_SETS and name != "events_count"
 ]
+
+
+def read_event(row: Sequence[Any], time: Callable[[Any], datetime]) -> Event:
+    """`time`: from the column to a time."""
+    known = dict(zip(Event.__struct_fields__, row, strict=True))
+    at, status = time(known["at"]), STATUS.get(known["status"])
+    return Event(**known | {"job_id": str(known["job_id"]), "at": at, "status": status, "data": decode(known["data"])})
 
 
 def listed(names: Iterable[str], of: str = "", instead: Mapping[str, str] | None = None) -> str:

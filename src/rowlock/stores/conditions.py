@@ -46,8 +46,8 @@ class Renderer(ABC):
 
     def _bounds(self, walk: Walk) -> list[str]:
         highs = [bound for bound in (self.step.after, walk.high) if bound is not None]
-        bounds = [f"j.id < {self.id(min(highs))}"] if highs else []
-        return bounds if walk.low is None else [*bounds, f"j.id >= {self.id(walk.low)}"]
+        bounds = [f"j.id < {self.bind(min(highs), 'uuid')}"] if highs else []
+        return bounds if walk.low is None else [*bounds, f"j.id >= {self.bind(walk.low, 'uuid')}"]
 
     def _driver(self, walk: Walk) -> list[str]:
         """What the index is asked. Statuses are written out, so that partial indexes are seen to apply."""
@@ -75,11 +75,11 @@ class Renderer(ABC):
             case "live_key":
                 return [*self._conditions("keys", "topics"), *self._scoped(), *self.live_key()]
             case "flow_id":
-                return [f"j.flow_id = {self.id(walk.value)}"]
+                return [f"j.flow_id = {self.bind(walk.value, 'uuid')}"]
             case "fingerprint":
-                return [f"j.fingerprint = {self.text(walk.value)}", "j.finished_at IS NOT NULL"]
+                return [f"j.fingerprint = {self.bind(walk.value, 'text')}", "j.finished_at IS NOT NULL"]
             case "key" | "scope_id" | "topic" | "scope":
-                return [f"j.{walk.by} = {self.text(walk.value)}"]
+                return [f"j.{walk.by} = {self.bind(walk.value, 'text')}"]
 
     def _residue(self, walk: Walk) -> list[str]:
         conditions = [self._condition(name) for name in residue(self.filter, walk)]
@@ -93,7 +93,10 @@ class Renderer(ABC):
     def _scoped(self) -> list[str]:
         """As the index _jobs_live_key has scope and scope_id: else every tenant's job with the key would be read."""
         given = {name: value for name in ("scope", "scope_id") if (value := getattr(self.filter, name)) is not None}
-        return [f"{self.in_live_key(f'j.{name}')} = {self.in_live_key(self.text(one))}" for name, one in given.items()]
+        return [
+            f"{self.in_live_key(f'j.{name}')} = {self.in_live_key(self.bind(one, 'text'))}"
+            for name, one in given.items()
+        ]
 
     def _conditions(self, *names: str) -> list[str]:
         return [self._condition(name) for name in names if given(self.filter, name)]
@@ -101,14 +104,14 @@ class Renderer(ABC):
     def _condition(self, name: str) -> str:
         filter = self.filter
         if name in _RANGES:
-            return _RANGES[name] + self.time(getattr(filter, name))
+            return _RANGES[name] + self.bind(getattr(filter, name), "timestamptz")
         match name:
             case "topics" | "keys":
                 return self.any_text(f"j.{name[:-1]}", list(getattr(filter, name)))
             case "scope" | "scope_id" | "fingerprint":
-                return f"j.{name} = {self.text(getattr(filter, name))}"
+                return f"j.{name} = {self.bind(getattr(filter, name), 'text')}"
             case "flow_id":
-                return f"j.flow_id = {self.id(filter.flow_id or '')}"
+                return f"j.flow_id = {self.bind(filter.flow_id or '', 'uuid')}"
             case "tags":
                 return self.tags(list(filter.tags))
             case "payload":
@@ -142,10 +145,10 @@ class Renderer(ABC):
         if test.op in ("~", "!~"):
             told = f"{'' if test.op == '~' else 'NOT '}{self.like(column, str(test.value))}"
         elif isinstance(test.value, str):
-            told = f"{self.binary(column)} {test.op} {self.text(test.value)}"
+            told = f"{self.binary(column)} {test.op} {self.bind(test.value, 'text')}"
         else:
-            value = self.time(test.value) if isinstance(test.value, datetime) else self.number(test.value)
-            told = f"{column} {test.op} {value}"
+            bound = self.bind(test.value, "timestamptz" if isinstance(test.value, datetime) else "float8")
+            told = f"{column} {test.op} {bound}"
         return f"({column} IS NULL OR {told})" if test.null else told
 
     def _test_list(self, test: Listed) -> str:
@@ -192,16 +195,8 @@ class Renderer(ABC):
         """A scope or scope_id as that index has it."""
 
     @abstractmethod
-    def text(self, value: str) -> str: ...
-
-    @abstractmethod
-    def id(self, value: str) -> str: ...
-
-    @abstractmethod
-    def time(self, value: datetime) -> str: ...
-
-    @abstractmethod
-    def number(self, value: float) -> str: ...
+    def bind(self, value: Any, kind: str) -> str:
+        """Return the place of a value in the statement. `kind`: its type, as PostgreSQL names it."""
 
     @abstractmethod
     def id_text(self, column: str) -> str:

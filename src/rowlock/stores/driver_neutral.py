@@ -1,5 +1,5 @@
-"""What is to be asked of a database is decided without input and output, by generators that yield a Query and are sent
-its answer; so sync and async drivers have the same logic."""
+"""What is to be asked of a database is decided without input and output, by generators that yield a question (mostly a
+Query) and are sent its answer; so sync and async drivers have the same logic."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+Q = TypeVar("Q")
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -26,7 +28,7 @@ class Query(Struct, frozen=True):
 Queries = Generator[Query, str, T]
 
 
-def drive(queries: Queries[T], run: Callable[[Query], str]) -> T:
+def drive(queries: Generator[Q, A, T], run: Callable[[Q], A]) -> T:
     """Errors are thrown into the queries, which know what they mean."""
     try:
         query = next(queries)
@@ -42,7 +44,7 @@ def drive(queries: Queries[T], run: Callable[[Query], str]) -> T:
         return value
 
 
-async def drive_async(queries: Queries[T], run: Callable[[Query], Awaitable[str]]) -> T:
+async def drive_async(queries: Generator[Q, A, T], run: Callable[[Q], Awaitable[A]]) -> T:
     try:
         query = next(queries)
         while True:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from datetime import datetime
-from typing import Literal
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -14,10 +14,12 @@ from rowlock.core.fingerprint import DIGITS, GAP, HALF, WHOLE, Cause, cause, che
 from rowlock.core.job import check_time, check_topic
 from rowlock.core.times import micros, moment
 from rowlock.errors import InvalidInput
+from rowlock.stores.queries import several
 
 MOST_LOOKED_AT = 100_000  # dead letters, the newest
 MOST_GROUPS = 200
 MOST_TOPICS = 100
+_EVER = datetime(1900, 1, 1, tzinfo=UTC)
 _CURSOR = re.compile(rf"(\d{{1,9}}) (\d{{1,16}}) ([0-9a-f]{{{DIGITS}}})")
 TRENDS: dict[str, tuple[float, int]] = {"hour": (3600.0, 24), "day": (86_400.0, 30)}  # seconds of a part, parts
 
@@ -37,13 +39,8 @@ class FailureQuery(Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.topics, str) or not isinstance(self.topics, Iterable):
-            raise InvalidInput("topics", "not_a_list", f"must be a list, not {type(self.topics).__name__}")
-        force_setattr(self, "topics", tuple(dict.fromkeys(check_topic(topic) for topic in self.topics)))
-        if len(self.topics) > MOST_TOPICS:
-            raise InvalidInput(
-                "topics", "too_many", f"has {len(self.topics)} entries, at most {MOST_TOPICS} are allowed"
-            )
+        topics = several(self.topics, "topics", MOST_TOPICS, lambda topic, _: check_topic(topic))
+        force_setattr(self, "topics", topics)
         if self.since is not None:
             force_setattr(self, "since", check_time(self.since, "since"))
         if self.fingerprint is not None:
@@ -104,6 +101,17 @@ def make_failures(query: FailureQuery, groups: Sequence[Grouped], looked_at: int
         capped=looked_at > MOST_LOOKED_AT,
         ungrouped=ungrouped,
     )
+
+
+def asked(query: FailureQuery) -> dict[str, Any]:
+    """The parameters of a store's statement, in the order in which PostgreSQL numbers them."""
+    span, parts = TRENDS[query.trend]
+    n, last, fingerprint = read_cursor(query.cursor)
+    return {
+        "bound": MOST_LOOKED_AT + 1, "since": query.since or _EVER, "topics": list(query.topics) or None,
+        "limit": query.limit + 1, "span": span, "parts": parts, "fingerprint": query.fingerprint,
+        "after_n": n, "after_last": last, "after_fingerprint": fingerprint,
+    }  # fmt: skip
 
 
 def _cursor(group: Grouped) -> str:

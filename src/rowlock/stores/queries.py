@@ -64,10 +64,10 @@ class Filter(Struct, frozen=True, kw_only=True):
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "ids", _several(self.ids, "ids", MAX_IDS, lambda value, _: check_id(value)))
-        _set(self, "topics", _several(self.topics, "topics", MAX_VALUES, lambda value, _: check_topic(value)))
-        _set(self, "statuses", _several(self.statuses, "statuses", MAX_VALUES, _status))
-        _set(self, "keys", _several(self.keys, "keys", MAX_VALUES, _text))
+        _set(self, "ids", several(self.ids, "ids", MAX_IDS, lambda value, _: check_id(value)))
+        _set(self, "topics", several(self.topics, "topics", MAX_VALUES, lambda value, _: check_topic(value)))
+        _set(self, "statuses", several(self.statuses, "statuses", MAX_VALUES, _status))
+        _set(self, "keys", several(self.keys, "keys", MAX_VALUES, _text))
         for name in ("scope", "scope_id", "error"):
             if (value := getattr(self, name)) is not None:
                 _set(self, name, _text(value, name))
@@ -193,7 +193,7 @@ def _set(struct: Struct, name: str, value: object) -> None:
     force_setattr(struct, name, value)
 
 
-def _several(values: object, field: str, most: int, check: Any) -> tuple[Any, ...]:
+def several(values: object, field: str, most: int, check: Any) -> tuple[Any, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise _not_a_list(field, values)
     checked = tuple(dict.fromkeys(check(value, field) for value in values))
@@ -368,16 +368,7 @@ def _counts(
     tried = done.completed + done.failed + done.expired
     return {
         **{status: min(count, MAX_LIVE) for status, count in live.items()},
-        "completed": done.completed,
-        "failed": done.failed,
-        "expired": done.expired,
-        "cancelled": done.cancelled,
-        "executions": done.executions,
-        "retried": done.retried,
-        "lost": done.lost,
-        "requeued_failed": done.requeued_failed,
-        "requeued_expired": done.requeued_expired,
-        "requeued_cancelled": done.requeued_cancelled,
+        **{name: getattr(done, name) for name in Ended.__struct_fields__ if name != "execution_us"},
         "success_rate": done.completed / tried if tried else None,
         "execution_time": done.execution_us / 1000,
         "avg_execution_time": done.execution_us / done.executions / 1000 if done.executions else None,

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
+
+from rowlock.core.codec import decode
+
+Time = Callable[[Any], Any]  # from a column of a store to a time, or None
+
+
+class Refused(Exception):
+    """A record has another revision than a write expects. Roll back: nothing may be written."""
 
 
 class Record(Struct, frozen=True):
@@ -68,3 +77,13 @@ class Audited(Struct, frozen=True):
     reason: str | None
     data: dict[str, Any]
     bulk: str | None = None  # the bulk action that did it
+
+
+def read_record(kind: str, row: Sequence[Any], time: Time) -> Record:
+    id_, revision, created, updated, expires_at, data = row
+    return Record(kind, id_, revision, time(created), time(updated), time(expires_at), decode(data))
+
+
+def read_audited(row: Sequence[Any], time: Time) -> Audited:
+    number, at, by, action, job_id, topic, reason, data, bulk = row
+    return Audited(number, time(at), by, action, job_id, topic, reason, {} if data is None else decode(data), bulk)

@@ -31,6 +31,11 @@ class Rollup(Struct):
         self.runs.merge(other.runs)
 
 
+def packed(sketch: Sketch) -> bytes | None:
+    """As it is stored: NULL if there is nothing in it."""
+    return sketch.pack() if sketch else None
+
+
 def nothing() -> Rollup:
     return Rollup([0] * len(COUNTED), Sketch(), Sketch())
 

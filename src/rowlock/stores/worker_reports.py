@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from rowlock.core.codec import decode
 from rowlock.core.job import Log, LogLine
 from rowlock.core.times import moment
@@ -23,15 +25,8 @@ def merge(reports: Sequence[Progress]) -> dict[Reporter, Progress]:
 
 
 def _add(earlier: Progress, later: Progress) -> Progress:
-    return Progress(
-        later.id,
-        later.version,
-        earlier.percent if later.percent is None else later.percent,
-        earlier.stage if later.stage is None else later.stage,
-        earlier.message if later.message is None else later.message,
-        earlier.lines + later.lines,
-        later.worker,
-    )
+    said = {name: value for name in ("percent", "stage", "message") if (value := getattr(later, name)) is not None}
+    return replace(earlier, **said, lines=earlier.lines + later.lines)
 
 
 def read_log(text: str | None, dropped: int) -> Log:

@@ -14,13 +14,22 @@ T = TypeVar("T")
 Ring = Callable[[], None]
 
 
-class SyncCaller(ABC):
-    """A connection that the application uses without await. `kind` names it in messages."""
+class Caller:
+    """`kind` names the connection in messages."""
 
     def __init__(self, conn: Any, kind: str, home: Home) -> None:
         self.conn = conn
         self.kind = kind
         self.home = home
+
+    def on_commit(self, ring: Ring) -> bool:
+        """Call `ring` once, after the caller's transaction has been committed. Return False if this kind of connection
+        can't tell when that is."""
+        return False
+
+
+class SyncCaller(Caller, ABC):
+    """A connection that the application uses without await."""
 
     @abstractmethod
     def carry(self, work: Work[T]) -> T:
@@ -37,19 +46,9 @@ class SyncCaller(ABC):
         carried out as well. Call it last, right before the commit: from here on a heartbeat can't be written."""
         self.carry(Fence(guard))
 
-    def on_commit(self, ring: Ring) -> bool:
-        """Call `ring` once, after the caller's transaction has been committed. Return False if this kind of connection
-        can't tell when that is."""
-        return False
 
-
-class AsyncCaller(ABC):
+class AsyncCaller(Caller, ABC):
     """A connection that the application uses with await. For the verbs, see SyncCaller."""
-
-    def __init__(self, conn: Any, kind: str, home: Home) -> None:
-        self.conn = conn
-        self.kind = kind
-        self.home = home
 
     @abstractmethod
     async def carry(self, work: Work[T]) -> T: ...
@@ -59,6 +58,3 @@ class AsyncCaller(ABC):
 
     async def fence(self, guard: Guard) -> None:
         await self.carry(Fence(guard))
-
-    def on_commit(self, ring: Ring) -> bool:
-        return False

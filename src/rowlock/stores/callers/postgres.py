@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from rowlock.core.job import NewJob, Status
+from rowlock.core.times import micros, moment
 from rowlock.errors import ConnectionRefused, StoreBusy
 from rowlock.stores.base import Enqueued, Home
 from rowlock.stores.callers.refusals import another_database, causes, failed, read_only
@@ -23,8 +24,6 @@ T = TypeVar("T")
 ATTEMPTS = 8  # at a key that comes and goes
 LARGEST = 16 << 20  # bytes of jobs in one statement; PostgreSQL takes a value of 1 GB at most
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 # Which homes a driver's connection has been found to lead to. It can't change its database.
 _known: WeakKeyDictionary[object, set[Home]] = WeakKeyDictionary()
 
@@ -159,7 +158,7 @@ def _insert_new(
     fresh = {jobs[n].id for n in part} if answer.ids is None else set(answer.ids)
     if repeat and fresh:
         fresh -= set(_ids((yield Query(texts.insert_undo_on_conn, _text([_Asked(job_id) for job_id in fresh])))))
-    now = _moment(answer.now)
+    now = moment(answer.now)
     new = {}
     for n in part:
         job = jobs[n]
@@ -174,7 +173,7 @@ def _answering(texts: Statements, jobs: Sequence[NewJob], taken: list[int]) -> Q
     asked = _text([_asked(n, jobs[n]) for n in taken])
     found = _existing((yield Query(texts.existing_on_conn, asked)))
     return {
-        n: Enqueued(job_id, True, status, _moment(run_at), _moment(created))
+        n: Enqueued(job_id, True, status, moment(run_at), moment(created))
         for n, job_id, status, run_at, created in found
     }
 
@@ -220,11 +219,7 @@ def _text(value: object) -> str:
 
 
 def _micros(at: datetime | None) -> int | None:
-    return None if at is None else (at - _EPOCH) // _MICROSECOND
-
-
-def _moment(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
+    return None if at is None else micros(at)
 
 
 def explain(kind: str, error: Exception) -> ConnectionRefused | None:

@@ -7,9 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
-import msgspec
 
-from rowlock.core import codec
 from rowlock.core.job import Status
 from rowlock.stores.bulk import (
     MAX_ITEMS,
@@ -18,7 +16,8 @@ from rowlock.stores.bulk import (
     Listed,
     NewBulk,
     Told,
-    Unfit,
+    new_row,
+    read_bulk,
     tell,
     too_broad,
     too_many,
@@ -26,9 +25,8 @@ from rowlock.stores.bulk import (
     walks,
 )
 from rowlock.stores.listing import Walk, WalkPart
-from rowlock.stores.postgres import moves
+from rowlock.stores.postgres import moves, rows
 from rowlock.stores.postgres.listing import PostgresPart
-from rowlock.stores.postgres.rows import LARGEST_ID
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.queries import Filter
 
@@ -44,6 +42,7 @@ _LOOK = (
     "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = on; "
     f"SET LOCAL statement_timeout = '{LONGEST_LOOK:g}s'"
 )
+_CREATED = ("id", "total", "action", "by", "reason", "arguments", "filter", "unfit")  # as bulk_create.sql takes them
 _COLUMNS = "j.created, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events"
 
 
@@ -57,31 +56,22 @@ class Contended(Exception):
 async def create(connection: Any, sql: Statements, schema: str, bulk: NewBulk, filter: Filter | None) -> Bulk:
     """In a transaction of its own. `filter` None: no job can meet it. A bulk action that exists was made by an earlier
     try."""
-    if there := await connection.fetchrow(sql.bulks, [bulk.id], LARGEST_ID, 1):
+    if there := await connection.fetchrow(sql.bulks, [bulk.id], rows.LARGEST_ID, 1):
         return read(there)
     total = 0
     if bulk.undoes is not None:
-        total = _count(await connection.execute(sql.bulk_undo, bulk.id, bulk.undoes))
+        total = rows.count(await connection.execute(sql.bulk_undo, bulk.id, bulk.undoes))
     elif filter is not None:
         statement, values = _listing(schema, bulk.id, filter)
         await connection.execute(_LOOK)
         try:
-            total = _count(await connection.execute(statement, *values))
+            total = rows.count(await connection.execute(statement, *values))
         except asyncpg.QueryCanceledError:
             raise too_broad(LONGEST_LOOK) from None
     if total > MAX_ITEMS:
         raise too_many()
-    row = await connection.fetchrow(
-        sql.bulk_create, bulk.id, total, bulk.action, bulk.by, bulk.reason,
-        codec.encode(bulk.arguments, "arguments"), codec.encode(bulk.filter, "filter"),
-        msgspec.json.encode(bulk.unfit).decode(),
-    )  # fmt: skip
-    return read(row)
-
-
-def _count(told: str) -> int:
-    """From "INSERT 0 n"."""
-    return int(told.rsplit(" ", 1)[1])
+    new = new_row(bulk, total)
+    return read(await connection.fetchrow(sql.bulk_create, *(new[name] for name in _CREATED)))
 
 
 def _listing(schema: str, bulk_id: str, filter: Filter) -> tuple[str, list[Any]]:
@@ -94,7 +84,7 @@ def _listing(schema: str, bulk_id: str, filter: Filter) -> tuple[str, list[Any]]
         parts.append(f"SELECT j.id, {status} AS status, {_COLUMNS} FROM {source}")  # noqa: S608 - see Renderer
     statement = (
         f"INSERT INTO {schema}._jobs_bulk_items (bulk_id, job_id, status, created, events) "  # noqa: S608 - see Renderer
-        f"SELECT {render.id(bulk_id)}, f.* FROM ({' UNION ALL '.join(parts)}) f LIMIT {MAX_ITEMS + 1} "
+        f"SELECT {render.bind(bulk_id, 'uuid')}, f.* FROM ({' UNION ALL '.join(parts)}) f LIMIT {MAX_ITEMS + 1} "
         "ON CONFLICT DO NOTHING"  # an id that was used twice is in both tables
     )
     return statement, render.values
@@ -144,10 +134,7 @@ async def _act(connection: Any, sql: Statements, bulk: Bulk, reached: UUID | Non
 
 
 def read(row: Any) -> Bulk:
-    known = {name: row[name] for name in Bulk.__struct_fields__}
-    texts = {name: codec.decode(known[name]) for name in ("arguments", "filter")}
-    unfit = msgspec.json.decode(known["unfit"], type=dict[str, Unfit])
-    return Bulk(**known | texts | {"id": str(known["id"]), "unfit": unfit})
+    return read_bulk(row, lambda at: at)
 
 
 def item(row: Any) -> BulkItem:

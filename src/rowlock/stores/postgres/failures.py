@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from rowlock.core.fingerprint import fingerprint
-from rowlock.stores.failures import (
-    MOST_LOOKED_AT,
-    TRENDS,
-    FailureQuery,
-    Failures,
-    Grouped,
-    make_failures,
-    read_cursor,
-)
+from rowlock.stores.failures import FailureQuery, Failures, Grouped, asked, make_failures
 from rowlock.stores.postgres.statements import Statements
-
-_EVER = datetime(1900, 1, 1, tzinfo=UTC)
 
 
 async def group(connection: Any, sql: Statements, limit: int) -> int:
@@ -32,18 +21,8 @@ async def group(connection: Any, sql: Statements, limit: int) -> int:
 
 
 async def read(connection: Any, sql: Statements, query: FailureQuery) -> Failures:
-    seconds, parts = TRENDS[query.trend]
-    found = await connection.fetch(
-        sql.failures if query.fingerprint is None else sql.failures_of_one,
-        MOST_LOOKED_AT + 1,
-        query.since or _EVER,
-        list(query.topics) or None,
-        query.limit + 1,
-        seconds,
-        parts,
-        query.fingerprint,
-        *read_cursor(query.cursor),
-    )
+    statement = sql.failures if query.fingerprint is None else sql.failures_of_one
+    found = await connection.fetch(statement, *asked(query).values())
     groups = [_grouped(row) for row in found if row["fingerprint"] is not None]
     return make_failures(query, groups, found[0]["looked_at"], found[0]["ungrouped"])
 

@@ -37,13 +37,13 @@ class PostgresPart(Renderer):
         super().__init__(filter, step)
         self._schema = schema
 
-    def _bind(self, value: Any, kind: str) -> str:
-        self.values.append(value)
+    def bind(self, value: Any, kind: str) -> str:
+        self.values.append(float(value) if kind == "float8" else value)
         return f"${len(self.values)}::{kind}"
 
     def in_order(self, walk: Walk, where: str, hit: str | None) -> str:
-        rows = f"FROM {self.table(walk)} j {where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count, 'int')}"
-        keep = f"[1:{self._bind(self.step.keep, 'int')}]::text[]"  # the driver makes objects of uuids, one by one
+        rows = f"FROM {self.table(walk)} j {where} ORDER BY j.id DESC LIMIT {self.bind(self.step.count, 'int')}"
+        keep = f"[1:{self.bind(self.step.keep, 'int')}]::text[]"  # the driver makes objects of uuids, one by one
         # min(uuid) came with version 18; the rows are in order, so the last one will do.
         last = "count(*)::int, (array_agg(w.id))[count(*)]"
         if hit is None:
@@ -54,7 +54,7 @@ class PostgresPart(Renderer):
         )
 
     def at_once(self, walk: Walk, where: str, hit: str) -> str:
-        count, keep = self._bind(self.step.count, "int"), self._bind(self.step.keep, "int")
+        count, keep = self.bind(self.step.count, "int"), self.bind(self.step.keep, "int")
         table = self.table(walk)
         source = f"{table} j {where} {_ORDER[walk.by]}"
         if walk.by == "finished":
@@ -71,25 +71,13 @@ class PostgresPart(Renderer):
         return f"{self._schema}._jobs{'_archive' if walk.archived else ''}"
 
     def listed(self, topics: list[str]) -> str:
-        return f"unnest({self._bind(topics, 'text[]')}) t (topic)"
+        return f"unnest({self.bind(topics, 'text[]')}) t (topic)"
 
     def live_key(self) -> list[str]:
         return ["j.key IS NOT NULL", f"j.status IN ({_UNFINISHED})"]
 
     def in_live_key(self, value: str) -> str:
         return f"{self._schema}._jobs_short({value})"
-
-    def text(self, value: str) -> str:
-        return self._bind(value, "text")
-
-    def id(self, value: str) -> str:
-        return self._bind(value, "uuid")
-
-    def time(self, value: datetime) -> str:
-        return self._bind(value, "timestamptz")
-
-    def number(self, value: float) -> str:
-        return self._bind(float(value), "float8")
 
     def id_text(self, column: str) -> str:
         return f"{column}::text"
@@ -98,38 +86,38 @@ class PostgresPart(Renderer):
         return f'{column} COLLATE "C"'
 
     def like(self, column: str, pattern: str) -> str:
-        return f'{column} COLLATE "C" LIKE {self._bind(_escaped(pattern), "text")}'
+        return f'{column} COLLATE "C" LIKE {self.bind(_escaped(pattern), "text")}'
 
     def one_of(self, column: str, values: tuple[Value, ...], found: bool) -> str:
         # Without COLLATE, so that an index may serve: equal texts are the same bytes in every collation.
         kind = "text" if isinstance(values[0], str) else "timestamptz" if isinstance(values[0], datetime) else "float8"
         bound: list[Any] = [float(one) if isinstance(one, int) else one for one in values]
-        return f"{column} {'= ANY' if found else '<> ALL'} ({self._bind(bound, f'{kind}[]')})"
+        return f"{column} {'= ANY' if found else '<> ALL'} ({self.bind(bound, f'{kind}[]')})"
 
     def contains(self, column: str, parts: list[str], found: bool, some: bool) -> str:
         operator = f"{'' if found else 'NOT '}LIKE {'ANY' if some else 'ALL'}"
-        return f'{column} COLLATE "C" {operator} ({self._bind([_escaped(part) for part in parts], "text[]")})'
+        return f'{column} COLLATE "C" {operator} ({self.bind([_escaped(part) for part in parts], "text[]")})'
 
     def any_text(self, column: str, values: list[str]) -> str:
-        return f"{column} = ANY ({self._bind(values, 'text[]')})"
+        return f"{column} = ANY ({self.bind(values, 'text[]')})"
 
     def any_id(self, values: list[str]) -> str:
-        return f"j.id = ANY ({self._bind(values, 'uuid[]')})"
+        return f"j.id = ANY ({self.bind(values, 'uuid[]')})"
 
     def tags(self, tags: list[str]) -> str:
-        return f"j.tags @> {self._bind(encode(tags, 'tags'), 'text')}::jsonb"
+        return f"j.tags @> {self.bind(encode(tags, 'tags'), 'text')}::jsonb"
 
     def member(self, path: list[str], value: str) -> str:
         if any(name.lstrip("-").isdigit() for name in path):
             # #> would take it for a place in an array, -> with a text never does.
-            steps = "".join(f" -> {self._bind(name, 'text')}" for name in path)
+            steps = "".join(f" -> {self.bind(name, 'text')}" for name in path)
         else:
-            steps = f" #> {self._bind(path, 'text[]')}"
-        return f"(j.payload{steps})::jsonb = {self._bind(value, 'text')}::jsonb"
+            steps = f" #> {self.bind(path, 'text[]')}"
+        return f"(j.payload{steps})::jsonb = {self.bind(value, 'text')}::jsonb"
 
     def error(self, part: str) -> str:
         # Folded as SQLite does it, whatever the database's locale.
-        return f'position(lower({self._bind(part, "text")} COLLATE "C") IN lower(j.last_error COLLATE "C")) > 0'
+        return f'position(lower({self.bind(part, "text")} COLLATE "C") IN lower(j.last_error COLLATE "C")) > 0'
 
 
 def _escaped(pattern: str) -> str:

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from msgspec.structs import replace
 
+from rowlock.core import moves
 from rowlock.core.job import LiveKey, Status
-from rowlock.core.moves import COUNTERS, Decision, Order, Patch, Requeue, Rescue, Row, move, move_all, patches, tally
+from rowlock.core.moves import (
+    COUNTERS,
+    CancelTimeout,
+    Decision,
+    Due,
+    Expire,
+    Order,
+    Patch,
+    Requeue,
+    Rescue,
+    Row,
+    move_all,
+    patches,
+    tally,
+)
 from rowlock.core.times import micros
-from rowlock.stores.base import Changed, changed
+from rowlock.stores.base import Changed, Moved, changed, moved
 from rowlock.stores.postgres.connections import Conflict
 from rowlock.stores.postgres.rows import STATUS
 from rowlock.stores.postgres.statements import Statements
@@ -19,7 +34,7 @@ from rowlock.stores.postgres.statements import Statements
 _encode = msgspec.json.Encoder().encode
 
 
-async def operate(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> dict[str, Changed]:
+async def move(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> dict[str, Changed]:
     """Do one thing to each job that is in the right state. The answers, by id.
 
     To take a key may mean to wait for another transaction. A requeue of several jobs leaves those that have a key
@@ -30,19 +45,33 @@ async def operate(connection: Any, sql: Statements, order: Order, ids: Sequence[
         now, rows = await lock(connection, sql, order, ids)
         keyed: set[str] = set()
         if isinstance(order, Requeue) and len(ids) > 1:
-            keyed = {row.id for row in rows if row.key is not None and isinstance(move(row, order, now), Patch)}
+            keyed = {row.id for row in rows if row.key is not None and isinstance(moves.move(row, order, now), Patch)}
         decided = await apply(connection, sql, order, now, [row for row in rows if row.id not in keyed])
     answers = {job_id: Changed(job_id, False, None) for job_id in ids if job_id not in keyed}
     return answers | changed(decided)
 
 
-async def run_pass(connection: Any, sql: Statements, order: Order, statement: str, *asked: Any) -> list[Decision]:
-    """Move jobs that are due. `statement` locks them."""
+async def move_due(connection: Any, sql: Statements, order: Due, limit: int) -> list[Moved]:
     async with connection.transaction(isolation="read_committed"):
-        now, rows = _read(await connection.fetch(statement, *asked))
+        now, rows = _read(await _lock_due(connection, sql, order, limit))
         if rows and isinstance(order, Rescue):
             order = replace(order, tables=dict(await connection.fetch(sql.rescue_backoff)))
-        return await apply(connection, sql, order, now, rows)
+        return moved(await apply(connection, sql, order, now, rows))
+
+
+async def _lock_due(connection: Any, sql: Statements, order: Due, limit: int) -> list[Any]:
+    match order:
+        case Expire():
+            found = await connection.fetch(sql.expire_due, limit)
+        case CancelTimeout():
+            found = await connection.fetch(sql.cancel_timeout_due, limit, order.grace)
+        case Rescue(workers=None):
+            found = await connection.fetch(sql.rescue_expired, limit, order.before)
+        case Rescue():
+            found = await connection.fetch(sql.rescue_workers, limit, list(order.workers or ()))
+        case _:
+            assert_never(order)
+    return list(found)
 
 
 async def lock(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> tuple[int, list[Row]]:
@@ -66,15 +95,18 @@ def _read(found: list[Any]) -> tuple[int, list[Row]]:
 
 async def apply(connection: Any, sql: Statements, order: Order, now: int, rows: Sequence[Row]) -> list[Decision]:
     """Decide, and write what is decided."""
-    holders = await _holders(connection, sql, rows) if isinstance(order, Requeue) else None
-    decided = move_all(rows, order, now, holders)
+    known = await holders(connection, sql, _keys(rows)) if isinstance(order, Requeue) else None
+    decided = move_all(rows, order, now, known)
     await _write(connection, sql, order, now, patches(decided))
     return decided
 
 
-async def _holders(connection: Any, sql: Statements, rows: Sequence[Row]) -> dict[LiveKey, str]:
-    """The live jobs that have the keys of these."""
-    keys = list({row.live_key for row in rows if row.key is not None})
+def _keys(rows: Sequence[Row]) -> list[LiveKey]:
+    return list({row.live_key for row in rows if row.key is not None})
+
+
+async def holders(connection: Any, sql: Statements, keys: Sequence[LiveKey]) -> dict[LiveKey, str]:
+    """The live jobs that have these keys."""
     if not keys:
         return {}
     found = await connection.fetch(sql.existing, [None] * len(keys), *map(list, zip(*keys, strict=True)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rowlock.core.sketch import Sketch
 from rowlock.stores.postgres.statements import Statements
-from rowlock.stores.rollups import COUNTED, KEPT, Key, Rollup, roll_up
+from rowlock.stores.rollups import COUNTED, KEPT, Key, Rollup, packed, roll_up
 
 
 async def fold(connection: Any, sql: Statements, lock: int, limit: int) -> int:
@@ -37,8 +37,8 @@ async def _add(connection: Any, sql: Statements, rollups: dict[Key, Rollup]) -> 
         sql.rollup_add,
         *_keys(list(rollups)),
         *([rollup.counts[n] for rollup in values] for n in range(len(COUNTED))),
-        [_packed(rollup.waits) for rollup in values],
-        [_packed(rollup.runs) for rollup in values],
+        [packed(rollup.waits) for rollup in values],
+        [packed(rollup.runs) for rollup in values],
     )
 
 
@@ -48,10 +48,6 @@ def _keys(keys: list[Key]) -> tuple[list[int], list[str], list[datetime]]:
 
 def _sketch(buckets: list[int] | None, counts: list[int] | None) -> Sketch:
     return Sketch(zip(buckets or (), counts or (), strict=True))
-
-
-def _packed(sketch: Sketch) -> bytes | None:
-    return sketch.pack() if sketch else None
 
 
 def read(found: list[Any]) -> Iterator[tuple[int, Rollup]]:

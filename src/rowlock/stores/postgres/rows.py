@@ -15,7 +15,7 @@ from rowlock.core.lifecycle import Settlement
 from rowlock.core.times import span
 from rowlock.core.verify import StoredRow
 from rowlock.stores import columns
-from rowlock.stores.base import NewLine, WorkerInfo
+from rowlock.stores.base import NewLine
 from rowlock.stores.columns import STATUS as STATUS
 from rowlock.stores.queries import State
 from rowlock.stores.worker_reports import read_log
@@ -69,17 +69,7 @@ def turn(job: Job) -> tuple[int, datetime, str]:
 
 
 def event(row: Any) -> Event:
-    job_id, seq, at, name, status, version, by, data = row
-    return Event(
-        job_id=str(job_id),
-        seq=seq,
-        at=at,
-        event=name,
-        status=STATUS.get(status),
-        version=version,
-        by=by,
-        data=decode(data),
-    )
+    return columns.read_event(row, lambda at: at)
 
 
 def insert_arrays(jobs: Sequence[NewJob]) -> tuple[Sequence[Any], ...]:
@@ -144,24 +134,10 @@ def lines_text(lines: tuple[NewLine, ...]) -> str | None:
     return _encode([(span(line.age), line.level, line.text) for line in lines]).decode() if lines else None
 
 
-def worker_values(worker: WorkerInfo) -> tuple[Any, ...]:
-    return (
-        worker.name,
-        worker.host,
-        worker.pid,
-        list(worker.topics),
-        worker.concurrency,
-        worker.running,
-        worker.lease,
-        worker.stopping,
-        worker.rowlock,
-    )
-
-
-def worker(row: Any) -> WorkerInfo:
-    known = dict(row)
-    return WorkerInfo(**known | {"topics": tuple(known["topics"])})
-
-
 def entry_text(settlement: Settlement) -> str:
     return encode(settlement.transition.entry(settlement.version), "history")
+
+
+def count(tag: str) -> int:
+    """How many rows, from a command tag such as UPDATE 5."""
+    return int(tag.rsplit(" ", 1)[1])

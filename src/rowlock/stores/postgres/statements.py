@@ -59,6 +59,11 @@ _KEYS = (
 _KEYS_ON_CONN = (
     "json_to_recordset($1::text::json) AS s (id uuid, n int, topic text, scope text, scope_id text, key text)"
 )
+# Which jobs are due for a rescue of the dead: by a range, see held_by.sql. For the other passes: by the clock.
+_OF_DEAD_WORKERS = "j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])"
+_LEASE_OVER = "j.locked_until < (SELECT least(clock_timestamp(), coalesce($2::timestamptz, 'infinity')))"
+_EXPIRED = "j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= (SELECT clock_timestamp())"
+_GRACE_OVER = "j.cancel_requested_at < (SELECT clock_timestamp()) - $2::float8 * interval '1 second'"
 # The columns that a move may set.
 _PATCHED = {
     **dict.fromkeys(("status", "stage", "message", "cancel_reason", "last_error", "fingerprint", "locked_by"), "text"),
@@ -119,6 +124,12 @@ class Statements:
         self.stats = part("stats", of_topic="")
         self.stats_of_topic = part("stats", of_topic="AND j.topic = $3::text")
         self.lock_jobs = part("lock_jobs", **_move_rows(payload="CASE WHEN $2::bool THEN j.payload::text END"))
+
+        self.rescue_expired = part("lock_due", since="locked_until", due=_LEASE_OVER)
+        self.rescue_workers = part("lock_due", since="locked_until", due=_OF_DEAD_WORKERS)
+        self.expire_due = part("lock_due", since="expires_at", due=_EXPIRED)
+        cancelling = f"j.status = 'cancel_requested' AND {_GRACE_OVER}"
+        self.cancel_timeout_due = part("lock_due", since="cancel_requested_at", due=cancelling)
 
         self.read_jobs, self.read_states = _reading(schema, Job), _reading(schema, State)
         self.read_statuses, self.read_logs = _reading(schema, Status), _reading(schema, Log)

@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, supp
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar, assert_never
 
+from msgspec.structs import astuple
+
 from rowlock import errors
 from rowlock.core.codec import decode
 from rowlock.core.job import HELD, Event, Job, LiveKey, Log, NewJob, Status
@@ -23,7 +25,7 @@ from rowlock.core.lifecycle import (
     judge,
     same_worker,
 )
-from rowlock.core.moves import Cancel, CancelTimeout, Decision, Delete, Expire, Order, Requeue, Rescue, Update
+from rowlock.core.moves import Due, Order, Rescue, Update
 from rowlock.core.verify import StoredRow
 from rowlock.stores.base import (
     MAX_LOG_LINES,
@@ -32,21 +34,20 @@ from rowlock.stores.base import (
     Chore,
     Claim,
     Claimed,
-    Edit,
     Enqueued,
     Guard,
     Hold,
     Home,
+    Moved,
     Pause,
     Progress,
-    Rescued,
     Retention,
     Settled,
     Traits,
     WorkerInfo,
-    rescued,
 )
-from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, fitting
+from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, Steering, fitting
+from rowlock.stores.driver_neutral import drive_async
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.listing import Seen, WalkPart, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
@@ -74,7 +75,17 @@ from rowlock.stores.queries import (
     check_place,
     make_stats,
 )
-from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Write
+from rowlock.stores.records import (
+    ALL_LINES,
+    Audited,
+    AuditFilter,
+    Entry,
+    Record,
+    Refused,
+    Write,
+    read_audited,
+    read_record,
+)
 from rowlock.stores.rollups import ALL
 from rowlock.stores.series import Series, Window, make_series
 from rowlock.stores.worker_reports import Reporter, merge
@@ -175,13 +186,12 @@ class PostgresStore:
         async with self._connections.alone() as connection:
             return await migrate.migrate(connection, self._target)
 
-    async def pending_migrations(self) -> list[Migration]:
+    async def pending_migrations(self, *, whole: bool = False) -> list[Migration]:
         async with self._connections.alone() as connection:
-            return await migrate.pending(connection, self._target)
-
-    async def check_schema(self) -> None:
-        async with self._connections.alone() as connection:
-            await migrate.check_schema(connection, self._target)
+            found = await migrate.pending(connection, self._target)
+            if whole:
+                await migrate.check_schema(connection, self._target)
+            return found
 
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         return f"BEGIN;\n{migrate.script(migrations, self._target, create_schema=True)}COMMIT;\n"
@@ -197,9 +207,6 @@ class PostgresStore:
 
     async def home(self) -> Home:
         return Home("postgres", await self.identity(), self._target.schema)
-
-    def is_home(self, home: Home) -> bool:
-        return True
 
     # ── Clients ──
 
@@ -416,16 +423,16 @@ class PostgresStore:
     # ── Workers' register ──
 
     async def report(self, worker: WorkerInfo) -> datetime:
-        [(seen,)] = await self._fetch(self._sql.report, *rows.worker_values(worker))
+        [(seen,)] = await self._fetch(self._sql.report, *astuple(worker)[:-2])  # started and seen are the clock's
         at: datetime = seen
         return at
 
     async def retire(self, names: Sequence[str]) -> int:
         gone = list(names)
-        return _count(await self._with_connection(lambda connection: connection.execute(self._sql.retire, gone)))
+        return rows.count(await self._with_connection(lambda connection: connection.execute(self._sql.retire, gone)))
 
     async def workers(self) -> list[WorkerInfo]:
-        return [rows.worker(row) for row in await self._fetch(self._sql.workers)]
+        return [WorkerInfo(**{**row, "topics": tuple(row["topics"])}) for row in await self._fetch(self._sql.workers)]
 
     # ── Transactions of the application's own: no lock is held before the fence, so `longest` is nothing to fear ──
 
@@ -449,36 +456,11 @@ class PostgresStore:
             self._claim_bounds.reach(oldest)
         return int(promoted)
 
-    async def rescue(
-        self,
-        *,
-        by: str,
-        backoff: Sequence[float],
-        limit: int = 500,
-        workers: Sequence[str] | None = None,
-        detail: str | None = None,
-        before: datetime | None = None,
-    ) -> list[Rescued]:
-        order = Rescue(by=by, backoff=backoff, seen=workers is not None, detail=detail)
-        if workers is None:
-            decided = await self._pass(order, self._sql.rescue_expired, limit, before)
-        else:
-            decided = await self._pass(order, self._sql.rescue_workers, limit, list(workers))
-        if decided:
+    async def move_due(self, order: Due, limit: int = 500) -> list[Moved]:
+        found = await self._with_connection(lambda connection: moves.move_due(connection, self._sql, order, limit))
+        if found and isinstance(order, Rescue):
             self._claim_bounds.forget()  # a job that crashed for the first time is back in its old place
-        return rescued(decided)
-
-    async def expire(self, *, by: str, limit: int = 500) -> list[str]:
-        return [row.id for row, _ in await self._pass(Expire(by=by), self._sql.expire_due, limit)]
-
-    async def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
-        decided = await self._pass(CancelTimeout(by=by), self._sql.cancel_timeout_due, limit, grace)
-        return [row.id for row, _ in decided]
-
-    async def _pass(self, order: Order, statement: str, *asked: Any) -> list[Decision]:
-        return await self._with_connection(
-            lambda connection: moves.run_pass(connection, self._sql, order, statement, *asked)
-        )
+        return found
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
         if self._may_partition and time.monotonic() >= self._next_partitions:
@@ -523,7 +505,7 @@ class PostgresStore:
                 case "sweep_records":
                     return len(await connection.fetch(self._sql.record_sweep, most))
                 case "sweep_rollups":
-                    return _count(await rollups.sweep(connection, self._sql, most))
+                    return rows.count(await rollups.sweep(connection, self._sql, most))
                 case "prune_bulks":
                     return int(await connection.fetchval(self._sql.bulk_prune, most, PREVIEW_LIFE, KEPT))
                 case _:
@@ -533,31 +515,12 @@ class PostgresStore:
 
     # ── Operators ──
 
-    async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._operate(Cancel(by=by, reason=reason), ids)
+    async def move(self, ids: Sequence[str], order: Order) -> list[Changed]:
+        if isinstance(order, Update):  # a requeue is one, too
+            self._claim_bounds.forget()
 
-    async def requeue(
-        self,
-        ids: Sequence[str],
-        edit: Edit = Edit(),  # noqa: B008 - it is frozen
-        *,
-        version: int | None = None,
-        by: str,
-        reason: str | None = None,
-    ) -> list[Changed]:
-        self._claim_bounds.forget()
-        return await self._operate(Requeue(by=by, reason=reason, edit=edit, version=version), ids)
-
-    async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
-        self._claim_bounds.forget()
-        return await self._operate(Update(by=by, reason=reason, edit=edit), ids)
-
-    async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._operate(Delete(by=by, reason=reason), ids)
-
-    async def _operate(self, order: Order, ids: Sequence[str]) -> list[Changed]:
         async def run(asked: Sequence[str]) -> dict[str, Changed]:
-            return await self._with_connection(lambda connection: moves.operate(connection, self._sql, order, asked))
+            return await self._with_connection(lambda connection: moves.move(connection, self._sql, order, asked))
 
         answers = await run(list(set(ids))) if ids else {}
         for job_id in sorted(set(ids) - set(answers)):
@@ -582,10 +545,8 @@ class PostgresStore:
         return {str(row[0]): make(row) for row in found}
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
-        if not keys:
-            return []
-        found = await self._fetch(self._sql.existing, [None] * len(keys), *map(list, zip(*keys, strict=True)))
-        return [str(row["id"]) for row in found]
+        found = await self._with_connection(lambda connection: moves.holders(connection, self._sql, keys))
+        return list(found.values())
 
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         async def run(connection: Any) -> list[list[str]]:
@@ -634,14 +595,14 @@ class PostgresStore:
     ) -> list[Record]:
         asked = None if ids is None else list(ids)
         found = await self._fetch(self._sql.records, kind, asked, after or "", limit)
-        return [records.record(kind, row) for row in found]
+        return [read_record(kind, row, _same) for row in found]
 
     async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
         async def run(connection: Any) -> bool:
             try:
                 async with connection.transaction(isolation="read_committed"):
                     await records.write(connection, self._sql, writes, entry)
-            except records.Refused:
+            except Refused:
                 return False
             return True
 
@@ -656,7 +617,7 @@ class PostgresStore:
         elif filter.bulk is not None:
             statement = self._sql.audited_of_bulk
         wanted = filter.bulk, filter.job_id, filter.by, filter.action, filter.since
-        return [records.audited(row) for row in await self._fetch(statement, before, max(limit, 0), *wanted)]
+        return [read_audited(row, _same) for row in await self._fetch(statement, before, max(limit, 0), *wanted)]
 
     # ── Bulk actions ──
 
@@ -668,10 +629,9 @@ class PostgresStore:
 
         return await self._with_connection(run)
 
-    async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        return bool(await self._fetch(self._sql.bulk_start, bulk_id, by, PREVIEW_LIFE, KEPT, reason))
-
-    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
+    async def steer_bulk(self, bulk_id: str, to: Steering, *, by: str, reason: str | None = None) -> bool:
+        if to == "start":
+            return bool(await self._fetch(self._sql.bulk_start, bulk_id, by, PREVIEW_LIFE, KEPT, reason))
         return bool(await self._fetch(self._sql.bulk_stop, bulk_id, by, reason))
 
     async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
@@ -740,15 +700,11 @@ class PostgresStore:
                 attempt += 1
 
     async def _follow(self, connection: Any, filter: Filter, search: Generator[WalkPart, Seen, T]) -> T:
-        try:
-            step = next(search)
-            while True:
-                render = PostgresPart(self._target.quoted_schema, filter, step)
-                row = await connection.fetchrow(render.render(), *render.values)
-                step = search.send(listing.seen(row))
-        except StopIteration as end:
-            found: T = end.value
-            return found
+        async def look(step: WalkPart) -> Seen:
+            render = PostgresPart(self._target.quoted_schema, filter, step)
+            return listing.seen(await connection.fetchrow(render.render(), *render.values))
+
+        return await drive_async(search, look)
 
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
 
@@ -806,6 +762,6 @@ def _hold(version: int, worker: str | None, seen: _Seen | None, elsewhere: _Row 
     return Hold.CANCEL if seen.status == Status.CANCEL_REQUESTED else Hold.KEPT
 
 
-def _count(tag: str) -> int:
-    """How many rows, from a command tag such as UPDATE 5."""
-    return int(tag.rsplit(" ", 1)[1])
+def _same(at: Any) -> Any:
+    """A time, as the driver gives it."""
+    return at

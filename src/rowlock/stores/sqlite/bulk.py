@@ -9,9 +9,6 @@ from collections.abc import Sequence
 from sqlite3 import Connection
 from typing import Any
 
-import msgspec
-
-from rowlock.core import codec
 from rowlock.core.job import Status
 from rowlock.stores.bulk import (
     KEPT,
@@ -22,8 +19,9 @@ from rowlock.stores.bulk import (
     Listed,
     NewBulk,
     Told,
-    Unfit,
     fitting,
+    new_row,
+    read_bulk,
     tell,
     too_broad,
     too_many,
@@ -55,20 +53,7 @@ def create(conn: Connection, now: int, bulk: NewBulk, filter: Filter) -> Bulk:
         total = 0 if wanted is None else _list(conn, bulk.id, wanted)
     if total > MAX_ITEMS:
         raise too_many()
-    conn.execute(
-        sql("bulk_create"),
-        {
-            "id": bulk.id,
-            "now": now,
-            "total": total,
-            "action": bulk.action,
-            "by": bulk.by,
-            "reason": bulk.reason,
-            "arguments": codec.encode(bulk.arguments, "arguments"),
-            "filter": codec.encode(bulk.filter, "filter"),
-            "unfit": json_text(bulk.unfit),
-        },
-    )
+    conn.execute(sql("bulk_create"), new_row(bulk, total) | {"now": now})
     return get(conn, bulk.id)
 
 
@@ -96,7 +81,7 @@ def _listing(bulk_id: str, filter: Filter) -> tuple[str, list[Any]]:
         parts.append(f"SELECT j.id, {status} AS status, {_COLUMNS} FROM {table(walk)} WHERE {render.where(walk)}")  # noqa: S608 - see Renderer
     statement = (
         f"INSERT OR IGNORE INTO _jobs_bulk_items (bulk_id, job_id, status, created, events) "  # noqa: S608 - see Renderer
-        f"SELECT {render.id(bulk_id)}, * FROM ({' UNION ALL '.join(parts)}) LIMIT {MAX_ITEMS + 1}"
+        f"SELECT {render.bind(bulk_id, 'uuid')}, * FROM ({' UNION ALL '.join(parts)}) LIMIT {MAX_ITEMS + 1}"
     )
     return statement, render.values
 
@@ -172,20 +157,13 @@ def get(conn: Connection, bulk_id: str) -> Bulk:
 
 
 def find(conn: Connection, ids: Sequence[str] | None, before: str | None, limit: int) -> list[Bulk]:
+    # g: behind every hexadecimal id
     where = {"ids": None if ids is None else json_text(list(ids)), "before": before or "g", "limit": max(limit, 0)}
-    return [_read(row) for row in conn.execute(sql("bulks"), where).fetchall()]  # g: behind every hexadecimal id
+    time = Times().__getitem__
+    return [read_bulk(row, time) for row in conn.execute(sql("bulks"), where).fetchall()]
 
 
 def items(conn: Connection, bulk_id: str, outcome: str | None, after: str | None, limit: int) -> list[BulkItem]:
     where = {"id": bulk_id, "outcome": outcome, "after": after or "", "limit": max(limit, 0)}
     found = conn.execute(sql("bulk_items"), where).fetchall()
     return [BulkItem(job_id, Status(status), told, holder) for job_id, status, told, holder in found]
-
-
-def _read(row: tuple[Any, ...]) -> Bulk:
-    known = dict(zip(Bulk.__struct_fields__, row, strict=True))
-    times = Times()
-    moments = {name: times[known[name]] for name in ("created", "started_at", "moved_at", "finished_at")}
-    texts = {name: codec.decode(known[name]) for name in ("arguments", "filter")}
-    unfit = msgspec.json.decode(known["unfit"], type=dict[str, Unfit])
-    return Bulk(**known | moments | texts | {"unfit": unfit})

@@ -196,13 +196,13 @@ class SqliteConnection:
                 applied.append(migration)
         return applied
 
-    def pending_migrations(self) -> list[Migration]:
+    def pending_migrations(self, *, whole: bool = False) -> list[Migration]:
+        """`whole`: also raise SchemaDamaged if something is gone that migrations have made."""
         with translated(self.where):
-            return migrate.missing(self.conn, self.where)
-
-    def check_schema(self) -> None:
-        with translated(self.where):
-            migrate.check_schema(self.conn, self.where)
+            found = migrate.missing(self.conn, self.where)
+            if whole:
+                migrate.check_schema(self.conn, self.where)
+            return found
 
     def identity(self) -> str:
         cursor = self.conn.cursor()

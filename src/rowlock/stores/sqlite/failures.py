@@ -7,16 +7,7 @@ from typing import Any
 
 from rowlock.core.codec import decode
 from rowlock.core.fingerprint import fingerprint
-from rowlock.stores.failures import (
-    MOST_LOOKED_AT,
-    TRENDS,
-    FailureQuery,
-    Failures,
-    Grouped,
-    cut_error,
-    make_failures,
-    read_cursor,
-)
+from rowlock.stores.failures import FailureQuery, Failures, Grouped, asked, cut_error, make_failures
 from rowlock.stores.sqlite.rows import json_text, micros, moment, span, sql
 
 _CUT_ERROR = cut_error("substr(j.last_error, 1, {})", "substr(j.last_error, -{})")
@@ -30,22 +21,12 @@ def group(conn: Connection, limit: int) -> int:
 
 
 def read(conn: Connection, now: int, query: FailureQuery) -> Failures:
-    seconds, parts = TRENDS[query.trend]
     seen = sql("failures_newest" if query.fingerprint is None else "failures_of_one")
-    asked: dict[str, Any] = {
-        "bound": MOST_LOOKED_AT + 1,
-        "since": -(1 << 62) if query.since is None else micros(query.since),
-        "topics": json_text(query.topics) if query.topics else None,
-        "limit": query.limit + 1,
-        "span": span(seconds),
-        "parts": parts,
-        "fingerprint": query.fingerprint,
-        "now": now,
-    }
-    n, last, known = read_cursor(query.cursor)
-    asked |= {"after_n": n, "after_last": None if last is None else micros(last), "after_fingerprint": known}
+    known = asked(query)
+    known |= {name: None if known[name] is None else micros(known[name]) for name in ("since", "after_last")}
+    known |= {"topics": json_text(query.topics) if query.topics else None, "span": span(known["span"]), "now": now}
     text = sql("failures").replace("{seen}", seen).replace("{error}", _CUT_ERROR)
-    found = conn.execute(text, asked).fetchall()
+    found = conn.execute(text, known).fetchall()
     groups = [_grouped(row) for row in found if row[0] is not None]
     return make_failures(query, groups, found[0][8], found[0][9])
 

@@ -14,43 +14,23 @@ from rowlock.stores.listing import By, Seen, Walk, WalkPart
 from rowlock.stores.queries import Filter
 from rowlock.stores.sqlite.rows import json_text, micros
 
-_LIVE: dict[By, str] = {
-    "id": "INDEXED BY sqlite_autoindex__jobs_1",
-    "ids": "INDEXED BY sqlite_autoindex__jobs_1",
-    "stray": "INDEXED BY _jobs_stray",
-    "status": "INDEXED BY _jobs_aside",
-    "fingerprint": "INDEXED BY _jobs_fingerprint",
-    "scope_id": "INDEXED BY _jobs_scope_id",
-    "ready": "INDEXED BY _jobs_claim",
-    "due": "INDEXED BY _jobs_due",
-    "lease": "INDEXED BY _jobs_lease",
-    "live_key": "INDEXED BY _jobs_live_key",
-    "dead": "INDEXED BY _jobs_dead",
-}
-_ARCHIVE: dict[By, str] = {
-    "id": "INDEXED BY sqlite_autoindex__jobs_archive_1",
-    "ids": "INDEXED BY sqlite_autoindex__jobs_archive_1",
-    "stray": "INDEXED BY _jobs_archive_stray",
-    "topic": "INDEXED BY _jobs_archive_topic",
-    "key": "INDEXED BY _jobs_archive_key",
-    "scope": "INDEXED BY _jobs_archive_scope",
-    "scope_id": "INDEXED BY _jobs_archive_scope_id",
-    "flow_id": "INDEXED BY _jobs_archive_flow",
-    "finished": "INDEXED BY _jobs_archive_finished",
-}
+# Most indexes have the name of what they are asked for.
+_INDEXES: dict[By, str] = {"status": "aside", "ready": "claim", "flow_id": "flow"}
 
 
 def table(walk: Walk) -> str:
-    return f"_jobs_archive j {_ARCHIVE[walk.by]}" if walk.archived else f"_jobs j {_LIVE[walk.by]}"
+    name = "_jobs_archive" if walk.archived else "_jobs"
+    index = f"sqlite_autoindex_{name}_1" if walk.by in ("id", "ids") else f"{name}_{_INDEXES.get(walk.by, walk.by)}"
+    return f"{name} j INDEXED BY {index}"
 
 
 class SqlitePart(Renderer):
-    def _bind(self, value: Any) -> str:
-        self.values.append(value)
+    def bind(self, value: Any, kind: str = "") -> str:
+        self.values.append(micros(value) if isinstance(value, datetime) else value)
         return f"?{len(self.values)}"
 
     def in_order(self, walk: Walk, where: str, hit: str | None) -> str:
-        rows = f"FROM {table(walk)} {where} ORDER BY j.id DESC LIMIT {self._bind(self.step.count)}"
+        rows = f"FROM {table(walk)} {where} ORDER BY j.id DESC LIMIT {self.bind(self.step.count)}"
         hits = "FILTER (WHERE hit)" if hit else ""
         return (
             f"SELECT count(*), min(id), count(*) {hits}, json_group_array(id) {hits} "  # noqa: S608 - see Renderer
@@ -61,7 +41,7 @@ class SqlitePart(Renderer):
         source = f"{table(walk)} {where}"
         if walk.by == "finished":
             source = f"{self.topics('_jobs_archive')} CROSS JOIN {source} AND j.topic = t.topic"
-        count, keep = self._bind(self.step.count), self._bind(self.step.keep)
+        count, keep = self.bind(self.step.count), self.bind(self.step.keep)
         counted, size, most = "", "SELECT count(*) FROM seen", count
         if walk.by == "ready":
             # Counted first, which its index can do alone: what is too much at once is not looked at row by row.
@@ -76,25 +56,13 @@ class SqlitePart(Renderer):
         )
 
     def listed(self, topics: list[str]) -> str:
-        return f"(SELECT value AS topic FROM json_each({self._bind(json_text(topics))})) t"  # noqa: S608 - see Renderer
+        return f"(SELECT value AS topic FROM json_each({self.bind(json_text(topics))})) t"  # noqa: S608 - see Renderer
 
     def live_key(self) -> list[str]:
         return ["j.key IS NOT NULL", "j.finished_at IS NULL"]
 
     def in_live_key(self, value: str) -> str:
         return f"coalesce({value}, '')"
-
-    def text(self, value: str) -> str:
-        return self._bind(value)
-
-    def id(self, value: str) -> str:
-        return self._bind(value)
-
-    def time(self, value: datetime) -> str:
-        return self._bind(micros(value))
-
-    def number(self, value: float) -> str:
-        return self._bind(value)
 
     def id_text(self, column: str) -> str:
         return column
@@ -105,53 +73,52 @@ class SqlitePart(Renderer):
     def like(self, column: str, pattern: str) -> str:
         """LIKE would take A for a; GLOB doesn't."""
         escaped = re.sub(r"([*?\[])", r"[\1]", pattern if "%" in pattern else f"%{pattern}%")
-        return f"{column} GLOB {self._bind(escaped.replace('%', '*'))}"
+        return f"{column} GLOB {self.bind(escaped.replace('%', '*'))}"
 
     def one_of(self, column: str, values: tuple[Value, ...], found: bool) -> str:
         if isinstance(values[0], str):
             told = self.any_text(column, [str(one) for one in values])
         else:  # bound one by one: a number that is read from JSON may differ in its last digit
-            numbers = [self.time(one) if isinstance(one, datetime) else self._bind(one) for one in values]
-            told = f"{column} IN ({', '.join(numbers)})"
+            told = f"{column} IN ({', '.join(map(self.bind, values))})"
         return told if found else f"NOT {told}"
 
     def contains(self, column: str, parts: list[str], found: bool, some: bool) -> str:
         # Of a list, SQL can ask whether one part is such. Every part is such if none is otherwise.
         wanted = "> 0" if found == some else "= 0"
-        source = f"json_each({self._bind(json_text(parts))}) p"
+        source = f"json_each({self.bind(json_text(parts))}) p"
         one = f"EXISTS (SELECT 1 FROM {source} WHERE instr({column}, p.value) {wanted})"  # noqa: S608 - see Renderer
         return one if some else f"({column} IS NOT NULL AND NOT {one})"
 
     def any_text(self, column: str, values: list[str]) -> str:
-        return f"{column} IN (SELECT value FROM json_each({self._bind(json_text(values))}))"  # noqa: S608 - see Renderer
+        return f"{column} IN (SELECT value FROM json_each({self.bind(json_text(values))}))"  # noqa: S608 - see Renderer
 
     def any_id(self, values: list[str]) -> str:
         return self.any_text("j.id", values)
 
     def tags(self, tags: list[str]) -> str:
-        wanted = self._bind(json_text(tags))
+        wanted = self.bind(json_text(tags))
         return (
             f"NOT EXISTS (SELECT 1 FROM json_each({wanted}) t "  # noqa: S608 - see Renderer
             "WHERE t.value NOT IN (SELECT value FROM json_each(j.tags)))"
         )
 
     def member(self, path: list[str], value: str) -> str:
-        at = self._bind("$" + "".join(f'."{name}"' for name in path))
+        at = self.bind("$" + "".join(f'."{name}"' for name in path))
         kind, found = f"json_type(j.payload, {at})", f"json_extract(j.payload, {at})"
         wanted = decode(value)
         match wanted:
             case None | True | False:
                 return f"{kind} = '{value}'"
             case str():
-                return f"({kind} = 'text' AND {found} = {self._bind(wanted)})"
+                return f"({kind} = 'text' AND {found} = {self.bind(wanted)})"
             case int() | float():
-                return f"({kind} IN ('integer', 'real') AND {found} = {self._bind(wanted)})"
+                return f"({kind} IN ('integer', 'real') AND {found} = {self.bind(wanted)})"
             case _:
                 kinds = f"CASE WHEN {kind} IN ('object', 'array') THEN {found} END"
-                return f"_jobs_same_json({kinds}, {self._bind(value)})"
+                return f"_jobs_same_json({kinds}, {self.bind(value)})"
 
     def error(self, part: str) -> str:
-        return f"instr(lower(j.last_error), lower({self._bind(part)})) > 0"
+        return f"instr(lower(j.last_error), lower({self.bind(part)})) > 0"
 
 
 def look(conn: Connection, filter: Filter, step: WalkPart) -> Seen:

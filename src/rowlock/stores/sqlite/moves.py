@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, assert_never
 
+from msgspec.structs import replace
+
+from rowlock.core.codec import decode
 from rowlock.core.job import LiveKey, Status
-from rowlock.core.moves import Decision, Order, Patch, Row, move_all, patches, tally
+from rowlock.core.moves import CancelTimeout, Decision, Due, Expire, Order, Patch, Rescue, Row, move_all, patches, tally
+from rowlock.stores.base import Changed, Moved, changed, moved
 from rowlock.stores.sqlite.counts import add_moves
-from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, sql
+from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, micros, span, sql
 
 # The columns of Row. The archive has neither a status nor a fingerprint.
 _COLUMNS = {name: f"j.{name}" for name in Row._fields} | {
@@ -27,15 +31,35 @@ def statement(name: str) -> str:
     return sql(name).replace("{row}", ROW).replace("{archived_row}", ARCHIVED_ROW)
 
 
+def move(conn: Connection, now: int, order: Order, ids: Sequence[str]) -> list[Changed]:
+    answers = changed(apply(conn, now, order, lock(conn, order, ids)))
+    return [answers.get(job_id) or Changed(job_id, False, None) for job_id in ids]
+
+
+def move_due(conn: Connection, now: int, order: Due, limit: int) -> list[Moved]:
+    most = max(limit, 0)  # to SQLite a negative LIMIT is none at all
+    match order:
+        case Expire():
+            rows = _read(conn, order, "expire_due", limit=most, now=now)
+        case CancelTimeout():
+            rows = _read(conn, order, "cancel_timeout_due", limit=most, since=now - span(order.grace))
+        case Rescue(workers=None):
+            expired = now if order.before is None else min(now, micros(order.before))
+            rows = _read(conn, order, "rescue_expired", limit=most, now=expired)
+        case Rescue():
+            rows = _read(conn, order, "rescue_workers", limit=most, workers=json_text(list(order.workers or ())))
+        case _:
+            assert_never(order)
+    if isinstance(order, Rescue):
+        tables = {topic: decode(table) for topic, table in conn.execute(sql("rescue_backoff"))}
+        order = replace(order, tables=tables)
+    return moved(apply(conn, now, order, rows))
+
+
 def lock(conn: Connection, order: Order, ids: Sequence[str]) -> list[Row]:
     """Jobs by id, in the order of ids. An id that was used twice stands in both tables: the live job comes last."""
     rows = _read(conn, order, "lock_jobs", ids=json_text(list(set(ids))))
     return sorted(rows, key=lambda row: (row.id, row.status is not Status.COMPLETED))
-
-
-def lock_due(conn: Connection, order: Order, name: str, limit: int, **asked: Any) -> list[Row]:
-    """Jobs that a pass has to move. To SQLite a negative LIMIT is none at all."""
-    return _read(conn, order, name, limit=max(limit, 0), **asked)
 
 
 def _read(conn: Connection, order: Order, name: str, **asked: Any) -> list[Row]:
@@ -45,15 +69,15 @@ def _read(conn: Connection, order: Order, name: str, **asked: Any) -> list[Row]:
 
 def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row]) -> list[Decision]:
     """Decide, and write what is decided."""
-    decided = move_all(rows, order, now, _holders(conn, rows) if order.verb == "requeue" else None)
+    known = holders(conn, [row.live_key for row in rows]) if order.verb == "requeue" else None
+    decided = move_all(rows, order, now, known)
     write(conn, now, order, patches(decided))
     return decided
 
 
-def _holders(conn: Connection, rows: Sequence[Row]) -> dict[LiveKey, str]:
-    """The live jobs that have the keys of these."""
-    keys = {row.live_key for row in rows if row.key is not None}
-    found = {key: conn.execute(sql("insert_same_key"), key).fetchone() for key in keys}
+def holders(conn: Connection, keys: Iterable[LiveKey]) -> dict[LiveKey, str]:
+    """The live jobs that have these keys."""
+    found = {key: conn.execute(sql("insert_same_key"), key).fetchone() for key in keys if key.key is not None}
     return {key: holder[0] for key, holder in found.items() if holder is not None}
 
 

@@ -73,22 +73,14 @@ class Opener:
         finally:
             connection.close()
 
-    def pending_migrations(self) -> list[Migration]:
+    def pending_migrations(self, whole: bool) -> list[Migration]:
         if not self._is_there():
             return list(known())
         connection = self._reading()
         try:
-            return connection.pending_migrations()
+            return connection.pending_migrations(whole=whole)
         finally:
             connection.close()
-
-    def check_schema(self) -> None:
-        if self._is_there():
-            connection = self._reading()
-            try:
-                connection.check_schema()
-            finally:
-                connection.close()
 
     def _is_there(self) -> bool:
         return connect.check_path(self.path, force_network_fs=self._force_network_fs)

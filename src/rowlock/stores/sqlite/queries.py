@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from sqlite3 import Connection
 from typing import TypeVar
 
 from rowlock.core.codec import decode
-from rowlock.core.job import Event, Job, LiveKey, Status
+from rowlock.core.job import Event, Job, Status
 from rowlock.core.verify import StoredRow
-from rowlock.stores.base import Beat, Pause
-from rowlock.stores.listing import Seen, WalkPart, find, find_newest, make_page, page_ids
+from rowlock.stores.base import Beat
+from rowlock.stores.driver_neutral import drive
+from rowlock.stores.listing import find, find_newest, make_page, page_ids
 from rowlock.stores.queries import BOUND, MAX_TOPICS, OWN_WINDOW, Filter, Page, Place, Stats, Tally, make_stats
 from rowlock.stores.sqlite.connection import rollback
 from rowlock.stores.sqlite.listing import look
@@ -24,7 +26,7 @@ def list_jobs(conn: Connection, filter: Filter, place: Place) -> Page:
     """Return a page. In a transaction, so that the page and its jobs belong together."""
     try:
         conn.execute("BEGIN")
-        found = _follow(conn, filter, find(filter, place))
+        found = drive(find(filter, place), partial(look, conn, filter))
         return make_page(found, place, read(conn, page_ids(found, place), Job))
     finally:
         rollback(conn)  # there is nothing to commit
@@ -42,23 +44,12 @@ def held_by(conn: Connection, workers: Sequence[str], limit: int | None) -> list
     return [Beat(job_id, version, bool(started), worker) for job_id, version, started, worker in found]
 
 
-def holders(conn: Connection, keys: Sequence[LiveKey]) -> list[str]:
-    found = [conn.execute(sql("insert_same_key"), key).fetchone() for key in keys]
-    return [row[0] for row in found if row is not None]
-
-
-def paused(conn: Connection, now: int) -> list[Pause]:
-    times = Times()
-    found = conn.execute(sql("paused"), (now,)).fetchall()
-    return [Pause(topic, times[at], times[until], reason, by) for topic, at, until, reason, by in found]
-
-
 def events(conn: Connection, job_id: str) -> list[Event]:
     return [event(row) for row in conn.execute(sql("events"), (job_id,)).fetchall()]
 
 
 def newest(conn: Connection, filter: Filter, limit: int) -> list[str]:
-    return _follow(conn, filter, find_newest(filter, limit))
+    return drive(find_newest(filter, limit), partial(look, conn, filter))
 
 
 def newest_of_scope(conn: Connection, filter: Filter, limit: int) -> list[str] | None:
@@ -82,26 +73,12 @@ def newest_of_scope(conn: Connection, filter: Filter, limit: int) -> list[str] |
     return newest if is_known else None
 
 
-def _follow(conn: Connection, filter: Filter, search: Generator[WalkPart, Seen, T]) -> T:
-    try:
-        step = next(search)
-        while True:
-            step = search.send(look(conn, filter, step))
-    except StopIteration as end:
-        found: T = end.value
-        return found
-
-
 def stats(conn: Connection, now: int, topic: str | None) -> Stats:
     text = sql("stats").replace("{of_topic}", "" if topic is None else "AND topic = :topic")
     # One row is for all topics, one more tells that there are more.
     bounds = {"bound": BOUND, "topics": MAX_TOPICS + 2}
     found = conn.execute(text, {"topic": topic, "now": now} | bounds).fetchall()
-    live = [
-        Tally(branch, name, status, n, None if waited is None else waited / 1_000_000)
-        for branch, name, status, n, waited, _ in found
-        if branch is not None
-    ]
+    live = [Tally(*row[:5]) for row in found if row[0] is not None]
     return make_stats(topic, live, [(row[1], decode(row[5])) for row in found if row[0] is None])
 
 

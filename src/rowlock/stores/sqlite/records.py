@@ -8,12 +8,8 @@ from sqlite3 import Connection
 from msgspec import structs
 
 from rowlock.core import codec
-from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Write
-from rowlock.stores.sqlite.rows import Times, json_text, micros, sql
-
-
-class Refused(Exception):
-    """A record has another revision than was wanted. The transaction must be rolled back."""
+from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Refused, Write, read_audited, read_record
+from rowlock.stores.sqlite.rows import Times, json_text, micros, moment, sql
 
 
 def read(
@@ -21,11 +17,8 @@ def read(
 ) -> list[Record]:
     asked = {"kind": kind, "now": now, "ids": None if ids is None else json_text(list(ids))}
     asked |= {"after": after or "", "limit": -1 if limit is None else limit}
-    times = Times()
-    return [
-        Record(kind, id_, revision, times[created], times[updated], times[expires], codec.decode(data))
-        for id_, revision, created, updated, expires, data in conn.execute(sql("records"), asked).fetchall()
-    ]
+    time = Times().__getitem__
+    return [read_record(kind, row, time) for row in conn.execute(sql("records"), asked).fetchall()]
 
 
 def write(conn: Connection, now: int, writes: Sequence[Write], entry: Entry | None) -> None:
@@ -54,15 +47,11 @@ def sweep(conn: Connection, now: int, limit: int) -> int:
 
 
 def audit(conn: Connection, filter: AuditFilter, before: int | None, limit: int) -> list[Audited]:
-    times = Times()
     # Said once more, without a NULL: each has an index of its own.
     whose = "bulk IS NULL" if filter.bulk is None else "bulk = :bulk"
     if filter.job_id is not None:
         whose = "job_id = :job_id"
     asked = structs.asdict(filter) | {"since": None if filter.since is None else micros(filter.since)}
-    return [
-        Audited(number, times[at], by, action, job_id, topic, reason, {} if data is None else codec.decode(data), bulk)
-        for number, at, by, action, job_id, topic, reason, data, bulk in conn.execute(
-            sql("audited").replace("{whose}", whose), asked | {"before": before, "limit": limit}
-        ).fetchall()
-    ]
+    text = sql("audited").replace("{whose}", whose)
+    found = conn.execute(text, asked | {"before": before, "limit": limit}).fetchall()
+    return [read_audited(row, moment) for row in found]

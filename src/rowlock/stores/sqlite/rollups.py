@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlite3 import Connection
 
 from rowlock.core.sketch import Sketch
-from rowlock.stores.rollups import ALL, KEPT, Key, Rollup, roll_up
+from rowlock.stores.rollups import ALL, KEPT, Key, Rollup, packed, roll_up
 from rowlock.stores.series import Series, Window, make_series
 from rowlock.stores.sqlite.rows import micros, span, sql
 
@@ -18,7 +18,7 @@ _SECOND = 1_000_000
 
 def note(conn: Connection, now: int, topic: str, counts: Sequence[int], runs: Runs | None) -> None:
     """How many jobs completed, failed, expired, were cancelled, retried, lost; and how long runs took that ended."""
-    waits, took = (None, None) if runs is None else (_packed(Sketch.of(durations)) for durations in runs)
+    waits, took = (None, None) if runs is None else (packed(Sketch.of(durations)) for durations in runs)
     conn.execute(sql("note"), (now, topic, *counts, waits, took))
 
 
@@ -30,10 +30,6 @@ def note_enqueued(conn: Connection, now: int, topics: Mapping[str, int]) -> None
 def note_returned(conn: Connection, now: int, topic: str, *, requeued: int = 0, deleted: int = 0) -> None:
     """Jobs that had ended and are pending again, and pending ones that are gone."""
     conn.execute(sql("note_returned"), (now, topic, requeued, deleted))
-
-
-def _packed(sketch: Sketch) -> bytes | None:
-    return sketch.pack() if sketch else None
 
 
 def is_waiting(conn: Connection) -> bool:
@@ -62,7 +58,7 @@ def _add(conn: Connection, key: Key, rollup: Rollup) -> None:
         waits, runs = found
         rollup.waits.merge(Sketch.unpack(waits))
         rollup.runs.merge(Sketch.unpack(runs))
-    conn.execute(sql("rollup_add"), (*where, *rollup.counts, _packed(rollup.waits), _packed(rollup.runs)))
+    conn.execute(sql("rollup_add"), (*where, *rollup.counts, packed(rollup.waits), packed(rollup.runs)))
 
 
 def sweep(conn: Connection, now: int, limit: int) -> int:

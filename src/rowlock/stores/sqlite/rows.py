@@ -15,6 +15,7 @@ from rowlock.core.job import Event, Job, Log, Status
 from rowlock.core.lifecycle import MAX_HISTORY
 from rowlock.core.times import micros as micros
 from rowlock.core.times import moment as moment
+from rowlock.core.times import span as span
 from rowlock.core.verify import StoredRow
 from rowlock.stores import columns
 from rowlock.stores import sql as files
@@ -52,13 +53,6 @@ def stored_rows_sql(*, archived: bool) -> str:
 def json_text(value: Any) -> str:
     """For values that rowlock made itself; what callers made goes through core.codec."""
     return _encode(value).decode()
-
-
-def span(seconds: float) -> int:
-    """Seconds as microseconds, rounded just as datetime does it (halves to even, apart from whole seconds), in a third
-    of its time."""
-    whole = int(seconds)
-    return whole * 1_000_000 + round((seconds - whole) * 1e6)
 
 
 class Times(dict[int | None, Any]):
@@ -139,17 +133,7 @@ READERS: dict[type, Reader[Any]] = {
 
 
 def event(row: tuple[Any, ...]) -> Event:
-    job_id, seq, at, name, status, version, by, data = row
-    return Event(
-        job_id=job_id,
-        seq=seq,
-        at=moment(at),
-        event=name,
-        status=STATUS.get(status),
-        version=version,
-        by=by,
-        data=decode(data),
-    )
+    return columns.read_event(row, moment)
 
 
 def append_history(conn: Connection, entries: Iterable[tuple[int, dict[str, Any]]]) -> None:

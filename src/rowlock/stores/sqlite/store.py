@@ -15,13 +15,13 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, assert_never
+from typing import TypeVar
 
 from msgspec import Struct
 
 from rowlock.core.job import Event, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement
-from rowlock.core.moves import Cancel, Delete, Requeue, Update
+from rowlock.core.moves import Due, Order
 from rowlock.core.verify import StoredRow
 from rowlock.errors import ConnectionRefused, StoreClosed
 from rowlock.stores.base import (
@@ -30,25 +30,24 @@ from rowlock.stores.base import (
     Chore,
     Claim,
     Claimed,
-    Edit,
     Enqueued,
     Guard,
     Hold,
     Home,
+    Moved,
     Pause,
     Progress,
-    Rescued,
     Retention,
     Settled,
     Traits,
     WorkerInfo,
 )
-from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk
+from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk, Steering
 from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.queries import Filter, Page, Stats, check_place
-from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Write
+from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Refused, Write
 from rowlock.stores.series import Series, Window
 from rowlock.stores.sqlite import bulk as bulks
 from rowlock.stores.sqlite import (
@@ -56,10 +55,10 @@ from rowlock.stores.sqlite import (
     failures,
     forks,
     maintenance,
-    operators,
+    moves,
     queries,
     records,
-    register,
+    registers,
     rollups,
     settle,
     transactions,
@@ -79,6 +78,14 @@ from rowlock.stores.sqlite.threads import Worker
 T = TypeVar("T")
 
 _READERS = 2
+
+
+class FileHome(Home, frozen=True):
+    path: str
+
+    def is_current(self) -> bool:
+        found = inode(self.path)
+        return found is not None and self.identity.endswith(tag(found))
 
 
 class _Side(Struct):
@@ -204,18 +211,11 @@ class SqliteStore:
             return await self._memory_side().call(SqliteConnection.migrate)
         return await asyncio.to_thread(self._file.migrate, create)
 
-    async def pending_migrations(self) -> list[Migration]:
+    async def pending_migrations(self, *, whole: bool = False) -> list[Migration]:
         self._check_process()
         if self._file is None:
-            return await self._memory_side().call(SqliteConnection.pending_migrations)
-        return await asyncio.to_thread(self._file.pending_migrations)
-
-    async def check_schema(self) -> None:
-        self._check_process()
-        if self._file is None:
-            await self._memory_side().call(SqliteConnection.check_schema)
-        else:
-            await asyncio.to_thread(self._file.check_schema)
+            return await self._memory_side().call(lambda connection: connection.pending_migrations(whole=whole))
+        return await asyncio.to_thread(self._file.pending_migrations, whole)
 
     def migration_sql(self, migrations: Sequence[Migration]) -> str:
         return script(migrations)
@@ -228,11 +228,8 @@ class SqliteStore:
         opened = self._use()
         if await opened.reader.call(SqliteConnection.is_copy):
             await opened.writer.call(SqliteConnection.mark_file)  # it is done when the writer opens it, maybe only now
-        return Home("sqlite", await opened.reader.call(SqliteConnection.identity), None)
-
-    def is_home(self, home: Home) -> bool:
-        found = None if self._path is None else inode(self._path)
-        return self._path is None or (found is not None and home.identity.endswith(tag(found)))
+        identity = await opened.reader.call(SqliteConnection.identity)
+        return Home("sqlite", identity, None) if self._path is None else FileHome("sqlite", identity, None, self._path)
 
     # ── Clients ──
 
@@ -271,16 +268,16 @@ class SqliteStore:
     # ── Workers' register ──
 
     async def report(self, worker: WorkerInfo) -> datetime:
-        return await self._write(lambda conn, now: register.report(conn, now, worker))
+        return await self._write(lambda conn, now: registers.report(conn, now, worker))
 
     async def retire(self, names: Sequence[str]) -> int:
-        return await self._write(lambda conn, now: register.retire(conn, names))
+        return await self._write(lambda conn, now: registers.retire(conn, names))
 
     async def workers(self) -> list[WorkerInfo]:
-        return await self._read(register.workers)
+        return await self._read(registers.workers)
 
     async def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
-        await self._write(lambda conn, now: maintenance.set_backoff(conn, tables))
+        await self._write(lambda conn, now: registers.set_backoff(conn, tables))
 
     # ── Transactions of the application ──
 
@@ -295,29 +292,8 @@ class SqliteStore:
     async def promote(self, limit: int = 1000) -> int:
         return await self._write(lambda conn, now: maintenance.promote(conn, now, limit))
 
-    async def rescue(
-        self,
-        *,
-        by: str,
-        backoff: Sequence[float],
-        limit: int = 500,
-        workers: Sequence[str] | None = None,
-        detail: str | None = None,
-        before: datetime | None = None,
-    ) -> list[Rescued]:
-        return await self._write(
-            lambda conn, now: maintenance.rescue(
-                conn, now, by=by, backoff=backoff, limit=limit, workers=workers, detail=detail, before=before
-            )
-        )
-
-    async def expire(self, *, by: str, limit: int = 500) -> list[str]:
-        return await self._write(lambda conn, now: maintenance.expire(conn, now, by=by, limit=limit))
-
-    async def cancel_timeout(self, *, by: str, grace: float = 30.0, limit: int = 500) -> list[str]:
-        return await self._write(
-            lambda conn, now: maintenance.cancel_timeout(conn, now, by=by, grace=grace, limit=limit)
-        )
+    async def move_due(self, order: Due, limit: int = 500) -> list[Moved]:
+        return await self._write(lambda conn, now: moves.move_due(conn, now, order, limit))
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
         return await self._write(lambda conn, now: maintenance.prune(conn, now, retention, limit))
@@ -326,44 +302,21 @@ class SqliteStore:
         # A look first: a write would wake all that watch the file. The totals have been added to at once.
         if chore == "fold_counts" and not await self._read(rollups.is_waiting):
             return 0
-        return await self._write(lambda conn, now: _tidy(conn, now, chore, max(limit, 0)))
+        return await self._write(lambda conn, now: _CHORES[chore](conn, now, max(limit, 0)))
 
     # ── Operators ──
 
-    async def cancel(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(lambda conn, now: operators.operate(conn, now, Cancel(by=by, reason=reason), ids))
-
-    async def requeue(
-        self,
-        ids: Sequence[str],
-        edit: Edit = Edit(),  # noqa: B008 - it is frozen
-        *,
-        version: int | None = None,
-        by: str,
-        reason: str | None = None,
-    ) -> list[Changed]:
-        return await self._write(
-            lambda conn, now: operators.operate(
-                conn, now, Requeue(by=by, reason=reason, edit=edit, version=version), ids
-            )
-        )
-
-    async def update(self, ids: Sequence[str], edit: Edit, *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(
-            lambda conn, now: operators.operate(conn, now, Update(by=by, reason=reason, edit=edit), ids)
-        )
-
-    async def delete(self, ids: Sequence[str], *, by: str, reason: str | None = None) -> list[Changed]:
-        return await self._write(lambda conn, now: operators.operate(conn, now, Delete(by=by, reason=reason), ids))
+    async def move(self, ids: Sequence[str], order: Order) -> list[Changed]:
+        return await self._write(lambda conn, now: moves.move(conn, now, order, ids))
 
     async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
-        await self._write(lambda conn, now: operators.pause(conn, now, topic, by, reason, until))
+        await self._write(lambda conn, now: registers.pause(conn, now, topic, by, reason, until))
 
     async def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
-        return await self._write(lambda conn, now: operators.resume(conn, now, topic, by, reason))
+        return await self._write(lambda conn, now: registers.resume(conn, now, topic, by, reason))
 
     async def paused(self) -> list[Pause]:
-        return await self._read(lambda conn: queries.paused(conn, self._clock()))
+        return await self._read(lambda conn: registers.paused(conn, self._clock()))
 
     # ── Reading ──
 
@@ -371,7 +324,7 @@ class SqliteStore:
         return await self._read(lambda conn: queries.read(conn, ids, shape))
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
-        return await self._read(lambda conn: queries.holders(conn, keys))
+        return await self._read(lambda conn: list(moves.holders(conn, keys).values()))
 
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         return await self._read(lambda conn: [queries.newest(conn, filter, limit) for filter in filters])
@@ -404,7 +357,7 @@ class SqliteStore:
     async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
         try:
             await self._write(lambda conn, now: records.write(conn, now, writes, entry))
-        except records.Refused:
+        except Refused:
             return False
         return True
 
@@ -418,11 +371,9 @@ class SqliteStore:
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
         return await self._write(lambda conn, now: bulks.create(conn, now, bulk, filter))
 
-    async def start_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        return await self._write(lambda conn, now: bulks.start(conn, now, bulk_id, by, reason))
-
-    async def stop_bulk(self, bulk_id: str, *, by: str, reason: str | None = None) -> bool:
-        return await self._write(lambda conn, now: bulks.stop(conn, now, bulk_id, by, reason))
+    async def steer_bulk(self, bulk_id: str, to: Steering, *, by: str, reason: str | None = None) -> bool:
+        steer = bulks.start if to == "start" else bulks.stop
+        return await self._write(lambda conn, now: steer(conn, now, bulk_id, by, reason))
 
     async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
         # Mostly there is none to run. No process need wait for the write lock to learn that.
@@ -536,20 +487,13 @@ async def _open_side(name: str, make: Callable[[], SqliteConnection]) -> _Side:
         raise
 
 
-def _tidy(conn: sqlite3.Connection, now: int, chore: Chore, limit: int) -> int:
-    match chore:
-        case "fold_counts":
-            return rollups.fold(conn, limit)
-        case "group_failures":
-            return failures.group(conn, limit)
-        case "sweep_records":
-            return records.sweep(conn, now, limit)
-        case "sweep_rollups":
-            return rollups.sweep(conn, now, limit)
-        case "prune_bulks":
-            return bulks.prune(conn, now, limit)
-        case _:
-            assert_never(chore)
+_CHORES: dict[Chore, Callable[[sqlite3.Connection, int, int], int]] = {
+    "fold_counts": lambda conn, now, limit: rollups.fold(conn, limit),
+    "group_failures": lambda conn, now, limit: failures.group(conn, limit),
+    "sweep_records": records.sweep,
+    "sweep_rollups": rollups.sweep,
+    "prune_bulks": bulks.prune,
+}
 
 
 def _look(connection: SqliteConnection) -> Look:

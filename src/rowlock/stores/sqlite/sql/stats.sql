@@ -1,6 +1,6 @@
 -- How many jobs stand where, and how they have ended; one statement, one snapshot. Each branch goes along its own index
 -- and counts up to a bound; the answer tells the branches apart, so that a bound that was reached is seen.
--- `waited`: for how many microseconds the job that waits for longest, of those that were counted, has been ready: since run_at
+-- `waited`: for how many seconds the job that waits for longest, of those that were counted, has been ready: since run_at
 -- or since it was created, whichever came later.
 WITH crowded (yes) AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM _jobs INDEXED BY _jobs_claim WHERE ready {of_topic} LIMIT 1 OFFSET :bound - 1)
@@ -22,7 +22,7 @@ counted (topic, jobs, oldest, first) AS MATERIALIZED (
 SELECT 'ready' AS branch, c.topic, 'pending' AS status, c.jobs, max(:now - CASE WHEN j.created <= c.oldest THEN c.oldest ELSE (
            SELECT min(max(run_at, created)) FROM (
                SELECT run_at, created FROM _jobs INDEXED BY _jobs_claim WHERE ready AND topic = c.topic LIMIT :bound)
-       ) END, 0) AS waited, NULL AS ended
+       ) END, 0) / 1e6 AS waited, NULL AS ended
 FROM counted c CROSS JOIN _jobs j ON j.n = c.first
 UNION ALL
 SELECT 'due', topic, 'pending', count(*), NULL, NULL

@@ -1,0 +1,61 @@
+"""What the database knows of workers and of topics: reports; pauses and backoff tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from sqlite3 import Connection
+
+from msgspec import structs
+
+from rowlock.core.codec import decode
+from rowlock.stores.base import Pause, WorkerInfo
+from rowlock.stores.records import Entry
+from rowlock.stores.sqlite import records
+from rowlock.stores.sqlite.rows import Times, json_text, micros, moment, sql
+
+# ── Workers ──
+
+
+def report(conn: Connection, now: int, worker: WorkerInfo) -> datetime:
+    conn.execute(sql("report"), structs.asdict(worker) | {"topics": json_text(worker.topics), "now": now})
+    return moment(now)
+
+
+def workers(conn: Connection) -> list[WorkerInfo]:
+    found = []
+    for row in conn.execute(sql("workers")).fetchall():
+        known = dict(zip(WorkerInfo.__struct_fields__, row, strict=True))
+        known |= {"topics": tuple(decode(known["topics"])), "stopping": bool(known["stopping"])}
+        found.append(WorkerInfo(**known | {"started": moment(known["started"]), "seen": moment(known["seen"])}))
+    return found
+
+
+def retire(conn: Connection, names: Sequence[str]) -> int:
+    return conn.execute(sql("retire"), (json_text(list(names)),)).rowcount
+
+
+# ── Topics: pause and resume also write the audit ──
+
+
+def pause(conn: Connection, now: int, topic: str, by: str, reason: str | None, until: datetime | None) -> None:
+    end = None if until is None else micros(until)
+    conn.execute(sql("pause"), {"topic": topic, "now": now, "until": end, "reason": reason, "by": by})
+    records.write(conn, now, [], Entry(by, "pause", topic, reason, {} if end is None else {"until": end}))
+
+
+def resume(conn: Connection, now: int, topic: str, by: str, reason: str | None) -> bool:
+    if conn.execute(sql("resume"), {"topic": topic, "now": now}).rowcount == 0:
+        return False
+    records.write(conn, now, [], Entry(by, "resume", topic, reason))
+    return True
+
+
+def paused(conn: Connection, now: int) -> list[Pause]:
+    times = Times()
+    found = conn.execute(sql("paused"), (now,)).fetchall()
+    return [Pause(topic, times[at], times[until], reason, by) for topic, at, until, reason, by in found]
+
+
+def set_backoff(conn: Connection, tables: Mapping[str, Sequence[float] | None]) -> None:
+    conn.execute(sql("set_backoff"), {"tables": json_text(dict(tables))})
