@@ -4,6 +4,62 @@
 -- Not here: the migrations, the lists of jobs (listing.py builds them from their filters), and the short statements of
 -- partitions.py, connections.py and doorbell.py.
 
+-- ════ advance_again ════
+
+INSERT INTO public._jobs_ends (line) SELECT unnest($1::text[]);
+
+-- ════ advance_rows ════
+
+-- What stands in these lines ($1), as far as `advance` needs it: the head; the first blocked job; and if a job replaces the
+-- others ($2: at most so many of them), all up to the newest such job. The head is locked only if it is to be replaced. It
+-- is not waited for: a handler's own transaction may hold it for long.
+WITH line AS MATERIALIZED (
+    SELECT l.line, r.line_seq AS newest FROM unnest($1::text[]) AS l (line) LEFT JOIN LATERAL (
+        SELECT j.line_seq FROM public._jobs j
+        WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked' AND j.if_live = 'replace'
+        ORDER BY j.line_seq DESC LIMIT 1
+    ) r ON true
+),
+head AS MATERIALIZED (
+    SELECT h.* FROM line l CROSS JOIN LATERAL (
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        WHERE j.line = l.line AND j.line IS NOT NULL
+          AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
+    ) h
+),
+held AS MATERIALIZED (
+    SELECT h.* FROM line l CROSS JOIN LATERAL (
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        WHERE l.newest IS NOT NULL AND j.line = l.line AND j.line IS NOT NULL
+          AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) h
+),
+blocked AS MATERIALIZED (
+    SELECT h.* FROM line l CROSS JOIN LATERAL (
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked'
+          AND j.line_seq <= coalesce(l.newest, j.line_seq)
+        ORDER BY j.line_seq
+        LIMIT CASE WHEN l.newest IS NULL THEN 1 ELSE $2::int END
+        FOR NO KEY UPDATE
+    ) h
+)
+SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, 'head' AS role, head.* FROM head UNION ALL
+SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, 'held', held.* FROM held UNION ALL
+SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, 'blocked', blocked.* FROM blocked;
+
+-- ════ advance_take ════
+
+-- Takes the lines in which something has ended or come, and locks them against other calls of `advance`, in one order.
+WITH taken AS MATERIALIZED (
+    DELETE FROM public._jobs_ends WHERE n = ANY (ARRAY(
+        SELECT n FROM public._jobs_ends ORDER BY n LIMIT $1::int FOR UPDATE SKIP LOCKED))
+    RETURNING line
+),
+lines AS MATERIALIZED (SELECT DISTINCT line FROM taken ORDER BY line)
+SELECT line, pg_advisory_xact_lock(('x' || left(line, 16))::bit(64)::bigint) FROM lines;
+
 -- ════ audit_entry ════
 
 INSERT INTO public._jobs_audit (at, by, action, topic, reason, data, job_id)
@@ -184,8 +240,8 @@ LIMIT $3::int;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
-    WHERE j.status = 'cancel_requested' AND j.cancel_requested_at < (SELECT clock_timestamp()) - $2::float8 * interval '1 second'
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    WHERE j.status = 'cancel_requested' AND j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce((SELECT (r.data->'template'->'cancel'->>'grace')::float8 FROM public._jobs_records r WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version), $2::float8) * interval '1 second'
     ORDER BY j.cancel_requested_at
     LIMIT $1::int
     FOR NO KEY UPDATE SKIP LOCKED
@@ -278,12 +334,13 @@ claimed AS (
         started_at = CASE WHEN $12::bool THEN (SELECT now FROM claim_clock) END,
         progress = 0, stage = NULL, message = NULL, updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
+    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
 ),
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
-    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due] AS seen, next_due, now, until
+    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
+                 (EXISTS (SELECT FROM public._jobs_ends))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $9::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
@@ -294,7 +351,7 @@ claim_summary AS (
         FROM claim_clock OFFSET 0
     ) summary
 )
-SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM (SELECT *, NULL::uuid[] AS applied FROM claim_summary) summary
+SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM (SELECT *, NULL::uuid[] AS applied FROM claim_summary) summary
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j;
 
 -- ════ complete ════
@@ -307,7 +364,7 @@ gone AS (
     DELETE FROM public._jobs
     WHERE id = ANY ($1::uuid[]) AND version = $2::int
       AND ($5::text IS NULL OR locked_by = $5::text)
-      AND (status = 'processing' OR status = 'cancel_requested')
+      AND (status = 'processing' OR status = 'cancel_requested') AND line IS NULL
     RETURNING *
 ),
 held AS (SELECT 1 FROM gone),
@@ -316,11 +373,11 @@ done AS MATERIALIZED (
 ),
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 archived AS (
-    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
+    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, if_live, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
     SELECT (SELECT now FROM settle_clock),
            CASE WHEN d.ran IS NULL THEN g.started_at
                 ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
-           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
+           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
     -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
     FROM gone g FULL JOIN done d ON d.id = g.id
     WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
@@ -338,7 +395,7 @@ counted AS (
 settle_summary AS (
     SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied FROM gone
 )
-SELECT applied FROM settle_summary;
+SELECT applied, false AS ended FROM settle_summary;
 
 -- ════ complete_and_claim ════
 
@@ -350,7 +407,7 @@ gone AS (
     DELETE FROM public._jobs
     WHERE id = ANY ($1::uuid[]) AND version = $2::int
       AND ($5::text IS NULL OR locked_by = $5::text)
-      AND (status = 'processing' OR status = 'cancel_requested')
+      AND (status = 'processing' OR status = 'cancel_requested') AND line IS NULL
     RETURNING *
 ),
 held AS (SELECT 1 FROM gone),
@@ -359,11 +416,11 @@ done AS MATERIALIZED (
 ),
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 archived AS (
-    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
+    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, if_live, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
     SELECT (SELECT now FROM settle_clock),
            CASE WHEN d.ran IS NULL THEN g.started_at
                 ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
-           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
+           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
     -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
     FROM gone g FULL JOIN done d ON d.id = g.id
     WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
@@ -464,12 +521,13 @@ claimed AS (
         started_at = CASE WHEN $17::bool THEN (SELECT now FROM claim_clock) END,
         progress = 0, stage = NULL, message = NULL, updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
+    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
 ),
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
-    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due] AS seen, next_due, now, until
+    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
+                 (EXISTS (SELECT FROM public._jobs_ends))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $14::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
@@ -480,8 +538,16 @@ claim_summary AS (
         FROM claim_clock OFFSET 0
     ) summary
 )
-SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
+SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j;
+
+-- ════ count_ready ════
+
+SELECT (SELECT count(*) FROM (SELECT FROM public._jobs j
+                              WHERE j.ready AND j.topic = l.topic AND j.template_version = l.template_version
+                              LIMIT $3::int) r)
+FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS l (topic, template_version, n)
+ORDER BY l.n;
 
 -- ════ end_counts ════
 
@@ -550,7 +616,7 @@ LEFT JOIN LATERAL (
 ) i ON true
 LEFT JOIN LATERAL (
     SELECT id, status, run_at, created FROM public._jobs j
-    WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL
+    WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL AND j.line IS NULL
       AND public._jobs_short(j.scope) = public._jobs_short(s.scope)
       AND public._jobs_short(j.scope_id) = public._jobs_short(s.scope_id)
       AND j.status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')
@@ -573,7 +639,7 @@ LEFT JOIN LATERAL (
 ) i ON true
 LEFT JOIN LATERAL (
     SELECT id, status, run_at, created FROM public._jobs j
-    WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL
+    WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL AND j.line IS NULL
       AND public._jobs_short(j.scope) = public._jobs_short(s.scope)
       AND public._jobs_short(j.scope_id) = public._jobs_short(s.scope_id)
       AND j.status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')
@@ -586,7 +652,7 @@ WHERE coalesce(i.id, k.id) IS NOT NULL
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= (SELECT clock_timestamp())
     ORDER BY j.expires_at
     LIMIT $1::int
@@ -1006,20 +1072,20 @@ s AS (
     SELECT * FROM json_to_recordset($1::text::json) AS s (
         n int, id uuid, topic text, payload json, priority int, run_at bigint, delay float8, expires_at bigint,
         key text, scope text, scope_id text, template_version int, max_retries int, timeout float8, tags jsonb,
-        trace text)
+        trace text, if_live text, line text)
 ),
 ins AS (
     INSERT INTO public._jobs (
         id, topic, payload, status, priority, run_at, ready, expires_at, key, scope, scope_id, template_version,
-        max_retries, timeout, tags, trace, created, updated, stray)
-    SELECT s.id, s.topic, s.payload, 'pending', s.priority,
+        max_retries, timeout, tags, trace, created, updated, stray, if_live, line, line_seq)
+    SELECT s.id, s.topic, s.payload, CASE WHEN s.line IS NULL THEN 'pending' ELSE 'blocked' END, s.priority,
            coalesce(public._jobs_time(s.run_at), now + s.delay * interval '1 second'),
-           coalesce(public._jobs_time(s.run_at) <= now, s.delay = 0),
+           s.line IS NULL AND coalesce(public._jobs_time(s.run_at) <= now, s.delay = 0),
            public._jobs_time(s.expires_at), s.key, s.scope, s.scope_id, s.template_version, s.max_retries, s.timeout,
-           s.tags, s.trace, now, now, s.id < low OR s.id >= high
-    FROM s, clock
-    -- Batches that take keys in the same order can't deadlock.
-    ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n
+           s.tags, s.trace, now, now, s.id < low OR s.id >= high, s.if_live, s.line,
+           CASE WHEN s.line IS NOT NULL THEN nextval('public._jobs_line_seq') END
+    -- Batches that take keys in the same order can't deadlock. The jobs of a line get their places in this order, too.
+    FROM (SELECT * FROM s ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n) s, clock
     ON CONFLICT DO NOTHING
     RETURNING id, topic
 )
@@ -1065,12 +1131,12 @@ SELECT coalesce(json_agg(id), '[]')::text FROM gone;
 WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
 held AS MATERIALIZED (
     SELECT h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
 old AS MATERIALIZED (
     SELECT a.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, 'completed' AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, NULL::text AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
+        SELECT j.id AS id, j.topic AS topic, 'completed' AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, NULL::text AS line, NULL::text AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
         WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1  -- by a range: see read.sql
     ) a
     WHERE $3::bool OR s.id NOT IN (SELECT id FROM held)
@@ -1121,9 +1187,46 @@ CROSS JOIN LATERAL (
 ) j
 ORDER BY asked.n, j.id DESC;
 
+-- ════ note_lines_on_conn ════
+
+-- Notes the lines that jobs have come to. A statement of its own: callers without such jobs need no right to this table.
+WITH noted AS (
+    INSERT INTO public._jobs_ends (line) SELECT line FROM json_array_elements_text($1::text::json) AS l (line)
+    RETURNING 1
+)
+SELECT count(*)::text FROM noted;
+
 -- ════ notify_on_conn ════
 
 SELECT 'rung' FROM pg_notify($1::text, '');
+
+-- ════ once_held_on_conn ════
+
+-- Which jobs have these keys for ever. By a fresh snapshot: another transaction may have been first.
+SELECT coalesce(json_object_agg(o.line, o.job_id), '{}')::text FROM public._jobs_once o
+WHERE o.line = ANY (ARRAY(SELECT json_array_elements_text($1::text::json)));
+
+-- ════ once_on_conn ════
+
+-- Note jobs whose keys count once: the parameter is {line: id}. A line that is there stays as it is. In order: no two can deadlock.
+WITH new AS (
+    INSERT INTO public._jobs_once (line, job_id, at)
+    SELECT s.key, s.value::uuid, clock_timestamp() FROM json_each_text($1::text::json) s ORDER BY s.key
+    ON CONFLICT (line) DO NOTHING
+    RETURNING 1
+)
+SELECT count(*)::text FROM new;
+
+-- ════ once_undo_on_conn ════
+
+-- Takes back jobs that this transaction has just inserted (the parameter has their ids), and the keys that they have for ever.
+WITH asked AS MATERIALIZED (SELECT value::uuid AS id FROM json_array_elements_text($1::text::json)),
+freed AS (DELETE FROM public._jobs_once WHERE job_id IN (SELECT id FROM asked)),
+gone AS (
+    DELETE FROM public._jobs j WHERE j.id = ANY (ARRAY(SELECT id FROM asked))
+    RETURNING public._jobs_note_enqueued(j.created, ARRAY[j.topic], -1)
+)
+SELECT count(*)::text FROM gone;
 
 -- ════ pause ════
 
@@ -1144,6 +1247,25 @@ FROM paused;
 SELECT topic, paused_at, paused_until, paused_reason, paused_by FROM public._jobs_topics
 WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > clock_timestamp())
 ORDER BY topic;
+
+-- ════ place_in_line ════
+
+-- The blocked jobs of a line are in one index, its head in another.
+SELECT j.status <> 'blocked',
+       (SELECT h.id::text FROM public._jobs h
+        WHERE h.line = j.line AND h.status IN ('pending', 'processing', 'waiting', 'cancel_requested')),
+       (SELECT b.id::text FROM public._jobs b
+        WHERE b.line = j.line AND b.status = 'blocked' AND b.line_seq < j.line_seq
+        ORDER BY b.line_seq DESC LIMIT 1),
+       (SELECT count(*) FROM (SELECT FROM public._jobs b
+                              WHERE b.line = j.line AND b.status = 'blocked' AND b.line_seq < j.line_seq
+                              LIMIT $2::int) a),
+       (SELECT count(*) FROM (SELECT FROM public._jobs b
+                              WHERE b.line = j.line AND b.status = 'blocked'
+                                AND b.line_seq > CASE j.status WHEN 'blocked' THEN j.line_seq ELSE -1 END
+                              LIMIT $2::int) a)
+FROM public._jobs j
+WHERE j.id = $1::uuid AND j.line IS NOT NULL AND j.status IN ('blocked', 'pending', 'processing', 'waiting', 'cancel_requested');
 
 -- ════ probe_on_conn ════
 
@@ -1288,9 +1410,9 @@ SELECT (SELECT count(*) FROM gone)::int + (SELECT count(*) FROM gone_archived)::
 -- which it would then read from end to end until the next ANALYZE, however many jobs have come. A caller's own id may have
 -- been used twice, and stand in both tables.
 SELECT j.* FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
-    SELECT j.id, j.topic, j.template_version, j.payload, j.status, j.priority, j.run_at, j.expires_at, j.key, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.stage, j.message, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.locked_by, j.locked_until, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, j.updated, j.claimed_at, j.started_at, j.finished_at, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped FROM public._jobs j WHERE j.id = asked.id
+    SELECT j.id, j.topic, j.template_version, j.payload, j.status, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.stage, j.message, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.locked_by, j.locked_until, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, j.updated, j.claimed_at, j.started_at, j.finished_at, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped FROM public._jobs j WHERE j.id = asked.id
     UNION ALL
-    (SELECT j.id, j.topic, j.template_version, j.payload, 'completed', j.priority, j.run_at, j.expires_at, j.key, j.scope, j.scope_id, j.tags, j.trace, j.step, 100.0, j.stage, j.message, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.locked_by, NULL, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, j.updated, j.claimed_at, j.started_at, j.finished_at, 2 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped FROM public._jobs_archive j WHERE j.id >= asked.id AND j.id <= asked.id ORDER BY j.id LIMIT 1)
+    (SELECT j.id, j.topic, j.template_version, j.payload, 'completed', j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, 100.0, j.stage, j.message, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.locked_by, NULL, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, j.updated, j.claimed_at, j.started_at, j.finished_at, 2 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped FROM public._jobs_archive j WHERE j.id >= asked.id AND j.id <= asked.id ORDER BY j.id LIMIT 1)
 ) j;
 
 -- ════ read_logs ════
@@ -1392,7 +1514,7 @@ SELECT topic, backoff FROM public._jobs_topics WHERE backoff IS NOT NULL;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until < (SELECT least(clock_timestamp(), coalesce($2::timestamptz, 'infinity')))
     ORDER BY j.locked_until
     LIMIT $1::int
@@ -1404,7 +1526,7 @@ SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])
     ORDER BY j.locked_until
     LIMIT $1::int
@@ -1607,11 +1729,11 @@ gone AS (
 ),
 done AS MATERIALIZED (SELECT id, outcome, ran FROM ok WHERE goal = 'completed'),
 archived AS (
-    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
+    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, if_live, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
     SELECT (SELECT now FROM settle_clock),
            CASE WHEN d.ran IS NULL THEN g.started_at
                 ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
-           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
+           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
     -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
     FROM gone g FULL JOIN done d ON d.id = g.id
     WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
@@ -1641,8 +1763,14 @@ moved AS (
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
-    RETURNING j.id, j.topic, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
+    RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
               j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+),
+ended AS (
+    INSERT INTO public._jobs_ends (line)
+    SELECT line FROM gone WHERE line IS NOT NULL UNION
+    SELECT line FROM moved WHERE line IS NOT NULL AND status IN ('failed', 'cancelled')
+    RETURNING 1
 ),
 counted AS (
     INSERT INTO public._jobs_counts (
@@ -1665,7 +1793,7 @@ settle_summary AS (
     SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied
     FROM (SELECT id FROM gone UNION ALL SELECT id FROM moved) written
 )
-SELECT applied FROM settle_summary;
+SELECT applied, EXISTS (SELECT FROM ended) AS ended FROM settle_summary;
 
 -- ════ settle_and_claim ════
 
@@ -1698,11 +1826,11 @@ gone AS (
 ),
 done AS MATERIALIZED (SELECT id, outcome, ran FROM ok WHERE goal = 'completed'),
 archived AS (
-    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
+    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, if_live, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
     SELECT (SELECT now FROM settle_clock),
            CASE WHEN d.ran IS NULL THEN g.started_at
                 ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
-           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
+           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
     -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
     FROM gone g FULL JOIN done d ON d.id = g.id
     WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
@@ -1732,8 +1860,14 @@ moved AS (
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
-    RETURNING j.id, j.topic, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
+    RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
               j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+),
+ended AS (
+    INSERT INTO public._jobs_ends (line)
+    SELECT line FROM gone WHERE line IS NOT NULL UNION
+    SELECT line FROM moved WHERE line IS NOT NULL AND status IN ('failed', 'cancelled')
+    RETURNING 1
 ),
 counted AS (
     INSERT INTO public._jobs_counts (
@@ -1839,12 +1973,13 @@ claimed AS (
         started_at = CASE WHEN $24::bool THEN (SELECT now FROM claim_clock) END,
         progress = 0, stage = NULL, message = NULL, updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
+    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
 ),
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
-    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due] AS seen, next_due, now, until
+    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
+                 (EXISTS (SELECT FROM public._jobs_ends) OR EXISTS (SELECT FROM ended))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $21::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
@@ -1855,7 +1990,7 @@ claim_summary AS (
         FROM claim_clock OFFSET 0
     ) summary
 )
-SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
+SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j;
 
 -- ════ settle_mixed ════
@@ -1889,11 +2024,11 @@ gone AS (
 ),
 done AS MATERIALIZED (SELECT id, outcome, ran FROM ok WHERE goal = 'completed'),
 archived AS (
-    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
+    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, if_live, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
     SELECT (SELECT now FROM settle_clock),
            CASE WHEN d.ran IS NULL THEN g.started_at
                 ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
-           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
+           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
     -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
     FROM gone g FULL JOIN done d ON d.id = g.id
     WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
@@ -1923,8 +2058,14 @@ moved AS (
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
-    RETURNING j.id, j.topic, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
+    RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
               j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+),
+ended AS (
+    INSERT INTO public._jobs_ends (line)
+    SELECT line FROM gone WHERE line IS NOT NULL UNION
+    SELECT line FROM moved WHERE line IS NOT NULL AND status IN ('failed', 'cancelled')
+    RETURNING 1
 ),
 counted AS (
     INSERT INTO public._jobs_counts (
@@ -1947,7 +2088,7 @@ settle_summary AS (
     SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied
     FROM (SELECT id FROM gone UNION ALL SELECT id FROM moved) written
 )
-SELECT applied FROM settle_summary;
+SELECT applied, EXISTS (SELECT FROM ended) AS ended FROM settle_summary;
 
 -- ════ settle_mixed_and_claim ════
 
@@ -1980,11 +2121,11 @@ gone AS (
 ),
 done AS MATERIALIZED (SELECT id, outcome, ran FROM ok WHERE goal = 'completed'),
 archived AS (
-    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
+    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, if_live, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
     SELECT (SELECT now FROM settle_clock),
            CASE WHEN d.ran IS NULL THEN g.started_at
                 ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
-           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
+           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
     -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
     FROM gone g FULL JOIN done d ON d.id = g.id
     WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
@@ -2014,8 +2155,14 @@ moved AS (
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
-    RETURNING j.id, j.topic, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
+    RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
               j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+),
+ended AS (
+    INSERT INTO public._jobs_ends (line)
+    SELECT line FROM gone WHERE line IS NOT NULL UNION
+    SELECT line FROM moved WHERE line IS NOT NULL AND status IN ('failed', 'cancelled')
+    RETURNING 1
 ),
 counted AS (
     INSERT INTO public._jobs_counts (
@@ -2121,12 +2268,13 @@ claimed AS (
         started_at = CASE WHEN $24::bool THEN (SELECT now FROM claim_clock) END,
         progress = 0, stage = NULL, message = NULL, updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
+    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
 ),
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
-    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due] AS seen, next_due, now, until
+    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
+                 (EXISTS (SELECT FROM public._jobs_ends) OR EXISTS (SELECT FROM ended))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $21::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
@@ -2137,7 +2285,7 @@ claim_summary AS (
         FROM claim_clock OFFSET 0
     ) summary
 )
-SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
+SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j;
 
 -- ════ settle_on_conn ════
@@ -2172,11 +2320,11 @@ gone AS (
 ),
 done AS MATERIALIZED (SELECT id, outcome, ran FROM ok WHERE goal = 'completed'),
 archived AS (
-    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
+    INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, if_live, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
     SELECT (SELECT now FROM settle_clock),
            CASE WHEN d.ran IS NULL THEN g.started_at
                 ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
-           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
+           (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
     -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
     FROM gone g FULL JOIN done d ON d.id = g.id
     WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
@@ -2206,8 +2354,14 @@ moved AS (
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
-    RETURNING j.id, j.topic, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
+    RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
               j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+),
+ended AS (
+    INSERT INTO public._jobs_ends (line)
+    SELECT line FROM gone WHERE line IS NOT NULL UNION
+    SELECT line FROM moved WHERE line IS NOT NULL AND status IN ('failed', 'cancelled')
+    RETURNING 1
 ),
 counted AS (
     INSERT INTO public._jobs_counts (
@@ -2344,14 +2498,20 @@ FROM public._jobs_counts j WHERE enqueued = 0 AND deleted = 0 AND j.topic = $3::
 -- ════ stored_rows ════
 
 -- Newest first, along the primary key; one snapshot, so that a job that is being completed is not seen twice.
-SELECT j.id, j.topic, j.status, j.ready, j.version, j.retries, j.max_retries, j.key, j.scope, j.scope_id, j.locked_by, j.locked_until, j.finished_at, j.history, j.history_dropped, EXISTS (SELECT 1 FROM public._jobs_archive a WHERE a.id = j.id) AS twice
+SELECT j.id, j.topic, j.status, j.ready, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.locked_by, j.locked_until, j.finished_at, j.history, j.history_dropped, EXISTS (SELECT 1 FROM public._jobs_archive a WHERE a.id = j.id) AS twice
 FROM public._jobs j WHERE j.id < $1::uuid ORDER BY j.id DESC LIMIT $2::int;
 
 -- ════ stored_rows_archived ════
 
 -- Newest first, along the primary key; one snapshot, so that a job that is being completed is not seen twice.
-SELECT j.id, j.topic, 'completed', false, j.version, j.retries, j.max_retries, j.key, j.scope, j.scope_id, j.locked_by, NULL, j.finished_at, j.history, j.history_dropped, EXISTS (SELECT 1 FROM public._jobs a WHERE a.id = j.id) AS twice
+SELECT j.id, j.topic, 'completed', false, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.locked_by, NULL, j.finished_at, j.history, j.history_dropped, EXISTS (SELECT 1 FROM public._jobs a WHERE a.id = j.id) AS twice
 FROM public._jobs_archive j WHERE j.id < $1::uuid ORDER BY j.id DESC LIMIT $2::int;
+
+-- ════ uncancelable ════
+
+-- Those of these templates whose jobs can't be cancelled once a run has started.
+SELECT id FROM public._jobs_records
+WHERE kind = 'template' AND id = ANY ($1::text[]) AND data->'template'->'cancel'->>'supported' = 'false';
 
 -- ════ ungrouped ════
 
@@ -2398,6 +2558,7 @@ moved AS (
         cancel_requested_at = CASE WHEN p.change ? 'cancel_requested_at' THEN public._jobs_time((p.change->>'cancel_requested_at')::bigint) ELSE j.cancel_requested_at END,
         locked_until = CASE WHEN p.change ? 'locked_until' THEN public._jobs_time((p.change->>'locked_until')::bigint) ELSE j.locked_until END,
         updated = CASE WHEN p.change ? 'updated' THEN public._jobs_time((p.change->>'updated')::bigint) ELSE j.updated END,
+        line_seq = CASE WHEN p.change ? 'to_end' THEN nextval('public._jobs_line_seq') ELSE j.line_seq END,
         history_dropped = j.history_dropped + public._jobs_overflow(j.history),
         history = public._jobs_append(j.history, p.entry)
     FROM p
@@ -2415,6 +2576,10 @@ gone_archived AS (
     WHERE ctid = ANY (ARRAY(SELECT tid FROM p WHERE archived)) AND (id IN (SELECT id FROM p WHERE archived)) IS TRUE
     RETURNING id
 ),
+-- $15: the lines in which a job has ended, or has come to the end of the line.
+ends AS (INSERT INTO public._jobs_ends (line) SELECT DISTINCT line FROM unnest($15::text[]) AS l (line)),
+-- A job that is deleted no longer counts.
+freed AS (DELETE FROM public._jobs_once WHERE job_id = ANY (ARRAY(SELECT id FROM p WHERE change IS NULL))),
 -- $6: what is counted, by topic.
 counted AS (
     INSERT INTO public._jobs_counts (at, topic, failed, expired, cancelled, retried, lost, deleted)
@@ -2438,7 +2603,7 @@ audited AS (
 )
 SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM gone_archived);
 
--- ════ functions, revision 1 ════
+-- ════ functions, revision 2 ════
 
 -- For clients without rowlock's library: any language that speaks SQL can enqueue and work by these functions (docs/sql.md).
 -- They run with the rights of their caller. Claim, settle and complete are the store's own: functions.py puts them in.
@@ -2696,11 +2861,11 @@ BEGIN
     ),
     done AS MATERIALIZED (SELECT id, outcome, ran FROM ok WHERE goal = 'completed'),
     archived AS (
-        INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
+        INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, if_live, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
         SELECT (SELECT now FROM settle_clock),
                CASE WHEN d.ran IS NULL THEN g.started_at
                     ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
-               (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
+               (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
         -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
         FROM gone g FULL JOIN done d ON d.id = g.id
         WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
@@ -2730,8 +2895,14 @@ BEGIN
                          ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
         FROM ok
         WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
-        RETURNING j.id, j.topic, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
+        RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
                   j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+    ),
+    ended AS (
+        INSERT INTO public._jobs_ends (line)
+        SELECT line FROM gone WHERE line IS NOT NULL UNION
+        SELECT line FROM moved WHERE line IS NOT NULL AND status IN ('failed', 'cancelled')
+        RETURNING 1
     ),
     counted AS (
         INSERT INTO public._jobs_counts (
@@ -2776,7 +2947,7 @@ BEGIN
     FOR NO KEY UPDATE;
 END $$;
 
--- Returns the id if there is such a job, completed or not. By a range: see get.sql.
+-- Returns the id if there is such a job, completed or not. By a range: see read.sql.
 CREATE OR REPLACE FUNCTION public._jobs_find(id uuid)
 RETURNS uuid LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
@@ -2788,11 +2959,36 @@ END $$;
 
 -- ── For clients ──
 
+-- The newest enabled template of a topic; no row if it has none. Refuses a topic that is disabled, and one whose keys or
+-- lines only rowlock's library can make. It runs with the rights of its owner: clients need none on the templates.
+CREATE OR REPLACE FUNCTION public._jobs_template(topic text, OUT version integer, OUT definition json)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    found_any boolean;
+BEGIN
+    SELECT t.version, t.definition INTO version, definition FROM public._jobs_templates t
+    WHERE t.topic = _jobs_template.topic AND t.enabled ORDER BY t.version DESC LIMIT 1;
+    IF NOT FOUND THEN
+        SELECT true INTO found_any FROM public._jobs_templates t WHERE t.topic = _jobs_template.topic LIMIT 1;
+        IF found_any THEN
+            PERFORM public._jobs_refuse(
+                'topic', 'template_disabled', format('%s is disabled: an operator must enable it first', topic));
+        END IF;
+    ELSIF json_typeof(definition->'key') = 'array' OR (definition->>'once')::bool
+          OR definition->>'if_live' IN ('queue', 'replace') THEN
+        PERFORM public._jobs_refuse(
+            'topic', 'needs_library', format('%s has a key of its own, a line or jobs that run once', topic),
+            'Enqueue it with rowlock''s library, its command line or over HTTP.');
+    END IF;
+END $$;
+
 -- Returns the id of the new job, or of the job that was there before: with this id, or live with this topic, scope and key.
+-- What is not given comes from the topic's template. The payload is checked when the handler starts.
 CREATE OR REPLACE FUNCTION public.enqueue_job(
     topic text, payload json DEFAULT '{}', run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL,
-    key text DEFAULT NULL, priority integer DEFAULT 100, max_retries integer DEFAULT 3,
-    timeout interval DEFAULT '10 minutes', expires_at timestamptz DEFAULT NULL, scope text DEFAULT NULL,
+    key text DEFAULT NULL, priority integer DEFAULT NULL, max_retries integer DEFAULT NULL,
+    timeout interval DEFAULT NULL, expires_at timestamptz DEFAULT NULL, scope text DEFAULT NULL,
     scope_id text DEFAULT NULL, tags text[] DEFAULT NULL, trace text DEFAULT NULL, id uuid DEFAULT NULL,
     notify boolean DEFAULT true)
 RETURNS uuid LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
@@ -2803,7 +2999,14 @@ DECLARE
     wait double precision := 0;
     longest double precision;
     found_id uuid;
+    template record;
 BEGIN
+    PERFORM public._jobs_check_topic(enqueue_job.topic, 'topic');
+    template := public._jobs_template(enqueue_job.topic);
+    priority := coalesce(enqueue_job.priority, (template.definition->>'priority')::int, 100);
+    max_retries := coalesce(enqueue_job.max_retries, (template.definition->>'max_retries')::int, 3);
+    timeout := coalesce(
+        enqueue_job.timeout, make_interval(secs => (template.definition->>'timeout')::float8), '10 minutes');
     IF delay IS NOT NULL THEN
         wait := public._jobs_check_span(delay, 'delay', 0, 316224000);
         IF enqueue_job.run_at IS NOT NULL AND wait > 0 THEN
@@ -2811,7 +3014,6 @@ BEGIN
         END IF;
     END IF;
     PERFORM public._jobs_check_time(enqueue_job.run_at, 'run_at');
-    PERFORM public._jobs_check_topic(enqueue_job.topic, 'topic');
     IF json_typeof(enqueue_job.payload) <> 'object' THEN
         PERFORM public._jobs_refuse(
             'payload', 'not_an_object', 'must be a JSON object, not ' || json_typeof(enqueue_job.payload));
@@ -2852,7 +3054,8 @@ BEGIN
             new_id, enqueue_job.topic, coalesce(enqueue_job.payload, '{}'), 'pending', enqueue_job.priority,
             coalesce(enqueue_job.run_at, now + wait * interval '1 second'),
             coalesce(enqueue_job.run_at <= now, wait = 0),
-            enqueue_job.expires_at, enqueue_job.key, enqueue_job.scope, enqueue_job.scope_id, 0,
+            enqueue_job.expires_at, enqueue_job.key, enqueue_job.scope, enqueue_job.scope_id,
+            coalesce(template.version, 0),
             enqueue_job.max_retries, longest,
             CASE WHEN cardinality(enqueue_job.tags) > 0 THEN to_jsonb(enqueue_job.tags) END, enqueue_job.trace, now, now,
             new_id < public._jobs_first_id(now - interval '1 hour')
@@ -2893,7 +3096,7 @@ END $$;
 -- ── For workers ──
 
 -- Claims jobs that are due: highest priority first, then oldest run_at. The worker holds them for as long as the lease. Their
--- runs count as started.
+-- runs count as started. A topic may have a version: 'mail@2'; without one it is version 0.
 CREATE OR REPLACE FUNCTION public.claim_job_batch(
     worker text, topics text[], n integer DEFAULT 10, lease interval DEFAULT '30 seconds')
 RETURNS TABLE (
@@ -2903,7 +3106,8 @@ RETURNS TABLE (
 LANGUAGE plpgsql ROWS 10 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-    lanes text := (SELECT string_agg(DISTINCT t, ' ') FROM unnest(topics) t);
+    lanes text;
+    versions text;
     seconds double precision;
 BEGIN
     PERFORM public._jobs_check_text(worker, 'worker', 512, true);
@@ -2912,7 +3116,13 @@ BEGIN
     IF topics IS NULL THEN
         PERFORM public._jobs_refuse('topics', 'missing', 'must be given');
     END IF;
-    PERFORM public._jobs_check_topic(t, 'topics') FROM unnest(topics) t;
+    PERFORM public._jobs_check_topic(split_part(t, '@', 1), 'topics') FROM unnest(topics) t;
+    IF EXISTS (SELECT FROM unnest(topics) t WHERE t LIKE '%@%' AND t !~ '^[^@]+@[0-9]{1,7}$') THEN
+        PERFORM public._jobs_refuse('topics', 'bad_version', 'a version is a number: mail@2');
+    END IF;
+    SELECT string_agg(l.topic, ' '), string_agg(l.version, ' ') INTO lanes, versions FROM (
+        SELECT DISTINCT split_part(t, '@', 1) AS topic, coalesce(nullif(split_part(t, '@', 2), ''), '0') AS version
+        FROM unnest(topics) t) l;
 
     -- Promote jobs that have come due: there may be no Python worker that does it.
     WITH picked AS MATERIALIZED (
@@ -2931,7 +3141,7 @@ BEGIN
     lane AS MATERIALIZED (
         SELECT l.n, l.topic, coalesce(l.template_version, 0) AS template_version
         FROM meter CROSS JOIN unnest(
-            string_to_array(lanes::text, ' '), string_to_array(NULL::text, ' ')::int[]
+            string_to_array(lanes::text, ' '), string_to_array(versions::text, ' ')::int[]
         ) WITH ORDINALITY AS l (topic, template_version, n)
         WHERE  l.topic <> ALL (ARRAY(
             SELECT topic FROM public._jobs_topics
@@ -3013,7 +3223,8 @@ BEGIN
     claim_summary AS (
         -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
         -- meter be read last.
-        SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due] AS seen, next_due, now, until
+        SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
+                     (EXISTS (SELECT FROM public._jobs_ends))::int] AS seen, next_due, now, until
         FROM meter CROSS JOIN (
             SELECT CASE WHEN (SELECT count(*) FROM claimed) < claim_job_batch.n::int
                         THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
@@ -3074,16 +3285,19 @@ BEGIN
     ),
     settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
     archived AS (
-        INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
+        INSERT INTO public._jobs_archive (updated, started_at, finished_at, result, id, topic, template_version, payload, priority, run_at, expires_at, key, if_live, scope, scope_id, tags, trace, step, stage, message, last_error, retries, max_retries, crashes, timeout, version, locked_by, cancel_requested_at, cancel_reason, flow_id, schedule_id, fire_at, created, claimed_at, history, history_dropped, stray, log, log_dropped)
         SELECT (SELECT now FROM settle_clock),
                CASE WHEN d.ran IS NULL THEN g.started_at
                     ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
-               (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
+               (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
         -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
         FROM gone g FULL JOIN done d ON d.id = g.id
         WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
         ON CONFLICT (id) DO NOTHING
         RETURNING topic, finished_at - started_at AS took, started_at - greatest(run_at, created) AS waited
+    ),
+    ended AS (
+        INSERT INTO public._jobs_ends (line) SELECT DISTINCT line FROM gone WHERE line IS NOT NULL
     ),
     counted AS (
         INSERT INTO public._jobs_counts (at, topic, completed, executions, execution_us, waits, runs)
@@ -3213,7 +3427,11 @@ BEGIN
                 'delay', CASE WHEN d.charged AND d.backoff > 0 THEN d.backoff END, 'error', d.error)))
         FROM decided d
         WHERE j.ctid = ANY (ARRAY(SELECT tid FROM decided)) AND j.id = d.id
-        RETURNING j.topic, j.status, d.charged
+        RETURNING j.topic, j.line, j.status, d.charged
+    ),
+    ended AS (
+        INSERT INTO public._jobs_ends (line)
+        SELECT DISTINCT line FROM rescued WHERE line IS NOT NULL AND status <> 'pending'
     ),
     counted AS (
         INSERT INTO public._jobs_counts (at, topic, expired, cancelled, retried, lost)

@@ -4,11 +4,17 @@
     ├── InvalidInput          a value that you passed can't be used; .field and .code say which and why
     ├── JobNotFound           there is no such job, or it was deleted or pruned
     ├── InvalidState          the job's status doesn't allow this; .status
+    │   └── CancelUnsupported the topic's jobs can't be cancelled once a run has started
     ├── VersionPassed         the job has run again since then; .version is the expected one
     ├── JobFailed             jobs.result: the job failed or expired; .job
     ├── JobCancelled          jobs.result: the job was cancelled; .job
     ├── WrongResult           jobs.result: the result doesn't fit the handler's return annotation; .job and .problem
     ├── KeyTaken              another live job of its scope holds this (topic, key); .holder
+    ├── TemplateNotFound      the topic has no template, or none of this version
+    ├── TemplateExists        the topic has a template of this version already
+    ├── TemplateDisabled      an operator has disabled the topic: no job can be enqueued
+    ├── TemplateFrozen        schema or steps of a published version differ; .changed says how
+    ├── OnceTaken             the topic allows one job per key, ever; .first had it
     ├── IdTaken               the same id was enqueued before, with other content
     ├── BulkNotFound          there is no such bulk action, or it was pruned
     ├── BulkRefused           the bulk action's status doesn't allow this; .status
@@ -90,6 +96,14 @@ class InvalidState(RowlockError):
         super().__init__(f"can't {verb} job {job_id}: it is {status}{needs}")
 
 
+class CancelUnsupported(InvalidState):
+    """The topic's template says that a job can't be cancelled once a run has started."""
+
+    def __init__(self, job_id: str, status: str) -> None:
+        super().__init__(job_id, "cancel", status, ())
+        self.args = (f"can't cancel job {job_id}: its topic doesn't support cancel once a run has started",)
+
+
 class VersionPassed(RowlockError):
     def __init__(self, job_id: str, verb: str, version: int) -> None:
         self.job_id = job_id
@@ -135,6 +149,56 @@ class KeyTaken(RowlockError):
         self.key = key
         self.holder = holder
         super().__init__(f"can't requeue job {job_id}: job {holder} is live with the same key {key!r}")
+
+
+class OnceTaken(RowlockError):
+    """The topic allows one job per key, ever (`once`)."""
+
+    def __init__(self, topic: str, key: str, first: str) -> None:
+        self.topic = topic
+        self.key = key
+        self.first = first
+        super().__init__(f"the topic {topic} allows one job per key, and job {first} had the key {key!r}")
+
+
+class TemplateNotFound(RowlockError):
+    def __init__(self, topic: str, version: int | None) -> None:
+        self.topic = topic
+        self.version = version
+        which = "no template" if version is None else f"no template of version {version}"
+        super().__init__(f"the topic {topic} has {which}")
+
+
+class TemplateExists(RowlockError):
+    def __init__(self, topic: str, version: int) -> None:
+        self.topic = topic
+        self.version = version
+        super().__init__(
+            f"the topic {topic} has a template of version {version} already: change it, or raise the version"
+        )
+
+
+class TemplateDisabled(RowlockError):
+    def __init__(self, topic: str, version: int) -> None:
+        self.topic = topic
+        self.version = version
+        super().__init__(f"version {version} of the topic {topic} is disabled: an operator must enable it first")
+
+
+class TemplateFrozen(RowlockError):
+    """From version 1 on, schema and steps don't change. `.changed` has the fields, with both values."""
+
+    def __init__(self, topic: str, version: int, changed: dict[str, tuple[Any, Any]]) -> None:
+        self.topic = topic
+        self.version = version
+        self.changed = changed
+        fields = "".join(
+            f"\n  {name}: {before!r} is stored, {after!r} is new" for name, (before, after) in changed.items()
+        )
+        super().__init__(
+            f"version {version} of the topic {topic} has another {' and other '.join(changed)} in the database. Give "
+            f"the task the next version (version={version + 1}), or restore it:{fields}"
+        )
 
 
 class IdTaken(RowlockError):

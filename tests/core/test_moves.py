@@ -21,9 +21,11 @@ from rowlock.core.moves import (
     Order,
     Patch,
     Refusal,
+    Replace,
     Requeue,
     Rescue,
     Row,
+    Unblock,
     Update,
     move,
     move_all,
@@ -45,7 +47,7 @@ edits = st.builds(
 )
 whom: dict[str, Any] = {"by": names, "reason": st.none() | names}
 orders: st.SearchStrategy[Order] = st.one_of(
-    *(st.builds(kind, **whom) for kind in (Cancel, Delete, Expire, CancelTimeout)),
+    *(st.builds(kind, **whom) for kind in (Cancel, Delete, Expire, CancelTimeout, Replace, Unblock)),
     st.builds(Update, edit=edits, **whom),
     st.builds(Requeue, edit=edits, version=st.none() | numbers, undo=st.booleans(), **whom),
     st.builds(Rescue, backoff=st.lists(st.floats(0, 100), min_size=1), workers=st.sampled_from([None, ["w1"]]), **whom),
@@ -60,6 +62,7 @@ def rows(draw: st.DrawFn) -> Row:
         id=draw(st.uuids().map(str)),
         topic=draw(names),
         status=status,
+        template_version=0,
         version=draw(numbers),
         priority=draw(numbers),
         run_at=draw(times),
@@ -74,6 +77,8 @@ def rows(draw: st.DrawFn) -> Row:
         scope=None,
         scope_id=None,
         key=draw(st.none() | names),
+        if_live=None,
+        line=draw(st.none() | names),
         fingerprint=draw(st.none() | names) if status in DEAD else None,
         events=draw(numbers),
         tags=draw(st.none() | st.just('["x"]')),
@@ -127,24 +132,27 @@ def test_what_is_counted_is_what_has_happened(row: Row, order: Order) -> None:
 
 @given(found=st.lists(rows(), max_size=6), taken=st.booleans())
 def test_of_rivals_for_a_key_one_gets_it(found: list[Row], taken: bool) -> None:
-    holders = {row.live_key: "another" for row in found if row.key is not None} if taken else {}
+    """Jobs of a line share theirs."""
+    holders = {row.live_key: "another" for row in found if row.has_live_key} if taken else {}
     winners: dict[Any, str] = dict(holders)
     for row, answer in move_all(found, Requeue(by="ann"), NOW, holders):
         if row.status not in MOVES["requeue"].sources:
             assert answer == Refusal(row.status)
-        elif row.key is not None and row.live_key in winners:
+        elif row.has_live_key and row.live_key in winners:
             assert answer == Refusal(row.status, winners[row.live_key])
         else:
             assert isinstance(answer, Patch)
-            winners[row.live_key] = row.id
+            assert answer.to_end == (row.line is not None)
+            if row.has_live_key:
+                winners[row.live_key] = row.id
 
 
 @pytest.mark.parametrize("status", sorted(MOVES["requeue"].sources))
 def test_undo_leaves_time_and_retries_as_they_were(status: Status) -> None:
     """Of a cancelled job that waited for its time."""
     row = Row(
-        "1", "mail", status, 0, 100, NOW + 5, 2, 3, 1, NOW, None, None, NOW, None, None, None, None, None, 1, None,
-        None, None,
+        "1", "mail", status, 0, 0, 100, NOW + 5, 2, 3, 1, NOW, None, None, NOW, None, None, None, None, None, None,
+        None, 1, None, None, None,
     )  # fmt: skip
     patch = move(row, Requeue(by="ann", undo=True), NOW)
     assert isinstance(patch, Patch)

@@ -51,7 +51,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"key": 5}, "key", "not_text"),
     ({"scope": ""}, "scope", "bad_length"),
     ({"scope_id": "a\0"}, "scope_id", "nul"),
-    ({"template_version": 0}, "template_version", "out_of_range"),
+    ({"template_version": -1}, "template_version", "out_of_range"),
     ({"template_version": "1"}, "template_version", "not_an_integer"),
     ({"template_version": 2**31}, "template_version", "out_of_range"),
     ({"max_retries": -1}, "max_retries", "out_of_range"),

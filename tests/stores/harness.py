@@ -61,7 +61,7 @@ def job(topic: str = "mail", payload: dict[str, Any] | None = None, **fields: An
     return new_job(fields.pop("id", None) or _ids.one(), topic, payload, **fields)
 
 
-def lanes(*topics: str | tuple[str, int | None]) -> tuple[Lane, ...]:
+def lanes(*topics: str | tuple[str, int]) -> tuple[Lane, ...]:
     return tuple(Lane(topic) if isinstance(topic, str) else Lane(*topic) for topic in topics)
 
 

@@ -207,15 +207,22 @@ async def upgrade(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as old:
         old.setattr(f"{module}.known", lambda: known[:1])
         await harness.open()
+        held = job().id
         for topic, delay in (("mail", 0), ("bills", 60), ("zoo", 0)):
             ready = "false" if delay else "true"
-            await harness.execute(ENQUEUED[harness.kind].format(job().id, topic, ready, delay))
+            new_id = held if topic == "zoo" else job().id
+            await harness.execute(ENQUEUED[harness.kind].format(new_id, topic, ready, delay))
         for statement in COUNTED[harness.kind]:
             await harness.execute(statement)
-        [running] = (await harness.claim("w1", "zoo")).jobs
+        # As that release claims it.
+        await harness.execute(
+            "UPDATE _jobs SET status = 'processing', ready = false, version = 1, locked_by = 'w1', "
+            f"locked_until = run_at, claimed_at = created, started_at = created WHERE id = '{held}'"
+        )
         await harness.close()
     harness = make()
     await harness.open()  # which migrates
+    running = await harness.job(held)
     stats = await harness.store.stats()
     assert (stats.completed, stats.failed, stats.expired, stats.cancelled) == (7, 2, 1, 0)
     assert (stats.executions, stats.avg_execution_time, stats.retried, stats.lost) == (4, 2.0, 0, 0)

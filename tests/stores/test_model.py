@@ -153,7 +153,7 @@ class Model(RuleBasedStateMachine):
         ago=st.sampled_from([None, None, None, 30.0, 9e7]),
         expires=st.sampled_from([None, None, 5.0, 70.0]),
         priority=st.integers(1, 3),
-        template_version=st.sampled_from([None, None, 1]),
+        template_version=st.sampled_from([0, 0, 1]),
         max_retries=st.integers(0, 2),
         count=st.integers(1, 3),
         repeat=st.booleans(),

@@ -214,7 +214,7 @@ BY_ID = {
     **dict.fromkeys(("read_jobs", "read_states", "read_statuses", "read_logs", "standing", "insert_undo"), "NULL"),
     "existing": "NULL, NULL, NULL, NULL, NULL",
     "lock_jobs": "NULL, NULL, NULL",
-    "write_moves": ", ".join(["NULL"] * 14),
+    "write_moves": ", ".join(["NULL"] * 15),
     "events": "'0193fb1e-0000-7000-8000-000000000001'",
     "prune": "NULL, NULL, NULL, NULL, NULL, NULL",
 }

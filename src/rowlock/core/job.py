@@ -61,13 +61,14 @@ class Job(Struct, frozen=True):
 
     id: str
     topic: str
-    template_version: int | None
+    template_version: int
     payload: dict[str, Any]
     status: Status
     priority: int
     run_at: datetime
     expires_at: datetime | None
     key: str | None
+    if_live: str | None
     scope: str | None
     scope_id: str | None
     tags: tuple[str, ...]
@@ -120,18 +121,24 @@ class NewJob(Struct, frozen=True, gc=False):
     key: str | None = None
     scope: str | None = None
     scope_id: str | None = None
-    template_version: int | None = None
+    template_version: int = 0
     max_retries: int = DEFAULT_MAX_RETRIES
     timeout: float = DEFAULT_TIMEOUT
     tags: tuple[str, ...] = ()
     trace: str | None = None
+    if_live: str | None = None  # "queue" or "replace": the job stands in `line`; None: "reject", or no key
+    line: str | None = None  # what identifies the line: see core.templates.line_of
+    once: str | None = None  # only one job ever may have it: the same digest
 
 
 class Lane(Struct, frozen=True, order=True):
-    """What a worker claims by. `template_version` None: jobs of a topic without a template."""
+    """What a worker claims by."""
 
     topic: str
-    template_version: int | None = None
+    template_version: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.template_version}" if self.template_version else self.topic
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -175,7 +182,7 @@ def new_job(
     key: str | None = None,
     scope: str | None = None,
     scope_id: str | None = None,
-    template_version: int | None = None,
+    template_version: int = 0,
     max_retries: int = DEFAULT_MAX_RETRIES,
     timeout: float | timedelta = DEFAULT_TIMEOUT,
     tags: Sequence[str] | None = (),
@@ -198,8 +205,8 @@ def new_job(
         None if key is None else codec.check_text(key, "key", max_chars=MAX_TEXT),
         None if scope is None else codec.check_text(scope, "scope", max_chars=MAX_TEXT),
         None if scope_id is None else codec.check_text(scope_id, "scope_id", max_chars=MAX_TEXT),
-        None if template_version is None else _whole(template_version, "template_version", 1, PRIORITY_LIMIT),
-        _whole(max_retries, "max_retries", 0, 1_000_000),
+        check_whole(template_version, "template_version", 0, PRIORITY_LIMIT),
+        check_whole(max_retries, "max_retries", 0, 1_000_000),
         check_timeout(timeout),
         () if tags is None or tags == () else check_tags(tags),
         None if trace is None else codec.check_text(trace, "trace", max_chars=MAX_TEXT),
@@ -266,11 +273,11 @@ def check_priority(value: int | str) -> int:
         except KeyError:
             names = ", ".join(NAMED_PRIORITIES)
             raise InvalidInput("priority", "unknown_name", f"{value!r:.40} is none of {names}") from None
-    return _whole(value, "priority", -PRIORITY_LIMIT, PRIORITY_LIMIT)
+    return check_whole(value, "priority", -PRIORITY_LIMIT, PRIORITY_LIMIT)
 
 
 def check_version(value: int) -> int:
-    return _whole(value, "version", 0, MAX_VERSION)
+    return check_whole(value, "version", 0, MAX_VERSION)
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
@@ -281,7 +288,7 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     return tuple(codec.check_text(tag, f"tags[{i}]", max_chars=MAX_TOPIC) for i, tag in enumerate(tags))
 
 
-def _whole(value: object, field: str, low: int, high: int) -> int:
+def check_whole(value: object, field: str, low: int, high: int) -> int:
     if type(value) is int and low <= value <= high:
         return value
     if isinstance(value, bool) or not isinstance(value, int):

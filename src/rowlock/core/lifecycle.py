@@ -75,12 +75,21 @@ MOVES: dict[str, Move] = {
         "cancelled",
         "cancel_requested",
     ),
+    # A newer job of the line takes its place.
+    "replace": _move(
+        "maintenance",
+        (PENDING, BLOCKED, WAITING, PROCESSING),
+        (CANCELLED, CANCEL_REQUESTED),
+        "cancelled",
+        "cancel_requested",
+    ),
+    "unblock": _move("maintenance", (BLOCKED,), (PENDING,), "unblocked"),
     "cancel_timeout": _move("maintenance", (CANCEL_REQUESTED,), (CANCELLED,), "cancel_timed_out"),
     "promote": _move("maintenance", (PENDING,), (PENDING,)),
     "rescue": _move("maintenance", (PROCESSING, CANCEL_REQUESTED), (PENDING, EXPIRED, CANCELLED), "rescued"),
     "expire": _move("maintenance", (PENDING, WAITING), (PENDING, EXPIRED), "expired"),
     "update": _move("operator", (PENDING,), (PENDING,), "updated"),
-    "requeue": _move("operator", (FAILED, EXPIRED, CANCELLED), (PENDING,), "requeued"),
+    "requeue": _move("operator", (FAILED, EXPIRED, CANCELLED), (PENDING, BLOCKED), "requeued"),
     "delete": _move("operator", (PENDING, FAILED, CANCELLED, EXPIRED, COMPLETED), (), "deleted"),
     "prune": _move("maintenance", (COMPLETED, CANCELLED, FAILED, EXPIRED), ()),
 }

@@ -31,6 +31,7 @@ class Row(NamedTuple):
     id: str
     topic: str
     status: Status
+    template_version: int
     version: int
     priority: int
     run_at: int
@@ -45,11 +46,27 @@ class Row(NamedTuple):
     scope: str | None
     scope_id: str | None
     key: str | None
+    if_live: str | None
+    line: str | None
     fingerprint: str | None
     events: int  # grows with everything that happens to the job
     tags: str | None  # JSON text
     payload: str | None  # JSON text; None unless the order changes the payload
     place: Any  # where the store finds the row again
+
+    @property
+    def template_id(self) -> str:
+        return f"{self.topic}@{self.template_version}"
+
+    @property
+    def has_run(self) -> bool:
+        """True if a run has started, now or earlier."""
+        return self.started_at is not None or self.retries > 0 or self.crashes > 0
+
+    @property
+    def has_live_key(self) -> bool:
+        """True if at most one live job may have its key. Jobs of a line share theirs."""
+        return self.key is not None and self.line is None
 
     @property
     def live_key(self) -> LiveKey:
@@ -64,6 +81,7 @@ class Patch(Struct, frozen=True, kw_only=True):
     entry: dict[str, Any] = {}  # for the job's history
     counts: dict[str, int] = {}  # see COUNTERS
     audit: dict[str, Any] = {}  # data for the audit, which has a line for every move of an operator
+    to_end: bool = False  # the job goes to the end of its line
     first_failure: tuple[str, int] | None = None  # the job leaves the group of this fingerprint; it failed then
 
 
@@ -133,17 +151,38 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 class Cancel(Order, frozen=True, kw_only=True):
-    """Again on cancel_requested: not done."""
+    """Again on cancel_requested: not done. `unsupported`: the templates whose jobs can't be cancelled once a run has
+    started."""
 
     verb = "cancel"
+    unsupported: frozenset[str] = frozenset()
 
-    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        if row.has_run and row.template_id in self.unsupported:
+            return Refusal(row.status)
         running = row.status is Status.PROCESSING
         status = Status.CANCEL_REQUESTED if running else Status.CANCELLED
         columns = {"status": status, "ready": False, "finished_at": None if running else now, "updated": now}
         columns |= {"cancel_requested_at": now, "cancel_reason": self.reason}
         entry = self._entry(row, now, status, status)
         return Patch(status=status, columns=columns, entry=entry, counts={} if running else {"cancelled": 1})
+
+
+class Replace(Cancel, frozen=True, kw_only=True):
+    """A newer job of the same line takes its place."""
+
+    verb = "replace"
+
+
+class Unblock(Order, frozen=True, kw_only=True):
+    """The job is the head of its line now. It becomes due now: claims have passed its old place."""
+
+    verb = "unblock"
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+        run_at = max(row.run_at, now)
+        columns = {"status": Status.PENDING, "run_at": run_at, "ready": run_at <= now, "updated": now}
+        return Patch(status=Status.PENDING, columns=columns, entry=self._entry(row, now, "unblocked", Status.PENDING))
 
 
 class Update(Order, frozen=True, kw_only=True):
@@ -180,18 +219,22 @@ class Requeue(Update, frozen=True, kw_only=True):
             return Refusal(row.status, holder)
         wanted = self.edit.columns(now)
         run_at = wanted.get("run_at", row.run_at if self.undo else now)
+        in_line = row.line is not None
+        status = Status.BLOCKED if in_line else Status.PENDING
         columns: dict[str, Any] = dict.fromkeys(_CLEARED)
-        columns |= {"status": Status.PENDING, "ready": run_at <= now, "run_at": run_at, "progress": 0, "updated": now}
+        columns |= {"status": status, "run_at": run_at, "progress": 0, "updated": now}
+        columns["ready"] = run_at <= now and not in_line
         if not self.undo:
             columns |= {"retries": 0, "crashes": 0, "expires_at": None}
         failed = None if row.fingerprint is None or row.finished_at is None else (row.fingerprint, row.finished_at)
         return Patch(
-            status=Status.PENDING,
+            status=status,
             columns=columns | wanted,
-            entry=self._entry(row, now, "requeued", Status.PENDING, changed=list(wanted) or None),
+            entry=self._entry(row, now, "requeued", status, changed=list(wanted) or None),
             counts={row.status.value: -1},
             audit=_compared(row, wanted) if wanted else {},
             first_failure=failed,
+            to_end=in_line,
         )
 
 
@@ -325,8 +368,8 @@ def move_all(
     taken = dict(holders or {})
     decided: list[Decision] = []
     for row in rows:
-        answer = move(row, order, now, taken.get(row.live_key))
-        if row.key is not None and isinstance(answer, Patch) and answer.status in LIVE:
+        answer = move(row, order, now, taken.get(row.live_key) if row.has_live_key else None)
+        if row.has_live_key and isinstance(answer, Patch) and answer.status in LIVE:
             taken[row.live_key] = row.id
         decided.append((row, answer))
     return decided
@@ -335,6 +378,41 @@ def move_all(
 def patches(decided: Iterable[Decision]) -> list[tuple[Row, Patch]]:
     """Those that are not refused."""
     return [(row, answer) for row, answer in decided if isinstance(answer, Patch)]
+
+
+def lines(written: Iterable[tuple[Row, Patch]]) -> list[str]:
+    """The lines in which a job has ended, or has come to the end: `advance` looks at them."""
+    return sorted(
+        {row.line for row, patch in written if row.line is not None and (patch.to_end or patch.status not in LIVE)}
+    )
+
+
+class Advance(Struct, frozen=True):
+    """What happens in a line. `replaced`: these are cancelled, because of the job `by`; None: because of a newer one.
+    `head`: this one becomes the head. `again`: look at the line once more, because something was locked, or there was
+    too much."""
+
+    replaced: list[Row] = []
+    by: str | None = None
+    head: Row | None = None
+    again: bool = False
+
+
+def advance(head: Row | None, held: Row | None, blocked: Sequence[Row], most: int) -> Advance:
+    """Decide what happens in a line. `held`: the head as it was locked; None: another transaction has it, or it need
+    not be locked. `blocked`: its blocked jobs in their order, up to the newest that replaces others; at most
+    `most` + 1, of which the last is the newest, or stands for those that follow."""
+    if len(blocked) > most:
+        return Advance(list(blocked[:most]), again=True)
+    newest = blocked[-1] if blocked and blocked[-1].if_live == "replace" else None
+    if newest is None:
+        return Advance(head=blocked[0] if blocked and head is None else None)
+    older = list(blocked[:-1])
+    if held is None:
+        return Advance(older, newest.id, again=True) if head else Advance(older, newest.id, newest)
+    if held.status is Status.CANCEL_REQUESTED:
+        return Advance(older, newest.id)
+    return Advance([*older, held], newest.id, None if held.status is Status.PROCESSING else newest)
 
 
 def tally(written: Iterable[tuple[Row, Patch]]) -> dict[str, Counter[str]]:

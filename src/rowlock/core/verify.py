@@ -9,7 +9,17 @@ from typing import Any
 from msgspec import Struct
 
 from rowlock.core.job import HELD, Status
-from rowlock.core.lifecycle import CANCELLED, COMPLETED, EXPIRED, FAILED, MAX_HISTORY, MOVES, PENDING, PROCESSING
+from rowlock.core.lifecycle import (
+    BLOCKED,
+    CANCELLED,
+    COMPLETED,
+    EXPIRED,
+    FAILED,
+    MAX_HISTORY,
+    MOVES,
+    PENDING,
+    PROCESSING,
+)
 
 _ENDED = frozenset({COMPLETED, FAILED, EXPIRED, CANCELLED})
 _AFTER_START = [move for name, move in MOVES.items() if move.events and name not in ("enqueue", "claim", "complete")]
@@ -26,6 +36,7 @@ class StoredRow(Struct, frozen=True):
     retries: int
     max_retries: int
     key: str | None
+    if_live: str | None
     scope: str | None
     scope_id: str | None
     locked_by: str | None
@@ -76,7 +87,7 @@ def _history(row: StoredRow) -> Iterator[tuple[str, str]]:
     """True if the history is a legal path to the row's status, with a claim for every version."""
     if len(row.history) > MAX_HISTORY or (row.history_dropped and len(row.history) < MAX_HISTORY):
         yield "history", f"keeps {len(row.history)} history entries and counts {row.history_dropped} as dropped"
-    status, version = PENDING, 0
+    status, version = PENDING if row.if_live is None else BLOCKED, 0  # a job comes to the end of its line
     for n, entry in enumerate(row.history):
         event, said, run = entry.get("event"), entry.get("status"), entry.get("version")
         if n == 0 and row.history_dropped:

@@ -45,6 +45,7 @@ T = TypeVar("T")
 MAX_PROGRESS_TEXT = 2000  # bytes of a stage or message
 MAX_LOG_LINES = 200  # stored with a job, the newest; older lines are dropped and counted
 MAX_LOG_TEXT = 1000  # bytes of a line
+MOST_COUNTED = 10_000  # jobs of a lane or a line
 MEMORY = "@memory"  # ends the identity of a database in memory, which no other connection can see
 
 
@@ -119,12 +120,13 @@ class Claim(Struct, frozen=True):
 class Claimed(Struct, frozen=True):
     """`contended`: other workers had locked some of the due jobs, or they were too large; claim again at once.
     `next_due`: seconds until `promote` is needed for the next future job; None if there is none.
-    `size`: bytes of the payloads."""
+    `size`: bytes of the payloads. `ends`: lines have to be looked at; the store does it before it answers."""
 
     jobs: list[Job]
     contended: bool
     next_due: float | None
     size: int = 0
+    ends: bool = False
 
 
 class Settled(Struct, frozen=True):
@@ -244,6 +246,33 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     rowlock: str  # its version
     started: datetime | None = None
     seen: datetime | None = None
+
+
+class InLine(Struct, frozen=True):
+    """Where a live job stands in the line of its key. `head`: the job whose turn it is; None while the store chooses
+    the next one. `before`: the job right before this one. `ahead`, `behind`: how many jobs, counted up to a bound."""
+
+    head: str | None
+    before: str | None
+    ahead: int
+    behind: int
+    ahead_capped: bool
+    behind_capped: bool
+
+
+def in_line(
+    own: str, is_head: bool, head: str | None, before: str | None, counts: tuple[int, int], limit: int
+) -> InLine:
+    """Put together what a store has found. `counts`: blocked jobs before and behind it, counted up to one more than
+    `limit`."""
+    ahead, behind = counts
+    if is_head:
+        ahead, before = 0, None
+    elif head is not None:
+        ahead, before = ahead + 1, before or head
+    return InLine(
+        own if is_head else head, before, min(ahead, limit), min(behind, limit), ahead > limit, behind > limit
+    )
 
 
 class Guard(Struct):
@@ -401,6 +430,14 @@ class Store(Protocol):
         """Return the ids of the live jobs that have these keys, in no order."""
         ...
 
+    async def count_ready(self, lanes: Sequence[Lane], limit: int = MOST_COUNTED) -> list[int]:
+        """Return, for each lane, how many jobs are due and wait for a worker, counted up to `limit`."""
+        ...
+
+    async def place_in_line(self, job_id: str, limit: int = MOST_COUNTED) -> InLine | None:
+        """Return where a live job stands in the line of its key. None: it stands in no line."""
+        ...
+
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         """Return, for each filter, the ids of the newest jobs that meet it, newest first. Counts nothing."""
         ...
@@ -437,9 +474,9 @@ class Store(Protocol):
         """Return the records of a kind, all or by id, without the expired ones, in the order of ids, after `after`."""
         ...
 
-    async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
-        """Write all records and the audit's entry. Return False, with nothing written, if a record has another revision
-        than a write wants."""
+    async def write_records(self, writes: Sequence[Write], *entries: Entry) -> bool:
+        """Write all records and the audit's entries. Return False, with nothing written, if a record has another
+        revision than a write wants."""
         ...
 
     async def audit(

@@ -23,10 +23,10 @@ T = TypeVar("T", bound=Struct)
 STATUS: dict[str, Status] = {status.value: status for status in Status}
 
 _KINDS: dict[object, str] = {str: "text", int: "int", float: "float", datetime: "time", bool: "bool", Status: "status"}
-# Where the annotation doesn't tell how the column is stored. `lane_version` has 0 where Job has None.
+# Where the annotation doesn't tell how the column is stored.
 _SPECIAL = {
     "id": "id", "flow_id": "id", "schedule_id": "id", "payload": "json", "result": "json", "tags": "tags",
-    "history": "history", "template_version": "lane_version",
+    "history": "history",
 }  # fmt: skip
 
 # A claim sets these columns. The names stand for the claim's own values; the worker needs no answer for them.

@@ -101,7 +101,7 @@ class Lanes:
 
     def __init__(self, lanes: tuple[Lane, ...]) -> None:
         lanes = tuple(dict.fromkeys(lanes))  # a lane that is there twice would count its jobs twice
-        versions = " ".join(str(lane.template_version or 0) for lane in lanes)
+        versions = " ".join(str(lane.template_version) for lane in lanes)
         numbered = any(lane.template_version for lane in lanes)
         self._texts = " ".join(lane.topic for lane in lanes), versions if numbered else None
         self._read: dict[int, Position] = {}  # by rank, which is -priority; the one that was claimed last comes last

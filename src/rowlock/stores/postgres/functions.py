@@ -15,11 +15,12 @@ from rowlock.stores.postgres.statements import CLAIM, COMPLETE, PACKAGE, SETTLE,
 
 # Raise it with every change of the functions' code: by it a rowlock knows which of two texts is newer. A test has the
 # checksum of each revision.
-REVISION = 1
+REVISION = 2
 
 # What stands for the parameters of the parts. An array of one NULL: the whole lane is read.
 _CLAIM = dict.fromkeys(CLAIM, "NULL") | {
     "topics": "lanes",
+    "template_versions": "versions",
     "after_ranks": "ARRAY[NULL]",
     "most": "claim_job_batch.n",
     "worker": "claim_job_batch.worker",

@@ -249,7 +249,7 @@ BEGIN
     FOR NO KEY UPDATE;
 END $$;
 
--- Returns the id if there is such a job, completed or not. By a range: see get.sql.
+-- Returns the id if there is such a job, completed or not. By a range: see read.sql.
 CREATE OR REPLACE FUNCTION {schema}._jobs_find(id uuid)
 RETURNS uuid LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
@@ -261,11 +261,36 @@ END $$;
 
 -- ── For clients ──
 
+-- The newest enabled template of a topic; no row if it has none. Refuses a topic that is disabled, and one whose keys or
+-- lines only rowlock's library can make. It runs with the rights of its owner: clients need none on the templates.
+CREATE OR REPLACE FUNCTION {schema}._jobs_template(topic text, OUT version integer, OUT definition json)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    found_any boolean;
+BEGIN
+    SELECT t.version, t.definition INTO version, definition FROM {schema}._jobs_templates t
+    WHERE t.topic = _jobs_template.topic AND t.enabled ORDER BY t.version DESC LIMIT 1;
+    IF NOT FOUND THEN
+        SELECT true INTO found_any FROM {schema}._jobs_templates t WHERE t.topic = _jobs_template.topic LIMIT 1;
+        IF found_any THEN
+            PERFORM {schema}._jobs_refuse(
+                'topic', 'template_disabled', format('%s is disabled: an operator must enable it first', topic));
+        END IF;
+    ELSIF json_typeof(definition->'key') = 'array' OR (definition->>'once')::bool
+          OR definition->>'if_live' IN ('queue', 'replace') THEN
+        PERFORM {schema}._jobs_refuse(
+            'topic', 'needs_library', format('%s has a key of its own, a line or jobs that run once', topic),
+            'Enqueue it with rowlock''s library, its command line or over HTTP.');
+    END IF;
+END $$;
+
 -- Returns the id of the new job, or of the job that was there before: with this id, or live with this topic, scope and key.
+-- What is not given comes from the topic's template. The payload is checked when the handler starts.
 CREATE OR REPLACE FUNCTION {schema}.enqueue_job(
     topic text, payload json DEFAULT '{}', run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL,
-    key text DEFAULT NULL, priority integer DEFAULT 100, max_retries integer DEFAULT 3,
-    timeout interval DEFAULT '10 minutes', expires_at timestamptz DEFAULT NULL, scope text DEFAULT NULL,
+    key text DEFAULT NULL, priority integer DEFAULT NULL, max_retries integer DEFAULT NULL,
+    timeout interval DEFAULT NULL, expires_at timestamptz DEFAULT NULL, scope text DEFAULT NULL,
     scope_id text DEFAULT NULL, tags text[] DEFAULT NULL, trace text DEFAULT NULL, id uuid DEFAULT NULL,
     notify boolean DEFAULT true)
 RETURNS uuid LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
@@ -276,7 +301,14 @@ DECLARE
     wait double precision := 0;
     longest double precision;
     found_id uuid;
+    template record;
 BEGIN
+    PERFORM {schema}._jobs_check_topic(enqueue_job.topic, 'topic');
+    template := {schema}._jobs_template(enqueue_job.topic);
+    priority := coalesce(enqueue_job.priority, (template.definition->>'priority')::int, 100);
+    max_retries := coalesce(enqueue_job.max_retries, (template.definition->>'max_retries')::int, 3);
+    timeout := coalesce(
+        enqueue_job.timeout, make_interval(secs => (template.definition->>'timeout')::float8), '10 minutes');
     IF delay IS NOT NULL THEN
         wait := {schema}._jobs_check_span(delay, 'delay', 0, 316224000);
         IF enqueue_job.run_at IS NOT NULL AND wait > 0 THEN
@@ -284,7 +316,6 @@ BEGIN
         END IF;
     END IF;
     PERFORM {schema}._jobs_check_time(enqueue_job.run_at, 'run_at');
-    PERFORM {schema}._jobs_check_topic(enqueue_job.topic, 'topic');
     IF json_typeof(enqueue_job.payload) <> 'object' THEN
         PERFORM {schema}._jobs_refuse(
             'payload', 'not_an_object', 'must be a JSON object, not ' || json_typeof(enqueue_job.payload));
@@ -325,7 +356,8 @@ BEGIN
             new_id, enqueue_job.topic, coalesce(enqueue_job.payload, '{}'), 'pending', enqueue_job.priority,
             coalesce(enqueue_job.run_at, now + wait * interval '1 second'),
             coalesce(enqueue_job.run_at <= now, wait = 0),
-            enqueue_job.expires_at, enqueue_job.key, enqueue_job.scope, enqueue_job.scope_id, 0,
+            enqueue_job.expires_at, enqueue_job.key, enqueue_job.scope, enqueue_job.scope_id,
+            coalesce(template.version, 0),
             enqueue_job.max_retries, longest,
             CASE WHEN cardinality(enqueue_job.tags) > 0 THEN to_jsonb(enqueue_job.tags) END, enqueue_job.trace, now, now,
             new_id < {schema}._jobs_first_id(now - interval '1 hour')
@@ -366,7 +398,7 @@ END $$;
 -- ── For workers ──
 
 -- Claims jobs that are due: highest priority first, then oldest run_at. The worker holds them for as long as the lease. Their
--- runs count as started.
+-- runs count as started. A topic may have a version: 'mail@2'; without one it is version 0.
 CREATE OR REPLACE FUNCTION {schema}.claim_job_batch(
     worker text, topics text[], n integer DEFAULT 10, lease interval DEFAULT '30 seconds')
 RETURNS TABLE (
@@ -376,7 +408,8 @@ RETURNS TABLE (
 LANGUAGE plpgsql ROWS 10 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-    lanes text := (SELECT string_agg(DISTINCT t, ' ') FROM unnest(topics) t);
+    lanes text;
+    versions text;
     seconds double precision;
 BEGIN
     PERFORM {schema}._jobs_check_text(worker, 'worker', 512, true);
@@ -385,7 +418,13 @@ BEGIN
     IF topics IS NULL THEN
         PERFORM {schema}._jobs_refuse('topics', 'missing', 'must be given');
     END IF;
-    PERFORM {schema}._jobs_check_topic(t, 'topics') FROM unnest(topics) t;
+    PERFORM {schema}._jobs_check_topic(split_part(t, '@', 1), 'topics') FROM unnest(topics) t;
+    IF EXISTS (SELECT FROM unnest(topics) t WHERE t LIKE '%@%' AND t !~ '^[^@]+@[0-9]{1,7}$') THEN
+        PERFORM {schema}._jobs_refuse('topics', 'bad_version', 'a version is a number: mail@2');
+    END IF;
+    SELECT string_agg(l.topic, ' '), string_agg(l.version, ' ') INTO lanes, versions FROM (
+        SELECT DISTINCT split_part(t, '@', 1) AS topic, coalesce(nullif(split_part(t, '@', 2), ''), '0') AS version
+        FROM unnest(topics) t) l;
 
     -- Promote jobs that have come due: there may be no Python worker that does it.
     WITH picked AS MATERIALIZED (
@@ -551,7 +590,11 @@ BEGIN
                 'delay', CASE WHEN d.charged AND d.backoff > 0 THEN d.backoff END, 'error', d.error)))
         FROM decided d
         WHERE j.ctid = ANY (ARRAY(SELECT tid FROM decided)) AND j.id = d.id
-        RETURNING j.topic, j.status, d.charged
+        RETURNING j.topic, j.line, j.status, d.charged
+    ),
+    ended AS (
+        INSERT INTO {schema}._jobs_ends (line)
+        SELECT DISTINCT line FROM rescued WHERE line IS NOT NULL AND status <> 'pending'
     ),
     counted AS (
         INSERT INTO {schema}._jobs_counts (at, topic, expired, cancelled, retried, lost)

@@ -12,6 +12,7 @@ from rowlock.core import moves
 from rowlock.core.job import LiveKey, Status
 from rowlock.core.moves import (
     COUNTERS,
+    Cancel,
     CancelTimeout,
     Decision,
     Due,
@@ -21,6 +22,7 @@ from rowlock.core.moves import (
     Requeue,
     Rescue,
     Row,
+    lines,
     move_all,
     patches,
     tally,
@@ -45,7 +47,7 @@ async def move(connection: Any, sql: Statements, order: Order, ids: Sequence[str
         now, rows = await lock(connection, sql, order, ids)
         keyed: set[str] = set()
         if isinstance(order, Requeue) and len(ids) > 1:
-            keyed = {row.id for row in rows if row.key is not None and isinstance(moves.move(row, order, now), Patch)}
+            keyed = {row.id for row in rows if row.has_live_key and isinstance(moves.move(row, order, now), Patch)}
         decided = await apply(connection, sql, order, now, [row for row in rows if row.id not in keyed])
     answers = {job_id: Changed(job_id, False, None) for job_id in ids if job_id not in keyed}
     return answers | changed(decided)
@@ -88,21 +90,32 @@ async def lock(connection: Any, sql: Statements, order: Order, ids: Sequence[str
 
 
 def _read(found: list[Any]) -> tuple[int, list[Row]]:
+    return latest(found), [row_of(row, behind=2) for row in found]
+
+
+def row_of(found: Any, *, behind: int) -> Row:
+    """The job that stands behind so many other columns."""
+    return Row(str(found[behind]), found[behind + 1], STATUS[found[behind + 2]], *found[behind + 3 :])
+
+
+def latest(found: list[Any]) -> int:
     """The time is read after each lock: the latest is later than all of them."""
-    rows = [Row(str(row[2]), row[3], STATUS[row[4]], *row[5:]) for row in found]
-    return max((micros(row[0]) for row in found), default=0), rows
+    return max((micros(row[0]) for row in found), default=0)
 
 
 async def apply(connection: Any, sql: Statements, order: Order, now: int, rows: Sequence[Row]) -> list[Decision]:
     """Decide, and write what is decided."""
     known = await holders(connection, sql, _keys(rows)) if isinstance(order, Requeue) else None
+    if type(order) is Cancel and (templates := [row.template_id for row in rows if row.has_run]):
+        found = await connection.fetch(sql.uncancelable, templates)
+        order = replace(order, unsupported=frozenset(name for (name,) in found))
     decided = move_all(rows, order, now, known)
     await _write(connection, sql, order, now, patches(decided))
     return decided
 
 
 def _keys(rows: Sequence[Row]) -> list[LiveKey]:
-    return list({row.live_key for row in rows if row.key is not None})
+    return list({row.live_key for row in rows if row.has_live_key})
 
 
 async def holders(connection: Any, sql: Statements, keys: Sequence[LiveKey]) -> dict[LiveKey, str]:
@@ -122,13 +135,13 @@ async def _write(
         {"topic": topic} | {name: counted[name] for name in COUNTERS} for topic, counted in tally(written).items()
     ]
     failures = [patch.first_failure for _, patch in written if patch.first_failure is not None]
-    lines = [{"job_id": row.id, "topic": row.topic, "data": patch.audit or None} for row, patch in written]
+    audited = [{"job_id": row.id, "topic": row.topic, "data": patch.audit or None} for row, patch in written]
     [(count,)] = await connection.fetch(
         sql.write_moves,
         [row.id for row, _ in written],
         [row.place for row, _ in written],
         [row.status is Status.COMPLETED for row, _ in written],
-        [None if patch.status is None else _text(patch.columns) for _, patch in written],
+        [None if patch.status is None else _text(_change(patch)) for _, patch in written],
         [_text(patch.entry) for _, patch in written],
         _text(counts),
         [fingerprint for fingerprint, _ in failures],
@@ -138,10 +151,15 @@ async def _write(
         order.verb,
         order.reason,
         order.bulk,
-        _text(lines if order.is_audited else []),
+        _text(audited if order.is_audited else []),
+        lines(written),
     )
     if count != len(written):
         raise Conflict(f"{order.verb}: {len(written) - count} locked jobs are gone")
+
+
+def _change(patch: Patch) -> dict[str, Any]:
+    return patch.columns | {"to_end": True} if patch.to_end else patch.columns
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.records import Entry, Refused, Write
 
 
-async def write(connection: Any, sql: Statements, writes: Sequence[Write], entry: Entry | None) -> None:
+async def write(connection: Any, sql: Statements, writes: Sequence[Write], *entries: Entry) -> None:
     """Write records, in a transaction that the caller has begun. They are sorted, so that two calls can't deadlock."""
     for one in sorted(writes, key=lambda one: (one.kind, one.id)):
         if one.data is None:
@@ -23,7 +23,7 @@ async def write(connection: Any, sql: Statements, writes: Sequence[Write], entry
                 done = await connection.fetchrow(sql.record_put, *new, one.revision == 0)
         if done is None:
             raise Refused
-    if entry is not None:
+    for entry in entries:
         data = codec.encode(entry.data, "data")
         told = (entry.by, entry.action, entry.topic, entry.reason, data, entry.job_id)
         await connection.execute(sql.audit_entry, *told)

@@ -23,16 +23,16 @@ from rowlock.stores.worker_reports import read_log
 LARGEST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 _encode = msgspec.json.Encoder().encode
-_OPTIONS, _VERSION, _TAGS = map(NewJob.__struct_fields__.index, ("priority", "template_version", "tags"))
+_OPTIONS, _TAGS, _IF_LIVE = map(NewJob.__struct_fields__.index, ("priority", "tags", "if_live"))
 
 _RULES = {
-    "id": "str({})", "id?": "None if {} is None else str({})", "status": "STATUS[{}]", "lane_version": "{} or None",
+    "id": "str({})", "id?": "None if {} is None else str({})", "status": "STATUS[{}]",
     "json": "decode({})", "json?": "None if {} is None else decode({})", "history": "decode({}) if {} else ()",
     "tags": "() if {} is None else tuple(decode({}))",
 }  # fmt: skip
 _SCOPE = {"decode": decode, "STATUS": STATUS, "PROCESSING": Status.PROCESSING, "Job": Job}
 _TYPES = {
-    "id": "uuid", "lane_version": "int", "float": "float8", "time": "timestamptz", "tags": "jsonb",
+    "id": "uuid", "float": "float8", "time": "timestamptz", "tags": "jsonb",
 }  # fmt: skip
 
 _EVENTS = "j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped"
@@ -73,9 +73,9 @@ def event(row: Any) -> Event:
 
 
 def insert_arrays(jobs: Sequence[NewJob]) -> tuple[Sequence[Any], ...]:
-    """A column per field, in their order."""
-    columns: list[Sequence[Any]] = list(zip(*map(astuple, jobs), strict=True))
-    columns[_VERSION] = [version or 0 for version in columns[_VERSION]]
+    """A column per field, in their order; without the last ones, which insert_on_conn.py sends."""
+    fields: list[Sequence[Any]] = list(zip(*map(astuple, jobs), strict=True))
+    columns = fields[:_IF_LIVE]
     columns[_TAGS] = [tags_text(tags) for tags in columns[_TAGS]]
     return tuple(columns)
 
@@ -84,12 +84,12 @@ def insert_alike(jobs: Sequence[NewJob]) -> tuple[Any, ...] | None:
     """What the jobs have in common, if they differ in id, topic and payload only, and have no more than every job has:
     the last parameters of insert_alike.sql."""
     same = astuple(jobs[0])[_OPTIONS:]
-    priority, run_at, delay, expires_at, key, scope, scope_id, version, max_retries, timeout, tags, trace = same
+    priority, run_at, delay, expires_at, key, scope, scope_id, version, max_retries, timeout, tags, trace, *_ = same
     if run_at or expires_at or key or scope or scope_id or tags or trace:
         return None
     if len(jobs) > 1 and any(astuple(job)[_OPTIONS:] != same for job in jobs):
         return None
-    return priority, delay, version or 0, max_retries, timeout
+    return priority, delay, version, max_retries, timeout
 
 
 def completions(settlements: list[Settlement]) -> tuple[Any, ...]:

@@ -49,7 +49,13 @@ _CLAIMED = (
     f"SELECT seen, next_due, now, until, applied, {CLAIMED_NULLS} FROM {{source}}\n"  # noqa: S608 - our own text
     "UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j"
 )
-_SETTLED = "SELECT applied FROM settle_summary"
+_SETTLED = "SELECT applied, {ended} AS ended FROM settle_summary"
+# The most common batch has no job that stands in a line: for those an end must be noted.
+_PLAIN = " AND line IS NULL"
+_ENDED = """
+ended AS (
+    INSERT INTO {schema}._jobs_ends (line) SELECT DISTINCT line FROM gone WHERE line IS NOT NULL
+),"""
 KEY_ORDER = "ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n"
 _IGNORE = "ON CONFLICT DO NOTHING"
 _KEYS = (
@@ -63,7 +69,12 @@ _KEYS_ON_CONN = (
 _OF_DEAD_WORKERS = "j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])"
 _LEASE_OVER = "j.locked_until < (SELECT least(clock_timestamp(), coalesce($2::timestamptz, 'infinity')))"
 _EXPIRED = "j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= (SELECT clock_timestamp())"
-_GRACE_OVER = "j.cancel_requested_at < (SELECT clock_timestamp()) - $2::float8 * interval '1 second'"
+# The grace of the job's template, or the usual one.
+_GRACE_OVER = (
+    "j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce(("
+    "SELECT (r.data->'template'->'cancel'->>'grace')::float8 FROM {schema}._jobs_records r "
+    "WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version), $2::float8) * interval '1 second'"
+)
 # The columns that a move may set.
 _PATCHED = {
     **dict.fromkeys(("status", "stage", "message", "cancel_reason", "last_error", "fingerprint", "locked_by"), "text"),
@@ -90,17 +101,24 @@ class Statements:
             setattr(self, name, _assemble(schema, name, {}))
 
         claim = claiming(schema, _numbered(CLAIM))
-        settle, complete = settling(schema, _numbered(SETTLE)), completing(schema, _numbered(COMPLETE), conflict="")
+        settle = settling(schema, _numbered(SETTLE))
+        complete = completing(schema, _numbered(COMPLETE), conflict="", plain=True)
         mixed = settling(schema, _numbered(SETTLE), whose=_OF_EACH_WORKER)
         # The claim waits until the settled rows are locked. It never waits for a lock itself, so it can't deadlock.
-        behind_settle = claiming(schema, _numbered(CLAIM, behind=SETTLE), after_settle=_AFTER_SETTLE)
+        behind_settle = claiming(
+            schema,
+            _numbered(CLAIM, behind=SETTLE),
+            after_settle=_AFTER_SETTLE,
+            or_ended=" OR EXISTS (SELECT FROM ended)",
+        )
         behind_complete = claiming(schema, _numbered(CLAIM, behind=COMPLETE), after_settle=_AFTER_SETTLE)
         nothing_settled = "(SELECT *, NULL::uuid[] AS applied FROM claim_summary) summary"
         both = _CLAIMED.format(source="settle_summary CROSS JOIN claim_summary")
         self.claim = f"WITH\n{claim}\n{_CLAIMED.format(source=nothing_settled)}"
-        self.settle = f"WITH\n{settle}\n{_SETTLED}"
-        self.settle_mixed = f"WITH\n{mixed}\n{_SETTLED}"
-        self.complete = f"WITH\n{complete}\n{_SETTLED}"
+        ended = "EXISTS (SELECT FROM ended)"
+        self.settle = f"WITH\n{settle}\n{_SETTLED.format(ended=ended)}"
+        self.settle_mixed = f"WITH\n{mixed}\n{_SETTLED.format(ended=ended)}"
+        self.complete = f"WITH\n{complete}\n{_SETTLED.format(ended='false')}"
         self.settle_and_claim = f"WITH\n{settle},\n{behind_settle}\n{both}"
         self.settle_mixed_and_claim = f"WITH\n{mixed},\n{behind_settle}\n{both}"
         self.complete_and_claim = f"WITH\n{complete},\n{behind_complete}\n{both}"
@@ -156,10 +174,16 @@ def statements_on_conn(schema: str) -> Statements:
 
 
 def claiming(
-    schema: str, parameters: Mapping[str, str], *, columns: str = CLAIMED_COLUMNS, after_settle: str = ""
+    schema: str,
+    parameters: Mapping[str, str],
+    *,
+    columns: str = CLAIMED_COLUMNS,
+    after_settle: str = "",
+    or_ended: str = "",
 ) -> str:
     """Return the CTEs of a claim, whose parameters are these texts."""
-    return _assemble(schema, "parts/claim", {"columns": columns, "after_settle": after_settle, **parameters})
+    blanks = {"columns": columns, "after_settle": after_settle, "or_ended": or_ended, **parameters}
+    return _assemble(schema, "parts/claim", blanks)
 
 
 def settling(schema: str, parameters: Mapping[str, str], *, whose: str = _OF_ONE_WORKER) -> str:
@@ -167,8 +191,12 @@ def settling(schema: str, parameters: Mapping[str, str], *, whose: str = _OF_ONE
     return _assemble(schema, "parts/settle", blanks)
 
 
-def completing(schema: str, parameters: Mapping[str, str], *, conflict: str = _FIRST_STANDS) -> str:
-    return _assemble(schema, "parts/complete", {"archived": _archiving(schema, conflict), **parameters})
+def completing(
+    schema: str, parameters: Mapping[str, str], *, conflict: str = _FIRST_STANDS, plain: bool = False
+) -> str:
+    """`plain`: jobs that stand in a line are left out."""
+    blanks = {"plain": _PLAIN, "ended": ""} if plain else {"plain": "", "ended": _ENDED}
+    return _assemble(schema, "parts/complete", {"archived": _archiving(schema, conflict), **blanks, **parameters})
 
 
 def _archiving(schema: str, conflict: str) -> str:
@@ -219,7 +247,7 @@ def _move_rows(payload: str) -> dict[str, str]:
     row = {name: f"j.{name}" for name in Row._fields} | {name: f"{{schema}}._jobs_us(j.{name})" for name in times}
     row["events"] = "j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped"
     row |= {"tags": "j.tags::text", "payload": payload, "place": "j.ctid::text"}
-    archived = row | {"status": "'completed'", "fingerprint": "NULL::text"}
+    archived = row | {"status": "'completed'", "fingerprint": "NULL::text", "line": "NULL::text"}
     silence = "set_config('idle_in_transaction_session_timeout', '10s', true)"
     return {
         "row": ", ".join(f"{text} AS {name}" for name, text in row.items()),

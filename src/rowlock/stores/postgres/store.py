@@ -9,11 +9,12 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, supp
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar, assert_never
 
+from msgspec import structs
 from msgspec.structs import astuple
 
 from rowlock import errors
 from rowlock.core.codec import decode
-from rowlock.core.job import HELD, Event, Job, LiveKey, Log, NewJob, Status
+from rowlock.core.job import HELD, Event, Job, Lane, LiveKey, Log, NewJob, Status
 from rowlock.core.lifecycle import (
     APPLIED,
     LOST,
@@ -29,6 +30,7 @@ from rowlock.core.moves import Due, Order, Rescue, Update
 from rowlock.core.verify import StoredRow
 from rowlock.stores.base import (
     MAX_LOG_LINES,
+    MOST_COUNTED,
     Beat,
     Changed,
     Chore,
@@ -38,6 +40,7 @@ from rowlock.stores.base import (
     Guard,
     Hold,
     Home,
+    InLine,
     Moved,
     Pause,
     Progress,
@@ -45,19 +48,31 @@ from rowlock.stores.base import (
     Settled,
     Traits,
     WorkerInfo,
+    in_line,
 )
 from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, Steering, fitting
-from rowlock.stores.driver_neutral import drive_async
+from rowlock.stores.driver_neutral import Query, drive_async
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.listing import Seen, WalkPart, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, require_none
 from rowlock.stores.postgres import bulk as bulks
-from rowlock.stores.postgres import failures, listing, migrate, moves, partitions, records, rollups, rows
+from rowlock.stores.postgres import (
+    failures,
+    insert_on_conn,
+    listing,
+    migrate,
+    moves,
+    partitions,
+    records,
+    rollups,
+    rows,
+)
 from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor, Lanes, Plan
 from rowlock.stores.postgres.clock import JUMPED
 from rowlock.stores.postgres.connections import CONFLICTS, Conflict, Connections, parse_listener, parse_target
 from rowlock.stores.postgres.doorbell import Direct, Doorbell
 from rowlock.stores.postgres.insert import insert, insert_new
+from rowlock.stores.postgres.lines import advance_lines
 from rowlock.stores.postgres.listing import PostgresPart
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.sync_transactions import sync_transaction
@@ -223,6 +238,8 @@ class PostgresStore:
         if not keyed and not repeat:
             return await self._insert_new(jobs)
         self._owes_ring = True
+        if keyed and any(job.line is not None or job.once is not None for job in jobs):
+            return await self._insert_lined(jobs, repeat)
 
         async def run(connection: Any) -> list[Enqueued]:
             if len(jobs) == 1 and not repeat:
@@ -232,6 +249,23 @@ class PostgresStore:
                 return await insert(connection, self._sql, self._clock, jobs, keyed=keyed, repeat=repeat)
 
         return await self._with_connection(run)
+
+    async def _insert_lined(self, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
+        """Jobs of which some stand in a line, or count once. A repeat is recognised by the ids."""
+
+        async def run(connection: Any) -> list[Enqueued]:
+            async def ask(query: Query) -> str:
+                answer: str = await connection.fetchval(query.text, query.parameter)
+                return answer
+
+            async with connection.transaction(isolation="read_committed"):
+                return await drive_async(insert_on_conn.insert(self._target.schema, jobs, repeat=repeat), ask)
+
+        answers = await self._with_connection(run)
+        if not any(job.line for job in jobs):
+            return answers
+        heads = await self._advance()
+        return [structs.replace(one, status=Status.PENDING) if one.id in heads else one for one in answers]
 
     async def _insert_new(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         target = self._target
@@ -262,7 +296,30 @@ class PostgresStore:
                 raise Conflict(JUMPED)
             return found
 
-        return self._claimed(claim, asked, await self._with_connection(run))
+        claimed = self._claimed(claim, asked, await self._with_connection(run))
+        return await self._with_ends(claimed)
+
+    async def _with_ends(self, claimed: Claimed) -> Claimed:
+        """Unblock jobs if there is a note that something has ended in their lines. Then it pays to claim again."""
+        if not claimed.ends:
+            return claimed
+        return structs.replace(claimed, ends=False, contended=bool(await self._advance()) or claimed.contended)
+
+    async def _advance(self) -> set[str]:
+        """Return the ids of the jobs that are unblocked. An error is no error of the caller, whose own statement is
+        committed: the notes stay, and the next claim finds them."""
+        heads: set[str] = set()
+        more = True
+        try:
+            while more:
+                new, more = await self._with_connection(lambda connection: advance_lines(connection, self._sql))
+                heads |= new
+        except errors.StoreError as error:
+            log.warning("lines could not be advanced: %s", error)
+        if heads:
+            self._claim_bounds.forget()
+            self._owes_ring = True
+        return heads
 
     def _is_late(self, found: list[Any], not_after: datetime | None) -> bool:
         """Did a claim come too late? Then it has claimed nothing."""
@@ -275,7 +332,7 @@ class PostgresStore:
         return _Asked(lanes, plan, after, time.monotonic(), (*plan.lanes, *plan.parts, *rest))
 
     def _claimed(self, claim: Claim, asked: _Asked, found: list[Any]) -> Claimed:
-        (contended, dead, dead_due), next_due, now, until = found[0][:4]
+        (contended, dead, dead_due, ends), next_due, now, until = found[0][:4]
         started = now if claim.start else None
         jobs = [rows.claimed_job(row, claim.worker, now, until, started) for row in found[1:]]
         jobs.sort(key=rows.turn)
@@ -283,7 +340,8 @@ class PostgresStore:
         if jobs or not contended:  # of those that are locked, or too large, only what comes before is dealt with
             asked.lanes.learn(asked.plan, len(jobs) if contended else claim.limit, jobs, dead, looked)
         self._due.learn(asked.due_after, dead_due, looked, done=next_due is None or next_due > 0)
-        return Claimed(jobs, bool(contended), next_due, sum([len(row[rows.CLAIMED_PAYLOAD]) for row in found[1:]]))
+        size = sum([len(row[rows.CLAIMED_PAYLOAD]) for row in found[1:]])
+        return Claimed(jobs, bool(contended), next_due, size, bool(ends))
 
     async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
         if not settlements:
@@ -293,22 +351,25 @@ class PostgresStore:
             places.setdefault(settlement.id, n)
         batch = [settlements[n] for n in places.values()]
         if claim is None or claim.limit <= 0 or not claim.lanes:
-            applied = (await self._settle(batch))[0]["applied"]
+            [(applied, ended)] = await self._settle(batch)
             claimed = None if claim is None else NOTHING
+            if ended:
+                await self._advance()
         else:
             asked, not_after = self._ask(claim), self._clock.not_after()
             found = await self._settle(batch, *asked.parameters, not_after, claim.size)
             late = self._is_late(found, not_after)
-            claimed = await self.claim(claim) if late else self._claimed(claim, asked, found)
+            claimed = await self.claim(claim) if late else await self._with_ends(self._claimed(claim, asked, found))
             applied = found[0]["applied"]
         if applied is None and len(batch) == len(settlements):
             return Settled([APPLIED] * len(batch), claimed)
         done = set(places.values()) if applied is None else {places[str(job_id)] for job_id in applied}
         return Settled(await self._verdicts(settlements, done, claimed), claimed)
 
-    async def _settle(self, batch: list[Settlement], *claim: Any) -> list[Any]:
+    async def _settle(self, batch: list[Settlement], *claim: Any, plain: bool = True) -> list[Any]:
+        """`plain`: it may be tried with the statement that leaves out jobs that stand in a line."""
         version, worker = batch[0].version, batch[0].worker
-        complete = all(
+        complete = plain and all(
             one.transition.status is Status.COMPLETED and one.version == version and one.worker == worker
             for one in batch
         )
@@ -347,7 +408,9 @@ class PostgresStore:
                     missed.setdefault(settlement.id, n)
             if not missed:
                 break
-            [(applied,)] = await self._settle([settlements[n] for n in missed.values()])
+            [(applied, ended)] = await self._settle([settlements[n] for n in missed.values()], plain=False)
+            if ended:
+                await self._advance()
             done |= set(missed.values()) if applied is None else {missed[str(job_id)] for job_id in applied}
         verdicts = []
         for n, settlement in enumerate(settlements):
@@ -548,6 +611,17 @@ class PostgresStore:
         found = await self._with_connection(lambda connection: moves.holders(connection, self._sql, keys))
         return list(found.values())
 
+    async def count_ready(self, lanes: Sequence[Lane], limit: int = MOST_COUNTED) -> list[int]:
+        topics, versions = [lane.topic for lane in lanes], [lane.template_version for lane in lanes]
+        return [count for (count,) in await self._fetch(self._sql.count_ready, topics, versions, max(limit, 0))]
+
+    async def place_in_line(self, job_id: str, limit: int = MOST_COUNTED) -> InLine | None:
+        found = await self._fetch(self._sql.place_in_line, job_id, limit + 1)
+        if not found:
+            return None
+        is_head, head, before, ahead, behind = found[0]
+        return in_line(job_id, is_head, head, before, (ahead, behind), limit)
+
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         async def run(connection: Any) -> list[list[str]]:
             await connection.execute(listing.BEGIN)
@@ -597,11 +671,11 @@ class PostgresStore:
         found = await self._fetch(self._sql.records, kind, asked, after or "", limit)
         return [read_record(kind, row, _same) for row in found]
 
-    async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
+    async def write_records(self, writes: Sequence[Write], *entries: Entry) -> bool:
         async def run(connection: Any) -> bool:
             try:
                 async with connection.transaction(isolation="read_committed"):
-                    await records.write(connection, self._sql, writes, entry)
+                    await records.write(connection, self._sql, writes, *entries)
             except Refused:
                 return False
             return True

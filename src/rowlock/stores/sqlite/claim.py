@@ -80,7 +80,7 @@ def _choose(conn: Connection, now: int, claim: Claim) -> list[_Candidate]:
 
 
 def _head(conn: Connection, now: int, lane: Lane, limit: int, offset: int) -> list[_Candidate]:
-    values = (lane.topic, lane.template_version or 0, now, limit, offset)
+    values = (lane.topic, lane.template_version, now, limit, offset)
     (found,) = conn.execute(sql("claim_lane"), values).fetchone()
     return [] if found is None else _candidates(found)
 

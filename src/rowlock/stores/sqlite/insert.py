@@ -7,9 +7,13 @@ from functools import cache
 from sqlite3 import Connection, Cursor
 from typing import Any
 
+from msgspec.structs import replace
+
 from rowlock.core.ids import STRAY, first_id_of
 from rowlock.core.job import NewJob, Status
+from rowlock.errors import OnceTaken
 from rowlock.stores.base import Enqueued
+from rowlock.stores.sqlite.lines import advance_lines
 from rowlock.stores.sqlite.rollups import note_enqueued
 from rowlock.stores.sqlite.rows import STATUS, Times, json_text, micros, span, sql
 
@@ -18,6 +22,22 @@ _SIZES = (64, 8, 1)  # rows per statement; few sizes, so that the prepared state
 
 
 def insert(conn: Connection, now: int, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
+    if _are_plain(jobs):
+        return _insert_counted(conn, now, jobs, repeat)
+    factory, conn.row_factory = conn.row_factory, None  # a caller's connection may have one
+    conn.execute("SAVEPOINT rowlock_insert")  # a caller may go on with its transaction after OnceTaken
+    try:
+        answers = _place(conn, now, jobs, _insert_counted(conn, now, jobs, repeat))
+    except BaseException:
+        conn.execute("ROLLBACK TO rowlock_insert")
+        raise
+    finally:
+        conn.execute("RELEASE rowlock_insert")
+        conn.row_factory = factory
+    return answers
+
+
+def _insert_counted(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
     answers = _insert_jobs(conn, now, jobs, repeat)
     topics: dict[str, int] = {}
     for job, one in zip(jobs, answers, strict=True):
@@ -25,6 +45,27 @@ def insert(conn: Connection, now: int, jobs: Sequence[NewJob], *, repeat: bool =
             topics[job.topic] = topics.get(job.topic, 0) + 1
     note_enqueued(conn, now, topics)
     return answers
+
+
+def _are_plain(jobs: Sequence[NewJob]) -> bool:
+    """True if no job stands in a line or counts once."""
+    return all(job.key is None or (job.line is None and job.once is None) for job in jobs)
+
+
+def _place(conn: Connection, now: int, jobs: Sequence[NewJob], answers: list[Enqueued]) -> list[Enqueued]:
+    """Note the keys that count once, and give each line its head."""
+    for job, answer in zip(jobs, answers, strict=True):
+        if job.once is None:
+            continue
+        if answer.id == job.id:
+            conn.execute(sql("once"), (job.once, job.id, now))
+            first = _first(conn.cursor(), "once_held", job.once)[0]
+        else:
+            first = answer.id
+        if first != job.id:
+            raise OnceTaken(job.topic, job.key or "", first)
+    heads = advance_lines(conn, now, sorted({job.line for job in jobs if job.line is not None}))
+    return [replace(one, status=Status.PENDING) if one.id in heads else one for one in answers]
 
 
 def _insert_jobs(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
@@ -39,13 +80,17 @@ def _insert_jobs(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: boo
     times = Times()
     born = times[now]
     if new is None and not archived:  # the usual case, in short
-        return [Enqueued(job.id, False, Status.PENDING, times[_run_at(job, now)], born) for job in jobs]
+        return [Enqueued(job.id, False, _status(job), times[_run_at(job, now)], born) for job in jobs]
     return [
-        Enqueued(job.id, False, Status.PENDING, times[_run_at(job, now)], born)
+        Enqueued(job.id, False, _status(job), times[_run_at(job, now)], born)
         if (job.id not in archived if new is None else job.id in new)
         else _existing(cursor, job, job.id in archived, times)
         for job in jobs
     ]
+
+
+def _status(job: NewJob) -> Status:
+    return Status.PENDING if job.line is None else Status.BLOCKED
 
 
 def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None:
@@ -53,7 +98,13 @@ def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None
     (before,) = cursor.execute(sql("insert_before")).fetchone()
     inserted = 0
     low, high = first_id_of(now // 1000 - _HOUR), first_id_of(now // 1000 + _HOUR)
-    for part in _parts(jobs):
+    plain_jobs = jobs
+    if not _are_plain(jobs):
+        plain_jobs = [job for job in jobs if job.line is None]
+        inserted = sum(
+            _insert_lined(cursor, job, now, not low <= job.id < high) for job in jobs if job.line is not None
+        )
+    for part in _parts(plain_jobs):
         values: list[Any] = []
         plain = all(low <= job.id < high and _is_plain(job) for job in part)
         for job in part:
@@ -63,6 +114,13 @@ def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None
         return None
     ids = json_text([job.id for job in jobs])
     return {job_id for (job_id,) in cursor.execute(sql("insert_new"), {"ids": ids, "before": before}).fetchall()}
+
+
+def _insert_lined(cursor: Cursor, job: NewJob, now: int, stray: bool) -> int:
+    job_id, topic, version, _, *rest = _row(job, now, stray)
+    (place,) = cursor.execute(sql("line_seq")).fetchone()
+    values = (job_id, topic, version, 0, *rest, job.if_live, job.line, place)
+    return cursor.execute(sql("insert_lined"), values).rowcount
 
 
 def _parts(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
@@ -102,7 +160,7 @@ def _plain_row(job: NewJob, now: int) -> tuple[Any, ...]:
     run_at = _run_at(job, now)
     ready = 1 if run_at <= now else 0  # not a bool: those take the slow way into SQLite
     return (
-        job.id, job.topic, job.template_version or 0, ready, job.priority, job.max_retries, job.timeout, now, now,
+        job.id, job.topic, job.template_version, ready, job.priority, job.max_retries, job.timeout, now, now,
         run_at, job.payload,
     )  # fmt: skip
 

@@ -11,19 +11,33 @@ from msgspec.structs import replace
 
 from rowlock.core.codec import decode
 from rowlock.core.job import LiveKey, Status
-from rowlock.core.moves import CancelTimeout, Decision, Due, Expire, Order, Patch, Rescue, Row, move_all, patches, tally
+from rowlock.core.moves import (
+    Cancel,
+    CancelTimeout,
+    Decision,
+    Due,
+    Expire,
+    Order,
+    Patch,
+    Rescue,
+    Row,
+    lines,
+    move_all,
+    patches,
+    tally,
+)
 from rowlock.stores.base import Changed, Moved, changed, moved
 from rowlock.stores.sqlite.counts import add_moves
-from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, micros, span, sql
+from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, micros, sql
 
-# The columns of Row. The archive has neither a status nor a fingerprint.
+# The columns of Row. The archive has no status, no fingerprint and no lines.
 _COLUMNS = {name: f"j.{name}" for name in Row._fields} | {
     "events": "j.version + coalesce(json_array_length(j.history), 0) + j.history_dropped",
     "payload": "iif(:payload, j.payload, NULL)",
     "place": "j.n",
 }
 ROW = ", ".join(_COLUMNS.values())
-ARCHIVED_ROW = ", ".join((_COLUMNS | {"status": "'completed'", "fingerprint": "NULL"}).values())
+ARCHIVED_ROW = ", ".join((_COLUMNS | {"status": "'completed'", "fingerprint": "NULL", "line": "NULL"}).values())
 
 
 def statement(name: str) -> str:
@@ -42,7 +56,7 @@ def move_due(conn: Connection, now: int, order: Due, limit: int) -> list[Moved]:
         case Expire():
             rows = _read(conn, order, "expire_due", limit=most, now=now)
         case CancelTimeout():
-            rows = _read(conn, order, "cancel_timeout_due", limit=most, since=now - span(order.grace))
+            rows = _read(conn, order, "cancel_timeout_due", limit=most, now=now, grace=order.grace)
         case Rescue(workers=None):
             expired = now if order.before is None else min(now, micros(order.before))
             rows = _read(conn, order, "rescue_expired", limit=most, now=expired)
@@ -62,16 +76,29 @@ def lock(conn: Connection, order: Order, ids: Sequence[str]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.id, row.status is not Status.COMPLETED))
 
 
+def lock_line(conn: Connection, line: str) -> list[Row]:
+    found = conn.execute(statement("lock_line"), {"line": line, "payload": False}).fetchall()
+    return [Row(job_id, topic, STATUS[status], *rest) for job_id, topic, status, *rest in found]
+
+
 def _read(conn: Connection, order: Order, name: str, **asked: Any) -> list[Row]:
     found = conn.execute(statement(name), asked | {"payload": order.reads_payload}).fetchall()
     return [Row(job_id, topic, STATUS[status], *rest) for job_id, topic, status, *rest in found]
 
 
-def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row]) -> list[Decision]:
-    """Decide, and write what is decided."""
-    known = holders(conn, [row.live_key for row in rows]) if order.verb == "requeue" else None
+def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row], *, advances: bool = True) -> list[Decision]:
+    """Decide, and write what is decided. `advances`: then look at the lines that it changes."""
+    from rowlock.stores.sqlite.lines import advance_lines  # it moves jobs, too
+
+    if type(order) is Cancel and (templates := {row.template_id for row in rows if row.has_run}):
+        found = conn.execute(sql("uncancelable"), (json_text(sorted(templates)),)).fetchall()
+        order = replace(order, unsupported=frozenset(name for (name,) in found))
+    known = holders(conn, [row.live_key for row in rows if row.has_live_key]) if order.verb == "requeue" else None
     decided = move_all(rows, order, now, known)
-    write(conn, now, order, patches(decided))
+    written = patches(decided)
+    write(conn, now, order, written)
+    if advances and (changed_lines := lines(written)):
+        advance_lines(conn, now, changed_lines)
     return decided
 
 
@@ -87,17 +114,25 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
         if patch.status is None:
             table = "_jobs_archive" if row.status is Status.COMPLETED else "_jobs"
             conn.execute(f"DELETE FROM {table} WHERE n = ?", (row.place,))  # noqa: S608 - one of our tables
+            conn.execute(sql("once_free"), (row.id,))
         else:
-            shapes[tuple(patch.columns)].append(patch.columns | {"n": row.place})
+            columns = patch.columns | {"line_seq": next_place(conn)} if patch.to_end else patch.columns
+            shapes[tuple(columns)].append(columns | {"n": row.place})
     failures = [patch.first_failure for _, patch in written if patch.first_failure is not None]
     conn.executemany(sql("first_failure"), failures)
     for names, changes in shapes.items():
-        columns = ", ".join(f"{name} = :{name}" for name in names)
-        conn.executemany(f"UPDATE _jobs SET {columns} WHERE n = :n", changes)  # noqa: S608 - names from core.moves
+        setting = ", ".join(f"{name} = :{name}" for name in names)
+        conn.executemany(f"UPDATE _jobs SET {setting} WHERE n = :n", changes)  # noqa: S608 - names from core.moves
     append_history(conn, [(row.place, patch.entry) for row, patch in written if patch.entry])
     add_moves(conn, now, tally(written))
     if order.is_audited:
         _audit(conn, now, order, written)
+
+
+def next_place(conn: Connection) -> int:
+    """Return the next place in any line."""
+    (place,) = conn.execute(sql("line_seq")).fetchone()
+    return int(place)
 
 
 def _audit(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row, Patch]]) -> None:

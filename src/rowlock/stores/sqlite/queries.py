@@ -8,10 +8,12 @@ from functools import partial
 from sqlite3 import Connection
 from typing import TypeVar
 
+from msgspec import structs
+
 from rowlock.core.codec import decode
-from rowlock.core.job import Event, Job, Status
+from rowlock.core.job import Event, Job, Lane, Status
 from rowlock.core.verify import StoredRow
-from rowlock.stores.base import Beat
+from rowlock.stores.base import Beat, InLine, in_line
 from rowlock.stores.driver_neutral import drive
 from rowlock.stores.listing import find, find_newest, make_page, page_ids
 from rowlock.stores.queries import BOUND, MAX_TOPICS, OWN_WINDOW, Filter, Page, Place, Stats, Tally, make_stats
@@ -46,6 +48,19 @@ def held_by(conn: Connection, workers: Sequence[str], limit: int | None) -> list
 
 def events(conn: Connection, job_id: str) -> list[Event]:
     return [event(row) for row in conn.execute(sql("events"), (job_id,)).fetchall()]
+
+
+def count_ready(conn: Connection, lanes: Sequence[Lane], limit: int) -> list[int]:
+    asked = [{**structs.asdict(lane), "limit": max(limit, 0)} for lane in lanes]
+    return [conn.execute(sql("count_ready"), one).fetchone()[0] for one in asked]
+
+
+def place_in_line(conn: Connection, job_id: str, limit: int) -> InLine | None:
+    found = conn.execute(sql("place_in_line"), {"id": job_id, "bound": limit + 1}).fetchone()
+    if found is None:
+        return None
+    is_head, head, before, ahead, behind = found
+    return in_line(job_id, bool(is_head), head, before, (ahead, behind), limit)
 
 
 def newest(conn: Connection, filter: Filter, limit: int) -> list[str]:

@@ -21,7 +21,7 @@ def read(
     return [read_record(kind, row, time) for row in conn.execute(sql("records"), asked).fetchall()]
 
 
-def write(conn: Connection, now: int, writes: Sequence[Write], entry: Entry | None) -> None:
+def write(conn: Connection, now: int, writes: Sequence[Write], *entries: Entry) -> None:
     for one in writes:
         values = {
             "kind": one.kind,
@@ -35,7 +35,7 @@ def write(conn: Connection, now: int, writes: Sequence[Write], entry: Entry | No
         name = "record_delete" if one.data is None else "record_replace" if one.revision else "record_put"
         if conn.execute(sql(name), values).fetchone() is None:
             raise Refused
-    if entry is not None:
+    for entry in entries:
         conn.execute(
             'INSERT INTO _jobs_audit (at, "by", action, topic, reason, data, job_id) VALUES (?, ?, ?, ?, ?, ?, ?)',
             (now, entry.by, entry.action, entry.topic, entry.reason, codec.encode(entry.data, "data"), entry.job_id),

@@ -67,7 +67,7 @@ class Times(dict[int | None, Any]):
 
 
 RULES = {
-    "time": "times[{}]", "status": "STATUS[{}]", "lane_version": "{} or None", "bool": "bool({})",
+    "time": "times[{}]", "status": "STATUS[{}]", "bool": "bool({})",
     "json": "decode({})", "json?": "None if {} is None else decode({})", "tags": "tuple(decode({})) if {} else ()",
     "history": "decode({}) if {} else ()",
 }  # fmt: skip
@@ -78,11 +78,7 @@ LIVE_VALUES = {"events_count": f"1 + {_EVENTS}"}
 ARCHIVED_VALUES = {**columns.ARCHIVED, "events_count": f"2 + {_EVENTS}"}
 
 # Most jobs don't use the columns that may be NULL: a claim reads those as one.
-RARE = [
-    column.name
-    for column in columns.CLAIMED
-    if column.name == "tags" or (column.optional and column.kind != "lane_version")
-]
+RARE = [column.name for column in columns.CLAIMED if column.name == "tags" or column.optional]
 COMMON = [c.name for c in columns.CLAIMED if c.name not in (*RARE, "payload", "events_count")]
 _COMMON_VALUES = {
     "timeout": "CASE WHEN j.timeout = CAST(j.timeout AS INTEGER) THEN CAST(j.timeout AS INTEGER) END",

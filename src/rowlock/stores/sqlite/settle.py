@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rowlock.core.codec import decode
-from rowlock.core.job import HELD, Status
+from rowlock.core.job import HELD, LIVE, Status
 from rowlock.core.lifecycle import APPLIED, Settlement, Standing, Transition, Verdict, ended_by, judge, same_worker
 from rowlock.stores.base import MAX_LOG_LINES, Beat, Claim, Hold, NewLine, Progress, Settled
 from rowlock.stores.sqlite.claim import claim as claim_next
 from rowlock.stores.sqlite.counts import Ended, add, count
+from rowlock.stores.sqlite.lines import advance_lines
 from rowlock.stores.sqlite.rollups import Runs
 from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, span, sql
 from rowlock.stores.worker_reports import merge
@@ -33,6 +34,7 @@ class _Held(NamedTuple):
     started_at: int | None
     topic: str
     due: int
+    line: str | None
 
 
 def settle(conn: Connection, now: int, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
@@ -56,14 +58,14 @@ def _settle(conn: Connection, now: int, settlements: Sequence[Settlement]) -> li
 
 def _complete(conn: Connection, now: int, settlements: list[Settlement]) -> bool:
     """In statements whose number doesn't grow with the batch, guarded in SQL. False: not all could be completed, and so
-    none was; or they are not all of one worker."""
+    none was; or they are not all of one worker; or one of them stands in a line."""
     worker = settlements[0].worker
     if any(one.worker != worker for one in settlements):
         return False
     (before,) = conn.execute(sql("settle_before")).fetchone()
     rows = json_text([_completion(one.id, one.version, one.transition) for one in settlements])
     conn.execute("SAVEPOINT completions")
-    archived = conn.execute(sql("settle_archive"), {"now": now, "rows": rows, "worker": worker}).rowcount
+    archived = conn.execute(sql("settle_archive"), {"now": now, "rows": rows, "worker": worker, "lined": 0}).rowcount
     if archived < len(settlements):
         conn.execute("ROLLBACK TO completions")
     conn.execute("RELEASE completions")
@@ -90,6 +92,7 @@ def _settle_each(conn: Connection, now: int, settlements: Sequence[Settlement]) 
     ended: list[Ended] = []
     runs: defaultdict[str, Runs] = defaultdict(lambda: ([], []))
     refused: list[tuple[int, Settlement]] = []
+    lines: set[str] = set()
     for place, settlement in enumerate(settlements):
         # Taken out: a second settlement of the same job finds nothing, and is judged after the first was applied.
         row = rows.pop(settlement.id, None)
@@ -98,7 +101,10 @@ def _settle_each(conn: Connection, now: int, settlements: Sequence[Settlement]) 
             refused.append((place, settlement))
             if row is not None:
                 rows[settlement.id] = row
-        elif to.status is Status.COMPLETED:
+            continue
+        if row.line is not None and to.status not in LIVE:
+            lines.add(row.line)
+        if to.status is Status.COMPLETED:
             completed.append(_completion(row.id, row.version, to))
             ended.append((row.topic, Status.COMPLETED, _ran(row, to, now, runs)))
         else:
@@ -107,11 +113,14 @@ def _settle_each(conn: Connection, now: int, settlements: Sequence[Settlement]) 
             if to.status is Status.FAILED or _is_retry(to):
                 _ran(row, to, now, runs)
     if completed:
-        conn.execute(sql("settle_archive"), {"now": now, "rows": json_text(completed), "worker": None})
+        values = {"now": now, "rows": json_text(completed), "worker": None, "lined": 1}
+        conn.execute(sql("settle_archive"), values)
         conn.execute(sql("settle_delete"), (json_text([job_id for job_id, *_ in completed]),))
     if others:
         _apply(conn, now, others)
     count(conn, now, ended, [row.topic for row, to in others if _is_retry(to)], runs)
+    if lines:
+        advance_lines(conn, now, sorted(lines))
     verdicts = [APPLIED] * len(settlements)
     for place, settlement in refused:
         verdicts[place] = _refuse(conn, settlement)

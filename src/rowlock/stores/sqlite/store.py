@@ -19,12 +19,13 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from rowlock.core.job import Event, LiveKey, NewJob, Status
+from rowlock.core.job import Event, Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.moves import Due, Order
 from rowlock.core.verify import StoredRow
 from rowlock.errors import ConnectionRefused, StoreClosed
 from rowlock.stores.base import (
+    MOST_COUNTED,
     Beat,
     Changed,
     Chore,
@@ -34,6 +35,7 @@ from rowlock.stores.base import (
     Guard,
     Hold,
     Home,
+    InLine,
     Moved,
     Pause,
     Progress,
@@ -326,6 +328,12 @@ class SqliteStore:
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
         return await self._read(lambda conn: list(moves.holders(conn, keys).values()))
 
+    async def count_ready(self, lanes: Sequence[Lane], limit: int = MOST_COUNTED) -> list[int]:
+        return await self._read(lambda conn: queries.count_ready(conn, lanes, limit))
+
+    async def place_in_line(self, job_id: str, limit: int = MOST_COUNTED) -> InLine | None:
+        return await self._read(lambda conn: queries.place_in_line(conn, job_id, limit))
+
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         return await self._read(lambda conn: [queries.newest(conn, filter, limit) for filter in filters])
 
@@ -354,9 +362,9 @@ class SqliteStore:
     ) -> list[Record]:
         return await self._read(lambda conn: records.read(conn, self._clock(), kind, ids, after, limit))
 
-    async def write_records(self, writes: Sequence[Write], entry: Entry | None = None) -> bool:
+    async def write_records(self, writes: Sequence[Write], *entries: Entry) -> bool:
         try:
-            await self._write(lambda conn, now: records.write(conn, now, writes, entry))
+            await self._write(lambda conn, now: records.write(conn, now, writes, *entries))
         except Refused:
             return False
         return True

@@ -7,6 +7,7 @@ WITH p AS MATERIALIZED (
 moved AS (
     UPDATE {schema}._jobs j SET
         {set},
+        line_seq = CASE WHEN p.change ? 'to_end' THEN nextval('{schema}._jobs_line_seq') ELSE j.line_seq END,
         history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
         history = {schema}._jobs_append(j.history, p.entry)
     FROM p
@@ -24,6 +25,10 @@ gone_archived AS (
     WHERE ctid = ANY (ARRAY(SELECT tid FROM p WHERE archived)) AND (id IN (SELECT id FROM p WHERE archived)) IS TRUE
     RETURNING id
 ),
+-- $15: the lines in which a job has ended, or has come to the end of the line.
+ends AS (INSERT INTO {schema}._jobs_ends (line) SELECT DISTINCT line FROM unnest($15::text[]) AS l (line)),
+-- A job that is deleted no longer counts.
+freed AS (DELETE FROM {schema}._jobs_once WHERE job_id = ANY (ARRAY(SELECT id FROM p WHERE change IS NULL))),
 -- $6: what is counted, by topic.
 counted AS (
     INSERT INTO {schema}._jobs_counts (at, topic, {counters})

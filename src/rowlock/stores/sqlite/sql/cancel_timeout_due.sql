@@ -1,3 +1,5 @@
 SELECT {row} FROM _jobs j
-WHERE status = 'cancel_requested' AND cancel_requested_at < :since
-ORDER BY cancel_requested_at LIMIT :limit
+LEFT JOIN _jobs_records r ON r.kind = 'template' AND r.id = j.topic || '@' || j.template_version
+WHERE j.status = 'cancel_requested'
+  AND j.cancel_requested_at < :now - coalesce(json_extract(r.data, '$.template.cancel.grace'), :grace) * 1000000
+ORDER BY j.cancel_requested_at LIMIT :limit

@@ -5,6 +5,6 @@ SELECT :now, coalesce(max(j.claimed_at, :now - json_extract(s.value, '$[3]')), j
        json_extract(s.value, '$[2]'), {values}
 FROM json_each(:rows) s CROSS JOIN _jobs j ON j.id = json_extract(s.value, '$[0]')
 WHERE version = json_extract(s.value, '$[1]') AND (:worker IS NULL OR locked_by = :worker)
-  AND (status = 'processing' OR status = 'cancel_requested')
+  AND (status = 'processing' OR status = 'cancel_requested') AND (line IS NULL OR :lined)
 -- Only a caller's own id that was used twice can be there already: its first completion stands.
 ON CONFLICT (id) DO NOTHING

@@ -86,7 +86,8 @@ claimed AS (
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
-    SELECT ARRAY[contended::int, {dead_claim} - meter.claim, {dead_due} - meter.due] AS seen, next_due, now, until
+    SELECT ARRAY[contended::int, {dead_claim} - meter.claim, {dead_due} - meter.due,
+                 (EXISTS (SELECT FROM {schema}._jobs_ends){or_ended})::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < {most}::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,

@@ -5,7 +5,7 @@ gone AS (
     DELETE FROM {schema}._jobs
     WHERE id = ANY ({ids}::uuid[]) AND version = {version}::int
       AND ({worker}::text IS NULL OR locked_by = {worker}::text)
-      AND (status = 'processing' OR status = 'cancel_requested')
+      AND (status = 'processing' OR status = 'cancel_requested'){plain}
     RETURNING *
 ),
 held AS (SELECT 1 FROM gone),
@@ -13,7 +13,7 @@ done AS MATERIALIZED (
     SELECT * FROM unnest({ids}::uuid[], {outcomes}::text[], {ran}::float8[]) AS d (id, outcome, ran)
 ),
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
-{archived},
+{archived},{ended}
 counted AS (
     INSERT INTO {schema}._jobs_counts (at, topic, completed, executions, execution_us, waits, runs)
     SELECT (SELECT now FROM settle_clock), topic, count(*), count(took),

@@ -49,8 +49,14 @@ moved AS (
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
-    RETURNING j.id, j.topic, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
+    RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
               j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+),
+ended AS (
+    INSERT INTO {schema}._jobs_ends (line)
+    SELECT line FROM gone WHERE line IS NOT NULL UNION
+    SELECT line FROM moved WHERE line IS NOT NULL AND status IN ('failed', 'cancelled')
+    RETURNING 1
 ),
 counted AS (
     INSERT INTO {schema}._jobs_counts (

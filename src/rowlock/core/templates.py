@@ -1,0 +1,407 @@
+"""Template: the stored definition of a topic in one version. What it holds, and what it means for a job.
+
+A definition is JSON. Code publishes it (`@jobs.task`), or an operator writes it for workers in other languages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast, get_args
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from rowlock.core import codec
+from rowlock.core.expected import explain
+from rowlock.core.job import (
+    DEFAULT_MAX_RETRIES,
+    DEFAULT_PRIORITY,
+    DEFAULT_TIMEOUT,
+    MAX_TEXT,
+    Lane,
+    check_delay,
+    check_priority,
+    check_timeout,
+    check_topic,
+    check_whole,
+)
+from rowlock.core.retry import DEFAULT_RETRY, Delays, Exponential, Quadratic, RetryPolicy
+from rowlock.errors import InvalidInput
+
+IfLive = Literal["reject", "queue", "replace"]
+MAX_TEMPLATE_VERSION = 1_000_000
+MAX_STEPS = 1000
+MAX_TITLE, MAX_DESCRIPTION = 200, 4000
+
+# Fields that are frozen from version 1 on: a job that was enqueued under a version is run by what it was enqueued for.
+FROZEN = ("schema", "steps")
+
+
+class Cancel(Struct, frozen=True, kw_only=True):
+    """What a cancel may do. `supported` False: a job can't be cancelled once a run has started. `grace`: seconds that a
+    handler has to end; None: as the worker is set. `mode` "kill": then its child process is killed (process handlers
+    only)."""
+
+    supported: bool = True
+    grace: float | None = None
+    mode: Literal["cooperative", "kill"] = "cooperative"
+
+
+class StepInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A step that a template declares."""
+
+    name: str
+    title: str | None = None
+    timeout: float | None = None
+    weight: float = 1.0
+    cancelable: bool = True
+
+
+# As JSON: a list of seconds, or one of the others with its name: {"exponential": {"base": 1.0, …}}.
+RetryData = list[float] | dict[str, Any]
+
+
+class Template(Struct, frozen=True, kw_only=True):
+    """The definition of a topic. `key`: the fields of a job that make its key. `retention`: seconds that finished jobs
+    stay. `result`: the JSON Schema of the result, for readers and generated types."""
+
+    topic: str
+    version: int = 0
+    title: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+    steps: tuple[StepInfo, ...] = ()
+    max_retries: int = DEFAULT_MAX_RETRIES
+    retry: RetryData = msgspec.field(default_factory=lambda: {"quadratic": {"unit": 60.0}})
+    timeout: float = DEFAULT_TIMEOUT
+    priority: int = DEFAULT_PRIORITY
+    cancel: Cancel = Cancel()
+    key: tuple[str, ...] | None = None
+    if_live: IfLive | None = None
+    once: bool = False
+    schedulable: bool = True
+    retention: float | None = None
+    limits: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"{self.topic}@{self.version}"
+
+    @property
+    def policy(self) -> RetryPolicy:
+        return retry_policy(self.retry)
+
+    @property
+    def needs_python(self) -> bool:
+        """True if only a client with rowlock's library can enqueue it: SQL alone can't make its key, or keep a line."""
+        return self.key is not None or self.once or self.if_live in ("queue", "replace")
+
+
+class Stored(Struct, frozen=True, kw_only=True):
+    """A template as the database has it. `enabled` is the operators': publishing doesn't change it."""
+
+    template: Template
+    enabled: bool = True
+    source: Literal["code", "api"] = "code"
+
+
+def to_data(stored: Stored) -> dict[str, Any]:
+    """For the database: `from_data` reads it."""
+    data: dict[str, Any] = msgspec.to_builtins(stored)
+    return data
+
+
+def from_data(data: Mapping[str, Any]) -> Stored:
+    """A definition that was checked before it was written. Unknown fields are from a newer release."""
+    return msgspec.convert(data, Stored)
+
+
+# ── Checks ──
+
+
+def check_template(template: Template) -> Template:
+    """Check every field; InvalidInput names it. Return the template in its canonical form."""
+    check_topic(template.topic)
+    version = check_template_version(template.version)
+    title = _text(template.title, "title", MAX_TITLE)
+    description = _text(template.description, "description", MAX_DESCRIPTION)
+    if template.schema is not None:
+        codec.encode(template.schema, "schema")
+        if template.schema.get("type", "object") != "object":
+            raise InvalidInput("schema", "not_an_object", 'must describe an object: {"type": "object", …}')
+    check_whole(template.max_retries, "max_retries", 0, 1_000_000)
+    policy = retry_policy(template.retry)
+    check_timeout(template.timeout)
+    if template.cancel.grace is not None:
+        check_delay(template.cancel.grace, "cancel.grace")
+    if template.retention is not None:
+        check_delay(template.retention, "retention")
+    if template.if_live == "replace" and not template.cancel.supported:
+        raise InvalidInput(
+            "if_live", "needs_cancel", '"replace" cancels the older job, so cancel.supported must be true'
+        )
+    if template.once and template.if_live in ("queue", "replace"):
+        raise InvalidInput("once", "with_if_live", f"allows one job per key, so nothing can {template.if_live}")
+    return msgspec.structs.replace(
+        template,
+        version=version,
+        title=title,
+        description=description,
+        steps=_check_steps(template.steps),
+        retry=retry_data(policy),
+        timeout=float(template.timeout),
+        priority=check_priority(template.priority),
+        key=None if template.key is None else tuple(check_key_field(name, template.schema) for name in template.key),
+    )
+
+
+def check_template_version(value: object) -> int:
+    return check_whole(value, "version", 0, MAX_TEMPLATE_VERSION)
+
+
+def read_lane(text: str, field: str = "topics") -> Lane:
+    """Read what a worker claims: `topic` is version 0, `topic@version` another one."""
+    topic, at, version = text.partition("@")
+    if at and not (version.isascii() and version.isdigit() and len(version) <= 7):
+        raise InvalidInput(field, "bad_lane", f"{text!r:.60} names no version: write topic@version, such as mail@1")
+    number = check_whole(int(version), field, 0, MAX_TEMPLATE_VERSION) if at else 0
+    return Lane(check_topic(topic), number)
+
+
+def check_if_live(value: object) -> IfLive:
+    if value not in get_args(IfLive):
+        raise InvalidInput("if_live", "unknown_name", f"{value!r:.40} is none of {', '.join(get_args(IfLive))}")
+    return cast(IfLive, value)
+
+
+def check_key_field(name: object, schema: Mapping[str, Any] | None) -> str:
+    """Check that it names a field of the payload: `target`, or `payload.a.b`; one that the schema has."""
+    if not isinstance(name, str) or not name or any(not part for part in name.split(".")):
+        raise InvalidInput(
+            "key", "bad_field", f"{name!r:.60} names no field: give payload fields, such as target or payload.a.b"
+        )
+    inner: Any = schema
+    for part in _path(name):
+        if not isinstance(inner, Mapping) or "$ref" in inner or "properties" not in inner:
+            return name  # nothing is known about it
+        if part not in inner["properties"]:
+            known = ", ".join(sorted(inner["properties"])) or "none"
+            raise InvalidInput("key", "unknown_field", f"{name!r} names no field of the payload; there are: {known}")
+        inner = inner["properties"][part]
+    return name
+
+
+def _check_steps(steps: Sequence[StepInfo]) -> tuple[StepInfo, ...]:
+    if len(steps) > MAX_STEPS:
+        raise InvalidInput("steps", "too_many", f"has {len(steps)} entries, at most {MAX_STEPS} are allowed")
+    seen: set[str] = set()
+    for n, step in enumerate(steps):
+        field = f"steps[{n}]"
+        codec.check_text(step.name, f"{field}.name", max_chars=MAX_TITLE)
+        _text(step.title, f"{field}.title", MAX_TITLE)
+        if step.timeout is not None:
+            check_delay(step.timeout, f"{field}.timeout")
+        if not 0 <= step.weight <= 1e6:
+            raise InvalidInput(f"{field}.weight", "out_of_range", f"must be 0 to 1,000,000, not {step.weight}")
+        if step.name in seen:
+            raise InvalidInput(f"{field}.name", "twice", f"{step.name!r} is the name of an earlier step, too")
+        seen.add(step.name)
+    return tuple(steps)
+
+
+def _text(value: str | None, field: str, most: int) -> str | None:
+    return None if value is None else codec.check_text(value, field, max_chars=most)
+
+
+# ── Retry policies as data ──
+
+_KINDS: dict[str, type[Quadratic | Exponential]] = {"quadratic": Quadratic, "exponential": Exponential}
+
+
+def retry_data(policy: RetryPolicy) -> RetryData:
+    """Return the policy as JSON. A Python callable can't be stored: the default's delays stand in for it, in rescues
+    and in workers of other languages."""
+    if isinstance(policy, Delays):
+        return list(policy.seconds)
+    for name, kind in _KINDS.items():
+        if isinstance(policy, kind):
+            return {name: msgspec.to_builtins(policy)}
+    return retry_data(DEFAULT_RETRY)
+
+
+def retry_policy(data: object) -> Quadratic | Delays | Exponential:
+    if isinstance(data, list | tuple):
+        return Delays(tuple(check_delay(seconds, f"retry[{n}]") for n, seconds in enumerate(data)))
+    if isinstance(data, Mapping) and len(data) == 1 and (name := next(iter(data))) in _KINDS:
+        try:
+            return msgspec.convert(data[name], _KINDS[name])
+        except msgspec.ValidationError as error:
+            raise InvalidInput(f"retry.{name}", "bad_value", str(error)) from None
+    raise InvalidInput(
+        "retry", "not_a_policy", 'must be a list of seconds, {"quadratic": {"unit": 60}} or {"exponential": {…}}'
+    )
+
+
+# ── Definitions from outside ──
+
+
+class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operator may write. A field that is not given keeps its value, or gets the default."""
+
+    topic: str
+    version: int | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+    title: str | UnsetType | None = UNSET
+    description: str | UnsetType | None = UNSET
+    schema: dict[str, Any] | UnsetType | None = UNSET
+    result: dict[str, Any] | UnsetType | None = UNSET
+    steps: tuple[StepInfo, ...] | UnsetType = UNSET
+    max_retries: int | UnsetType = UNSET
+    retry: RetryData | UnsetType = UNSET
+    timeout: float | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    cancel: Cancel | UnsetType = UNSET
+    key: tuple[str, ...] | UnsetType | None = UNSET
+    if_live: IfLive | UnsetType | None = UNSET
+    once: bool | UnsetType = UNSET
+    schedulable: bool | UnsetType = UNSET
+    retention: float | UnsetType | None = UNSET
+    limits: tuple[dict[str, Any], ...] | UnsetType = UNSET
+
+
+# Names of another design of job systems, which are understood as well.
+_POLICIES = {"reject_same_scope": "reject", "queue_same_scope": "queue", "replace_same_scope": "replace"}
+_IGNORED = ("_id", "createAt", "updateAt")  # made by the database
+_RENAMED = {
+    "type": "topic", "name": "title", "timeoutSeconds": "timeout", "payloadSchema": "schema",
+    "maxRetries": "max_retries", "ifLive": "if_live",
+}  # fmt: skip
+_SCOPES = ("scope", "scope_id", "scopeId")  # always part of a key
+
+
+def read_definition(data: object) -> Definition:
+    """Check a definition that came as JSON; InvalidInput names the field."""
+    if not isinstance(data, Mapping):
+        raise InvalidInput("template", "not_an_object", f"must be a JSON object, not {type(data).__name__}")
+    plain = _translated(data)
+    try:
+        return msgspec.convert(plain, Definition)
+    except msgspec.ValidationError as error:
+        misfit = explain(error, Definition)
+        if misfit.what == "unknown" and "." not in misfit.path:
+            known = ", ".join(Definition.__struct_fields__)
+            raise InvalidInput(misfit.path, "unknown_field", f"is no field of a template; there are: {known}") from None
+        raise InvalidInput(misfit.path or "template", "bad_value", misfit.problem) from None
+
+
+def _translated(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename what other systems call differently. A field that is given in both spellings is refused."""
+    plain: dict[str, Any] = {}
+
+    def put(name: str, value: Any, said: str) -> None:
+        if name in plain:
+            raise InvalidInput(said, "twice", f"says the same as {name}, which is given, too")
+        plain[name] = value
+
+    for name, value in data.items():
+        match name:
+            case _ if name in _IGNORED:
+                pass
+            case "repeatable":
+                put("once", not value, name)
+            case "concurrencyPolicy":
+                put("if_live", _POLICIES.get(value, value), name)
+            case "dedupeKeys" if isinstance(value, list):
+                put("key", [field for field in value if field not in _SCOPES], name)
+            case "cancelPolicy" if isinstance(value, Mapping):
+                put("cancel", {"grace" if key == "graceSeconds" else key: one for key, one in value.items()}, name)
+            case "retryPolicy" if isinstance(value, Mapping):
+                if "maxAttempts" in value:
+                    attempts = check_whole(value["maxAttempts"], "retryPolicy.maxAttempts", 1, 1_000_001)
+                    put("max_retries", attempts - 1, name)
+                if value.get("backoffSeconds"):
+                    put("retry", value["backoffSeconds"], name)
+            case "steps" if isinstance(value, list):
+                put("steps", [_step(step) for step in value], name)
+            case _:
+                put(_RENAMED.get(name, name), value, name)
+    return plain
+
+
+def _step(step: Any) -> Any:
+    """`workerType` says nothing here: any worker that has the topic runs all of its steps."""
+    if not isinstance(step, Mapping) or "id" not in step:
+        return step
+    names = {"id": "name", "name": "title", "timeoutSeconds": "timeout"}
+    return {names.get(key, key): value for key, value in step.items() if key != "workerType"}
+
+
+def template_of(definition: Definition, before: Template | None = None) -> Template:
+    """Return the checked template that a definition means; what it leaves out stays as it was `before`."""
+    given = {
+        name: value for name in Template.__struct_fields__ if (value := getattr(definition, name, UNSET)) is not UNSET
+    }
+    base = before or Template(topic=definition.topic)
+    return check_template(msgspec.structs.replace(base, **given))
+
+
+# ── Comparing ──
+
+
+def difference(old: Template, new: Template, fields: Sequence[str] | None = None) -> dict[str, tuple[Any, Any]]:
+    """Return the fields that differ, with both values as JSON. `fields`: only these."""
+    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    names = Template.__struct_fields__ if fields is None else fields
+    return {name: (before[name], after[name]) for name in names if before[name] != after[name]}
+
+
+def frozen_difference(old: Template, new: Template) -> dict[str, tuple[Any, Any]]:
+    """What must not change under one version. Version 0 may change with each deploy. Titles in a schema may change."""
+    if new.version == 0:
+        return {}
+    found = difference(old, new, FROZEN)
+    if "schema" in found and _without_notes(old.schema) == _without_notes(new.schema):
+        del found["schema"]
+    if "steps" in found and [step.name for step in old.steps] == [step.name for step in new.steps]:
+        del found["steps"]
+    return found
+
+
+def _without_notes(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        notes = ("title", "description", "examples")
+        return {
+            key: {name: _without_notes(one) for name, one in value.items()}
+            if key in ("properties", "$defs") and isinstance(value, Mapping)
+            else _without_notes(value)
+            for key, value in schema.items()
+            if key not in notes
+        }
+    return [_without_notes(one) for one in schema] if isinstance(schema, list) else schema
+
+
+# ── Keys ──
+
+
+def _path(name: str) -> list[str]:
+    return name.split(".")[1:] if name.startswith("payload.") else [name]
+
+
+def key_of(fields: Sequence[str], payload: Mapping[str, Any]) -> str:
+    """Return the key that these fields of a payload make. A missing field counts as null. A long key is a digest."""
+    values: list[Any] = []
+    for name in fields:
+        value: Any = payload
+        for part in _path(name):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        values.append(value)
+    text = codec.encode(values, "key")
+    return text if len(text) <= MAX_TEXT else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def line_of(topic: str, scope: str | None, scope_id: str | None, key: str) -> str:
+    """Return the line that jobs with this key stand in: a digest of all that the key is unique in."""
+    text = codec.encode([topic, scope, scope_id, key], "key")
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,1 @@
+INSERT INTO {schema}._jobs_ends (line) SELECT unnest($1::text[])

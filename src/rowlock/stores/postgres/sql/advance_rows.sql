@@ -1,0 +1,38 @@
+-- What stands in these lines ($1), as far as `advance` needs it: the head; the first blocked job; and if a job replaces the
+-- others ($2: at most so many of them), all up to the newest such job. The head is locked only if it is to be replaced. It
+-- is not waited for: a handler's own transaction may hold it for long.
+WITH line AS MATERIALIZED (
+    SELECT l.line, r.line_seq AS newest FROM unnest($1::text[]) AS l (line) LEFT JOIN LATERAL (
+        SELECT j.line_seq FROM {schema}._jobs j
+        WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked' AND j.if_live = 'replace'
+        ORDER BY j.line_seq DESC LIMIT 1
+    ) r ON true
+),
+head AS MATERIALIZED (
+    SELECT h.* FROM line l CROSS JOIN LATERAL (
+        SELECT {row} FROM {schema}._jobs j
+        WHERE j.line = l.line AND j.line IS NOT NULL
+          AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
+    ) h
+),
+held AS MATERIALIZED (
+    SELECT h.* FROM line l CROSS JOIN LATERAL (
+        SELECT {row} FROM {schema}._jobs j
+        WHERE l.newest IS NOT NULL AND j.line = l.line AND j.line IS NOT NULL
+          AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) h
+),
+blocked AS MATERIALIZED (
+    SELECT h.* FROM line l CROSS JOIN LATERAL (
+        SELECT {row} FROM {schema}._jobs j
+        WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked'
+          AND j.line_seq <= coalesce(l.newest, j.line_seq)
+        ORDER BY j.line_seq
+        LIMIT CASE WHEN l.newest IS NULL THEN 1 ELSE $2::int END
+        FOR NO KEY UPDATE
+    ) h
+)
+SELECT {locked}, 'head' AS role, head.* FROM head UNION ALL
+SELECT {locked}, 'held', held.* FROM held UNION ALL
+SELECT {locked}, 'blocked', blocked.* FROM blocked

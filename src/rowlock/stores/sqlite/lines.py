@@ -1,0 +1,34 @@
+"""advance: the next job of a line becomes its head. A line is all jobs with one key and if_live = "queue" or "replace".
+
+It is done in the transaction that ends a job of the line or adds one: that transaction has the write lock anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from sqlite3 import Connection
+
+from rowlock.core.job import Status
+from rowlock.core.moves import Replace, Row, Unblock, advance
+from rowlock.stores.sqlite import moves
+
+_ALL = 1_000_000_000
+_BY = "rowlock"
+
+
+def advance_lines(conn: Connection, now: int, lines: Iterable[str]) -> set[str]:
+    """Return the ids of the new heads."""
+    heads: list[Row] = []
+    for line in lines:
+        rows = moves.lock_line(conn, line)
+        head = next((row for row in rows if row.status is not Status.BLOCKED), None)
+        blocked = [row for row in rows if row.status is Status.BLOCKED]
+        newest = max((n for n, row in enumerate(blocked) if row.if_live == "replace"), default=None)
+        plan = advance(head, head, blocked[:1] if newest is None else blocked[: newest + 1], _ALL)
+        if plan.replaced:
+            moves.apply(conn, now, Replace(by=_BY, reason=f"replaced by {plan.by}"), plan.replaced, advances=False)
+        if plan.head is not None:
+            heads.append(plan.head)
+    if heads:
+        moves.apply(conn, now, Unblock(by=_BY), heads, advances=False)
+    return {row.id for row in heads}

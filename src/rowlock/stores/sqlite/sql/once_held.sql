@@ -1,0 +1,1 @@
+SELECT job_id FROM _jobs_once WHERE line = ?
