@@ -14,6 +14,7 @@ GROUPS = {  # attribute of Jobs → its class, and the module that has it
     "audit": ("Audit", "client/audit.py"),
     "bulk": ("BulkActions", "client/bulk.py"),
     "failures": ("FailureGroups", "client/failures.py"),
+    "templates": ("Templates", "client/templates.py"),
     "topics": ("Topics", "client/topics.py"),
     "workers": ("Workers", "client/workers.py"),
 }
@@ -37,11 +38,13 @@ from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.templates import Change, Templates
 from rowlock.client.topics import Topics
 from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.client.workers import Workers
 from rowlock.core.job import Event, Job, Log
+from rowlock.core.templates import Stored
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures
@@ -83,7 +86,9 @@ class SyncJobs:
         if conn is None:
             return stores.portal.run(verb)
         if not stores.knows_home:
-            stores.portal.run(stores.home)  # from here on the verb need not wait for anything
+            stores.portal.run(stores.home)  # from here on the verb need not wait for anything …
+        if self._async.definitions.is_stale:
+            stores.portal.run(self._async.definitions.refresh)  # … not even for templates
         return drive(verb())
 '''
 

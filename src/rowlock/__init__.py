@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         decide,
     )
     from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, RetryPolicy
+    from rowlock.core.templates import Cancel
     from rowlock.errors import (
         Cancelled,
         Final,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         JobCancelled,
         JobFailed,
         LeaseLost,
+        OnceTaken,
         Snooze,
         TimeLimit,
         WorkerStopping,
@@ -52,6 +54,7 @@ __all__ = [
     "INJECTED",
     "Bulk",
     "BulkItem",
+    "Cancel",
     "Cancelled",
     "Completed",
     "Context",
@@ -77,6 +80,7 @@ __all__ = [
     "Log",
     "LogLine",
     "NewJob",
+    "OnceTaken",
     "Outcome",
     "Page",
     "Quadratic",
@@ -108,8 +112,10 @@ _HOMES = {
     "rowlock.core.job": "Event Job Lane Log LogLine NewJob Status new_job",
     "rowlock.core.lifecycle": "Completed Failed GaveUp Outcome Released Settlement Snoozed TimedOut Transition decide",
     "rowlock.core.retry": "FINAL Delays Exponential Quadratic RetryPolicy",
+    "rowlock.core.templates": "Cancel",
     "rowlock.errors": (
-        "Cancelled Final Interrupted JobCancelled JobFailed LeaseLost Snooze TimeLimit WorkerStopping WrongResult"
+        "Cancelled Final Interrupted JobCancelled JobFailed LeaseLost OnceTaken Snooze TimeLimit WorkerStopping "
+        "WrongResult"
     ),
     "rowlock.jobs": "Jobs",
     "rowlock.stores": "open_store",

@@ -7,6 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
@@ -18,20 +19,23 @@ from rowlock.client.audit import Audit, check_by, check_reason
 from rowlock.client.bulk import BulkActions
 from rowlock.client.connections import Handle, Stores
 from rowlock.client.context_services import ContextHost
-from rowlock.client.enqueue import Draftable, Inserts, build, checked, draft, draft_of, plain, safe_insert
+from rowlock.client.definitions import Definitions
+from rowlock.client.enqueue import Draftable, Inserts, build, checked, draft, draft_of, safe_insert
 from rowlock.client.failures import FailureGroups
 from rowlock.client.middleware import Around
 from rowlock.client.random_bytes import noise
 from rowlock.client.registry import Registry
+from rowlock.client.templates import Templates
 from rowlock.client.topics import Topics
 from rowlock.client.verify import Report, verify
-from rowlock.client.why import Why, explain
+from rowlock.client.why import Why, explain, has_live_worker, lane_of
 from rowlock.client.workers import Workers
 from rowlock.core import codec
 from rowlock.core.ids import IdMaker, check_id
 from rowlock.core.job import (
     Event,
     Job,
+    Lane,
     Log,
     Status,
     check_delay,
@@ -44,12 +48,14 @@ from rowlock.core.job import (
 from rowlock.core.lifecycle import MOVES
 from rowlock.core.moves import Cancel, Delete, Edit, Requeue, Update
 from rowlock.errors import (
+    CancelUnsupported,
     InvalidInput,
     InvalidState,
     JobCancelled,
     JobFailed,
     JobNotFound,
     KeyTaken,
+    TemplateDisabled,
     VersionPassed,
     WrongContext,
 )
@@ -69,6 +75,7 @@ if TYPE_CHECKING:  # a process that only enqueues loads neither the worker nor t
 
 R = TypeVar("R")
 Answers = list[Enqueued]  # `list` is a verb below
+_VERSION = {"version"}  # the only option of a plain call of a task
 
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job in `wait`
 
@@ -86,7 +93,8 @@ class Jobs(Registry):
         jobs = Jobs("sqlite:///jobs.db")        # or postgresql://…; or ROWLOCK_URL, or rowlock.toml
 
     It connects when it is first used. Verbs of a job stand here, all others in groups: `jobs.audit`, `jobs.bulk`,
-    `jobs.failures`, `jobs.topics`, `jobs.workers`. `jobs.sync` has the same for code without an event loop.
+    `jobs.failures`, `jobs.templates`, `jobs.topics`, `jobs.workers`. `jobs.sync` has the same for code without an event
+    loop.
     """
 
     def __init__(
@@ -109,12 +117,14 @@ class Jobs(Registry):
             migrate=sqlite if self.settings.migrate is None else self.settings.migrate,
             insert=safe_insert,
         )
+        self.definitions = Definitions(self._store, self._versions)
         self._ids = IdMaker(time.time_ns, noise)
         self._inserts = Inserts(self._stores, self._announce)
         self._worker: Worker | None = None
         self.audit = Audit(self._store)
         self.bulk = BulkActions(self._store, self._ids, self._actor)
         self.failures = FailureGroups(self._store)
+        self.templates = Templates(self._stores, self._actor, self._versions, self.definitions)
         self.topics = Topics(self._stores, self._actor, self._announce)
         self.workers = Workers(self._store)
         self.sync = SyncJobs(self)
@@ -241,10 +251,11 @@ class Jobs(Registry):
         follows = ADOPTED - self.settings.given - settings.keys()
         return Worker(
             WorkerSettings(**{**own, **settings}, topics=only, follows=follows),
-            self._tasks,
+            self.lanes(),
             self.run_middleware,
             self.context_host(),
             self._stores,
+            self.templates.publish,
             version=__version__,
             app=app,
             board=board,
@@ -257,13 +268,15 @@ class Jobs(Registry):
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
         """Add a job. Return when it is committed; with `conn=`, when it is part of that transaction."""
-        if not options and not self._middleware:  # the usual case
-            return await self._inserts.alone(
-                plain(self._ids.one(), topic, payload, self._tasks.get(check_topic(topic)))
-            )
+        if self.definitions.is_stale:
+            await self._look_at_templates(options.get("conn"))
+        if not self._middleware and options.keys() <= _VERSION:  # the usual case
+            job = self.definitions.rule(check_topic(topic), options.get("version")).plain(self._ids.one(), payload)
+            if job.key is None:
+                return await self._inserts.alone(job)
         one = draft(topic, payload, options)
         with Around(self._middleware, [one]) as around:
-            job = checked(one, self._ids.one(), self._tasks.get(check_topic(one.topic)))
+            job = checked(one, self._ids.one(), self.definitions)
             answers = await self._inserts.write([job], "id" in one.options, options.get("conn"), options.get("notify"))
             around.done(answers)
         return answers[0]
@@ -278,16 +291,26 @@ class Jobs(Registry):
     async def enqueue_many(self, jobs: Sequence[Draftable], *, conn: Any = None, notify: bool | None = None) -> Answers:
         """Add many jobs in one transaction: all or none. Each is a Draft (`task.draft(…)`), a (topic, payload) pair, or
         a mapping with topic, payload and options."""
+        if self.definitions.is_stale:
+            await self._look_at_templates(conn)
         if not self._middleware:  # only middleware needs drafts
             entries = [*jobs]
-            built, named = build(entries, self._ids.many(len(entries)), self._tasks)
+            built, named = build(entries, self._ids.many(len(entries)), self.definitions)
             return await self._inserts.write(built, named, conn, notify)
         drafts = [draft_of(n, job) for n, job in enumerate(jobs)]
         with Around(self._middleware, drafts) as around:
-            built, named = build(drafts, self._ids.many(len(drafts)), self._tasks)
+            built, named = build(drafts, self._ids.many(len(drafts)), self.definitions)
             answers = await self._inserts.write(built, named, conn, notify)
             around.done(answers)
         return answers
+
+    async def _look_at_templates(self, conn: Any) -> None:
+        if conn is not None:
+            await self._stores.home()  # it says what is wrong if the caller's transaction keeps us from connecting
+        await self.definitions.refresh()
+
+    def _registered(self) -> None:
+        self.definitions.forget_rules()
 
     def _announce(self, handle: Handle, *, ring: bool = True) -> None:
         """Wake the worker of this process directly, and the others by the doorbell."""
@@ -351,7 +374,13 @@ class Jobs(Registry):
         job = await self.get(job_id)
         store = await self._store()
         pauses = {pause.topic: pause for pause in await store.paused()}
-        return explain(job, await store.now(), pauses.get(job.topic), await store.workers())
+        now, workers, lane = await store.now(), await store.workers(), lane_of(job)
+        ready, place = 0, None
+        if job.status is Status.PENDING and not has_live_worker(lane, now, workers):
+            [ready] = await store.count_ready([lane])
+        elif job.status is Status.BLOCKED:
+            place = await store.place_in_line(job.id)
+        return explain(job, now, pauses.get(job.topic), workers, ready=ready, place=place)
 
     async def verify(self, *, limit: int = 10_000, seconds: float = 30.0) -> Report:
         """Check the newest `limit` live jobs and as many archived ones for contradictions. It only reads. Empty
@@ -386,7 +415,7 @@ class Jobs(Registry):
         job = await self.wait(made if isinstance(made, str) else made.id, timeout=timeout)
         match job.status:
             case Status.COMPLETED:
-                task = self._tasks.get(job.topic)
+                task = self.lanes().get(Lane(job.topic, job.template_version))
                 return job.result if task is None else task.arguments.returns.convert(job)
             case Status.CANCELLED:
                 raise JobCancelled(job)
@@ -401,6 +430,8 @@ class Jobs(Registry):
         wanted = check_id(job_id)
         store = await self._store()
         [change] = await store.move([wanted], Cancel(by=self._actor(by), reason=check_reason(reason)))
+        if not change.done and change.status in MOVES["cancel"].sources:
+            raise CancelUnsupported(wanted, change.status)
         if change.status is not Status.CANCEL_REQUESTED:  # a cancel was requested before
             _demand("cancel", change)
         return await self.get(wanted)
@@ -477,9 +508,7 @@ class Jobs(Registry):
         if run_at is not UNSET and delay is not UNSET:
             raise InvalidInput("delay", "both_given", "give run_at or delay, not both")
         if payload is not UNSET:
-            task = self._tasks.get((await self.get(job_id)).topic)
-            if task is not None:
-                task.arguments.values(payload)
+            await self._check_payload(await self.get(job_id), payload)
         return Edit(
             priority=UNSET if priority is UNSET else check_priority(priority),
             run_at=UNSET if run_at is UNSET else check_time(run_at, "run_at"),
@@ -487,6 +516,14 @@ class Jobs(Registry):
             payload=UNSET if payload is UNSET else codec.encode_payload(payload),
             tags=UNSET if tags is UNSET else check_tags(tags),
         )
+
+    async def _check_payload(self, job: Job, payload: Mapping[str, Any]) -> None:
+        """Raise if a new payload doesn't fit the version that the job has. A version that is gone, or disabled, has
+        nothing to say: the handler checks the payload when it starts."""
+        await self.definitions.refresh()
+        with suppress(TemplateDisabled):
+            if self.definitions.knows(job.topic, job.template_version):
+                self.definitions.rule(job.topic, job.template_version).check(payload)
 
     async def delete(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> None:
         """Delete a job that is not running. Its audit entries stay."""

@@ -17,11 +17,13 @@ from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.templates import Change, Templates
 from rowlock.client.topics import Topics
 from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.client.workers import Workers
 from rowlock.core.job import Event, Job, Log
+from rowlock.core.templates import Stored
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures
@@ -46,6 +48,7 @@ class SyncJobs:
         self.audit = SyncAudit(jobs.audit, self)
         self.bulk = SyncBulkActions(jobs.bulk, self)
         self.failures = SyncFailureGroups(jobs.failures, self)
+        self.templates = SyncTemplates(jobs.templates, self)
         self.topics = SyncTopics(jobs.topics, self)
         self.workers = SyncWorkers(jobs.workers, self)
 
@@ -68,7 +71,9 @@ class SyncJobs:
         if conn is None:
             return stores.portal.run(verb)
         if not stores.knows_home:
-            stores.portal.run(stores.home)  # from here on the verb need not wait for anything
+            stores.portal.run(stores.home)  # from here on the verb need not wait for anything …
+        if self._async.definitions.is_stale:
+            stores.portal.run(self._async.definitions.refresh)  # … not even for templates
         return drive(verb())
 
     def start(
@@ -384,6 +389,64 @@ class SyncFailureGroups:
                 topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit, cursor=cursor
             )
         )
+
+
+class SyncTemplates:
+    """`jobs.sync.templates`."""
+
+    def __init__(self, group: Templates, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
+
+    def get(self, topic: str, version: int | None = None) -> Stored:
+        """Return a stored template; without `version`, the newest enabled one. Raise TemplateNotFound."""
+        return self._run(lambda: self._async.get(topic, version))
+
+    def diff(self) -> Sequence[Change]:
+        """Return what `publish` would change."""
+        return self._run(lambda: self._async.diff())
+
+    def publish(self, *, by: str | None = None) -> Sequence[Change]:
+        """Store the definitions of all tasks of this process. Return what has changed.
+
+        Raise TemplateFrozen, and write nothing, if a task with a version from 1 on has another schema or other steps
+        than the stored ones. Workers call it when they start.
+        """
+        return self._run(lambda: self._async.publish(by=by))
+
+    def create(self, definition: Mapping[str, Any], *, reason: str | None = None, by: str | None = None) -> Stored:
+        """Store a template for a topic whose workers are not written with rowlock's Python library. Raise
+        TemplateExists if there is one with this topic and version: `update` changes it."""
+        return self._run(lambda: self._async.create(definition, reason=reason, by=by))
+
+    def update(
+        self,
+        topic: str,
+        version: int,
+        definition: Mapping[str, Any],
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Stored:
+        """Change the given fields of a stored template. Raise TemplateFrozen if schema or steps of a version from 1 on
+        would change: create the next version instead."""
+        return self._run(lambda: self._async.update(topic, version, definition, reason=reason, by=by))
+
+    def enable(
+        self, topic: str, version: int | None = None, *, reason: str | None = None, by: str | None = None
+    ) -> Sequence[Stored]:
+        """Let jobs be enqueued again: of one version, or of all."""
+        return self._run(lambda: self._async.enable(topic, version, reason=reason, by=by))
+
+    def disable(
+        self, topic: str, version: int | None = None, *, reason: str | None = None, by: str | None = None
+    ) -> Sequence[Stored]:
+        """Refuse new jobs: of one version, or of all. Jobs that are there still run; `jobs.topics.pause` stops them."""
+        return self._run(lambda: self._async.disable(topic, version, reason=reason, by=by))
+
+    def list(self, topic: str | None = None) -> Sequence[Stored]:
+        """Return the stored templates by topic and version, the newest version first; of one topic, or of all."""
+        return self._run(lambda: self._async.list(topic))
 
 
 class SyncTopics:

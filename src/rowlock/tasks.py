@@ -7,10 +7,10 @@ are checked when the job is enqueued, before anything is written, and again when
 from __future__ import annotations
 
 import inspect
-import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
 
@@ -24,12 +24,24 @@ from rowlock.core.job import (
     DEFAULT_PRIORITY,
     DEFAULT_TIMEOUT,
     Job,
-    NewJob,
+    check_delay,
+    check_priority,
+    check_timeout,
     check_topic,
-    new_job,
 )
-from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
+from rowlock.core.retry import DEFAULT_RETRY, Delays, RetryPolicy
+from rowlock.core.templates import (
+    MAX_DESCRIPTION,
+    Cancel,
+    IfLive,
+    Template,
+    check_if_live,
+    check_template,
+    check_template_version,
+    retry_data,
+)
 from rowlock.errors import InvalidInput, WrongResult
+from rowlock.schemas import is_pydantic, payload_schema, result_schema
 from rowlock.stores.base import Enqueued
 
 if TYPE_CHECKING:
@@ -66,6 +78,8 @@ class JobOptions(TypedDict, total=False):
     timeout: float | timedelta
     tags: Sequence[str]
     trace: str
+    version: int
+    if_live: IfLive
 
 
 class EnqueueOptions(JobOptions, total=False):
@@ -85,17 +99,25 @@ class Draft(Struct):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """The options of a topic. A job may override them."""
+    """The options of a task. Most of them are stored with its template, for every process that enqueues or rescues its
+    jobs. A job may override priority, max_retries, timeout, key and if_live."""
 
+    version: int = 0  # from 1 on, the schema and the steps of a published version don't change
+    runs: Sequence[int] = ()  # older versions whose jobs this function can run, too
     max_retries: int = DEFAULT_MAX_RETRIES
     timeout: float | timedelta = DEFAULT_TIMEOUT
     priority: int | str = DEFAULT_PRIORITY
-    retry: RetryPolicy = DEFAULT_RETRY
+    retry: RetryPolicy | Sequence[float] = DEFAULT_RETRY  # a list: seconds, of which the last repeats
+    cancel: Cancel | bool = Cancel()  # False: a job can't be cancelled once a run has started
+    key: Sequence[str] | None = None  # fields of the payload that make the key; []: one key per scope
+    if_live: IfLive | None = None  # what happens if a live job has the same key
+    once: bool = False  # one job per key, ever
+    schedulable: bool = True
+    retention: float | timedelta | None = None  # how long finished jobs stay
+    title: str | None = None
+    description: str | None = None  # None: the function's docstring
     process: bool = False  # run in a child process
     memory: float | None = None  # MiB that the child process may use; None: half of the machine's memory
-
-    def defaults(self) -> JobOptions:
-        return {"max_retries": self.max_retries, "timeout": self.timeout, "priority": self.priority}
 
 
 class SyncEnqueues(Protocol):
@@ -131,24 +153,41 @@ class Task(Generic[P, R_co, F_co]):
         if self.is_async:
             self.arguments.refuse_sync_context()
         self.kind: Kind = "process" if policy.process else "async" if self.is_async else "thread"
+        self.version = check_template_version(policy.version)
+        self.runs = frozenset(check_template_version(version) for version in policy.runs)
+        retry = policy.retry
+        self.retry: RetryPolicy = Delays(_seconds(retry)) if isinstance(retry, Sequence) else retry
         self._jobs = jobs
-        self._usual: tuple[int, int, float] | None = None  # priority, retries and timeout, after they were checked
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", topic)
 
-    def usual_job(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
-        """Return a job without options. The payload is checked each time, the policy only once."""
-        self.arguments.values(payload or {})
-        if self._usual is None:
-            job = new_job(job_id, self.topic, payload, **cast(dict[str, Any], self.policy.defaults()))
-            self._usual = job.priority, job.max_retries, job.timeout
-            return job
-        priority, retries, timeout = self._usual
-        text = codec.encode_payload(payload)
-        return NewJob(job_id, self.topic, text, priority, max_retries=retries, timeout=timeout)
+    @cached_property
+    def template(self) -> Template:
+        """The definition that is published. Made when it is first needed: a schema takes a while."""
+        policy, arguments = self.policy, self.arguments
+        return check_template(
+            Template(
+                topic=self.topic,
+                version=self.version,
+                title=policy.title,
+                description=_description(policy, self.function),
+                schema=payload_schema(arguments.type, is_open=arguments.is_open, defaults=arguments.defaults),
+                result=result_schema(arguments.returns.type),
+                max_retries=policy.max_retries,
+                retry=retry_data(self.retry),
+                timeout=check_timeout(policy.timeout),
+                priority=check_priority(policy.priority),
+                cancel=policy.cancel if isinstance(policy.cancel, Cancel) else Cancel(supported=policy.cancel),
+                key=None if policy.key is None else tuple(policy.key),
+                if_live=None if policy.if_live is None else check_if_live(policy.if_live),
+                once=policy.once,
+                schedulable=policy.schedulable,
+                retention=None if policy.retention is None else check_delay(policy.retention, "retention"),
+            )
+        )
 
     def __repr__(self) -> str:
-        return f"<Task {self.topic}>"
+        return f"<Task {self.topic}{f'@{self.version}' if self.version else ''}>"
 
     if TYPE_CHECKING:
 
@@ -167,20 +206,20 @@ class Task(Generic[P, R_co, F_co]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R_co]:
         """Enqueue a call with these arguments."""
-        return await self._jobs.enqueue(self.topic, self.arguments.payload(args, kwargs))
+        return await self._jobs.enqueue(self.topic, self.arguments.payload(args, kwargs), version=self.version)
 
     @property
     def sync(self) -> SyncTask[P, R_co]:
         """`task.sync.enqueue(…)` for code without an event loop."""
-        return SyncTask(self._jobs, self.topic, self.arguments, {})
+        return SyncTask(self._jobs, self.topic, self.arguments, {"version": self.version})
 
     def using(self, **options: Unpack[EnqueueOptions]) -> TaskWith[P, R_co]:
         """Return the task with options: `task.using(delay=60, key="order-7").enqueue(…)`."""
-        return TaskWith(self._jobs, self.topic, self.arguments, options)
+        return TaskWith(self._jobs, self.topic, self.arguments, {"version": self.version, **options})
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """Return a job for `jobs.enqueue_many`."""
-        return Draft(self.topic, self.arguments.payload(args, kwargs), {})
+        return Draft(self.topic, self.arguments.payload(args, kwargs), {"version": self.version})
 
 
 class SyncTask(Generic[P, R_co]):
@@ -230,12 +269,12 @@ class Arguments:
         fields: dict[str, Any] = {}
         self.injected: dict[str, Any] = {}  # parameter → Job, Context or SyncContext; the worker fills it in
         self.returns = ReturnType(hints.get("return", Any))
-        self._open_ended = False
+        self.is_open = False
         for name, parameter in self._signature.parameters.items():
             hint = hints.get(name, Any)
             match parameter.kind:
                 case inspect.Parameter.VAR_KEYWORD:
-                    self._open_ended = True
+                    self.is_open = True
                 case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.POSITIONAL_ONLY:
                     raise InvalidInput(
                         name, "positional", f"{self._name} can't be a handler: make this a named parameter"
@@ -252,7 +291,8 @@ class Arguments:
         self._scalars = {name: kind for name, kind in kinds.items() if kind in (str, int, float, bool)}
         given = [one for one in self._signature.parameters.values() if one.name not in self.injected]
         self._signature = self._signature.replace(parameters=given)
-        self._type = typing.TypedDict("Arguments", fields)  # type: ignore[misc] # made at run time
+        self.type = typing.TypedDict("Arguments", fields)  # type: ignore[misc] # made at run time
+        self.defaults = {one.name: one.default for one in given if one.default is not inspect.Parameter.empty}
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the checked payload of a call with these arguments."""
@@ -277,17 +317,17 @@ class Arguments:
         try:
             values: dict[str, Any] = msgspec.convert(
                 payload if isinstance(payload, dict) else dict(payload),
-                self._type,
+                self.type,
                 str_keys=True,
                 dec_hook=_decode_model,
             )
         except msgspec.ValidationError as error:
-            misfit = explain(error, self._type)
+            misfit = explain(error, self.type)
             field = f"payload.{misfit.path}" if misfit.path else "payload"
             raise InvalidInput(field, "bad_arguments", f"{misfit.problem} ({self._name})") from None
         if len(values) < len(payload):
             unknown = {name: value for name, value in payload.items() if name not in self._fields}
-            if not self._open_ended:
+            if not self.is_open:
                 extra = f"payload.{next(iter(unknown))}"
                 raise InvalidInput(extra, "bad_arguments", f"there is no such argument ({self._name})")
             values |= unknown
@@ -337,10 +377,10 @@ class ReturnType:
 
     def __init__(self, hint: Any) -> None:
         try:
-            self._type = _usable(hint)
+            self.type = _usable(hint)
         except Exception:  # a class whose own annotations can't be resolved: nothing is converted
-            self._type = Any
-        self._is_json = _is_json(self._type)
+            self.type = Any
+        self._is_json = _is_json(self.type)
 
     def storable(self, result: Any) -> Any:
         """Return the result as JSON values; or as it is, if it can't be: the codec then names what is wrong."""
@@ -353,16 +393,16 @@ class ReturnType:
 
     def convert(self, job: Job) -> Any:
         """Return the result of a completed job, in the handler's own type. Raise WrongResult if it doesn't fit."""
-        if self._type is Any:
+        if self.type is Any:
             return job.result
-        if self._type is NoneType:
+        if self.type is NoneType:
             if job.result is not None:
                 raise WrongResult(job, "its result is not null, as its handler is annotated")
             return None
         try:
-            return msgspec.convert(job.result, self._type, str_keys=True, dec_hook=_decode_model)
+            return msgspec.convert(job.result, self.type, str_keys=True, dec_hook=_decode_model)
         except msgspec.ValidationError as error:
-            misfit = explain(error, self._type)
+            misfit = explain(error, self.type)
             where = f"result.{misfit.path}" if misfit.path else "its result"
             raise WrongResult(job, f"{where} {misfit.problem}") from None
 
@@ -375,6 +415,17 @@ def _is_json(hint: Any) -> bool:
     if typing.get_origin(hint) in (list, tuple, typing.Union, UnionType):
         return all(_is_json(one) for one in typing.get_args(hint))
     return hint in (Any, NoneType, bool, int, float, str, dict, list, tuple, ...)
+
+
+def _description(policy: Policy, function: Callable[..., Any]) -> str | None:
+    """The first paragraph of the docstring, if nothing else is said."""
+    if policy.description is not None or not (doc := inspect.getdoc(function)):
+        return policy.description
+    return codec.clean_text(" ".join(doc.split("\n\n")[0].split()), MAX_DESCRIPTION)
+
+
+def _seconds(retry: Any) -> tuple[float, ...]:
+    return tuple(check_delay(seconds, f"retry[{n}]") for n, seconds in enumerate(retry))
 
 
 def _without_default(hint: Any) -> Any:
@@ -399,7 +450,7 @@ def _usable(hint: Any) -> Any:
         msgspec.convert({}, msgspec.defstruct("Probe", [("field", hint | None, None)]), dec_hook=_decode_model)
     except TypeError:
         return Any
-    return hint if _pydantic(hint) or _checkable(hint) else Any
+    return hint if is_pydantic(hint) or _checkable(hint) else Any
 
 
 def _checkable(hint: Any) -> bool:
@@ -408,19 +459,14 @@ def _checkable(hint: Any) -> bool:
     return not isinstance(found, msgspec.inspect.CustomType)
 
 
-def _pydantic(hint: Any) -> bool:
-    pydantic = sys.modules.get("pydantic")  # a program that has a model has imported pydantic
-    return pydantic is not None and isinstance(hint, type) and issubclass(hint, pydantic.BaseModel)
-
-
 def _encode_model(value: Any) -> Any:
-    if _pydantic(type(value)):
+    if is_pydantic(type(value)):
         return value.model_dump(mode="json")
     raise TypeError(f"a {type(value).__name__} can't be stored as JSON")
 
 
 def _decode_model(hint: type[Any], value: Any) -> Any:
-    if not _pydantic(hint):
+    if not is_pydantic(hint):
         return value
     try:
         return hint.model_validate(value)

@@ -21,7 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from rowlock.core.job import Job, NewJob
 from rowlock.errors import StoreBusy
 from rowlock.stores.base import Enqueued
-from rowlock.stores.callers import caller_for, postgres
+from rowlock.stores.callers import caller_for
+from rowlock.stores.postgres import insert_on_conn
 from tests.client.conn_kinds import Place, Psycopg, engine_url, insert
 from tests.stores.harness import claim_by, job
 
@@ -331,18 +332,18 @@ async def test_a_key_that_comes_and_goes(postgres_place: Place, monkeypatch: pyt
     kind = Psycopg(postgres_place)
     async with kind.opened():
         looks = 0
-        find = postgres._existing
+        find = insert_on_conn._existing
 
         def nobody(text: str) -> Any:
             nonlocal looks
             looks += 1
             return [] if looks < 3 else find(text)
 
-        monkeypatch.setattr(postgres, "_existing", nobody)
+        monkeypatch.setattr(insert_on_conn, "_existing", nobody)
         [answer] = await kind.insert(job(key="k"))
         assert answer.existing
         assert looks == 3
-        monkeypatch.setattr(postgres, "_existing", lambda text: [])
+        monkeypatch.setattr(insert_on_conn, "_existing", lambda text: [])
         with pytest.raises(StoreBusy, match="'k' was taken and freed 8 times"):
             await kind.insert(job(key="k"))
 
@@ -351,7 +352,7 @@ async def test_a_key_that_comes_and_goes(postgres_place: Place, monkeypatch: pyt
 
 
 async def test_jobs_too_large_for_one_statement(postgres_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "LARGEST", 2000)
+    monkeypatch.setattr(insert_on_conn, "LARGEST", 2000)
     big = [job(payload={"n": n, "text": "x" * 900}, key=f"k{n % 5}" if n % 2 else None) for n in range(20)]
     with psycopg.connect(postgres_place.address) as conn:
         answers = _insert_sync(conn, postgres_place, big)

@@ -183,7 +183,7 @@ def test_fields_need_names(jobs: Jobs, function: Any) -> None:
 
 def test_what_is_wrong_with_a_registration(jobs: Jobs) -> None:
     jobs.register("greet", greet)
-    with pytest.raises(errors.InvalidInput, match="has a handler already"):
+    with pytest.raises(errors.InvalidInput, match="has a handler of version 0 already"):
         jobs.register("greet", greet)
     with pytest.raises(errors.InvalidInput) as bad_topic:
         jobs.register("no spaces", greet)
@@ -197,7 +197,7 @@ def test_what_is_wrong_with_a_registration(jobs: Jobs) -> None:
 
 
 def test_an_option_that_no_task_has_is_named_with_those_that_there_are(jobs: Jobs) -> None:
-    with pytest.raises(errors.InvalidInput, match="retries: is none of max_retries, timeout, priority") as caught:
+    with pytest.raises(errors.InvalidInput, match="retries: is none of version, runs, max_retries") as caught:
         jobs.task(retries=3)  # type: ignore[call-overload]
     assert (caught.value.field, caught.value.code) == ("retries", "unknown_option")
 

@@ -169,13 +169,13 @@ async def test_a_handler_may_cancel_its_own_job(jobs: Jobs) -> None:
 
 async def test_a_payload_that_does_not_fit_is_retried(jobs: Jobs, url: str) -> None:
     """Another version of the code may know what to do with it."""
-    other = Jobs(url)  # knows nothing of the handler, so it checks nothing
+    other = Jobs(url)  # knows nothing of the handler, which is not published yet: it checks nothing
 
     @jobs.task(max_retries=1, retry=AT_ONCE)
     async def strict(n: int) -> None: ...
 
-    await jobs.start()
     made = await other.enqueue("strict", {"n": "seven"}, max_retries=1)
+    await jobs.start()
     job = await ended(jobs, made.id)
     assert (job.status, job.retries) == (Status.FAILED, 1)
     assert "can't be called with this payload" in (job.last_error or "")

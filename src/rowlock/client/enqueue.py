@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from rowlock.client.connections import Handle, Stores
+from rowlock.client.definitions import Definitions
 from rowlock.client.portal import running_loop
 from rowlock.core import codec
-from rowlock.core.ids import check_id
-from rowlock.core.job import Job, NewJob, check_topic, new_job, plain_job
+from rowlock.core.job import Job, NewJob, check_topic
 from rowlock.errors import (
     IdTaken,
     InvalidInput,
@@ -24,10 +24,9 @@ from rowlock.errors import (
 )
 from rowlock.stores.base import Enqueued, Store
 from rowlock.stores.callers import SyncCaller, caller_for
-from rowlock.tasks import Draft, JobOptions, Task
+from rowlock.tasks import Draft, JobOptions
 
 Draftable = Draft | tuple[str, Mapping[str, Any]] | Mapping[str, Any]
-Tasks = Mapping[str, Task[..., Any]]  # by topic
 
 _PATIENCE = 15.0  # seconds to repeat an insert whose outcome is unknown: enough for a server to restart
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 2.0
@@ -58,30 +57,12 @@ def draft_of(n: int, job: object) -> Draft:
     )
 
 
-def checked(draft: Draft, new_id: str, task: Task[..., Any] | None) -> NewJob:
-    """Return the checked job, with the defaults of its task."""
-    options: JobOptions = draft.options
-    if not options:
-        return plain(new_id, draft.topic, draft.payload, task)
-    if task is not None:
-        options = {**task.policy.defaults(), **options}
-        task.arguments.values(draft.payload)
-    rest = cast(dict[str, Any], {**options})
-    own = rest.pop("id", None)
-    if unknown := sorted(rest.keys() - JobOptions.__annotations__.keys()):
-        raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(JobOptions.__annotations__)}")
-    return new_job(new_id if own is None else check_id(own), draft.topic, draft.payload, **rest)
+def checked(draft: Draft, new_id: str, definitions: Definitions) -> NewJob:
+    """Return the checked job, with the defaults of its topic."""
+    return definitions.rule(check_topic(draft.topic), draft.options.get("version")).job(draft, new_id)
 
 
-def plain(new_id: str, topic: str, payload: Mapping[str, Any] | None, task: Task[..., Any] | None) -> NewJob:
-    """Return a checked job without options."""
-    if task is None:
-        return plain_job(new_id, topic, payload)
-    codec.check_object(payload)
-    return task.usual_job(new_id, payload)
-
-
-def build(entries: Sequence[object], ids: Sequence[str], tasks: Tasks) -> tuple[list[NewJob], bool]:
+def build(entries: Sequence[object], ids: Sequence[str], definitions: Definitions) -> tuple[list[NewJob], bool]:
     """Return the jobs of enqueue_many, and whether the caller gave any of the ids."""
     jobs: list[NewJob] = []
     named = False
@@ -91,13 +72,20 @@ def build(entries: Sequence[object], ids: Sequence[str], tasks: Tasks) -> tuple[
         try:
             if draft is None:
                 topic, payload = cast(tuple[str, Any], entry)
-                jobs.append(plain(ids[n], topic, payload, tasks.get(topic)))
+                jobs.append(definitions.rule(topic).plain(ids[n], payload))
             else:
-                jobs.append(checked(draft, ids[n], tasks.get(check_topic(draft.topic))))
+                jobs.append(_drafted(draft, ids[n], definitions))
                 named = named or "id" in draft.options
         except InvalidInput as error:
             raise _at(n, error) from None
     return jobs, named
+
+
+def _drafted(draft: Draft, new_id: str, definitions: Definitions) -> NewJob:
+    options = draft.options
+    if len(options) == 1 and "version" in options:  # task.draft(…)
+        return definitions.rule(check_topic(draft.topic), options["version"]).plain(new_id, draft.payload)
+    return checked(draft, new_id, definitions)
 
 
 def _at(n: int, error: InvalidInput) -> InvalidInput:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
-from rowlock.client.enqueue import checked
 from rowlock.client.middleware import EnqueueMiddleware, check_middleware
 from rowlock.context import Context, SyncContext
-from rowlock.core.job import DEFAULT_MAX_RETRIES, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, Job
-from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
+from rowlock.core.job import Job, Lane
+from rowlock.core.retry import RetryPolicy
+from rowlock.core.templates import Cancel, IfLive
 from rowlock.errors import InvalidInput
-from rowlock.tasks import Draft, Enqueues, Policy, Task
+from rowlock.tasks import Enqueues, Policy, Task
 
 if TYPE_CHECKING:  # a process that only enqueues doesn't load the worker
     from rowlock.runtime.handlers import RunMiddleware
@@ -28,10 +28,20 @@ MR = TypeVar("MR", bound="RunMiddleware")
 class TaskOptions(TypedDict, total=False):
     """The options of a task. `Policy` explains them."""
 
+    version: int
+    runs: Sequence[int]
     max_retries: int
     timeout: float | timedelta
     priority: int | str
-    retry: RetryPolicy
+    retry: RetryPolicy | Sequence[float]
+    cancel: Cancel | bool
+    key: Sequence[str] | None
+    if_live: IfLive | None
+    once: bool
+    schedulable: bool
+    retention: float | timedelta | None
+    title: str | None
+    description: str | None
     process: bool
     memory: float | None
 
@@ -62,7 +72,7 @@ class Registry:
 
     def __init__(self, *, in_memory: bool) -> None:
         self._in_memory = in_memory
-        self._tasks: dict[str, Task[..., Any]] = {}
+        self._versions: dict[str, dict[int, Task[..., Any]]] = {}  # by topic and version
         self._middleware: list[EnqueueMiddleware] = []
         self._run_middleware: list[RunMiddleware] = []
 
@@ -98,7 +108,7 @@ class Registry:
         """
         if callable(topic):
             return self.register(_name(topic), topic)
-        if unknown := sorted(policy.keys() - set(Policy.__struct_fields__)):
+        if unknown := sorted(policy.keys() - set(Policy.__struct_fields__)):  # before the function is defined
             raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(Policy.__struct_fields__)}")
         return lambda function: self.register(topic or _name(function), function, **policy)
 
@@ -122,31 +132,33 @@ class Registry:
         self, topic: str, handler: Callable[P, R], **options: Unpack[TaskOptions]
     ) -> Task[P, R, Callable[P, R]]: ...
 
-    def register(
-        self,
-        topic: str,
-        handler: Callable[..., Any],
-        *,
-        max_retries: int = DEFAULT_MAX_RETRIES,
-        timeout: float | timedelta = DEFAULT_TIMEOUT,
-        priority: int | str = DEFAULT_PRIORITY,
-        retry: RetryPolicy = DEFAULT_RETRY,
-        process: bool = False,
-        memory: float | None = None,
-    ) -> Task[..., Any]:
+    def register(self, topic: str, handler: Callable[..., Any], **options: Any) -> Task[..., Any]:
         """`@jobs.task` without the decorator."""
-        policy = Policy(
-            max_retries=max_retries, timeout=timeout, priority=priority, retry=retry, process=process, memory=memory
-        )
+        if unknown := sorted(options.keys() - set(Policy.__struct_fields__)):
+            raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(Policy.__struct_fields__)}")
+        policy = Policy(**options)
         self._check_process(policy)
         task: Task[..., Any] = Task(cast(Enqueues, self), topic, handler, policy)
-        checked(
-            Draft(topic, {}, policy.defaults()), "", None
-        )  # raises here if the policy is wrong, not at the first job
-        if topic in self._tasks:
-            raise InvalidInput("topic", "registered_twice", f"{topic!r} has a handler already: {self._tasks[topic]!r}")
-        self._tasks[topic] = task
+        _ = task.template  # raises here if the policy is wrong, not at the first job
+        versions = self._versions.setdefault(topic, {})
+        if task.version in versions:
+            raise InvalidInput(
+                "version" if task.version else "topic",
+                "registered_twice",
+                f"{topic!r} has a handler of version {task.version} already: {versions[task.version]!r}",
+            )
+        for version in sorted(task.runs):
+            for other in versions.values():
+                if version == other.version or version in other.runs:
+                    raise InvalidInput(
+                        "runs", "registered_twice", f"version {version} of {topic!r} is run by {other!r}"
+                    )
+        versions[task.version] = task
+        self._registered()
         return task
+
+    def _registered(self) -> None:
+        """Called after each registration."""
 
     def _check_process(self, policy: Policy) -> None:
         memory: object = policy.memory
@@ -155,12 +167,24 @@ class Registry:
                 raise InvalidInput("memory", "not_here", "limits child processes only: give process=True as well")
             if isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0:
                 raise InvalidInput("memory", "out_of_range", f"must be MiB, more than 0, not {memory!r:.40}")
+        if isinstance(policy.cancel, Cancel) and policy.cancel.mode == "kill" and not policy.process:
+            raise InvalidInput("cancel.mode", "not_here", '"kill" ends child processes only: give process=True as well')
         if policy.process and self._in_memory:
             raise InvalidInput("process", "in_memory", "a child process can't see an in-memory database: use a file")
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
-        return dict(self._tasks)
+        """The tasks by topic; of several versions, the newest."""
+        return {topic: versions[max(versions)] for topic, versions in self._versions.items()}
+
+    def lanes(self) -> dict[Lane, Task[..., Any]]:
+        """What a worker of this process can run: declared versions, versions named in `runs`, and version 0."""
+        lanes: dict[Lane, Task[..., Any]] = {}
+        for topic, versions in self._versions.items():
+            lanes[Lane(topic, 0)] = versions.get(0) or versions[max(versions)]
+            for task in versions.values():
+                lanes |= {Lane(topic, version): task for version in (*task.runs, task.version)}
+        return lanes
 
     def on_enqueue(self, middleware: M) -> M:
         """Register a function, or generator function, that gets every job before it is written, and may change it."""

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from rowlock.core.job import Job, LiveKey
+from rowlock.core.job import Job, LiveKey, Status
 from rowlock.core.verify import Finding, StoredRow, examine
 from rowlock.stores.base import Store
 
@@ -50,7 +50,7 @@ class _Search:
         self._store = store
         self._now = now
         self._until = until
-        self._holders: dict[LiveKey, str] = {}
+        self._holders: dict[tuple[LiveKey, bool], str] = {}
 
     async def look_through(self, archived: bool, limit: int) -> None:
         before: str | None = None
@@ -72,9 +72,11 @@ class _Search:
             before = page[-1].id
 
     async def _compare_key(self, row: StoredRow) -> None:
-        if row.key is None or row.finished_at is not None:
+        """A key has one live job. A line has one that is not blocked; jobs that stand in no line don't count there."""
+        if row.key is None or row.finished_at is not None or row.status is Status.BLOCKED:
             return
-        holder = self._holders.setdefault(LiveKey(row.topic, row.scope, row.scope_id, row.key), row.id)
+        key = LiveKey(row.topic, row.scope, row.scope_id, row.key)
+        holder = self._holders.setdefault((key, row.if_live is not None), row.id)
         if holder != row.id and await self._both_live(holder, row.id):
             self.findings.append(
                 Finding("key", row.id, f"is live with the key {row.key!r} of {row.topic}, and so is {holder}")
@@ -83,7 +85,9 @@ class _Search:
     async def _both_live(self, *ids: str) -> bool:
         """Read both again in one snapshot: between two pages, the key may have passed to the other job."""
         found = await self._store.read(ids, Job)
-        return len(found) == len(ids) and all(job.is_live for job in found.values())
+        return len(found) == len(ids) and all(
+            job.is_live and job.status is not Status.BLOCKED for job in found.values()
+        )
 
     async def compare_counts(self, limit: int) -> None:
         for status, (there, counted) in (await self._store.end_counts(limit)).items():

@@ -8,8 +8,8 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from rowlock.core.job import Job, Status
-from rowlock.stores.base import Pause, WorkerInfo
+from rowlock.core.job import Job, Lane, Status
+from rowlock.stores.base import MOST_COUNTED, InLine, Pause, WorkerInfo
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -17,8 +17,9 @@ _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 class Why(Struct, frozen=True):
     """`code` is stable, for programs. `answer` is one sentence, `details` are more of them.
 
-    Codes: due_later, backoff, expiring, paused, no_worker, busy, in_line (pending); blocked; waiting; running, claimed,
-    lease_expired (processing); cancel_requested; completed, failed, expired, cancelled.
+    Codes: due_later, backoff, expiring, paused, no_worker, no_worker_version, busy, in_line (pending); in_line_of_key,
+    blocked; waiting; running, claimed, lease_expired (processing); cancel_requested; completed, failed, expired,
+    cancelled.
     """
 
     code: str
@@ -26,18 +27,26 @@ class Why(Struct, frozen=True):
     details: list[str]
 
 
-def explain(job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo]) -> Why:
+def explain(
+    job: Job,
+    now: datetime,
+    pause: Pause | None,
+    workers: Sequence[WorkerInfo],
+    *,
+    ready: int = 0,
+    place: InLine | None = None,
+) -> Why:
     """`now` is by the database's clock, `pause` that of the job's topic if it is paused. `workers` are all registered
-    ones."""
+    ones. `ready`: how many jobs of its topic and version are due. `place`: where a blocked job stands in its line."""
     match job.status:
         case Status.PENDING:
-            return _pending(job, now, pause, workers)
+            return _pending(job, now, pause, workers, ready)
         case Status.PROCESSING:
             return _processing(job, now, workers)
         case Status.CANCEL_REQUESTED:
             return _cancel_requested(job, now, workers)
         case Status.BLOCKED:
-            return Why("blocked", "It waits for other jobs to finish first.", [])
+            return _blocked(place)
         case Status.WAITING:
             return Why("waiting", "It waits for a signal, a timer or an external step, and holds no slot.", [])
         case Status.COMPLETED | Status.FAILED | Status.EXPIRED | Status.CANCELLED:
@@ -73,12 +82,21 @@ def spell_time(at: datetime) -> str:
 # ── Pending ──
 
 
-def _pending(job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo]) -> Why:
+def lane_of(job: Job) -> Lane:
+    return Lane(job.topic, job.template_version)
+
+
+def has_live_worker(lane: Lane, now: datetime, workers: Sequence[WorkerInfo]) -> bool:
+    """True if a live worker claims jobs of this topic and version."""
+    return any(str(lane) in worker.topics and is_live(worker, now) for worker in workers)
+
+
+def _pending(job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo], ready: int) -> Why:
     """The first hindrance is the answer; the others become details."""
     hindrances = [
         *_of_time(job, now),
         *_of_pause(pause, now),
-        *_of_workers(job.topic, now, workers),
+        *_of_workers(lane_of(job), now, workers, ready),
     ]
     code, answer = hindrances[0]
     # Every pending job is in line: that is no news for one that can't start anyway.
@@ -105,18 +123,42 @@ def _of_pause(pause: Pause | None, now: datetime) -> list[tuple[str, str]]:
     return [("paused", f"Topic {pause.topic} was paused by {pause.by} at {_when(pause.at, now)}{until}{reason}.")]
 
 
-def _of_workers(topic: str, now: datetime, workers: Sequence[WorkerInfo]) -> list[tuple[str, str]]:
-    knowing = [worker for worker in workers if topic in worker.topics]
+def _of_workers(lane: Lane, now: datetime, workers: Sequence[WorkerInfo], ready: int) -> list[tuple[str, str]]:
+    knowing = [worker for worker in workers if str(lane) in worker.topics]
     able = [worker for worker in knowing if is_live(worker, now)]
     if not able:
-        return [("no_worker", _no_worker(topic, now, workers, knowing))]
+        others = _other_versions(lane, now, workers)
+        if lane.template_version or others:
+            return [("no_worker_version", _no_worker_version(lane, others, ready))]
+        return [("no_worker", _no_worker(lane.topic, now, workers, knowing))]
     slots = sum(worker.concurrency for worker in able)
     free = sum(max(worker.concurrency - worker.running, 0) for worker in able)
-    who = f"{_count(len(able), 'live worker')} {'knows' if len(able) == 1 else 'know'} {topic}"
+    who = f"{_count(len(able), 'live worker')} {'knows' if len(able) == 1 else 'know'} {lane}"
     if free:
         return [("in_line", f"It waits in line: {who}, with {free} of {_count(slots, 'slot')} free.")]
     busy = f"all {slots} slots are busy" if slots != 1 else "its one slot is busy"
     return [("busy", f"It waits in line: {who}, and {busy}.")]
+
+
+def _other_versions(lane: Lane, now: datetime, workers: Sequence[WorkerInfo]) -> list[int]:
+    """Return the other versions of the topic that live workers have."""
+    named = {name for worker in workers if is_live(worker, now) for name in worker.topics}
+    split = (name.partition("@") for name in named)
+    return sorted(int(version or 0) for topic, _, version in split if topic == lane.topic)
+
+
+def _no_worker_version(lane: Lane, others: Sequence[int], ready: int) -> str:
+    waiting = ""
+    if ready:
+        number = f"at least {ready}" if ready >= MOST_COUNTED else str(ready)
+        waiting = f"; {number} {'job waits' if ready == 1 else 'jobs wait'} for one"
+    have = f" Live workers have {_listed_versions(others)}." if others else ""
+    return f"No live worker has version {lane.template_version} of {lane.topic}{waiting}.{have}"
+
+
+def _listed_versions(versions: Sequence[int]) -> str:
+    listed = ", ".join(map(str, versions[:10])) + (", …" if len(versions) > 10 else "")
+    return f"version{'' if len(versions) == 1 else 's'} {listed}"
 
 
 def _no_worker(topic: str, now: datetime, workers: Sequence[WorkerInfo], knowing: Sequence[WorkerInfo]) -> str:
@@ -139,6 +181,20 @@ def _past(job: Job) -> list[str]:
     if job.last_error:
         details.append(f"Its last error: {last_line(job.last_error)}")
     return details
+
+
+# ── Blocked ──
+
+
+def _blocked(place: InLine | None) -> Why:
+    if place is None:
+        return Why("blocked", "It waits for other jobs to finish first.", [])
+    if place.before is None:
+        return Why("in_line_of_key", "It is the next in the line of its key, and is about to be ready.", [])
+    number = f"at least {place.ahead}" if place.ahead_capped else str(place.ahead)
+    ahead = f"{number} {'job' if place.ahead == 1 else 'jobs'} ahead of it"
+    details = [] if place.head in (None, place.before) else [f"The job at the head of the line is {place.head}."]
+    return Why("in_line_of_key", f"It is behind job {place.before} in the line of its key, with {ahead}.", details)
 
 
 # ── Held by a worker ──

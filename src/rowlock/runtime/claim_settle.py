@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from rowlock.context import Interruption
-from rowlock.core.job import Job, Lane
+from rowlock.core.job import Job
 from rowlock.core.lifecycle import APPLIED, Answer, CutOff, Failed, Outcome, Released, Settlement, Transition, Verdict
 from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.runtime.backoff import Backoff
@@ -58,7 +58,7 @@ class ClaimSettle:
         self._admit = admit
         self._marked = marked
         self._outcomes = Outcomes(slots)
-        self._lanes = tuple(Lane(topic) for topic in sorted(slots.tasks))
+        self._lanes = tuple(sorted(slots.lanes))
         self._backoff = Backoff(f"worker {slots.name}", min(5.0, self._settings.beat / 2))
         self._finished: deque[Settling] = deque()
         self._alone: deque[Settling] = deque()  # settled one by one, because the database has refused their batch

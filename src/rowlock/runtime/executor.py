@@ -203,10 +203,12 @@ class Executor:
         run.announce()
         match run.interruption:
             case Interruption.CANCELLED:
-                self._later(run, self._settings.cancel_grace, self._force)
+                own = run.task.template.cancel.grace
+                grace = self._settings.cancel_grace if own is None else own
+                self._later(run, grace, self._force)
                 if run.kind == "async" and not run.looks:
                     # It may never ask ctx. CancelledError reaches it at its next await.
-                    self._later(run, min(_MANNERS, self._settings.cancel_grace), self._cancel_if_blind)
+                    self._later(run, min(_MANNERS, grace), self._cancel_if_blind)
             case Interruption.TIMED_OUT | Interruption.LOST if run.kind == "async":
                 self._force(run)
             case Interruption.TIMED_OUT | Interruption.LOST:

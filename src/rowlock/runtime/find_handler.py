@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from rowlock.config import Settings
 from rowlock.context import Host
+from rowlock.core.job import Lane
 from rowlock.errors import WrongContext
 from rowlock.runtime.child_messages import Setup, Start
 from rowlock.runtime.handlers import RunMiddleware, error_text
@@ -163,7 +164,7 @@ def _registered(start: Start) -> list[tuple[Owner, Task[..., Any]]]:
     named = ((start.module, start.qualname), (AS_MAIN if start.module == MAIN else start.module, start.qualname))
     found = []
     for owner in [] if jobs is None else jobs.all_jobs():
-        task = owner.tasks.get(start.job.topic)
+        task = owner.lanes().get(Lane(start.job.topic, start.job.template_version))
         if task is not None and name_of(task.function) in named:
             found.append((owner, task))
     return found

@@ -22,8 +22,7 @@ from rowlock.client.connections import Stores
 from rowlock.client.portal import Portal
 from rowlock.context import Interruption
 from rowlock.core.lifecycle import Released, Settlement, TimedOut, Transition, decide
-from rowlock.core.retry import kept_table
-from rowlock.errors import AccessDenied, StoreError, StoreUnavailable
+from rowlock.errors import StoreError, StoreUnavailable
 from rowlock.runtime.give_back import give_back
 from rowlock.runtime.maintenance import Maintenance
 from rowlock.runtime.periodic import Loop
@@ -112,7 +111,6 @@ class HeartbeatThread:
         self._register = asyncio.Lock()
         try:
             await self._report()
-            await self._publish()
         except BaseException:
             await self._stores.close_here()
             raise
@@ -152,7 +150,7 @@ class HeartbeatThread:
             name=slots.name,
             host=socket.gethostname(),
             pid=os.getpid(),
-            topics=tuple(sorted(slots.tasks)),
+            topics=tuple(sorted(map(str, slots.lanes))),
             concurrency=self._settings.concurrency,
             running=slots.running,
             lease=self._settings.lease,
@@ -167,14 +165,6 @@ class HeartbeatThread:
         self._reported = time.monotonic()
         self._rescue_guard.contact(asked, self._reported, clock)
         slots.clock_zero = clock - timedelta(seconds=self._reported)
-
-    async def _publish(self) -> None:
-        """Store the backoff of each topic. A process that rescues the jobs of this worker may not have its tasks."""
-        tables = {topic: kept_table(task.policy.retry) for topic, task in self._slots.tasks.items()}
-        try:
-            await self._store.set_backoff(tables)
-        except AccessDenied as error:
-            log.warning("worker %s: after a crash, its jobs wait as by default: %s", self._slots.name, error)
 
     def _adopt(self, wanted: Mapping[str, float]) -> None:
         if changed := self._settings.adopt(wanted):
@@ -373,7 +363,7 @@ class HeartbeatThread:
         else:
             outcome = TimedOut(run.job.timeout) if run.overdue > 0 else Released("the worker is stuck")
         ran = time.monotonic() - run.began if run.began and run.ran is None else run.ran
-        return decide(run.job, outcome, self._slots.now(), retry=run.task.policy.retry, ran=ran)
+        return decide(run.job, outcome, self._slots.now(), retry=run.task.retry, ran=ran)
 
     def evacuate_from(self, seconds: float) -> None:
         """Evacuate from any thread, within so many seconds."""

@@ -13,12 +13,13 @@ from datetime import timedelta
 
 from rowlock.access import settings as access_settings
 from rowlock.client import bulk
+from rowlock.client.definitions import read_templates
 from rowlock.core.moves import CancelTimeout, Expire, Rescue
 from rowlock.core.retry import DEFAULT_RETRY, backoff_table
 from rowlock.runtime.rescue_guard import RescueGuard
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Chore, Store, tidy
-from rowlock.stores.queries import Retention
+from rowlock.stores.queries import Retention, TopicRetention
 
 log = logging.getLogger("rowlock")
 
@@ -55,7 +56,6 @@ class Maintenance:
         self._serves_workers = serves_workers
         self._runs_bulk = runs_bulk
         self._backoff = backoff_table(DEFAULT_RETRY)
-        self._retention = Retention()
         self._pause = settings.maintenance
         self._next_housekeeping = time.monotonic() + random.uniform(0, _HOUSEKEEPING)  # noqa: S311 - spreads a fleet
 
@@ -138,7 +138,16 @@ class Maintenance:
         return lambda: tidy(self._store, chore)
 
     async def _prune(self) -> bool:
-        return await self._store.prune(self._retention, 1000) >= 1000
+        return await self._store.prune(await self._retention(), 1000) >= 1000
+
+    async def _retention(self) -> Retention:
+        """For how long finished jobs stay: as usual, or as the newest template of their topic says."""
+        own: dict[str, TopicRetention] = {}
+        for topic, versions in (await read_templates(self._store)).items():
+            seconds = versions[max(versions)].template.retention
+            if seconds is not None:
+                own[topic] = TopicRetention(completed=seconds, cancelled=seconds, failed=seconds, expired=seconds)
+        return Retention(topics=own)
 
     async def _adopt_settings(self) -> bool:
         settings = (await access_settings.load(self._store)).settings

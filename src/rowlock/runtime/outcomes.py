@@ -38,7 +38,7 @@ class Outcomes:
         if not isinstance(outcome, Completed):  # a completion needs neither time nor jitter
             now, chance = self._slots.now(), random.random()  # noqa: S311 - jitter
         try:
-            return decide(run.job, outcome, now, retry=run.task.policy.retry, chance=chance, ran=run.ran)
+            return decide(run.job, outcome, now, retry=run.task.retry, chance=chance, ran=run.ran)
         except Exception as error:  # whatever the handler has put into its outcome, the job must come to an end
             log.exception("%r: its outcome makes no sense", run)
             return decide(run.job, Failed(f"The outcome makes no sense: {error!r:.200}", final=True), now, ran=run.ran)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rowlock.core.job import Job
+from rowlock.core.job import Job, Lane
 from rowlock.runtime.claimed_ahead import ClaimedAhead
 from rowlock.runtime.run import Run
 from rowlock.runtime.running_board import RunningBoard
@@ -26,11 +26,12 @@ _MOST_AHEAD = 1000  # jobs claimed ahead, however short they are: two batches
 
 class Slots:
     def __init__(
-        self, settings: WorkerSettings, name: str, tasks: Mapping[str, Task[..., Any]], board: RunningBoard
+        self, settings: WorkerSettings, name: str, lanes: Mapping[Lane, Task[..., Any]], board: RunningBoard
     ) -> None:
         self.settings = settings
         self.name = name
-        self.tasks = tasks
+        self.lanes = lanes
+        self._tasks = {(lane.topic, lane.template_version): task for lane, task in lanes.items()}
         self.running_board = board
         self.loop: asyncio.AbstractEventLoop
         self.changed = asyncio.Event()  # the claim loop looks again at what there is to do
@@ -89,9 +90,12 @@ class Slots:
     ) -> tuple[list[Run], list[Run]]:
         """Return the runs of these jobs, and older runs of the same versions, if there are any. `sent`: when the claim
         was sent. `marked`: the claim was the start mark as well. `said`: see Run."""
-        held, tasks, renewed = self.runs, self.tasks, self.renewed_unheard
+        held, tasks, renewed = self.runs, self._tasks, self.renewed_unheard
         older = []
-        runs = [Run(job, tasks[job.topic], lease=lease, claimed=sent, marked=marked, said=said) for job in jobs]
+        runs = [
+            Run(job, tasks[job.topic, job.template_version], lease=lease, claimed=sent, marked=marked, said=said)
+            for job in jobs
+        ]
         for run in runs:
             if renewed:
                 run.renewed = renewed.get(run.key, sent)

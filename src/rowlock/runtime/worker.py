@@ -12,15 +12,15 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from rowlock.client.connections import Stores
 from rowlock.context import Host, Interruption
-from rowlock.core.job import Job
+from rowlock.core.job import Job, Lane
 from rowlock.core.lifecycle import Outcome, Released
-from rowlock.errors import InvalidInput
+from rowlock.errors import AccessDenied, InvalidInput
 from rowlock.runtime.claim_settle import ClaimSettle
 from rowlock.runtime.executor import Executor
 from rowlock.runtime.handlers import RunMiddleware
@@ -54,16 +54,18 @@ _PARTING = 0.3  # … and seconds after it
 
 
 class Worker:
-    """`app`: "module:attribute", by which a child process finds the tasks; None: by the modules of their functions.
-    `replace`: asks for a new process in place of this one, because too many handlers can't be stopped."""
+    """`publish`: stores the definitions of the tasks. `app`: "module:attribute", by which a child process finds the
+    tasks; None: by the modules of their functions. `replace`: asks for a new process in place of this one, because too
+    many handlers can't be stopped."""
 
     def __init__(
         self,
         settings: WorkerSettings,
-        tasks: Mapping[str, Task[..., Any]],
+        lanes: Mapping[Lane, Task[..., Any]],
         middleware: Sequence[RunMiddleware],
         host: Host,
         stores: Stores,
+        publish: Callable[[], Awaitable[object]],
         *,
         version: str,
         app: str | None = None,
@@ -73,7 +75,7 @@ class Worker:
         self.settings = settings
         self.pid = os.getpid()
         name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.slots = Slots(settings, name, _chosen(tasks, settings.topics, app), board or RunningBoard.private())
+        self.slots = Slots(settings, name, _chosen(lanes, settings.topics, app), board or RunningBoard.private())
         self._ahead = self.slots.ahead
         self._startable = self._ahead.startable
         self._replace = replace
@@ -81,6 +83,7 @@ class Worker:
         self._middleware = middleware
         self._host = host
         self._stores = stores
+        self._publish = publish
         self._app = app
         self._asks = False  # start marks are about to be asked for
         self._life = asyncio.Lock()
@@ -97,7 +100,12 @@ class Worker:
             await self._start()
 
     async def _start(self) -> None:
-        self.claim_settle = ClaimSettle(self.slots, (await self._stores.handle()).store, self._take, self._marked)
+        store = (await self._stores.handle()).store  # raises what keeps it from connecting
+        try:
+            await self._publish()
+        except AccessDenied as error:
+            log.warning("worker %s: its templates are not published: %s", self.name, error)
+        self.claim_settle = ClaimSettle(self.slots, store, self._take, self._marked)
         self._executor = Executor(
             self.slots,
             self._host,
@@ -121,7 +129,7 @@ class Worker:
         await self._heartbeat_thread.start()
         self.claim_settle.start()
         self.started = True
-        self._executor.warm_up(self.slots.tasks.values())
+        self._executor.warm_up(self.slots.lanes.values())
 
     async def stop(self, grace: float | None = None) -> None:
         """Claim no more jobs, let running handlers end within the grace, give back the rest. Costs no job a retry."""
@@ -309,17 +317,18 @@ class Worker:
 
 
 def _chosen(
-    tasks: Mapping[str, Task[..., Any]], topics: tuple[str, ...] | None, app: str | None
-) -> dict[str, Task[..., Any]]:
-    """Return the tasks of these topics; None: all tasks."""
-    if not tasks:
+    lanes: Mapping[Lane, Task[..., Any]], topics: tuple[str, ...] | None, app: str | None
+) -> dict[Lane, Task[..., Any]]:
+    """Return the lanes of these topics; None: all lanes."""
+    if not lanes:
         raise InvalidInput("tasks", "none", _no_tasks(app))
     if topics is None:
-        return dict(tasks)
-    if unknown := sorted(set(topics) - set(tasks)):
-        known = ", ".join(sorted(tasks))
+        return dict(lanes)
+    handled = {lane.topic for lane in lanes}
+    if unknown := sorted(set(topics) - handled):
+        known = ", ".join(sorted(handled))
         raise InvalidInput("topics", "unknown", f"no handler for {', '.join(unknown)}; there are handlers for: {known}")
-    return {topic: tasks[topic] for topic in topics}
+    return {lane: task for lane, task in lanes.items() if lane.topic in topics}
 
 
 def _no_tasks(app: str | None) -> str:

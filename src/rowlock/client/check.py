@@ -1,0 +1,114 @@
+"""Compare new code with the database before a deploy: `rowlock check app:jobs`. It only reads, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from rowlock.client.definitions import read_templates
+from rowlock.core.job import Job, Lane, Status
+from rowlock.core.templates import Stored, frozen_difference
+from rowlock.errors import InvalidInput
+from rowlock.stores.base import Store
+from rowlock.stores.queries import MAX_LIMIT, Filter
+from rowlock.tasks import Task
+
+Check = Literal["payload", "version", "topic", "frozen", "disabled"]
+Lanes = Mapping[Lane, Task[Any, Any, Any]]
+
+_STATUSES = (Status.PENDING, Status.BLOCKED, Status.WAITING)  # the new code will run them
+_SAMPLES = 5
+
+
+class Misfit(Struct):
+    """Something that the new code can't do. `count` jobs are affected; `jobs` are the ids of some of them."""
+
+    check: Check
+    topic: str
+    version: int
+    text: str
+    count: int = 0
+    jobs: list[str] = []
+
+
+class Comparison(Struct, frozen=True):
+    """`checked`: how many jobs were read. `partial`: there are more jobs than that."""
+
+    checked: int
+    partial: bool
+    findings: list[Misfit]
+
+
+async def compare(store: Store, lanes: Lanes, *, limit: int) -> Comparison:
+    """Return what the tasks in `lanes` can't do with the jobs and templates that are there. Read the newest `limit`
+    jobs."""
+    stored = await read_templates(store)
+    findings = _templates(lanes, stored)
+    own = {lane.topic for lane in lanes}
+    # A worker that shares no topic with the code belongs to another application.
+    elsewhere = {topic for worker in await store.workers() if own.isdisjoint(worker.topics) for topic in worker.topics}
+    misfits: dict[tuple[str, ...], Misfit] = {}
+    checked, cursor = 0, None
+    while checked < limit:
+        page = await store.list(Filter(statuses=_STATUSES), limit=min(MAX_LIMIT, limit - checked), cursor=cursor)
+        checked += len(page.items)
+        for job in page.items:
+            _job(job, lanes, elsewhere, misfits)
+        cursor = page.next
+        if cursor is None:
+            break
+    return Comparison(checked, cursor is not None, [*findings, *misfits.values()])
+
+
+def _templates(lanes: Lanes, stored: Mapping[str, Mapping[int, Stored]]) -> list[Misfit]:
+    found = []
+    own = {(task.topic, task.version): task for task in lanes.values()}
+    for (topic, version), task in sorted(own.items()):
+        before = stored.get(topic, {}).get(version)
+        if before is None:
+            continue
+        if frozen := frozen_difference(before.template, task.template):
+            what = f"another {' and other '.join(frozen)} was published"
+            text = f"{what} under this version; give the task version={version + 1}, or restore it"
+            found.append(Misfit("frozen", topic, version, text))
+        if not before.enabled:
+            text = f"it is disabled, so enqueue is refused; rowlock templates enable {topic}@{version} allows it"
+            found.append(Misfit("disabled", topic, version, text))
+    return found
+
+
+def _job(job: Job, lanes: Lanes, elsewhere: set[str], misfits: dict[tuple[str, ...], Misfit]) -> None:
+    version = job.template_version
+    task = lanes.get(Lane(job.topic, version))
+    if task is not None:
+        try:
+            task.arguments.values(job.payload)
+        except InvalidInput as error:
+            _add(misfits, job, "payload", error.field, str(error))
+        return
+    known = _versions(lanes, job.topic)
+    if known:
+        there = ", ".join(map(str, known))
+        _add(
+            misfits,
+            job,
+            "version",
+            "",
+            f"the code runs the versions {there}, not this one; add runs=[{version}] to a task",
+        )
+    elif job.topic not in elsewhere:  # else it belongs to another application
+        _add(misfits, job, "topic", "", "no task of the code and no worker of another application has this topic")
+
+
+def _versions(lanes: Iterable[Lane], topic: str) -> Sequence[int]:
+    return sorted(lane.template_version for lane in lanes if lane.topic == topic)
+
+
+def _add(misfits: dict[tuple[str, ...], Misfit], job: Job, check: Check, place: str, text: str) -> None:
+    key = (check, job.topic, str(job.template_version), place)
+    found = misfits.setdefault(key, Misfit(check, job.topic, job.template_version, text))
+    found.count += 1
+    if len(found.jobs) < _SAMPLES:
+        found.jobs.append(job.id)

@@ -1,0 +1,280 @@
+"""What enqueue knows about topics: the tasks of this process, and the templates that the database has.
+
+Every way to enqueue goes by the same rule. A task object uses its own version. By name, the newest enabled stored
+version counts, unless the caller names one. A topic that was never published is free-form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+from msgspec import Struct, structs
+
+from rowlock.client.portal import running_loop
+from rowlock.core import codec
+from rowlock.core.ids import check_id
+from rowlock.core.job import NewJob, check_topic, new_job, plain_job
+from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
+from rowlock.core.templates import Stored, Template, check_if_live, check_template_version, from_data, key_of, line_of
+from rowlock.errors import InvalidInput, TemplateDisabled
+from rowlock.schemas import Validator
+from rowlock.stores.base import Store
+from rowlock.tasks import Draft, JobOptions, Task
+
+LIFE = 1.0  # seconds for which definitions are used without a look at the database
+KIND = "template"  # of the records that hold definitions …
+REVISION = ("templates", "revision")  # … and the record that changes with each of them
+
+Tasks = Mapping[str, Mapping[int, Task[Any, Any, Any]]]  # by topic and version
+
+
+class Rule(Protocol):
+    """What a topic, in one version, does to a job that is enqueued."""
+
+    version: int
+
+    def check(self, payload: Mapping[str, Any]) -> None:
+        """Raise InvalidInput if the payload doesn't fit."""
+
+    def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
+        """Return a checked job without options."""
+        ...
+
+    def job(self, draft: Draft, job_id: str) -> NewJob:
+        """Return the checked job of a draft."""
+        ...
+
+
+class FreeRule:
+    """A topic that was never published."""
+
+    version = 0
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def check(self, payload: Mapping[str, Any]) -> None:
+        pass
+
+    def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
+        return plain_job(job_id, self._topic, payload)
+
+    def job(self, draft: Draft, job_id: str) -> NewJob:
+        self.check(draft.payload)
+        return _job(draft, job_id, None)
+
+
+class TemplateRule(FreeRule):
+    """A topic that has a template. `task`: it checks payloads, which is faster than the schema."""
+
+    def __init__(self, template: Template, task: Task[Any, Any, Any] | None) -> None:
+        super().__init__(template.topic)
+        self.template = template
+        self.version = template.version
+        self._task = task
+        self._validator = Validator(template.schema) if task is None and template.schema is not None else None
+        self._defaults = template.priority, template.max_retries, template.timeout
+        self._keyed = template.key is not None
+
+    def check(self, payload: Mapping[str, Any]) -> None:
+        if self._task is not None:
+            self._task.arguments.values(payload)
+        elif self._validator is not None:
+            self._validator.check(payload)
+
+    def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
+        codec.check_object(payload)
+        if self._keyed:
+            return self.job(Draft(self._topic, dict(payload or {}), {}), job_id)
+        self.check(payload or {})
+        priority, retries, timeout = self._defaults
+        text = codec.encode_payload(payload)
+        return NewJob(
+            job_id,
+            self._topic,
+            text,
+            priority,
+            template_version=self.version,
+            max_retries=retries,
+            timeout=timeout,
+        )
+
+    def job(self, draft: Draft, job_id: str) -> NewJob:
+        self.check(draft.payload)
+        return _job(draft, job_id, self.template)
+
+
+def _job(draft: Draft, job_id: str, template: Template | None) -> NewJob:
+    """Check the options; what is not given comes from the template."""
+    rest = cast(dict[str, Any], {**draft.options})
+    own = rest.pop("id", None)
+    version = rest.pop("version", None)
+    if_live = rest.pop("if_live", None)
+    if unknown := sorted(rest.keys() - JobOptions.__annotations__.keys()):
+        raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(JobOptions.__annotations__)}")
+    once = False
+    if template is not None:
+        defaults = {name: getattr(template, name) for name in ("priority", "max_retries", "timeout")}
+        rest = {**defaults, **rest, "template_version": template.version}
+        if_live = template.if_live if if_live is None else if_live
+        once = template.once
+        if rest.get("key") is None and template.key is not None:
+            rest["key"] = key_of(template.key, draft.payload)
+    elif version is not None:
+        rest["template_version"] = check_template_version(version)
+    job = new_job(job_id if own is None else check_id(own), draft.topic, draft.payload, **rest)
+    if if_live is not None:
+        check_if_live(if_live)
+        if if_live == "replace" and template is not None and not template.cancel.supported:
+            raise InvalidInput(
+                "if_live", "needs_cancel", f"{job.topic} doesn't support cancel: nothing can be replaced"
+            )
+        if job.key is None and "if_live" in draft.options:
+            raise InvalidInput("if_live", "needs_key", "says what happens to jobs with the same key: give a key, too")
+    if job.key is None or (if_live in (None, "reject") and not once):
+        return job
+    line = line_of(job.topic, job.scope, job.scope_id, job.key)
+    if once:
+        return structs.replace(job, once=line)
+    return structs.replace(job, if_live=if_live, line=line)
+
+
+class Known(Struct):
+    """The templates as they were at one time, and the rules that follow."""
+
+    revision: int
+    until: float  # by time.monotonic()
+    stored: dict[str, dict[int, Stored]]  # by topic and version
+    rules: dict[str, Rule] = {}  # by topic, for enqueues by name
+    exact: dict[tuple[str, int], Rule] = {}  # by topic and version
+
+
+class Definitions:
+    """The rules of this process. `store`: opens the database when it is first needed."""
+
+    def __init__(self, store: Callable[[], Awaitable[Store]], tasks: Tasks) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._known = Known(-1, 0.0, {})
+        self._reading: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+
+    @property
+    def is_stale(self) -> bool:
+        return time.monotonic() >= self._known.until
+
+    def forget(self) -> None:
+        """The next enqueue looks again."""
+        self._known = Known(-1, 0.0, {})
+
+    def forget_rules(self) -> None:
+        """Tasks were added."""
+        self._known.rules.clear()
+        self._known.exact.clear()
+
+    async def refresh(self) -> None:
+        """Look whether templates have changed, if the last look was a while ago. Concurrent calls share one look."""
+        loop = running_loop()
+        if loop is None or not self.is_stale:  # without a loop: jobs.sync has looked a moment ago
+            return
+        reading = self._reading.get(loop)
+        if reading is None:
+            self._reading[loop] = reading = loop.create_task(self._read())
+            reading.add_done_callback(lambda _: self._reading.pop(loop, None))
+        await asyncio.shield(reading)
+
+    async def _read(self) -> None:
+        store = await self._store()
+        asked = time.monotonic()
+        kind, name = REVISION
+        revision = next((record.revision for record in await store.records(kind, [name])), 0)
+        if revision == self._known.revision:
+            self._known.until = asked + LIFE
+            return
+        self._known = Known(revision, asked + LIFE, await read_templates(store))
+
+    @property
+    def stored(self) -> Mapping[str, Mapping[int, Stored]]:
+        return self._known.stored
+
+    def knows(self, topic: str, version: int) -> bool:
+        return version in self._known.stored.get(topic, {}) or version in self._tasks.get(topic, {})
+
+    def template(self, topic: str, version: int | None) -> Template | None:
+        """Return what `rule` goes by; None if there is no such template, or it is disabled."""
+        with suppress(InvalidInput, TemplateDisabled):
+            return getattr(self.rule(topic, version), "template", None)
+        return None
+
+    def defaults(self, topic: str, version: int | None) -> dict[str, Any]:
+        """Return the options that a job gets if its enqueuer doesn't give them; by the last look."""
+        template = self.template(topic, version)
+        names = ("priority", "max_retries", "timeout") if template is not None else ()
+        return {name: getattr(template, name) for name in names}
+
+    async def retry_policy(self, topic: str, version: int, asked: RetryPolicy | None = None) -> RetryPolicy:
+        """Return when a failed job runs again: by its task if that is here, else as its worker has `asked`, else by the
+        stored template."""
+        own = self._tasks.get(topic, {})
+        task = own.get(version) or next((one for one in own.values() if version in one.runs or version == 0), None)
+        if task is not None:
+            return task.retry
+        if asked is not None:
+            return asked
+        await self.refresh()
+        stored = self._known.stored.get(topic, {}).get(version)
+        return DEFAULT_RETRY if stored is None else stored.template.policy
+
+    def rule(self, topic: str, version: int | None = None) -> Rule:
+        """Return what holds for the topic, by the last look. Raise TemplateDisabled, or InvalidInput for a version that
+        there is not."""
+        if version is None:
+            found = self._known.rules.get(topic)
+            if found is None:
+                found = self._known.rules[topic] = self._by_name(check_topic(topic))
+            return found
+        found = self._known.exact.get((topic, version))
+        if found is None:
+            found = self._known.exact[topic, version] = self._by_version(check_topic(topic), version)
+        return found
+
+    def _by_name(self, topic: str) -> Rule:
+        stored = self._known.stored.get(topic, {})
+        enabled = [version for version, one in stored.items() if one.enabled]
+        if enabled:
+            return self._stored_rule(stored[max(enabled)].template)
+        if stored:
+            raise TemplateDisabled(topic, max(stored))
+        own = self._tasks.get(topic)
+        return self._own_rule(own[max(own)]) if own else FreeRule(topic)
+
+    def _by_version(self, topic: str, version: int) -> Rule:
+        stored = self._known.stored.get(topic, {}).get(check_template_version(version))
+        if stored is not None and not stored.enabled:
+            raise TemplateDisabled(topic, version)
+        if (task := self._tasks.get(topic, {}).get(version)) is not None:
+            return self._own_rule(task)
+        if stored is not None:
+            return self._stored_rule(stored.template)
+        known = sorted({*self._known.stored.get(topic, {}), *self._tasks.get(topic, {})})
+        there = f"there are: {', '.join(map(str, known))}" if known else "the topic was never published"
+        raise InvalidInput("version", "unknown_version", f"{topic} has no version {version}; {there}")
+
+    def _own_rule(self, task: Task[Any, Any, Any]) -> Rule:
+        return TemplateRule(task.template, task)
+
+    def _stored_rule(self, template: Template) -> Rule:
+        task = self._tasks.get(template.topic, {}).get(template.version)
+        same = task is not None and task.template == template
+        return TemplateRule(template, task if same else None)
+
+
+async def read_templates(store: Store) -> dict[str, dict[int, Stored]]:
+    found: dict[str, dict[int, Stored]] = {}
+    for record in await store.records(KIND):
+        stored = from_data(record.data)
+        found.setdefault(stored.template.topic, {})[stored.template.version] = stored
+    return found
