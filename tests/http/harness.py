@@ -165,7 +165,7 @@ class World:
         self.who = {"anonymous": ANYONE}
         for name, user in (("user A", A), ("user B", B)):
             self._add(Who(name, bearer(user_token(user, role="member")), "user", id=user))
-        for scope in ("read", "enqueue", "cancel", "manage", "worker", "admin"):
+        for scope in SCOPES:
             await self._add_token(f"{scope} token", [scope])
         await self._add_token("mail token", ["manage", "enqueue"], topics=["mail"])
         await self._add_token("mail worker token", ["worker"], topics=["mail"])

@@ -1,7 +1,7 @@
 """Who may do what, said a second time: from what a route declares and what somebody was given, without the product."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ NOWHERE = "0193fb1e-0000-7000-8000-000000000000"
 
 _INCLUDED = {
     "manage": {"manage", "read", "cancel"},
-    "admin": {"read", "enqueue", "cancel", "manage", "worker", "admin"},
+    "admin": {"read", "enqueue", "cancel", "manage", "templates", "worker", "admin"},
 }
 
 
@@ -131,7 +131,7 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
         case "known":
             return done if who.kind != "anonymous" else 401
         case "scope":
-            if access.scope not in scopes(who):
+            if not {access.scope, access.or_scope} & scopes(who):
                 return refused
             # What is about whole topics is none of a token's that is for one job.
             if who.job is not None:
@@ -139,6 +139,7 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
             if "{fingerprint}" in route.path and who.topics is not None and target.topic not in who.topics:
                 return 404
             named = "{topic*}" in route.path or route.path in ("/api/worker/claim", "/api/stats/series")
+            named = named or (route.method == "POST" and route.path == "/api/templates")
             return refused if named and who.topics is not None and target.topic not in who.topics else done
         case "enqueue":
             return done if may(who, "enqueue", rules, target, None) else refused
@@ -209,6 +210,30 @@ def of_run(verb: str, done: int = 409, **body: Any) -> Prepare:
     return plain(f"/api/worker/{verb}", {"worker": "w", "id": NOWHERE, "version": 1, **body}, done)
 
 
+def on_template(suffix: str, json: JSON | None = None) -> Prepare:
+    async def prepare(world: World, target: Target) -> Ready:
+        if all(one.template.version for one in await world.jobs.templates.list(target.topic)):
+            await world.jobs.templates.create({"topic": target.topic})
+        await world.jobs.templates.enable(target.topic)  # the others enqueue
+        return Ready(f"/api/templates/{target.topic}{suffix}", json)
+
+    return prepare
+
+
+_versions = count(1)
+
+
+async def _create_template(world: World, target: Target) -> Ready:
+    return Ready("/api/templates", {"topic": target.topic, "version": next(_versions), "enabled": False}, 201)
+
+
+async def _disable(world: World, target: Target) -> Ready:
+    """A version that no job is enqueued for."""
+    version = next(_versions)
+    await world.jobs.templates.create({"topic": target.topic, "version": version, "enabled": False})
+    return Ready(f"/api/templates/{target.topic}/disable", {"version": version})
+
+
 async def _claim(world: World, target: Target) -> Ready:
     return Ready("/api/worker/claim", {"worker": "w", "topics": [target.topic]})
 
@@ -259,6 +284,7 @@ REQUESTS: dict[str, Prepare] = {
     "GET /api/jobs/{id}/logs": on_job("/logs"),
     "GET /api/jobs/{id}/wait": on_job("/wait?timeout=0"),
     "GET /api/jobs/{id}/why": on_job("/why"),
+    "GET /api/jobs/{id}/line": on_job("/line"),
     "POST /api/jobs/{id}/reveal": on_job("/reveal", json={"reason": "test"}),
     "GET /api/failures": plain("/api/failures"),
     "GET /api/failures/{fingerprint}": _failure,
@@ -266,6 +292,13 @@ REQUESTS: dict[str, Prepare] = {
     "GET /api/topics": plain("/api/topics"),
     "POST /api/topics/{topic*}/pause": _pause,
     "POST /api/topics/{topic*}/resume": _resume,
+    "GET /api/templates": plain("/api/templates"),
+    "POST /api/templates": _create_template,
+    "GET /api/templates/{topic*}": on_template(""),
+    "GET /api/templates/{topic*}/{version#}": on_template("/0"),
+    "PATCH /api/templates/{topic*}/{version#}": on_template("/0", {"title": "mail"}),
+    "POST /api/templates/{topic*}/enable": on_template("/enable"),
+    "POST /api/templates/{topic*}/disable": _disable,
     "GET /api/workers": plain("/api/workers"),
     "GET /api/audit": plain("/api/audit"),
     "GET /api/tokens": plain("/api/tokens"),

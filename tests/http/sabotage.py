@@ -37,9 +37,11 @@ from rowlock.access.identity import Identity, user
 from rowlock.access.record_batches import RecordBatches
 from rowlock.access.redaction import Redaction
 from rowlock.core import codec
+from rowlock.core.templates import read_lane
 from rowlock.http import login_attempts, request
 from rowlock.http.app import Api
 from rowlock.http.authenticate import Authenticator
+from rowlock.http.call import Call
 from rowlock.http.login_attempts import Attempts, Bound
 from rowlock.http.problems import Problem
 from rowlock.http.routes import Route
@@ -332,7 +334,7 @@ DEFENCES = [
     Defence(
         "A1",
         "a token claims its own topics",
-        replaced(rowlock.http.workers, "_topics", lambda call, asked: list(asked)),
+        replaced(rowlock.http.workers, "_lanes", lambda call, asked: [read_lane(name) for name in asked]),
         protocol.test_a_token_that_is_for_some_topics_claims_those_alone,
     ),
     Defence(
@@ -362,7 +364,7 @@ DEFENCES = [
     Defence(
         "A2",
         "who waits is looked at again",
-        replaced(Api, "admit_again", _nothing_later),
+        replaced(Call, "again", _nothing_later),
         protocol.test_a_token_that_is_revoked_gets_nothing_more_though_it_waits,
     ),
     Defence(

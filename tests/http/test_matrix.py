@@ -70,7 +70,7 @@ async def ask_all(
 
 
 def targets(route: Route) -> Sequence[Target]:
-    about = "{" in route.path or route.access.kind == "enqueue" or route.path == "/api/worker/claim"
+    about = "{" in route.path or route.access.kind == "enqueue" or route.path in ("/api/worker/claim", "/api/templates")
     return TARGETS if about else TARGETS[:1]
 
 
@@ -150,7 +150,7 @@ async def test_a_job_token_is_for_its_job(world: World, scopes: list[str]) -> No
 LOOKS = {"GET /api/jobs", "GET /api/jobs/stats", "GET /api/events"}
 WATCHES = {
     *LOOKS, "GET /api/jobs/{id}", "GET /api/jobs/{id}/events", "GET /api/jobs/{id}/logs", "GET /api/jobs/{id}/wait",
-    "GET /api/jobs/{id}/why", "POST /api/jobs/{id}/cancel", "POST /api/jobs/{id}/token",
+    "GET /api/jobs/{id}/line", "GET /api/jobs/{id}/why", "POST /api/jobs/{id}/cancel", "POST /api/jobs/{id}/token",
     "POST /api/jobs/{id}/token {'cancel': True}",
 }  # fmt: skip
 

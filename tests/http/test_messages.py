@@ -34,7 +34,7 @@ def refused(read: Any, *arguments: Any) -> Problem | None:
     ("given", "says"),
     [
         ({"priority": []}, "priority: must be a whole number or one of explicit, discovered, backfill, not a list"),
-        ({"version": 1.5}, "version: there is no such field"),
+        ({"version": 1.5}, "version: must be a whole number, not a decimal number"),
         ({"max_retries": 1.5}, "max_retries: must be a whole number, not a decimal number"),
         ({"max_retries": "3"}, "max_retries: must be a whole number, not a text"),
         ({"maxRetries": "3"}, "max_retries: must be a whole number, not a text"),

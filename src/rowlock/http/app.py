@@ -29,6 +29,7 @@ from rowlock.http import (
     sessions,
     stats,
     streams,
+    templates,
     tokens,
     ui,
     workers,
@@ -38,7 +39,7 @@ from rowlock.http.call import Call, denied, needs
 from rowlock.http.cursors import Cursors
 from rowlock.http.login_attempts import Attempts
 from rowlock.http.loop_state import LoopState
-from rowlock.http.parse import read_body, read_query
+from rowlock.http.parse import read_body, read_object, read_query
 from rowlock.http.problems import Problem
 from rowlock.http.request import Receive, Request, Send
 from rowlock.http.respond import Passage, respond
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
 
 
 _RESOURCES = (
-    enqueue, jobs, redacting, stats, bulk, streams, failures, operators, workers, tokens, access, sessions, service, ui,
+    enqueue, jobs, redacting, stats, bulk, streams, failures, operators, templates, workers, tokens, access, sessions,
+    service, ui,
 )  # fmt: skip
 ROUTES = [route for resource in _RESOURCES for route in resource.ROUTES]
 _FRESH = 1.0  # seconds until settings that another process has changed apply here
@@ -150,6 +152,8 @@ class Api:
             raise Problem("unknown_field", "this path takes no parameters", field=request.query()[0][0][:100])
         if route.body is None:
             return await self._handled(call)
+        if route.raw_body:
+            return await self._handled(call, read_object(await request.body()))
         is_empty = route.body_optional and await request.is_empty()
         return await self._handled(call, route.body() if is_empty else read_body(route.body, await request.body()))
 
@@ -242,7 +246,7 @@ def _is_allowed(wanted: Access, call: Call) -> bool:
         case "jobs":
             return call.reach(wanted.scope) is not False
         case "scope":
-            return identity.has(wanted.scope)
+            return identity.has(wanted.scope) or (bool(wanted.or_scope) and identity.has(wanted.or_scope))
 
 
 def _needs(wanted: Access) -> str:
@@ -252,7 +256,8 @@ def _needs(wanted: Access) -> str:
         case "jobs":
             return needs(wanted.scope)
         case _:
-            return f"this needs the scope {wanted.scope}"
+            either = f" or {wanted.or_scope}" if wanted.or_scope else ""
+            return f"this needs the scope {wanted.scope}{either}"
 
 
 def _check_id(parameters: Mapping[str, str]) -> None:

@@ -21,9 +21,10 @@ from rowlock.core.job import (
     check_priority,
     check_timeout,
 )
-from rowlock.errors import InvalidInput
+from rowlock.core.templates import IfLive, key_of
+from rowlock.errors import InvalidInput, OnceTaken
 from rowlock.http.call import Call, columns
-from rowlock.http.problems import Problem
+from rowlock.http.problems import Problem, from_error
 from rowlock.http.redacting import check_unmarked
 from rowlock.http.routes import ENQUEUE, SEE_JOBS, Routes
 from rowlock.http.shapes import (
@@ -33,6 +34,7 @@ from rowlock.http.shapes import (
     Retries,
     Seconds,
     Tags,
+    TemplateVersion,
     Text,
     Time,
     Timeout,
@@ -61,6 +63,8 @@ class EnqueueBody(Asked, frozen=True, kw_only=True):
     expires_at: Time | None = None
     timeout: Timeout | None = None
     tags: Tags | None = None
+    version: TemplateVersion | None = None
+    if_live: IfLive | None = None
 
     def options(self) -> dict[str, Any]:
         """Return what was given beside topic and payload."""
@@ -128,11 +132,15 @@ class BatchAnswer(Struct, kw_only=True):
 async def enqueue(call: Call, asked: EnqueueBody) -> EnqueuedBody:
     options = asked.options()
     check_unmarked(call, asked.payload)
+    await call.api.jobs.definitions.refresh()
     call.check_enqueue(asked.topic, partial(new_columns, call, asked))
     if asked.id is not None:
         await _refuse_hidden(call, [asked])
-    told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
-    if told.existing and await _hidden(call, [told.id]):
+    try:
+        told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
+    except OnceTaken as error:
+        raise await _had(call, error) from None
+    if told.existing and await hidden_jobs(call, [told.id]):
         raise _taken()
     return enqueued_body(asked.topic, told)
 
@@ -141,13 +149,17 @@ async def enqueue(call: Call, asked: EnqueueBody) -> EnqueuedBody:
 async def enqueue_batch(call: Call, asked: BatchBody) -> BatchAnswer:
     if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
         raise Problem("out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
+    await call.api.jobs.definitions.refresh()
     for one in asked.jobs:
         check_unmarked(call, one.payload)
         call.check_enqueue(one.topic, partial(new_columns, call, one))
     await _refuse_hidden(call, asked.jobs)
     entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
-    told = await call.api.jobs.enqueue_many(entries)
-    hidden = await _hidden(call, [new.id for new in told if new.existing])
+    try:
+        told = await call.api.jobs.enqueue_many(entries)
+    except OnceTaken as error:
+        raise await _had(call, error) from None
+    hidden = await hidden_jobs(call, [new.id for new in told if new.existing])
     # A hidden job took the key in between. The batch is written by now, so this is no error.
     items = [
         batch_item(one.topic, new, is_seen=new.id not in hidden) for one, new in zip(asked.jobs, told, strict=True)
@@ -161,7 +173,10 @@ async def clone_job(call: Call, asked: CloneBody) -> EnqueuedBody:
     job = await call.job("read")
     check_unmarked(call, asked.payload, job)
     changed = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) is not None}
-    return await enqueue(call, EnqueueBody(**{**content_of(job), **changed}))
+    try:
+        return await enqueue(call, EnqueueBody(**{**content_of(job), **changed}))
+    except InvalidInput as error:  # it may repeat a hidden value of the job
+        raise InvalidInput(error.field, error.code, call.redaction.texts([error.problem], job)[0]) from None
 
 
 def content_of(job: Job) -> dict[str, Any]:
@@ -171,7 +186,14 @@ def content_of(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _hidden(call: Call, ids: list[str]) -> set[str]:
+async def _had(call: Call, error: OnceTaken) -> Problem:
+    """Return the problem. It doesn't name a job that the caller may not see."""
+    if await hidden_jobs(call, [error.first]):
+        return Problem("once_taken", f"the topic {error.topic} allows one job per key: there was one", field="key")
+    return from_error(error)
+
+
+async def hidden_jobs(call: Call, ids: list[str]) -> set[str]:
     """Return those of these jobs that the caller may not see."""
     condition = call.reach("read")
     if not ids or condition is True:
@@ -183,11 +205,14 @@ async def _hidden(call: Call, ids: list[str]) -> set[str]:
 def new_columns(call: Call, asked: EnqueueBody) -> dict[str, Any]:
     """Return the columns of the job that would be created: enqueue_rule is judged on them."""
     now = datetime.now(UTC)
-    task = call.api.jobs._tasks.get(asked.topic)
-    given = {**(task.policy.defaults() if task is not None else {}), **asked.options()}
+    definitions = call.api.jobs.definitions
+    given = {**definitions.defaults(asked.topic, asked.version), **asked.options()}
+    key, template = asked.key, definitions.template(asked.topic, asked.version)
+    if key is None and template is not None and template.key is not None:
+        key = key_of(template.key, asked.payload)
     run_at = asked.run_at or now + timedelta(seconds=min(max(asked.delay or 0.0, 0.0), 1e9))
     return {
-        "id": asked.id, "topic": asked.topic, "status": "pending", "key": asked.key, "scope": asked.scope,
+        "id": asked.id, "topic": asked.topic, "status": "pending", "key": key, "scope": asked.scope,
         "scope_id": asked.scope_id, "retries": 0, "crashes": 0, "version": 0, "progress": 0.0,
         "priority": check_priority(given.get("priority", DEFAULT_PRIORITY)),
         "max_retries": given.get("max_retries", DEFAULT_MAX_RETRIES),

@@ -16,9 +16,10 @@ _ENQUEUED = {
 }  # fmt: skip
 _JOB = {
     "id": _ID, **_MAIL, "status": "completed", "priority": 100, "run_at": _AT, "expires_at": None, "key": "order-456",
+    "if_live": None,
     "scope": None, "scope_id": None, "tags": ["welcome"], "progress": 100.0, "stage": None, "message": None,
     "result": {"sent": True}, "retries": 0, "max_retries": 5, "crashes": 0, "timeout": 600.0, "version": 1,
-    "locked_by": None, "cancel_requested_at": None, "cancel_reason": None, "template_version": None, "step": None,
+    "locked_by": None, "cancel_requested_at": None, "cancel_reason": None, "template_version": 0, "step": None,
     "flow_id": None, "schedule_id": None, "fire_at": None, "created": _AT, "updated": _LATER, "claimed_at": _AT,
     "started_at": _AT, "finished_at": _LATER, "trace": None, "can": ["cancel", "manage"],
 }  # fmt: skip
@@ -56,6 +57,19 @@ _SETTINGS = {
     "cancel_rule": "scope_id = @request.auth.id", "manage_rule": "", "allowed_topics": ["send_mail"],
 }  # fmt: skip
 
+_DEFINITION = {
+    "enabled": True, "title": "Send a mail", "description": None,
+    "schema": {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]}, "result": None,
+    "steps": [{"name": "send", "title": "Send it", "timeout": 60.0, "weight": 1.0, "cancelable": True}],
+    "max_retries": 3, "retry": [30.0, 120.0], "timeout": 600.0, "priority": 100,
+    "cancel": {"supported": True, "grace": 30.0, "mode": "cooperative"}, "key": ["to"], "if_live": "queue",
+    "once": False, "schedulable": True, "retention": None, "limits": [],
+}  # fmt: skip
+_TEMPLATE = {
+    **_DEFINITION, "topic": "send_mail", "version": 1, "source": "api", "ready": 214, "ready_capped": False,
+    "workers": [_WORKER],
+}  # fmt: skip
+
 EXAMPLES: dict[str, Any] = {
     # Jobs
     "EnqueueBody": _ENQUEUE,
@@ -77,6 +91,10 @@ EXAMPLES: dict[str, Any] = {
     "EventsAnswer": {"items": [_EVENT], "next": None},
     "LogsAnswer": {"items": [_LINE], "dropped": 0, "next": None},
     "WhyBody": {"code": "paused", "answer": "Its topic is paused.", "details": ["since 08:00 by ann@example.com"]},
+    "LineAnswer": {
+        "line": True, "head": _ID, "ahead": 3, "ahead_capped": False, "behind": 12, "behind_capped": False,
+        "before": _ID,
+    },
     "RevealBody": {"reason": "ticket 4711"},
     "RevealAnswer": {"job": _JOB, "events": [_EVENT], "logs": [_LINE]},
     # Bulk actions
@@ -128,12 +146,19 @@ EXAMPLES: dict[str, Any] = {
         }],
         "next": None, "looked_back_to": None,
     },
+    # Templates
+    "TemplateCreateBody": {**_DEFINITION, "topic": "send_mail", "version": 1, "reason": "for the Go workers"},
+    "TemplatePatch": {"timeout": 300, "reason": "the mail server is slow"},
+    "TemplateBody": _TEMPLATE,
+    "TemplatesAnswer": {"items": [_TEMPLATE]},
+    "SwitchBody": {"version": 1, "reason": "the mail server is down"},
     # The worker protocol
-    "ClaimBody": {"worker": _WORKER, "topics": ["video"], "limit": 1, "lease": 30, "wait": 20, "runs": []},
+    "ClaimBody": {"worker": _WORKER, "topics": ["video", "video@1"], "limit": 1, "lease": 30, "wait": 20, "runs": []},
     "ClaimAnswer": {
         "items": [{
             "id": _ID, "version": 1, "topic": "video", "payload": {"file": 17}, "lease": 30.0, "timeout": 600.0,
-            "retries": 0, "max_retries": 3, "priority": 100, "key": None, "scope": None, "scope_id": None, "tags": [],
+            "retries": 0, "max_retries": 3, "priority": 100, "key": None, "template_version": 0,
+            "scope": None, "scope_id": None, "tags": [],
             "trace": None, "run_at": _AT, "created": _AT,
         }],
     },

@@ -13,7 +13,7 @@ from rowlock.core.job import MAX_VERSION, Event, Job, LogLine
 from rowlock.errors import InvalidState
 from rowlock.http import cursors
 from rowlock.http.call import Call
-from rowlock.http.enqueue import EnqueueBody, content_of, new_columns
+from rowlock.http.enqueue import EnqueueBody, content_of, hidden_jobs, new_columns
 from rowlock.http.filters import JobFilter, asked_filter, visible
 from rowlock.http.problems import Problem, check_range
 from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
@@ -146,7 +146,9 @@ async def get_logs(call: Call, asked: LongPageQuery) -> LogsAnswer:
 _IN_SHORT = {
     "due_later": "It is not due yet.", "backoff": "It has failed, and is retried later.",
     "expiring": "It is past its expiry.", "paused": "Its topic is paused.",
-    "no_worker": "No worker that knows its topic is running.", "busy": "All workers are busy.",
+    "no_worker": "No worker that knows its topic is running.",
+    "no_worker_version": "No worker that has its version is running.",
+    "in_line_of_key": "Other jobs with its key are before it.", "busy": "All workers are busy.",
     "in_line": "Other jobs are before it.", "running": "It is running.", "claimed": "It is about to run.",
     "lease_expired": "Its worker went silent; the job is about to be rescued.",
     "cancel_requested": "It was asked to stop.",
@@ -161,6 +163,31 @@ async def get_why(call: Call) -> WhyBody:
         return WhyBody(code=why.code, answer=_IN_SHORT.get(why.code, f"It is {job.status}."), details=[])
     said, *details = call.redaction.texts([why.answer, *why.details], job)
     return WhyBody(code=why.code, answer=said, details=details)
+
+
+class LineAnswer(Struct, kw_only=True):
+    """Where a live job stands in the line of its key; `line` false: in none. `head`: the job whose turn it is.
+    `before`: the job right before this one. Both are null if there is none, or the caller may not see it. `ahead` and
+    `behind`: how many jobs; with `ahead_capped` or `behind_capped`, at least so many."""
+
+    line: bool
+    head: str | UnsetType | None = UNSET
+    ahead: int | UnsetType = UNSET
+    ahead_capped: bool | UnsetType = UNSET
+    behind: int | UnsetType = UNSET
+    behind_capped: bool | UnsetType = UNSET
+    before: str | UnsetType | None = UNSET
+
+
+@ROUTES.add("GET", "/api/jobs/{id}/line", SEE_JOBS, "Its place in the line of its key")
+async def get_line(call: Call) -> LineAnswer:
+    job = await call.job("read")
+    place = await (await call.store()).place_in_line(job.id)
+    if place is None:
+        return LineAnswer(line=False)
+    hidden = await hidden_jobs(call, [one for one in (place.head, place.before) if one is not None])
+    head, before = (None if one in hidden else one for one in (place.head, place.before))
+    return copied(LineAnswer, place, line=True, head=head, before=before)
 
 
 @ROUTES.add("GET", "/api/jobs/{id}/wait", SEE_JOBS, "Wait until a job has ended", errors=(429,))

@@ -9,6 +9,7 @@ import msgspec
 
 from rowlock import __version__
 from rowlock.access.settings import GRANTED_BY
+from rowlock.core.templates import MAX_TEMPLATE_VERSION
 from rowlock.http.examples import EXAMPLES
 from rowlock.http.problems import TITLES, ProblemBody
 from rowlock.http.routes import API_VERSION, API_VERSION_HEADER, Access, Route
@@ -20,7 +21,10 @@ _SECURITY = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API token, or the application's JWT."},
     "session": {"type": "apiKey", "in": "cookie", "name": "rowlock_session", "description": "By logging in."},
 }
-_IN_PATH = {"id": {"type": "string", "format": "uuid"}}  # an `id` is a UUID: see app.py
+_IN_PATH: dict[str, dict[str, Any]] = {
+    "id": {"type": "string", "format": "uuid"},  # see app.py
+    "version": {"type": "integer", "minimum": 0, "maximum": MAX_TEMPLATE_VERSION},
+}
 
 
 @cache
@@ -38,7 +42,7 @@ def document() -> dict[str, Any]:
         components[name]["examples"] = [EXAMPLES[name]]
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        path = route.path.replace("*}", "}")
+        path = route.path.replace("*}", "}").replace("#}", "}")
         paths.setdefault(path, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
@@ -102,7 +106,8 @@ def _who(access: Access) -> str:
             rules = " or ".join(GRANTED_BY[access.scope])
             return f"superusers, tokens with the scope {access.scope}, and callers whom {rules} allows"
         case "scope":
-            return f"superusers, and tokens with the scope {access.scope}"
+            either = f" or {access.or_scope}" if access.or_scope else ""
+            return f"superusers, and tokens with the scope {access.scope}{either}"
 
 
 def _query(shape: Any) -> list[dict[str, Any]]:

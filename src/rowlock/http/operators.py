@@ -99,7 +99,8 @@ async def list_topics(call: Call, asked: PageQuery) -> TopicsAnswer:
     now = await store.now()
     workers = [worker for worker in await store.workers() if is_live(worker, now)]
     pauses = {pause.topic: pause for pause in await store.paused()}
-    known = {topic for worker in workers for topic in worker.topics}
+    runs = [{lane.partition("@")[0] for lane in worker.topics} for worker in workers]
+    known = {topic for topics in runs for topic in topics}
     names = sorted({*stats.topics, *pauses, *known})
     if call.identity.topics is not None:
         names = [name for name in names if name in call.identity.topics]
@@ -111,7 +112,7 @@ async def list_topics(call: Call, asked: PageQuery) -> TopicsAnswer:
             stats.topics.get(name) or TopicStats(),
             topic=name,
             paused=paused.get(name),
-            workers=sum(name in worker.topics for worker in workers),
+            workers=sum(name in topics for topics in runs),
         )
         for name in shown
     ]

@@ -27,6 +27,23 @@ _decode = msgspec.json.Decoder().decode
 def read_body(kind: Any, data: bytes) -> Any:
     """Return a `kind`. Its fields may be spelled in snake_case or camelCase, each in either way."""
     value = _parsed(data)
+    _check_repeated(data, value)
+    try:
+        return msgspec.convert(_respelled(kind, value), kind)
+    except msgspec.ValidationError as error:
+        raise _refusal(error, kind, "body") from None
+
+
+def read_object(data: bytes) -> dict[str, Any]:
+    """Return a JSON object as it came. The caller checks its fields."""
+    value = _parsed(data)
+    _check_repeated(data, value)
+    if not isinstance(value, dict):
+        raise Problem("not_an_object", "the body must be a JSON object", field="body")
+    return value
+
+
+def _check_repeated(data: bytes, value: Any) -> None:
     try:
         twice = repeated_key(data, value)
     except RecursionError:
@@ -34,10 +51,6 @@ def read_body(kind: Any, data: bytes) -> Any:
     if twice is not None:
         field = twice[:_LONGEST_NAME]
         raise Problem("duplicate_key", f"{field}: this key is there twice", field=field)
-    try:
-        return msgspec.convert(_respelled(kind, value), kind)
-    except msgspec.ValidationError as error:
-        raise _refusal(error, kind, "body") from None
 
 
 def _parsed(data: bytes) -> Any:

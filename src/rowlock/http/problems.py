@@ -39,13 +39,17 @@ CODES: dict[str, tuple[int, str]] = {
     "bad_arguments": (400, "The payload is not what the task of this topic takes."),
     "bad_characters": (400, "A topic has characters other than A-Z a-z 0-9 _ . : / and -."),
     "bad_cursor": (400, "The cursor is not one that an earlier page gave as `next`."),
+    "bad_field": (400, "A field of `key` names no field of the payload."),
     "bad_fingerprint": (400, "A fingerprint is not 16 digits of 0-9 a-f."),
     "bad_id": (400, "An id in the body or the query is not a UUID."),
+    "bad_lane": (400, "A worker names a topic with a version that is no number, such as mail@x."),
     "bad_length": (400, "A text is empty, too short or too long."),
     "bad_name": (400, "A worker's name has characters other than A-Z a-z 0-9 - _ . : or is too long."),
     "bad_path": (400, "A filter by payload is not `path=value`, or its path can't be used."),
     "bad_pattern": (400, "A pattern of `redact` is not one name, or several with dots between them."),
+    "bad_payload": (400, "The payload does not fit the schema of its topic. `field` is the path of the value."),
     "bad_rule": (400, "A rule can't be read. `detail` says at which character."),
+    "bad_schema": (400, "A template's schema is not a JSON Schema of draft 2020-12."),
     "bad_time": (400, "A time in a rule can't be read."),
     "bad_value": (400, "A value is of the wrong kind. `detail` says what is expected."),
     "both_given": (400, "Two fields exclude each other, such as `run_at` and `delay`."),
@@ -55,12 +59,15 @@ CODES: dict[str, tuple[int, str]] = {
     "key_not_text": (400, "A key of an object is not a text."),
     "missing": (400, "A required field is missing."),
     "naive_time": (400, "A time has no time zone. Write Z for UTC."),
+    "needs_cancel": (400, '`if_live` "replace" needs a template whose jobs can be cancelled.'),
+    "needs_key": (400, "`if_live` is about jobs with the same key, and none is given."),
     "not_a_bool": (400, "A value is neither true nor false."),
     "not_a_filter": (400, "A filter is not a filter."),
     "not_a_job": (400, "An entry of a batch is not a job."),
     "not_a_list": (400, "A value is not a list."),
     "not_a_number": (400, "A value is not a number."),
     "not_a_pair": (400, "A filter by payload is not a pair of a path and a value."),
+    "not_a_policy": (400, "`retry` of a template is no retry policy."),
     "not_a_time": (400, "A value is not a time."),
     "not_an_email": (400, "A text is not an e-mail address."),
     "not_an_integer": (400, "A value is not a whole number."),
@@ -81,6 +88,7 @@ CODES: dict[str, tuple[int, str]] = {
     "too_common": (400, "A password is too easy to guess."),
     "too_long": (400, "A text is too long."),
     "too_many": (400, "A list has too many entries, or too many jobs meet a filter."),
+    "twice": (400, "A field of a template is given under two names, or two steps have one name."),
     "unknown_action": (400, "There is no such action."),
     "unknown_field": (400, "There is no such field or parameter. Nothing is ignored."),
     "unknown_name": (400, "A name is unknown."),
@@ -89,6 +97,8 @@ CODES: dict[str, tuple[int, str]] = {
     "unknown_scope": (400, "There is no such scope of a token."),
     "unknown_setting": (400, "There is no such setting."),
     "unknown_status": (400, "There is no such status of a job."),
+    "unknown_version": (400, "The topic has no template of this version."),
+    "with_if_live": (400, "`once` and `if_live` of a template exclude each other."),
     # The caller
     "bad_link": (403, "The link for the first superuser is used up or too old."),
     "cross_origin": (403, "A page of another origin called, which is not among the `origins`."),
@@ -103,12 +113,18 @@ CODES: dict[str, tuple[int, str]] = {
     "wrong_host": (421, "The server does not answer to the name in the Host header."),
     "wrong_login": (401, "No superuser has this e-mail address and password."),
     # What is there, and how it stands
+    "cancel_unsupported": (409, "The topic's template says that a job can't be cancelled once a run has started."),
     "http_disabled": (404, "The HTTP API is switched off by the setting `http_enabled`."),
     "id_taken": (409, "The id was enqueued before, with other content."),
     "key_taken": (409, "Another live job has the key, or the id."),
     "lost": (409, "The run belongs to another worker, or has ended. Nothing was stored."),
     "no_such_path": (404, "There is nothing at this path."),
     "not_found": (404, "The resource does not exist, or the caller may not see it."),
+    "once_taken": (409, "The topic allows one job per key, ever. `first` is the job that had the key."),
+    "template_disabled": (409, "An operator has disabled the topic, or this version: no job can be enqueued."),
+    "template_exists": (409, "The topic has a template of this version already."),
+    "template_frozen": (409, "Schema and steps of a version from 1 on can't change. `changed` has the differences."),
+    "template_not_found": (404, "The topic has no template, or none of this version."),
     "version_passed": (409, "The job has run again since the version that was given."),
     "wrong_method": (405, "The path does not take this method. `Allow` says which it takes."),
     "wrong_state": (409, "The status of the job, or of the bulk action, does not allow this."),
@@ -189,6 +205,8 @@ def from_error(error: errors.RowlockError) -> Problem:
             return Problem("bad_value", str(error), field=error.field)
         case errors.JobNotFound():
             return not_found()
+        case errors.CancelUnsupported():
+            return Problem("cancel_unsupported", str(error), job_status=str(error.status))
         case errors.InvalidState():
             return Problem("wrong_state", str(error), job_status=str(error.status))
         case errors.VersionPassed():
@@ -199,6 +217,18 @@ def from_error(error: errors.RowlockError) -> Problem:
             return Problem("wrong_state", str(error), bulk_status=error.status)
         case errors.KeyTaken():
             return Problem("key_taken", "another live job has its key", field="key")
+        case errors.OnceTaken():
+            return Problem("once_taken", str(error), field="key", first=error.first)
+        case errors.TemplateNotFound():
+            return Problem("template_not_found", str(error))
+        case errors.TemplateExists():
+            return Problem("template_exists", str(error), field="version")
+        case errors.TemplateDisabled():
+            return Problem("template_disabled", str(error), field="topic")
+        case errors.TemplateFrozen():
+            changed = {name: {"before": before, "after": after} for name, (before, after) in error.changed.items()}
+            text = f"version {error.version} of the topic {error.topic} is published, and its {' and '.join(changed)} "
+            return Problem("template_frozen", f"{text}can't change: create the next version", changed=changed)
         case errors.IdTaken():
             return Problem("id_taken", f"this id was enqueued before, with another {error.field}", field="id")
         case errors.OutcomeUnknown():

@@ -64,7 +64,7 @@ class RemoteWorkers:
     async def _claim(self, wanted: Claim, wait: float, host: str, gone: asyncio.Future[Any]) -> list[Job]:
         store = await self._store()
         info = WorkerInfo(
-            name=wanted.worker, host=host, pid=0, topics=tuple(sorted(lane.topic for lane in wanted.lanes)),
+            name=wanted.worker, host=host, pid=0, topics=tuple(map(str, sorted(wanted.lanes))),
             concurrency=wanted.limit, running=0, lease=wanted.lease, rowlock=f"http {__version__}",
         )  # fmt: skip
         deadline = time.monotonic() + wait

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct, structs
@@ -34,6 +34,7 @@ class Access(Struct, frozen=True):
     scope: str = ""
     bounded: bool = False  # also a token for some topics or one job: the handler checks which
     writes: bool | None = None  # None: every method but GET does
+    or_scope: str = ""  # `scope` only: this one is enough as well
 
     def __post_init__(self) -> None:
         known = {"jobs": tuple(GRANTED_BY), "scope": SCOPES}.get(self.kind)
@@ -51,13 +52,14 @@ CANCEL_JOBS = Access("jobs", "cancel", bounded=True)
 MANAGE_JOBS = Access("jobs", "manage", bounded=True)
 
 
-def scope(name: str, *, bounded: bool = False, writes: bool | None = None) -> Access:
-    return Access("scope", name, bounded, writes)
+def scope(name: str, *, bounded: bool = False, writes: bool | None = None, or_scope: str = "") -> Access:
+    return Access("scope", name, bounded, writes, or_scope)
 
 
 class Route(Struct, frozen=True):
-    """`path`: {name} is one step, {name*} may be several. `query` and `body`: what the route reads. `answers`: what it
-    returns. `body_optional`: no body means {}. `errors`: statuses beside those that every route has."""
+    """`path`: {name} is one step, {name*} may be several, {name#} is a number. `query` and `body`: what the route
+    reads. `answers`: what it returns. `body_optional`: no body means {}. `raw_body`: the handler gets the JSON object
+    as it came, and checks it itself. `errors`: statuses beside those that every route has."""
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
@@ -67,6 +69,7 @@ class Route(Struct, frozen=True):
     query: Any = None
     body: Any = None
     body_optional: bool = False
+    raw_body: bool = False
     answers: tuple[Any, ...] = ()
     status: int = 200
     media: str = "application/json"
@@ -91,7 +94,7 @@ class Route(Struct, frozen=True):
 
     @property
     def parameters(self) -> list[str]:
-        return [name.rstrip("*") for name in re.findall(r"\{([a-z_]+\*?)\}", self.path)]
+        return [name.rstrip("*#") for name in re.findall(r"\{([a-z_]+[*#]?)\}", self.path)]
 
 
 class Routes(list[Route]):
@@ -109,7 +112,7 @@ class Routes(list[Route]):
             hints = get_type_hints(handler)
             asked, answer = hints.get("asked"), hints["return"]
             reads = {"query" if method in ("GET", "DELETE") else "body": asked}
-            if method == "POST" and asked is not None:
+            if method == "POST" and asked is not None and "body" not in more:
                 reads["body_optional"] = not any(field.required for field in structs.fields(asked))
             if answer is type(None):
                 says: dict[str, Any] = {"status": 204}
@@ -135,20 +138,26 @@ class Table:
             methods[route.method] = route
         for path, methods in patterns.items():
             pattern = re.sub(r"\{([a-z_]+)\*\}", r"(?P<\1>.+)", path)
+            pattern = re.sub(r"\{([a-z_]+)#\}", r"(?P<\1>[0-9]{1,9})", pattern)
             pattern = re.sub(r"\{([a-z_]+)\}", r"(?P<\1>[^/]+)", pattern)
             self._patterns.append((re.compile(rf"{pattern}\Z", re.DOTALL), methods))
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        methods, parameters = self._exact.get(path), {}
-        if methods is None:
-            for pattern, candidates in self._patterns:
-                if found := pattern.match(path):
-                    methods, parameters = candidates, found.groupdict()
-                    break
-            else:
-                raise Problem("no_such_path", "there is nothing at this path")
-        route = methods.get("GET" if method == "HEAD" else method)
-        if route is None:
-            allow = ", ".join(sorted(methods))
-            raise Problem("wrong_method", f"this path takes {allow}", headers={"allow": allow})
-        return route, parameters
+        wanted, others = "GET" if method == "HEAD" else method, set[str]()
+        for methods, parameters in self._matching(path):
+            if wanted in methods:
+                return methods[wanted], parameters
+            others |= methods.keys()
+        if not others:
+            raise Problem("no_such_path", "there is nothing at this path")
+        allow = ", ".join(sorted(others))
+        raise Problem("wrong_method", f"this path takes {allow}", headers={"allow": allow})
+
+    def _matching(self, path: str) -> Iterator[tuple[dict[str, Route], dict[str, str]]]:
+        """The first that has the method counts: a topic may end like another path."""
+        if path in self._exact:
+            yield self._exact[path], {}
+            return
+        for pattern, methods in self._patterns:
+            if found := pattern.match(path):
+                yield methods, found.groupdict()

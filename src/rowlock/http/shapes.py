@@ -38,6 +38,7 @@ Reason = Annotated[str, schema(minLength=1, maxLength=2000)]
 Seconds = Annotated[float, schema(minimum=0, maximum=MAX_DELAY)]
 Timeout = Annotated[float, schema(exclusiveMinimum=0, maximum=MAX_DELAY)]
 Retries = Annotated[int, schema(minimum=0, maximum=1_000_000)]
+TemplateVersion = Annotated[int, schema(minimum=0, maximum=1_000_000)]
 Priority = (
     Annotated[int, schema(minimum=-PRIORITY_LIMIT, maximum=PRIORITY_LIMIT)]
     | Annotated[str, schema(enum=list(NAMED_PRIORITIES))]
@@ -78,6 +79,7 @@ class JobBody(Struct, kw_only=True):
     run_at: Time
     expires_at: Time | None
     key: str | None
+    if_live: str | None
     scope: str | None
     scope_id: str | None
     tags: tuple[str, ...]
@@ -93,7 +95,7 @@ class JobBody(Struct, kw_only=True):
     locked_by: str | None
     cancel_requested_at: Time | None
     cancel_reason: str | None
-    template_version: int | None
+    template_version: int
     step: str | None
     flow_id: str | None
     schedule_id: str | None

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from rowlock.core.job import MAX_VERSION
-from rowlock.http.shapes import Asked, JobId, Reason, Seconds, Time, Topic, schema
+from rowlock.core.job import MAX_TOPIC, MAX_VERSION
+from rowlock.http.shapes import Asked, JobId, Reason, Seconds, Time, schema
 
 SHORTEST_LEASE, LONGEST_LEASE = 1.0, 300.0  # a rescue waits for a third of the longest: see runtime/rescue_guard.py
 LONGEST_WAIT = 30.0
@@ -15,6 +15,9 @@ MOST_CLAIMED, MOST_TOPICS, MOST_RUNS, MOST_LINES = 100, 100, 1000, 100
 
 
 WorkerName = Annotated[str, schema(minLength=1, maxLength=100, pattern="^[A-Za-z0-9_.:-]+$")]
+LaneName = Annotated[
+    str, schema(minLength=1, maxLength=MAX_TOPIC + 8, pattern="^[A-Za-z0-9_.:/-]+(@[0-9]{1,7})?$")
+]  # as Lane prints it
 Version = Annotated[int, schema(minimum=1, maximum=MAX_VERSION)]
 Lease = Annotated[float, schema(minimum=SHORTEST_LEASE, maximum=LONGEST_LEASE)]
 
@@ -27,13 +30,14 @@ class RunName(Asked, frozen=True, kw_only=True):
 
 
 class ClaimBody(Asked, frozen=True, kw_only=True):
-    """`worker`: a name that the worker chooses anew at each start. `lease`: seconds until other workers may take its
-    jobs, unless it renews the lease; default: the setting lock_duration. `wait`: seconds to wait for work. `runs`: all
-    runs that the worker knows of. Runs that it holds but does not name are returned once more: their answer was
-    lost."""
+    """`worker`: a name that the worker chooses anew at each start. `topics`: what it runs. `mail` is version 0 of the
+    topic's template, `mail@1` version 1; a worker gets no other versions than those that it names. `lease`: seconds
+    until other workers may take its jobs, unless it renews the lease; default: the setting lock_duration. `wait`:
+    seconds to wait for work. `runs`: all runs that the worker knows of. Runs that it holds but does not name are
+    returned once more: their answer was lost."""
 
     worker: WorkerName
-    topics: Annotated[tuple[Topic, ...], schema(minItems=1, maxItems=MOST_TOPICS)]
+    topics: Annotated[tuple[LaneName, ...], schema(minItems=1, maxItems=MOST_TOPICS)]
     limit: Annotated[int, schema(minimum=1, maximum=MOST_CLAIMED)] = 1
     lease: Lease | None = None
     wait: Annotated[float, schema(minimum=0, maximum=LONGEST_WAIT)] = 0.0
@@ -41,11 +45,13 @@ class ClaimBody(Asked, frozen=True, kw_only=True):
 
 
 class RunBody(Struct, kw_only=True):
-    """A job to run; `id` and `version` name the run. `lease`: seconds until it must be renewed."""
+    """A job to run; `id` and `version` name the run. `template_version`: the version of its topic's template. `lease`:
+    seconds until it must be renewed."""
 
     id: str
     version: int
     topic: str
+    template_version: int
     payload: dict[str, Any]
     lease: float
     timeout: float

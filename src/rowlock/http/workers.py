@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from rowlock.core import codec
 from rowlock.core.ids import check_id
-from rowlock.core.job import HELD, MAX_DELAY, MAX_VERSION, Job, Lane, check_topic
+from rowlock.core.job import HELD, MAX_DELAY, MAX_VERSION, Job, Lane
 from rowlock.core.lifecycle import (
     Answer,
     Completed,
@@ -26,7 +26,8 @@ from rowlock.core.lifecycle import (
     decide,
     unfit_result,
 )
-from rowlock.core.retry import DEFAULT_RETRY, Delays, RetryPolicy
+from rowlock.core.retry import Delays, RetryPolicy
+from rowlock.core.templates import read_lane
 from rowlock.errors import InvalidInput
 from rowlock.http import worker_shapes as shapes
 from rowlock.http.call import Call
@@ -55,7 +56,7 @@ async def claim(call: Call, asked: shapes.ClaimBody) -> shapes.ClaimAnswer:
     check_range("limit", asked.limit, 1, shapes.MOST_CLAIMED)
     check_range("wait", asked.wait, 0, shapes.LONGEST_WAIT)
     worker, lease = _worker(call, asked.worker), _lease(call, asked.lease)
-    wanted = Claim(worker, tuple(Lane(topic) for topic in _topics(call, asked.topics)), asked.limit, lease)
+    wanted = Claim(worker, tuple(_lanes(call, asked.topics)), asked.limit, lease)
     if asked.runs is not None and (unheard := await _unheard(call, wanted, asked.runs)):
         return _claimed(unheard, lease)
     gone = asyncio.ensure_future(call.request.hung_up())
@@ -235,8 +236,7 @@ async def _settle(
         job = (await store.read([run.id], Job)).get(run.id)
         if job is None or (call.identity.topics is not None and job.topic not in call.identity.topics):
             break
-        task = call.api.jobs._tasks.get(job.topic)
-        policy = task.policy.retry if task is not None else retry or DEFAULT_RETRY
+        policy = await call.api.jobs.definitions.retry_policy(job.topic, job.template_version, retry)
         chance = random.random()  # noqa: S311 - jitter
         to = decide(job, outcome, datetime.now(UTC), retry=policy, chance=chance, ran=ran)
         [verdict] = (await store.settle([Settlement(run.id, run.version, to, run.worker)])).verdicts
@@ -298,12 +298,12 @@ def _lease(call: Call, asked: float | None) -> float:
     return asked
 
 
-def _topics(call: Call, asked: tuple[str, ...]) -> list[str]:
+def _lanes(call: Call, asked: tuple[str, ...]) -> list[Lane]:
     if not 1 <= len(asked) <= shapes.MOST_TOPICS:
         raise Problem("out_of_range", f"topics: name 1 to {shapes.MOST_TOPICS}", field="topics")
-    topics = sorted({check_topic(topic) for topic in asked})
-    call.check_topics(topics, "topics")
-    return topics
+    lanes = sorted({read_lane(name) for name in asked})
+    call.check_topics((lane.topic for lane in lanes), "topics")
+    return lanes
 
 
 def _run(call: Call, asked: shapes.RunAsked) -> Beat:
