@@ -13,6 +13,7 @@ export class ApiError extends Error {
     message: string,
     readonly field: string | null = null,
     readonly requestId: string | null = null,
+    readonly more: Record<string, unknown> = {}, // other members of the answer
   ) {
     super(message);
   }
@@ -75,7 +76,7 @@ function readProblem(answer: Response, text: string): ApiError {
   const id = answer.headers.get("x-request-id");
   try {
     const told = JSON.parse(text) as { code?: string; detail?: string; field?: string };
-    return new ApiError(answer.status, told.code ?? "", told.detail ?? answer.statusText, told.field ?? null, id);
+    return new ApiError(answer.status, told.code ?? "", told.detail ?? answer.statusText, told.field ?? null, id, told);
   } catch {
     return new ApiError(answer.status, "", `The server answered ${answer.status} ${answer.statusText}`, null, id);
   }

@@ -15,7 +15,7 @@ export function parse(text: string): Json {
 }
 
 /** Names of members that hold values of users. All other numbers of the API fit into JavaScript's numbers. */
-const THEIRS = new Set(["payload", "result", "data"]);
+const THEIRS = new Set(["payload", "result", "data", "schema"]);
 
 export function parseAnswer(text: string): Json {
   return SUSPICIOUS.test(text) ? new Reader(text, THEIRS).document() : (JSON.parse(text) as Json);

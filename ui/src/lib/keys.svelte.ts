@@ -12,6 +12,7 @@ export const JUMPS: Record<string, [screen: string, name: string]> = {
   j: ["jobs", "Jobs"],
   f: ["failures", "Failures"],
   t: ["topics", "Topics"],
+  p: ["templates", "Templates"],
   w: ["workers", "Workers"],
   b: ["bulk", "Bulk actions"],
   a: ["audit", "Audit"],

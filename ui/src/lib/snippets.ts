@@ -3,7 +3,7 @@
 import { stringify, type Json } from "./json";
 import type { Job } from "./types";
 
-type Wanted = Pick<Job, "topic" | "payload"> & Partial<Pick<Job, "priority" | "key" | "max_retries">>;
+type Wanted = Pick<Job, "topic" | "payload"> & Partial<Pick<Job, "priority" | "key" | "max_retries">> & { if_live?: string | null; of_version?: number }; // a job's own version is another number
 
 const origin = (): string => new URL("../", location.href.split("#")[0]).href.replace(/\/$/, "");
 
@@ -11,6 +11,8 @@ function options(job: Wanted): Record<string, Json> {
   return {
     ...(job.priority !== undefined && job.priority !== 100 ? { priority: job.priority } : {}),
     ...(job.key ? { key: job.key } : {}),
+    ...(job.if_live ? { if_live: job.if_live } : {}),
+    ...(job.of_version !== undefined ? { version: job.of_version } : {}),
     ...(job.max_retries !== undefined && job.max_retries !== 3 ? { max_retries: job.max_retries } : {}),
   };
 }

@@ -42,6 +42,8 @@ export interface Job extends LiveJob {
   updated: string;
   claimed_at: string | null;
   trace: string | null;
+  template_version: number;
+  if_live: "queue" | "replace" | null;
   last_error?: string;
   redacted?: string[];
   can?: string[]; // only in the answer for a single job
@@ -70,6 +72,45 @@ export type Topic = Counts & {
   paused: { at: string; until: string | null; reason: string | null; by: string } | null;
   workers: number;
 };
+
+/** `ahead`: jobs of the same line that run before this one. `before`: the one right before it. */
+export type Line =
+  | { line: false }
+  | { line: true; head: string | null; ahead: number; ahead_capped: boolean; behind: number; behind_capped: boolean; before: string | null };
+
+export interface Step {
+  name: string;
+  title?: string | null;
+  timeout?: number | null;
+  weight?: number;
+  cancelable?: boolean;
+}
+
+export interface Template {
+  topic: string;
+  version: number;
+  enabled: boolean;
+  source: "code" | "api";
+  title: string | null;
+  description: string | null;
+  schema: Record<string, Json> | null;
+  result: Record<string, Json> | null;
+  steps: Step[];
+  max_retries: number;
+  retry: number[] | { quadratic: { unit: number } } | { exponential: { base: number; factor: number; cap: number; jitter: number } };
+  timeout: number;
+  priority: number;
+  cancel: { supported: boolean; grace: number | null; mode: "cooperative" | "kill" };
+  key: string[] | null;
+  if_live: "reject" | "queue" | "replace" | null;
+  once: boolean;
+  schedulable: boolean;
+  retention: number | null;
+  limits: Json[];
+  ready: number;
+  ready_capped: boolean;
+  workers: string[];
+}
 
 export interface JobEvent {
   seq: number;

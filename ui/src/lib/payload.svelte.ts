@@ -1,0 +1,66 @@
+// The payload of a new job: one text, which the form and the JSON editor both show and change.
+
+import { parse, problem, stringify, type Json } from "./json";
+import { check, initial, isRecord, type Misfit, type Schema } from "./schema";
+
+const BLANK = "{\n  \n}";
+
+export class Payload {
+  text = $state(BLANK);
+  schema = $state.raw<Schema | null>(null);
+  /** Texts of single fields that are no JSON, by path. They are not part of the payload yet. */
+  broken = $state.raw<Record<string, string>>({});
+  private isTried = $state(false); // an operator wanted to send it, so say what is missing
+  private told = $state.raw<{ path: string; text: string } | null>(null); // by the server
+  private prefilled = BLANK;
+
+  /** Why the text is no payload; null if it is one. */
+  wrong = $derived(problem(this.text) ?? (this.text.trimStart().startsWith("{") ? null : "The payload must be an object: {…}"));
+  value = $derived<Record<string, Json>>(this.wrong === null ? (parse(this.text) as Record<string, Json>) : {});
+  private misfits = $derived<Record<string, Misfit>>(this.schema && this.wrong === null ? check(this.schema, this.value, this.schema, "payload") : {});
+
+  /** What the form shows at its fields, by path. */
+  errors = $derived<Record<string, string>>({
+    ...Object.fromEntries(Object.entries(this.misfits).filter(([, one]) => this.isTried || !one.isMissing).map(([path, one]) => [path, one.text])),
+    ...Object.fromEntries(Object.entries(this.broken).map(([path, text]) => [path, problem(text) ?? ""])),
+    ...(this.told ? { [this.told.path]: this.told.text } : {}),
+  });
+
+  /** Use another schema. A payload that an operator has begun stays as it is. */
+  use(schema: Schema | null): void {
+    this.schema = schema;
+    if (this.text !== this.prefilled) return;
+    const made = schema ? initial(schema, schema) : undefined;
+    this.text = this.prefilled = isRecord(made) && Object.keys(made).length ? stringify(made, 2) : BLANK;
+    this.broken = {};
+    this.isTried = false;
+  }
+
+  change(value: Json | undefined): void {
+    this.text = stringify(value ?? {}, 2);
+    this.told = null;
+  }
+
+  /** Text that was typed or pasted as JSON. */
+  type(text: string): void {
+    this.text = text;
+    this.broken = {};
+    this.told = null;
+  }
+
+  /** Keep the text of a field while it is no JSON; null: it is JSON again. */
+  keep(path: string, text: string | null): void {
+    const { [path]: _, ...others } = this.broken;
+    this.broken = text === null ? others : { ...others, [path]: text };
+  }
+
+  /** True if the form has nothing more to ask for. */
+  tryIt(): boolean {
+    this.isTried = true;
+    return !Object.keys(this.misfits).length && !Object.keys(this.broken).length;
+  }
+
+  tell(path: string, text: string): void {
+    this.told = { path, text };
+  }
+}
