@@ -42,6 +42,7 @@ SUITES = {
     "deploys": Suite("deploys"),
     "stops": Suite("stops"),
     "race": Suite("race"),
+    "lines": Suite("lines"),
     "failover": Suite("failover", POSTGRES),
     "lagging": Suite("lagging", POSTGRES),
     "fuzz": Suite("fuzz"),

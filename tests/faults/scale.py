@@ -25,6 +25,8 @@ class Scale(Struct, frozen=True, kw_only=True):
     failovers: int = 4
     lagging: int = 2  # failovers to a standby that lags
     raced: int = 5000  # jobs claimed by 16 connections at once
+    lined: int = 5000  # jobs with keys, by 16 connections at once …
+    lined_kills: int = 10  # … and how often a worker is killed meanwhile
     strange: int = 1200  # values, of which half as many go through handlers
     misuses: int = 300
     seeds: int = 2000  # of the simulation

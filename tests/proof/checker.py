@@ -14,7 +14,7 @@ CLOCK_MONOTONIC to get the database's clock), `now` (the database's clock at the
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from tests.proof import checker_clients, checker_events, checker_moves, checker_runs
+from tests.proof import checker_clients, checker_events, checker_lines, checker_moves, checker_runs
 from tests.proof.history import History, Violation
 from tests.proof.lives import World
 
@@ -32,6 +32,7 @@ INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
     "S11": checker_moves.s11_no_claim_before_run_at,
     "S12": checker_clients.s12_no_claim_of_a_paused_topic,
     "S13": checker_clients.s13_one_live_job_per_key,
+    "S15": checker_lines.s15_lines_keep_their_order_and_once_is_once,
     "S17": checker_clients.s17_business_row_and_job_together,
     "S19": checker_events.s19_every_move_is_recorded_in_its_transaction,
     "S20": checker_clients.s20_nothing_vanishes,
@@ -47,7 +48,6 @@ INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
 }
 NOT_APPLICABLE = {
     "S14": "there are no schedules yet",
-    "S15": "there are no FIFO keys yet",
     "S16": "there are no flows yet",
     "S18": "there are no actors with scopes yet",
     "L3": "a figure, not an invariant: benchmarks measure it",

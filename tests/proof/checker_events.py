@@ -104,7 +104,8 @@ def _expected(life: Life) -> list[dict[str, Any]]:
 def _from_columns(move: str, row: dict[str, Any]) -> dict[str, Any]:
     match move:
         case "enqueue":
-            return {"event": "enqueued", "status": "pending", "version": 0, "by": None, "at": row["created"]}
+            status = "pending" if row.get("line") is None else "blocked"
+            return {"event": "enqueued", "status": status, "version": 0, "by": None, "at": row["created"]}
         case "claim":
             said = {"event": "claimed", "status": "processing", "version": row["version"]}
             return said | {"by": row["locked_by"], "at": row["claimed_at"]}

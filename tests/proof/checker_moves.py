@@ -26,6 +26,8 @@ COLUMNS = {  # what a move may change; everything else must stay
     "resume": _SETTLED | {"run_at", "result", "last_error", "finished_at"},
     "acknowledge_cancel": _SETTLED | {"finished_at", "last_error", "cancel_reason"},
     "cancel": _ENTRY | {"status", "ready", "finished_at", "cancel_requested_at", "cancel_reason"},
+    "replace": _ENTRY | {"status", "ready", "finished_at", "cancel_requested_at", "cancel_reason"},
+    "unblock": _ENTRY | {"status", "ready", "run_at"},
     "cancel_timeout": _ENTRY | {"status", "finished_at", "locked_by", "locked_until"},
     "promote": {"ready"},
     "rescue": (_SETTLED - {"started_at"})
@@ -35,7 +37,7 @@ COLUMNS = {  # what a move may change; everything else must stay
     "update": _ENTRY | {"priority", "run_at", "ready", "payload", "tags"},
     "requeue": _ENTRY
     | {"status", "ready", "run_at", "retries", "crashes", "progress", "stage", "message", "result", "expires_at"}
-    | {"finished_at", "cancel_requested_at", "cancel_reason", "fingerprint"},
+    | {"finished_at", "cancel_requested_at", "cancel_reason", "fingerprint", "line_seq"},
     "complete": {"status", "updated", "started_at", "finished_at", "result"},
 }
 _NEW = {"version": 0, "retries": 0, "crashes": 0, "history_dropped": 0, "progress": 0, "history": None, "result": None}

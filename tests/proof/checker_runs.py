@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.proof.history import Execution, Fault
-from tests.proof.lives import HELD, Life, Step, World, is_target
+from tests.proof.lives import HELD, LIVE, Life, Step, World, is_target
 
 Found = Iterator[tuple[str | None, str]]
 
@@ -165,6 +165,13 @@ def l2_taken_back_in_time_after_a_kill(world: World) -> Found:
 
 
 def l5_at_rest_nothing_is_left(world: World) -> Found:
+    """In SQLite no line is ever left without a head: the transaction that ends one sees to the next."""
+    if world.history.at_rest or world.history.store == "sqlite":
+        rows = world.history.jobs
+        led = {row.get("line") for row in rows.values() if row["status"] in LIVE and row["status"] != "blocked"}
+        for job_id, row in rows.items():
+            if row["status"] == "blocked" and row.get("line") not in led:
+                yield job_id, "is blocked, and its line has no head"
     if not world.history.at_rest:
         return
     now = world.history.settings.get("now")

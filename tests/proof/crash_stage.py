@@ -87,7 +87,8 @@ class Stage:
         await TablesAt(url).execute(BUSINESS)
 
     async def clear(self) -> None:
-        for table in (*TABLES, *_COUNTERS, "business"):
+        notes = ("_jobs_once", "_jobs_ends") if self.tables.kind == "postgres" else ("_jobs_once",)
+        for table in (*TABLES, *_COUNTERS, *notes, "business"):
             await self.tables.execute(f"DELETE FROM {table}")
         await self._witness.forget()
         self.operations, self.executions, self.faults = [], [], []

@@ -24,6 +24,8 @@ class RowChange(Struct, frozen=True):
     before: dict[str, Any] | None
     """The whole row; times are integer microseconds."""
     after: dict[str, Any] | None
+    snapshot: str | None = None
+    """PostgreSQL: which transactions had ended when the row changed, as txid_current_snapshot() tells it."""
 
 
 class Operation(Struct, frozen=True):

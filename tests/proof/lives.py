@@ -15,6 +15,7 @@ LIVE = frozenset({"pending", "blocked", "processing", "waiting", "cancel_request
 HELD = frozenset({"processing", "cancel_requested"})
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 DEATHS = frozenset({"kill", "exit", "crash"})  # kinds of faults after which a process is gone
+REPLACED = "replaced by "  # so begins the reason of a job that a newer one has replaced
 _HISTORY = frozenset({"history", "history_dropped"})
 _LINES = frozenset({"log", "log_dropped"})
 _MOVE_OF_EVENT = {
@@ -30,6 +31,7 @@ _MOVE_OF_EVENT = {
     "expired": "expire",
     "updated": "update",
     "requeued": "requeue",
+    "unblocked": "unblock",
 }
 
 
@@ -288,6 +290,8 @@ def _appended(before: Row, after: Row) -> tuple[list[Row], bool]:
 def _move(before: Row, after: Row, entries: list[Row]) -> str | None:
     if entries:
         event = entries[0]["event"]
+        if event in ("cancelled", "cancel_requested") and str(entries[0].get("reason")).startswith(REPLACED):
+            return "replace"
         if event == "cancelled":
             return "acknowledge_cancel" if before["status"] in HELD else "cancel"
         return _MOVE_OF_EVENT.get(event)

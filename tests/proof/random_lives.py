@@ -8,9 +8,11 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from rowlock.client.verify import verify
 from rowlock.core.codec import encode
-from rowlock.core.job import Job, new_job
+from rowlock.core.job import Job, NewJob, new_job
 from rowlock.core.lifecycle import (
     Answer,
     Completed,
@@ -25,7 +27,9 @@ from rowlock.core.lifecycle import (
 )
 from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.core.retry import Delays
+from rowlock.core.templates import line_of
 from rowlock.core.verify import Finding
+from rowlock.errors import OnceTaken
 from rowlock.stores.base import DAY, Beat, Edit, Hold, NewLine, Progress, Retention
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.proof.history import Execution, Fault, History, Operation
@@ -39,6 +43,7 @@ CANCEL_GRACE = 7.0
 WORKERS = ("host-101-aaaa", "host-102-bbbb", "host-103-cccc")
 _VERBS = (
     *("enqueue",) * 5,
+    "enqueue_once",
     *("claim",) * 5,
     *("settle",) * 6,
     *("heartbeat", "progress", "transaction", "maintain", "maintain"),
@@ -47,9 +52,10 @@ _VERBS = (
 
 
 class RandomLives:
-    """`play` makes it happen, `history` is what is on record."""
+    """`play` makes it happen, `history` is what is on record. `lines`: some jobs stand in lines or count once."""
 
     verbs: tuple[str, ...] = _VERBS
+    lines = True
 
     def __init__(self, seed: int, harness: Harness | None = None) -> None:
         self.random = Random(seed)  # a seed gives the same lives again
@@ -114,6 +120,9 @@ class RandomLives:
             )
             for n in range(chance.randint(1, 3))
         ]
+        if_live = chance.choice([None, None, "queue", "queue", "replace"]) if self.lines else None
+        if if_live is not None:
+            new = [self._lined(one, if_live) for one in new]
         if chance.random() < 0.05:
             self._note("enqueue", [one.id for one in new], "fail", detail={"topic": new[0].topic, "key": None})
             return
@@ -123,6 +132,24 @@ class RandomLives:
             said = None if lost else {"id": answer.id, "existing": answer.existing}
             detail = {"topic": one.topic, "key": one.key, "scope_id": one.scope_id}
             self._note("enqueue", [one.id], "unknown" if lost else "ok", answer=said, detail=detail)
+
+    def _lined(self, new: NewJob, if_live: str) -> NewJob:
+        key = f"{if_live} {self.random.randrange(2)}"
+        line = line_of(new.topic, new.scope, new.scope_id, key)
+        return replace(new, key=key, if_live=if_live, line=line, expires_at=None)
+
+    async def _enqueue_once(self) -> None:
+        """One job per key, ever."""
+        number, topic = len(self.history.operations), self.random.choice(TOPICS)
+        new = new_job(f"{number % 16:x}193fb1e-0000-7000-8001-{number:012x}", topic, {}, key=f"o{number % 5}")
+        new = replace(new, once=line_of(new.topic, new.scope, new.scope_id, str(new.key)))
+        detail = {"topic": topic, "key": new.key, "scope_id": None, "once": True}
+        try:
+            [answer] = await self.harness.store.insert([new])
+        except OnceTaken:
+            self._note("enqueue", [new.id], "fail", detail=detail)
+        else:
+            self._note("enqueue", [new.id], answer={"id": answer.id, "existing": answer.existing}, detail=detail)
 
     async def _again(self) -> None:
         """An enqueue whose outcome is unknown is repeated."""
@@ -279,3 +306,10 @@ class RandomLives:
 
     async def _resume(self) -> None:
         await self.harness.store.resume(self.random.choice(TOPICS), by="ann")
+
+
+class PlainLives(RandomLives):
+    """Without lines, and without keys that count once."""
+
+    verbs = tuple(verb for verb in _VERBS if verb != "enqueue_once")
+    lines = False

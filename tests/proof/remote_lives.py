@@ -12,13 +12,14 @@ import httpx
 from msgspec import Struct
 
 from rowlock.access import tokens
+from rowlock.client.definitions import Definitions
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Released, Snoozed, TimedOut
 from rowlock.http.app import Api
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Store
 from tests.proof.history import Fault
-from tests.proof.random_lives import LEASE, TOPICS, RandomLives
+from tests.proof.random_lives import LEASE, TOPICS, PlainLives
 from tests.proof.witness import Witness
 from tests.stores.harness import Harness
 
@@ -40,16 +41,16 @@ class Application:
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
-        self._tasks: dict[str, Any] = {}
+        self.definitions = Definitions(self._store, {})
 
     async def _store(self) -> Store:
         return self._harness.store
 
 
-class RemoteLives(RandomLives):
+class RemoteLives(PlainLives):
     """`wrong`: answers that were not as they should be, beside what the checker finds in the history."""
 
-    verbs = tuple(verb for verb in RandomLives.verbs if verb != "transaction") + ("replay",) * 6
+    verbs = tuple(verb for verb in PlainLives.verbs if verb != "transaction") + ("replay",) * 6
 
     def __init__(self, seed: int, harness: Harness | None = None) -> None:
         super().__init__(seed, harness)

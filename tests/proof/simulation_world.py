@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import rowlock.context
+import rowlock.core.job
 from rowlock.client import enqueue as client_enqueue
 from rowlock.client.enqueue import safe_insert
 from rowlock.context import Context
@@ -85,10 +86,11 @@ class Machine:
         )  # read after its death
         made = Worker(
             self._world.settings,
-            TASKS,
+            LANES,
             (),
             self,
             cast(Any, self),  # it is its own Host and Stores
+            _publish_nothing,
             version="0",
             board=noted,
             replace=self._replace,
@@ -354,4 +356,7 @@ def inhabited(world: World) -> Iterator[None]:
 
 
 CONTEXT = contextvars.Context()  # of no machine
-TASKS = make_tasks(None)
+LANES = {rowlock.core.job.Lane(topic): task for topic, task in make_tasks(None).items()}
+
+
+async def _publish_nothing() -> None: ...

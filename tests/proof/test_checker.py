@@ -7,13 +7,14 @@ import time
 
 import pytest
 
+from tests.proof import planted_lines
 from tests.proof.checker import INVARIANTS, NOT_APPLICABLE, check, summary
 from tests.proof.checker_moves import moves
 from tests.proof.history import Violation
 from tests.proof.lives import World
 from tests.proof.planted import PLANTS
 from tests.proof.planting import Barren, Garden
-from tests.proof.random_lives import RandomLives
+from tests.proof.random_lives import PlainLives, RandomLives
 
 SEEDS = 1000 if os.environ.get("ROWLOCK_PROOF") == "full" else 30
 STEPS = 150
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.timeout(3600)  # a thousand lives take their time
 
 
 @functools.cache
-def played(seed: int) -> RandomLives:
-    lives = RandomLives(seed)
+def played(seed: int, lives_of: type[RandomLives] = RandomLives) -> RandomLives:
+    lives = lives_of(seed)
     asyncio.run(lives.play(STEPS))
     return lives
 
@@ -39,14 +40,16 @@ def test_random_valid_lives_pass_and_make_every_move() -> None:
     assert set().union(*(moves(World(history).lives) for history in valid)) == {
         *("enqueue", "claim", "heartbeat", "progress", "complete", "fail", "snooze", "release", "acknowledge_cancel"),
         *("cancel", "cancel_timeout", "promote", "rescue", "expire", "update", "requeue", "delete", "prune"),
+        *("unblock", "replace"),
     }
 
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_what_is_planted_is_caught_by_its_own_invariant(name: str) -> None:
     invariant, plant = PLANTS[name]
+    of_lines = plant.__module__ == planted_lines.__name__
     for seed in range(SEEDS):
-        garden = Garden(played(seed).history)
+        garden = Garden(played(seed, RandomLives if of_lines else PlainLives).history)
         try:
             plant(garden)
         except Barren:

@@ -29,7 +29,7 @@ STATEMENTS = {  # what is taken away: (file, text, its replacement, the invarian
     "pauses are not looked at": ("claim_paused", "WHERE", "WHERE false AND", {"S12"}),
     "expired jobs are claimed": ("claim_lane", "expires_at > ?", "(expires_at > ? OR true)", {"S11"}),
     "expire doesn't wait": ("expire_due", "expires_at <= :now", "expires_at > :now", {"S11"}),
-    "cancels time out at once": ("cancel_timeout_due", "cancel_requested_at < :since", ":since > 0", {"S10"}),
+    "cancels time out at once": ("cancel_timeout_due", "j.cancel_requested_at < :now -", "0 < :now -", {"S10"}),
     "a settle forgets to let go": ("settle", "locked_by = NULL", "locked_by = locked_by", {"S3"}),
     "a settle is free": ("settle", "coalesce(:retries, retries)", "coalesce(0 * :retries, retries)", {"S9"}),
     "a completed job stays": ("settle_delete", "WHERE", "WHERE false AND", {"S3", "S7"}),

@@ -49,6 +49,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
     reads = {
         *("read", "holders", "events", "stored_rows", "end_counts", "list", "stats", "workers", "paused", "look"),
         *("held_by", "records", "audit", "failures", "bulks", "bulk_items", "newest", "newest_of_scopes", "mark"),
+        *("count_ready", "place_in_line"),
         *("series", "now", "home", "pending_migrations", "migration_sql", "traits", "owes_ring"),
     }
     connects = {"open", "close", "ring", "wait_for_work"}

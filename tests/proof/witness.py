@@ -94,12 +94,12 @@ class Witness:
     async def changes(self) -> list[RowChange]:
         if self._tables.kind == "postgres":
             at = "(extract(epoch FROM at) * 1000000)::bigint"
-            query = f"SELECT seq, {at}, tx, tbl, op, before::text, after::text FROM {self._log}"
+            query = f"SELECT seq, {at}, tx, tbl, op, before::text, after::text, snapshot FROM {self._log}"
         else:
-            query = f"SELECT seq, at, tx, tbl, op, before, after FROM {self._log}"
+            query = f"SELECT seq, at, tx, tbl, op, before, after, NULL FROM {self._log}"
         found = [
-            RowChange(seq, at, table, op, tx, self._row(before), self._row(after))
-            for seq, at, tx, table, op, before, after in await self._tables.fetch(f"{query} ORDER BY seq")
+            RowChange(seq, at, table, op, tx, self._row(before), self._row(after), snapshot)
+            for seq, at, tx, table, op, before, after, snapshot in await self._tables.fetch(f"{query} ORDER BY seq")
         ]
         return found if any(change.tx for change in found) else with_transactions(found)
 
@@ -195,7 +195,7 @@ def _stamp(change: RowChange) -> int | None:
     if change.table == BULK:
         return max(int(after[name]) for name in ("created", "moved_at", "finished_at") if after[name] is not None)
     if change.table in (JOBS, ARCHIVE):
-        if before.get("updated") != after["updated"]:
+        if before.get("updated") != after["updated"] or before.get("status") != after.get("status"):
             return int(after["updated"])
         if before.get("history") != after["history"]:
             return int(after["history"][-1]["at"])
@@ -266,13 +266,13 @@ def _postgres_statements() -> list[str]:
     return [
         "CREATE SCHEMA witness",
         """CREATE TABLE witness.log (seq bigserial PRIMARY KEY, at timestamptz NOT NULL, tx bigint NOT NULL,
-            tbl text NOT NULL, op text NOT NULL, before json, after json)""",
+            tbl text NOT NULL, op text NOT NULL, before json, after json, snapshot text NOT NULL)""",
         """CREATE FUNCTION witness.note() RETURNS trigger LANGUAGE plpgsql AS $$
         BEGIN
-            INSERT INTO witness.log (at, tx, tbl, op, before, after) VALUES (
+            INSERT INTO witness.log (at, tx, tbl, op, before, after, snapshot) VALUES (
                 clock_timestamp(), txid_current(), TG_ARGV[0], lower(TG_OP),
                 CASE WHEN TG_OP <> 'INSERT' THEN row_to_json(OLD) END,
-                CASE WHEN TG_OP <> 'DELETE' THEN row_to_json(NEW) END);
+                CASE WHEN TG_OP <> 'DELETE' THEN row_to_json(NEW) END, txid_current_snapshot()::text);
             RETURN NULL;
         END $$""",
         *(
