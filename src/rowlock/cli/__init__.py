@@ -2,8 +2,8 @@
 
 Exit codes:
     0    done
-    1    the database failed or refused, or a job can't be changed: one line on stderr, `rowlock: …`; `verify`: it found
-         something wrong
+    1    the database failed or refused, or a job can't be changed: one line on stderr, `rowlock: …`; `verify`,
+         `check`: it found something wrong; `templates diff`: publish would be refused
     2    wrong usage, or an application that can't be loaded
     3    `jobs wait`, `enqueue --wait`: the job ended otherwise than completed (failed, expired, cancelled)
     4    `jobs wait`, `enqueue --wait`: the timeout was over first
@@ -27,6 +27,8 @@ from rowlock.cli.groups import Lazy, Root, traceback_option
         "jobs": Lazy("rowlock.cli.jobs:jobs", "List, show, wait for, and change jobs."),
         "bulk": Lazy("rowlock.cli.bulk:bulk", "One action for many jobs: preview it, then start it."),
         "topics": Lazy("rowlock.cli.topics:topics", "List, pause and resume topics."),
+        "templates": Lazy("rowlock.cli.templates:templates", "The stored definitions of topics; types for TypeScript."),
+        "check": Lazy("rowlock.cli.check:check", "Compare new code with the database before a deploy."),
         "stats": Lazy("rowlock.cli.stats:stats", "How many jobs have which status."),
         "failures": Lazy("rowlock.cli.failures:failures", "Dead letters in groups that failed alike."),
         "audit": Lazy("rowlock.cli.audit:audit", "What operators did, and why."),

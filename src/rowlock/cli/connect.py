@@ -34,15 +34,19 @@ class Database(Struct, frozen=True):
     def wants_json(self) -> bool:
         return self.output == "json"
 
-    def run(self, work: Callable[[Jobs], Awaitable[T]], *, create: bool = False) -> T:
+    def run(self, work: Callable[[Jobs], Awaitable[T]], *, create: bool = False, tasks_of: Jobs | None = None) -> T:
         """Connect, do the work, close the connections.
 
-        Only `create` may create tables: a mistyped path must not become an empty database.
+        Only `create` may create tables: a mistyped path must not become an empty database. `tasks_of`: an application
+        whose tasks the work needs; without --url, its database is used.
         """
 
         async def connected() -> T:
-            by = self.by or _operator(self.url)
-            async with Jobs(self.url, by=by, migrate=None if create else False) as jobs:
+            url = self.url if self.url is not None or tasks_of is None else tasks_of.settings.url
+            name = self.by or _operator(url)
+            async with Jobs(url, by=name, migrate=None if create else False) as jobs:
+                if tasks_of is not None:
+                    jobs._versions.update(tasks_of._versions)
                 return await work(jobs)
 
         return asyncio.run(connected())
@@ -75,13 +79,11 @@ def database(command: Callable[..., Any]) -> Callable[..., Any]:
     return url(output(traceback_option(connected)))
 
 
-# For verbs that the audit keeps.
-actor = together(
-    click.option("--reason", metavar="TEXT", help="Why, for the audit."),
-    click.option(
-        "--by", metavar="NAME", help="Who does this, for the audit. Default: `by` of the settings, or your user name."
-    ),
+by = click.option(
+    "--by", metavar="NAME", help="Who does this, for the audit. Default: `by` of the settings, or your user name."
 )
+# For verbs that the audit keeps.
+actor = together(click.option("--reason", metavar="TEXT", help="Why, for the audit."), by)
 
 
 def ask(question: str, *, refused: str = "nothing was changed") -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import click
 
@@ -12,6 +12,7 @@ from rowlock.cli.show import note
 from rowlock.cli.spelling import guess_topic
 from rowlock.cli.waiting import report_end, wait_for
 from rowlock.core.job import Job
+from rowlock.core.templates import IfLive
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Enqueued
 from rowlock.tasks import EnqueueOptions
@@ -35,6 +36,18 @@ class Patience(Span):
 @click.argument("payload", type=Json(), default="{}")
 @click.option(
     "--key", metavar="KEY", help="Add no job if a live one of the topic and scope has this key; print its id instead."
+)
+@click.option(
+    "--if-live",
+    type=click.Choice(get_args(IfLive)),
+    help="If a live job has the key: add none, queue behind it, or replace it. Default: as the template says.",
+)
+@click.option(
+    "--template-version",
+    "version",
+    type=click.IntRange(0),
+    metavar="N",
+    help="The version of the topic. Default: the newest enabled one.",
 )
 @click.option("--delay", type=Span(), metavar="SPAN", help="Not before this much time has passed: 30, 15m, 2h.")
 @click.option("--run-at", type=Moment(+1), metavar="TIME", help="Not before: 2026-05-01T14:30:00Z.")

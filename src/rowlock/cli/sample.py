@@ -7,11 +7,12 @@ import random
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from rowlock.context import Context
 from rowlock.core.job import Job
 from rowlock.core.retry import Delays
-from rowlock.errors import RowlockError
+from rowlock.errors import OnceTaken, RowlockError
 from rowlock.jobs import Jobs
 from rowlock.stores.queries import Filter
 
@@ -19,6 +20,13 @@ RECENT = 400  # ids that are kept for the picture
 
 _PAGES = 40
 _ACCOUNT = 9_007_199_254_740_993  # the first number that a browser would round
+
+
+@dataclass
+class Address:
+    city: str
+    street: str
+    lines: list[str] = field(default_factory=list)
 
 
 def register(jobs: Jobs) -> None:
@@ -73,6 +81,18 @@ def register(jobs: Jobs) -> None:
         await asyncio.sleep(0.3)
         return f"order {order} is on its way"
 
+    # A line: the parcels of an order are packed one after the other.
+    @jobs.task("parcel.pack", version=1, key=["order"], if_live="queue", title="Pack a parcel")
+    async def pack(ctx: Context, order: int, parcel: int, address: Address) -> str:
+        for percent in range(0, 100, 10):
+            ctx.progress(percent, stage="packing", message=f"parcel {parcel} of order {order}")
+            await asyncio.sleep(0.2)
+        return f"parcel {parcel} goes to {address.city}"
+
+    @jobs.task("account.welcome", key=["account"], once=True, title="Welcome a customer")  # one job per account, ever
+    async def welcome(account: int) -> str:
+        return f"account {account} is welcome"
+
 
 class Customers:
     """Enqueue jobs without end. `recent`: the ids of the last jobs, newest first."""
@@ -88,6 +108,9 @@ class Customers:
         await self._jobs.topics.pause("newsletter.send", reason="the text has a typo", by="ann@example.org")
         for issue in range(3):
             await self._enqueue("newsletter.send", {"issue": issue}, tags=["marketing"], priority="backfill")
+        await self._pack(order=1, parcels=12)
+        with suppress(OnceTaken):  # a database of an earlier demo
+            await self._enqueue("account.welcome", {"account": 7})
         await self._enqueue(
             "legacy.import", {"account": _ACCOUNT, "password": "hunter2"}, scope="account", scope_id="7"
         )
@@ -115,9 +138,17 @@ class Customers:
                 await self._enqueue("invoice.remind", {"invoice": n}, delay=4)
             if n % 6 == 4:
                 await self._enqueue("order.express", {"order": n}, priority="explicit")
+            if n % 60 == 30:
+                await self._pack(order=n, parcels=6)
             if n % 200 == 20:
                 await self._complain()
             await asyncio.sleep(0.4)
+
+    async def _pack(self, order: int, parcels: int) -> None:
+        """Make a line: all parcels of an order have the same key."""
+        address = {"city": "London", "street": "12 St James's Square"}
+        for parcel in range(1, parcels + 1):
+            await self._enqueue("parcel.pack", {"order": order, "parcel": parcel, "address": address})
 
     async def _complain(self) -> None:
         """Requeue all jobs that failed because there is no warehouse. They will fail again."""

@@ -94,7 +94,7 @@ class Service:
             "worker %s: %d slots for %s; %r",
             worker.name,
             worker.settings.concurrency,
-            ", ".join(worker.slots.tasks),
+            ", ".join(map(str, sorted(worker.slots.lanes))),
             jobs,
         )
         await self._asked.wait()
