@@ -11,13 +11,14 @@ import pytest
 
 from rowlock.context import Context
 from rowlock.core.job import Job, Lane, Status
+from rowlock.core.moves import Due, Expire
 from rowlock.core.retry import Delays
 from rowlock.errors import Cancelled, OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
 from rowlock.jobs import Jobs
 from rowlock.runtime.health import Health
 from rowlock.runtime.worker import Worker
 from rowlock.stores import open_store
-from rowlock.stores.base import Claim, Claimed
+from rowlock.stores.base import Claim, Claimed, Moved
 from tests.waiting import ended, status_of, until
 
 AT_ONCE = Delays((0.0,))
@@ -222,8 +223,17 @@ async def test_a_duty_that_is_refused_does_not_keep_the_others_from_being_done(
     await store.claim(Claim("a dead worker", (Lane("work"),), 1, 0.05))
     jobs._worker = worker = jobs.make_worker(lease=0.9, poll=0.1, maintenance=0.05)
     await worker.start()
+    inner = worker._heartbeat_thread._store
     for verb in ("promote", "tidy"):
-        failing(monkeypatch, worker._heartbeat_thread._store, verb, *[StoreError("no permission")] * 100_000)
+        failing(monkeypatch, inner, verb, *[StoreError("no permission")] * 100_000)
+    move_due = inner.move_due
+
+    async def all_but_expire(order: Due, limit: int = 500) -> list[Moved]:
+        if isinstance(order, Expire):
+            raise StoreError("no permission")
+        return await move_due(order, limit)
+
+    monkeypatch.setattr(inner, "move_due", all_but_expire)
     assert (await ended(jobs, made.id)).crashes == 1
     await store.close()
 
