@@ -18,6 +18,7 @@ from rowlock.stores.sqlite.rollups import note_enqueued
 from rowlock.stores.sqlite.rows import STATUS, Times, json_text, micros, span, sql
 
 _HOUR = int(STRAY * 1000)  # milliseconds
+PENDING, BLOCKED = Status.PENDING, Status.BLOCKED  # an attribute of an enum takes its time
 _SIZES = (64, 8, 1)  # rows per statement; few sizes, so that the prepared statements stay in Python's cache
 
 
@@ -49,7 +50,7 @@ def _insert_counted(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: 
 
 def _are_plain(jobs: Sequence[NewJob]) -> bool:
     """True if no job stands in a line or counts once."""
-    return all(job.key is None or (job.line is None and job.once is None) for job in jobs)
+    return not any([job.line or job.once for job in jobs])  # noqa: C419 - a generator takes twice as long
 
 
 def _place(conn: Connection, now: int, jobs: Sequence[NewJob], answers: list[Enqueued]) -> list[Enqueued]:
@@ -80,31 +81,25 @@ def _insert_jobs(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: boo
     times = Times()
     born = times[now]
     if new is None and not archived:  # the usual case, in short
-        return [Enqueued(job.id, False, _status(job), times[_run_at(job, now)], born) for job in jobs]
+        return [
+            Enqueued(job.id, False, PENDING if job.line is None else BLOCKED, times[_run_at(job, now)], born)
+            for job in jobs
+        ]
     return [
-        Enqueued(job.id, False, _status(job), times[_run_at(job, now)], born)
+        Enqueued(job.id, False, PENDING if job.line is None else BLOCKED, times[_run_at(job, now)], born)
         if (job.id not in archived if new is None else job.id in new)
         else _existing(cursor, job, job.id in archived, times)
         for job in jobs
     ]
 
 
-def _status(job: NewJob) -> Status:
-    return Status.PENDING if job.line is None else Status.BLOCKED
-
-
 def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None:
     """The ids that were inserted; None if all of them."""
     (before,) = cursor.execute(sql("insert_before")).fetchone()
-    inserted = 0
     low, high = first_id_of(now // 1000 - _HOUR), first_id_of(now // 1000 + _HOUR)
-    plain_jobs = jobs
-    if not _are_plain(jobs):
-        plain_jobs = [job for job in jobs if job.line is None]
-        inserted = sum(
-            _insert_lined(cursor, job, now, not low <= job.id < high) for job in jobs if job.line is not None
-        )
-    for part in _parts(plain_jobs):
+    lined = [job for job in jobs if job.line is not None]
+    inserted = sum(_insert_lined(cursor, job, now, not low <= job.id < high) for job in lined)
+    for part in _parts([job for job in jobs if job.line is None] if lined else jobs):
         values: list[Any] = []
         plain = all(low <= job.id < high and _is_plain(job) for job in part)
         for job in part:
