@@ -167,10 +167,15 @@ def test_a_user_gets_what_the_document_says(stage: Stage, server: Server, method
 
 
 def _can_be_wrong(method: str, path: str) -> bool:
-    route = next(one for one in by_name().values() if (one.method, one.path.replace("*}", "}")) == (method, path))
+    route = next(one for one in by_name().values() if (one.method, _documented(one.path)) == (method, path))
     return route.query is not None or route.body is not None
+
+
+def _documented(path: str) -> str:
+    """The path of a route as the document has it: without the marks of parameters that hold slashes or numbers."""
+    return path.replace("*}", "}").replace("#}", "}")
 
 
 def test_every_route_is_in_the_document() -> None:
     routes = [route for route in by_name().values() if route.documented]
-    assert {(route.method, route.path.replace("*}", "}").replace("#}", "}")) for route in routes} == set(OPERATIONS)
+    assert {(route.method, _documented(route.path)) for route in routes} == set(OPERATIONS)
