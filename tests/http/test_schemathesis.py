@@ -35,7 +35,8 @@ CHECKS: Any = [
     response_schema_conformance,
     response_headers_conformance,
 ]
-EXAMPLES = 8  # of each kind; PATCH a job needs some luck to be right
+EXAMPLES = 8  # of each kind
+EXAMPLES_OF_EDITS = 24  # a change of a job needs some luck to be right
 SETTLING = [f"/api/worker/{verb}" for verb in ("complete", "fail", "snooze", "release", "give-up")]
 OPERATIONS = [(method.upper(), path) for path, methods in document()["paths"].items() for method in methods]
 
@@ -116,7 +117,7 @@ def check(stage: Stage, server: Server, method: str, path: str, who: Who, mode: 
     session = requests.Session()
 
     @settings(
-        max_examples=EXAMPLES * (3 if method == "PATCH" else 1),
+        max_examples=EXAMPLES_OF_EDITS if method == "PATCH" or path.endswith("/requeue") else EXAMPLES,
         derandomize=True,
         database=None,
         deadline=None,

@@ -170,6 +170,8 @@ def _errors(route: Route) -> set[int]:
     if route.access.kind == "probe":
         return set()
     found = {400, 403, 404, 421, 500, 503, *route.errors}
+    if "#}" in route.path:  # without a number it is another path, which may take other methods only
+        found.add(405)
     if route.access.kind != "public":
         found.add(401)
     if route.body is not None:
