@@ -8,10 +8,12 @@ import pytest
 
 from rowlock.access import job_tokens, tokens
 from rowlock.access.job_tokens import Bound
+from rowlock.errors import InvalidInput
 from tests.http.harness import A, B, Who, World, bearer, is_problem
 from tests.http.test_series import quick_upkeep
 from tests.waiting import until
 
+SOON = 5  # seconds: long enough for some requests on a busy machine
 RULE = "scope_id = @request.auth.id || scope = 'shared'"
 
 
@@ -68,8 +70,8 @@ async def test_one_that_has_ended_does_not_count_and_is_swept(world: World, monk
     await world.change_settings(manage_rule=RULE)
     monkeypatch.setattr(job_tokens, "BY_RULE", Bound(2, 2))
     mine, theirs = await world.enqueue(A), await world.enqueue(B)
-    assert [await many(world, "user A", mine, 1, seconds=seconds) for seconds in (3600, 1, 1)] == [1, 1, 0]
-    assert await many(world, "user B", theirs, 3, seconds=1) == 2
+    assert [await many(world, "user A", mine, 1, seconds=seconds) for seconds in (3600, SOON, SOON)] == [1, 1, 0]
+    assert await many(world, "user B", theirs, 3, seconds=SOON) == 2
 
     async def again() -> bool:
         return await many(world, "user A", mine, 1) == 1
@@ -86,6 +88,18 @@ async def test_one_that_has_ended_does_not_count_and_is_swept(world: World, monk
     upkeep.start()
     await until(swept)
     await upkeep.stop()
+
+
+async def test_one_that_ends_while_it_is_made_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, store = await world.enqueue(A), await world.store()
+
+    async def too_late(kind: str, ids: Any = None, **options: Any) -> list[Any]:
+        return [one for one in await found(kind, ids, **options) if one.kind != "token"]
+
+    found = store.records
+    monkeypatch.setattr(store, "records", too_late)
+    with pytest.raises(InvalidInput, match="choose a later time"):
+        await tokens.create(store, "short", ["read"], by="test", job=mine)
 
 
 async def test_a_refusal_tells_nothing_of_what_may_not_be_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,8 +97,10 @@ async def create(
     writes = [Write(KIND, issued.id, data, revision=0, expires_at=until), *beside]
     if not await store.write_records(writes, Entry(by, "token.create", reason=reason, data=told)):
         raise Changed
-    [record] = await store.records(KIND, [issued.id])
-    return from_record(record), issued.text
+    found = await store.records(KIND, [issued.id])
+    if not found:
+        raise InvalidInput("expires_at", "past", "came while the token was made: choose a later time")
+    return from_record(found[0]), issued.text
 
 
 def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:
