@@ -270,8 +270,9 @@ class Jobs(Registry):
         """Add a job. Return when it is committed; with `conn=`, when it is part of that transaction."""
         if self.definitions.is_stale:
             await self._look_at_templates(options.get("conn"))
-        if not self._middleware and options.keys() <= _VERSION:  # the usual case
-            job = self.definitions.rule(check_topic(topic), options.get("version")).plain(self._ids.one(), payload)
+        if not self._middleware and (not options or options.keys() <= _VERSION):  # the usual case
+            known = topic if type(topic) is str else check_topic(topic)
+            job = self.definitions.rule(known, options.get("version")).plain(self._ids.one(), payload)
             if job.key is None:
                 return await self._inserts.alone(job)
         one = draft(topic, payload, options)

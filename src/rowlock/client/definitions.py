@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from rowlock.client.portal import running_loop
 from rowlock.core import codec
 from rowlock.core.ids import check_id
-from rowlock.core.job import NewJob, check_topic, new_job, plain_job
+from rowlock.core.job import NewJob, check_topic, new_job
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.core.templates import Stored, Template, check_if_live, check_template_version, from_data, key_of, line_of
 from rowlock.errors import InvalidInput, TemplateDisabled
@@ -61,7 +61,7 @@ class FreeRule:
         pass
 
     def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
-        return plain_job(job_id, self._topic, payload)
+        return NewJob(job_id, self._topic, codec.encode_payload(payload))  # the defaults need no check
 
     def job(self, draft: Draft, job_id: str) -> NewJob:
         self.check(draft.payload)

@@ -213,11 +213,6 @@ def new_job(
     )
 
 
-def plain_job(job_id: str, topic: str, payload: Mapping[str, Any] | None) -> NewJob:
-    """`new_job` where no option is given: the defaults need no check."""
-    return NewJob(job_id, check_topic(topic), codec.encode_payload(payload))
-
-
 def check_topic(topic: object) -> str:
     return _check_known_topic(topic) if type(topic) is str else _check_topic(topic)
 
