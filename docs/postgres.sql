@@ -904,8 +904,8 @@ WHERE m.name = $1::text AND d.datname = current_database();
 -- ════ insert ════
 
 -- Insert many jobs. Jobs whose id or live key is taken are left out; the store asks `existing` for them. Batches with keys
--- are sorted by them, so that two batches can't deadlock. After $16 the client no longer waits for the answer, so nothing
--- is inserted: see clock.py.
+-- are sorted by them, so that two batches can't deadlock. After $16 the client may have asked again, so nothing is
+-- inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($16::timestamptz, 'infinity') AS in_time,
            public._jobs_first_id(now - interval '1 hour') AS low,
@@ -937,7 +937,12 @@ noted AS (
     INSERT INTO public._jobs_counts (at, topic, enqueued)
     SELECT (SELECT now FROM clock), topic, count(*) FROM ins GROUP BY topic
 )
-SELECT (SELECT now FROM clock) AS now, count(*)::int AS inserted,
+SELECT (SELECT now FROM clock) AS now,
+       -- An insert may wait for another transaction's key. Once its rows are there, a repeat waits for this transaction.
+       -- If they came after $16, the repeat may have been first: an error takes them back.
+       CASE WHEN count(*) > 0 AND clock_timestamp() > $16::timestamptz
+            THEN ('too late by ' || (clock_timestamp() - $16::timestamptz))::int
+            ELSE count(*)::int END AS inserted,
        -- NULL if all are new
        CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids
 FROM ins;
@@ -946,8 +951,8 @@ FROM ins;
 
 -- Insert jobs that differ in id, topic and payload only; their other columns are sent once. Their ids are new, so there is
 -- no ON CONFLICT, which would add a quarter to a row's cost: see insert_new in insert.py. The client has counted the jobs
--- of each topic ($13, $14), because counting here would add a tenth to a single job's cost. After $15 the client no longer
--- waits for the answer, so nothing is inserted: see clock.py.
+-- of each topic ($13, $14), because counting here would add a tenth to a single job's cost. After $15 the client may have
+-- asked again, so nothing is inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($15::timestamptz, 'infinity') AS in_time, now + $5::float8 * interval '1 second' AS due,
            public._jobs_first_id(now - interval '1 hour') AS low,
@@ -967,7 +972,12 @@ noted AS (
     INSERT INTO public._jobs_counts (at, topic, enqueued)
     SELECT now, topic, n FROM unnest($13::text[], $14::int[]) AS t (topic, n), clock WHERE in_time
 )
-SELECT now, (SELECT count(*) FROM ins) AS inserted,
+SELECT now,
+       -- Once the rows are there, a repeat waits for this transaction. If they came after $15, the repeat may have been
+       -- first: an error takes them back.
+       (SELECT CASE WHEN count(*) > 0 AND clock_timestamp() > $15::timestamptz
+                    THEN ('too late by ' || (clock_timestamp() - $15::timestamptz))::bigint
+                    ELSE count(*) END FROM ins) AS inserted,
        -- ring.sql in the same commit, if $9: a waiting worker gets the job a round trip and a flush sooner. False: no worker
        -- waits. One may wait by the time of the commit, so the store must ring after it. NULL: another transaction is
        -- ringing (see doorbell.py).
@@ -979,8 +989,8 @@ FROM clock;
 -- ════ insert_keyed ════
 
 -- Insert many jobs. Jobs whose id or live key is taken are left out; the store asks `existing` for them. Batches with keys
--- are sorted by them, so that two batches can't deadlock. After $16 the client no longer waits for the answer, so nothing
--- is inserted: see clock.py.
+-- are sorted by them, so that two batches can't deadlock. After $16 the client may have asked again, so nothing is
+-- inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($16::timestamptz, 'infinity') AS in_time,
            public._jobs_first_id(now - interval '1 hour') AS low,
@@ -1012,7 +1022,12 @@ noted AS (
     INSERT INTO public._jobs_counts (at, topic, enqueued)
     SELECT (SELECT now FROM clock), topic, count(*) FROM ins GROUP BY topic
 )
-SELECT (SELECT now FROM clock) AS now, count(*)::int AS inserted,
+SELECT (SELECT now FROM clock) AS now,
+       -- An insert may wait for another transaction's key. Once its rows are there, a repeat waits for this transaction.
+       -- If they came after $16, the repeat may have been first: an error takes them back.
+       CASE WHEN count(*) > 0 AND clock_timestamp() > $16::timestamptz
+            THEN ('too late by ' || (clock_timestamp() - $16::timestamptz))::int
+            ELSE count(*)::int END AS inserted,
        -- NULL if all are new
        CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids
 FROM ins;
@@ -1020,8 +1035,8 @@ FROM ins;
 -- ════ insert_new ════
 
 -- Insert many jobs. Jobs whose id or live key is taken are left out; the store asks `existing` for them. Batches with keys
--- are sorted by them, so that two batches can't deadlock. After $16 the client no longer waits for the answer, so nothing
--- is inserted: see clock.py.
+-- are sorted by them, so that two batches can't deadlock. After $16 the client may have asked again, so nothing is
+-- inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($16::timestamptz, 'infinity') AS in_time,
            public._jobs_first_id(now - interval '1 hour') AS low,
@@ -1053,7 +1068,12 @@ noted AS (
     INSERT INTO public._jobs_counts (at, topic, enqueued)
     SELECT (SELECT now FROM clock), topic, count(*) FROM ins GROUP BY topic
 )
-SELECT (SELECT now FROM clock) AS now, count(*)::int AS inserted,
+SELECT (SELECT now FROM clock) AS now,
+       -- An insert may wait for another transaction's key. Once its rows are there, a repeat waits for this transaction.
+       -- If they came after $16, the repeat may have been first: an error takes them back.
+       CASE WHEN count(*) > 0 AND clock_timestamp() > $16::timestamptz
+            THEN ('too late by ' || (clock_timestamp() - $16::timestamptz))::int
+            ELSE count(*)::int END AS inserted,
        -- NULL if all are new
        CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids
 FROM ins;

@@ -68,7 +68,7 @@ from rowlock.stores.postgres import (
     rows,
 )
 from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor, Lanes, Plan
-from rowlock.stores.postgres.clock import JUMPED
+from rowlock.stores.postgres.clock import JUMPED, Deadlines, Ghosts
 from rowlock.stores.postgres.connections import CONFLICTS, Conflict, Connections, parse_listener, parse_target
 from rowlock.stores.postgres.doorbell import Direct, Doorbell
 from rowlock.stores.postgres.insert import insert, insert_new
@@ -152,6 +152,7 @@ class PostgresStore:
         self._sql = Statements(self._target.quoted_schema)
         self._connections = Connections(self._target, self._sql.all, self._sql.lasting)
         self._clock = self._connections.clock
+        self._ghosts = Ghosts()
         self._doorbell = Doorbell(self._connections, direct=self._direct(listen_url))
         self._transactions = Transactions(self._connections)
         self._claim_bounds = ClaimBounds()
@@ -238,20 +239,33 @@ class PostgresStore:
         if not keyed and not repeat:
             return await self._insert_new(jobs)
         self._owes_ring = True
+        if repeat:
+            await self._ghosts.outlast(jobs, self.now)
         if keyed and any(job.line is not None or job.once is not None for job in jobs):
             return await self._insert_lined(jobs, repeat)
+        if len(jobs) == 1 and not repeat:
+            return await self._insert_keyed(jobs)
 
         async def run(connection: Any) -> list[Enqueued]:
-            if len(jobs) == 1 and not repeat:
-                return await insert(connection, self._sql, self._clock, jobs, keyed=keyed, repeat=repeat)
-            # It may have to be undone.
+            # It may have to be undone. Until it is committed, a repeat waits for it: so it can't come too late.
             async with connection.transaction(isolation="read_committed"):
                 return await insert(connection, self._sql, self._clock, jobs, keyed=keyed, repeat=repeat)
 
         return await self._with_connection(run)
 
+    async def _insert_keyed(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        deadlines = Deadlines(self._clock)
+        try:
+            return await self._with_connection(
+                lambda connection: insert(connection, self._sql, deadlines, jobs, keyed=True, repeat=False)
+            )
+        except errors.OutcomeUnknown:
+            self._ghosts.note(jobs, deadlines.newest)
+            raise
+
     async def _insert_lined(self, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
-        """Jobs of which some stand in a line, or count once. A repeat is recognised by the ids."""
+        """Jobs of which some stand in a line, or count once. A repeat is recognised by the ids. No statement carries a
+        time: one that comes too late is in a transaction that nobody commits."""
 
         async def run(connection: Any) -> list[Enqueued]:
             async def ask(query: Query) -> str:
@@ -273,9 +287,14 @@ class PostgresStore:
         ring = (target.listen and began - self._rang >= RINGS, *self._bell)
         if ring[0]:
             self._rang = began
-        answers, rang = await self._with_connection(
-            lambda connection: insert_new(connection, self._sql, self._clock, jobs, ring)
-        )
+        deadlines = Deadlines(self._clock)
+        try:
+            answers, rang = await self._with_connection(
+                lambda connection: insert_new(connection, self._sql, deadlines, jobs, ring)
+            )
+        except errors.OutcomeUnknown:
+            self._ghosts.note(jobs, deadlines.newest)
+            raise
         if rang is None:  # whoever another one has woken looks again, when these have been committed, if that was soon
             rang = time.monotonic() - began < self._doorbell.rhythm.echo / 2
         if not rang:
