@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
@@ -601,13 +602,23 @@ class PostgresStore:
         if isinstance(order, Update):  # a requeue is one, too
             self._claim_bounds.forget()
 
-        async def run(asked: Sequence[str]) -> dict[str, Changed]:
-            return await self._with_connection(lambda connection: moves.move(connection, self._sql, order, asked))
-
-        answers = await run(list(set(ids))) if ids else {}
+        answers = await self._move(list(set(ids)), order) if ids else {}
         for job_id in sorted(set(ids) - set(answers)):
-            answers |= await run([job_id])
+            answers |= await self._move([job_id], order)
         return [answers[job_id] for job_id in ids]
+
+    async def _move(self, ids: Sequence[str], order: Order) -> dict[str, Changed]:
+        """Wait for another transaction that holds the key of a job, without holding anything meanwhile."""
+        patience = time.monotonic() + self._target.command_timeout
+        pause = 0.01
+        while True:
+            answers = await self._with_connection(lambda connection: moves.move(connection, self._sql, order, ids))
+            if answers is not None:
+                return answers
+            if time.monotonic() > patience:
+                raise errors.StoreBusy(f"{self._target.label}: another transaction holds the key of job {ids[0]}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.2)
 
     async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
         await self._fetch(self._sql.pause, topic, by, reason, until)
