@@ -1348,6 +1348,32 @@ reported AS (
 SELECT held.id, held.status, held.version, held.locked_by, reported.id IS NOT NULL AS written
 FROM held LEFT JOIN reported ON reported.id = held.id;
 
+-- ════ progress_archived ════
+
+-- Lines that a run has logged before it completed its job in its own transaction. They reach the store when the job is
+-- archived. Guarded by version AND worker (NULL: any worker): the archived row has those of the run that completed it.
+WITH s AS MATERIALIZED (
+    SELECT id, run, worker, lines::jsonb AS lines, clock_timestamp() AS now
+    FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS s (id, run, worker, lines)
+)
+UPDATE public._jobs_archive j SET
+        log_dropped = j.log_dropped + greatest(  -- greatest ignores NULL
+            0, coalesce(jsonb_array_length(j.log), 0) + jsonb_array_length(s.lines) - $5::int),
+        log = CASE WHEN s.lines IS NULL THEN j.log ELSE (
+            SELECT jsonb_agg(line ORDER BY new, n) FROM (
+                SELECT false AS new, n, line FROM jsonb_array_elements(j.log) WITH ORDINALITY AS old (line, n)
+                UNION ALL
+                SELECT true, n, jsonb_build_object(
+                    'at', public._jobs_us(s.now) - (said->>0)::bigint, 'version', j.version, 'level', said->1,
+                    'text', said->2)
+                FROM jsonb_array_elements(s.lines) WITH ORDINALITY AS fresh (said, n)
+                ORDER BY new DESC, n DESC
+                LIMIT $5::int
+            ) newest) END
+FROM s
+WHERE j.id = ANY (ARRAY(SELECT id FROM s)) AND j.id = s.id
+  AND j.version = s.run AND (s.worker IS NULL OR s.worker = j.locked_by);
+
 -- ════ promote ════
 
 -- $2: the run_at after which to begin, see claim_bounds.py.

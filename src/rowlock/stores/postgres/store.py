@@ -483,6 +483,15 @@ class PostgresStore:
             MAX_LOG_LINES,
         )
         answers = dict(zip(merged, holds, strict=True))
+        if last := [report for run, report in merged.items() if report.lines and answers[run] is Hold.LOST]:
+            await self._fetch(
+                self._sql.progress_archived,
+                [report.id for report in last],
+                [report.version for report in last],
+                [report.worker for report in last],
+                [rows.lines_text(report.lines) for report in last],
+                MAX_LOG_LINES,
+            )
         return [answers[report.id, report.version, report.worker] for report in reports]
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
