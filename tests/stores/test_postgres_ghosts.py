@@ -180,8 +180,8 @@ async def taken_back(harness: Harness) -> None:
     assert await harness.fetch("SELECT count(*) FROM _jobs") == [(0,)]
 
 
-OTHERS_JOB = """INSERT INTO _jobs (id, topic, payload, status, priority, run_at, ready, key, max_retries, timeout, created,
-    updated)
+OTHERS_JOB = """INSERT INTO _jobs (id, topic, payload, status, priority, run_at, ready, key, max_retries, timeout,
+    created, updated)
     VALUES ($1, 'mail', '{}', 'pending', 0, now(), true, 'a', 3, 60, now(), now())"""
 
 

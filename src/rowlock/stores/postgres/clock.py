@@ -112,7 +112,7 @@ class Ghosts:
         if not ghosts:
             return
         over = max(self._over[job_id] for job_id in ghosts)
-        while (at := await now()) <= over:
+        while (at := await now()) <= over:  # noqa: ASYNC110 - a clock gives no signal
             await asyncio.sleep((over - at).total_seconds() + _TICK)
         for job_id in ghosts:
             self._over.pop(job_id, None)
