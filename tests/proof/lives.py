@@ -52,6 +52,8 @@ class Step(Struct):
     """Its history changed in another way."""
     first: int = 0
     """The seq it began with; SQLite moves and writes the history in two statements."""
+    lined: Row | None = None
+    """The archive's row after lines were added that the handler had logged before its own transaction."""
 
     @property
     def version(self) -> int:
@@ -213,7 +215,7 @@ def _steps(changes: list[RowChange], deleted_in: set[int]) -> list[Step]:
         elif steps and _is_grouped(change):
             steps[-1].after = change.after
         elif steps and change.after is not None and _are_last_lines(steps[-1], change):
-            steps[-1].after = change.after | {"status": "completed"}
+            steps[-1].lined = change.after | {"status": "completed"}
         else:
             steps.append(_step(change, deleted_in))
     return steps
