@@ -904,8 +904,8 @@ WHERE m.name = $1::text AND d.datname = current_database();
 -- ════ insert ════
 
 -- Insert many jobs. Jobs whose id or live key is taken are left out; the store asks `existing` for them. Batches with keys
--- are sorted by them, so that two batches can't deadlock. After $16 the client no longer waits for the answer, so nothing
--- is inserted: see clock.py.
+-- are sorted by them, so that two batches can't deadlock. After $16 the client may have asked again, so nothing is
+-- inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($16::timestamptz, 'infinity') AS in_time,
            public._jobs_first_id(now - interval '1 hour') AS low,
@@ -937,7 +937,12 @@ noted AS (
     INSERT INTO public._jobs_counts (at, topic, enqueued)
     SELECT (SELECT now FROM clock), topic, count(*) FROM ins GROUP BY topic
 )
-SELECT (SELECT now FROM clock) AS now, count(*)::int AS inserted,
+SELECT (SELECT now FROM clock) AS now,
+       -- An insert may wait for another transaction's key. Once its rows are there, a repeat waits for this transaction.
+       -- If they came after $16, the repeat may have been first: an error takes them back.
+       CASE WHEN count(*) > 0 AND clock_timestamp() > $16::timestamptz
+            THEN ('too late by ' || (clock_timestamp() - $16::timestamptz))::int
+            ELSE count(*)::int END AS inserted,
        -- NULL if all are new
        CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids
 FROM ins;
@@ -946,8 +951,8 @@ FROM ins;
 
 -- Insert jobs that differ in id, topic and payload only; their other columns are sent once. Their ids are new, so there is
 -- no ON CONFLICT, which would add a quarter to a row's cost: see insert_new in insert.py. The client has counted the jobs
--- of each topic ($13, $14), because counting here would add a tenth to a single job's cost. After $15 the client no longer
--- waits for the answer, so nothing is inserted: see clock.py.
+-- of each topic ($13, $14), because counting here would add a tenth to a single job's cost. After $15 the client may have
+-- asked again, so nothing is inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($15::timestamptz, 'infinity') AS in_time, now + $5::float8 * interval '1 second' AS due,
            public._jobs_first_id(now - interval '1 hour') AS low,
@@ -967,7 +972,12 @@ noted AS (
     INSERT INTO public._jobs_counts (at, topic, enqueued)
     SELECT now, topic, n FROM unnest($13::text[], $14::int[]) AS t (topic, n), clock WHERE in_time
 )
-SELECT now, (SELECT count(*) FROM ins) AS inserted,
+SELECT now,
+       -- Once the rows are there, a repeat waits for this transaction. If they came after $15, the repeat may have been
+       -- first: an error takes them back.
+       (SELECT CASE WHEN count(*) > 0 AND clock_timestamp() > $15::timestamptz
+                    THEN ('too late by ' || (clock_timestamp() - $15::timestamptz))::bigint
+                    ELSE count(*) END FROM ins) AS inserted,
        -- ring.sql in the same commit, if $9: a waiting worker gets the job a round trip and a flush sooner. False: no worker
        -- waits. One may wait by the time of the commit, so the store must ring after it. NULL: another transaction is
        -- ringing (see doorbell.py).
@@ -979,8 +989,8 @@ FROM clock;
 -- ════ insert_keyed ════
 
 -- Insert many jobs. Jobs whose id or live key is taken are left out; the store asks `existing` for them. Batches with keys
--- are sorted by them, so that two batches can't deadlock. After $16 the client no longer waits for the answer, so nothing
--- is inserted: see clock.py.
+-- are sorted by them, so that two batches can't deadlock. After $16 the client may have asked again, so nothing is
+-- inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($16::timestamptz, 'infinity') AS in_time,
            public._jobs_first_id(now - interval '1 hour') AS low,
@@ -1012,7 +1022,12 @@ noted AS (
     INSERT INTO public._jobs_counts (at, topic, enqueued)
     SELECT (SELECT now FROM clock), topic, count(*) FROM ins GROUP BY topic
 )
-SELECT (SELECT now FROM clock) AS now, count(*)::int AS inserted,
+SELECT (SELECT now FROM clock) AS now,
+       -- An insert may wait for another transaction's key. Once its rows are there, a repeat waits for this transaction.
+       -- If they came after $16, the repeat may have been first: an error takes them back.
+       CASE WHEN count(*) > 0 AND clock_timestamp() > $16::timestamptz
+            THEN ('too late by ' || (clock_timestamp() - $16::timestamptz))::int
+            ELSE count(*)::int END AS inserted,
        -- NULL if all are new
        CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids
 FROM ins;
@@ -1020,8 +1035,8 @@ FROM ins;
 -- ════ insert_new ════
 
 -- Insert many jobs. Jobs whose id or live key is taken are left out; the store asks `existing` for them. Batches with keys
--- are sorted by them, so that two batches can't deadlock. After $16 the client no longer waits for the answer, so nothing
--- is inserted: see clock.py.
+-- are sorted by them, so that two batches can't deadlock. After $16 the client may have asked again, so nothing is
+-- inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($16::timestamptz, 'infinity') AS in_time,
            public._jobs_first_id(now - interval '1 hour') AS low,
@@ -1053,7 +1068,12 @@ noted AS (
     INSERT INTO public._jobs_counts (at, topic, enqueued)
     SELECT (SELECT now FROM clock), topic, count(*) FROM ins GROUP BY topic
 )
-SELECT (SELECT now FROM clock) AS now, count(*)::int AS inserted,
+SELECT (SELECT now FROM clock) AS now,
+       -- An insert may wait for another transaction's key. Once its rows are there, a repeat waits for this transaction.
+       -- If they came after $16, the repeat may have been first: an error takes them back.
+       CASE WHEN count(*) > 0 AND clock_timestamp() > $16::timestamptz
+            THEN ('too late by ' || (clock_timestamp() - $16::timestamptz))::int
+            ELSE count(*)::int END AS inserted,
        -- NULL if all are new
        CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids
 FROM ins;
@@ -1126,7 +1146,7 @@ SELECT coalesce(json_agg(id), '[]')::text FROM gone;
 
 -- Locks jobs by id, in the order of ids as every verb does it, and reads them as core.moves.Row.
 -- $2: with their payloads. $3: also those of the archive whose ids have been used again.
--- Rows of the archive are not locked: nothing updates them, and a delete that finds one gone is repeated (Conflict in
+-- Rows of the archive are not locked: only last log lines update them, and a delete that misses one is repeated (Conflict in
 -- moves.py). A lock would be taken in another order than those of live jobs, and two transactions could wait in a circle.
 WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
 held AS MATERIALIZED (
@@ -1327,6 +1347,32 @@ reported AS (
 -- A row that was changed since our snapshot is locked, but too new for the UPDATE.
 SELECT held.id, held.status, held.version, held.locked_by, reported.id IS NOT NULL AS written
 FROM held LEFT JOIN reported ON reported.id = held.id;
+
+-- ════ progress_archived ════
+
+-- Lines that a run has logged before it completed its job in its own transaction. They reach the store when the job is
+-- archived. Guarded by version AND worker (NULL: any worker): the archived row has those of the run that completed it.
+WITH s AS MATERIALIZED (
+    SELECT id, run, worker, lines::jsonb AS lines, clock_timestamp() AS now
+    FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) AS s (id, run, worker, lines)
+)
+UPDATE public._jobs_archive j SET
+        log_dropped = j.log_dropped + greatest(  -- greatest ignores NULL
+            0, coalesce(jsonb_array_length(j.log), 0) + jsonb_array_length(s.lines) - $5::int),
+        log = CASE WHEN s.lines IS NULL THEN j.log ELSE (
+            SELECT jsonb_agg(line ORDER BY new, n) FROM (
+                SELECT false AS new, n, line FROM jsonb_array_elements(j.log) WITH ORDINALITY AS old (line, n)
+                UNION ALL
+                SELECT true, n, jsonb_build_object(
+                    'at', public._jobs_us(s.now) - (said->>0)::bigint, 'version', j.version, 'level', said->1,
+                    'text', said->2)
+                FROM jsonb_array_elements(s.lines) WITH ORDINALITY AS fresh (said, n)
+                ORDER BY new DESC, n DESC
+                LIMIT $5::int
+            ) newest) END
+FROM s
+WHERE j.id = ANY (ARRAY(SELECT id FROM s)) AND j.id = s.id
+  AND j.version = s.run AND (s.worker IS NULL OR s.worker = j.locked_by);
 
 -- ════ promote ════
 

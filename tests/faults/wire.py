@@ -44,7 +44,7 @@ class Trap:
     """Springs when a client sends a statement: `sprung` tells. `how`: "early" resets the connection with the statement
     half sent, "late" when it was sent, "swallow" when the server has committed it, before the client hears of it.
     "hold": the statement is kept on the line until `release` is set, whatever becomes of the client; `answered` tells
-    when the server is done with it."""
+    when the server is done with it. "part" holds it as well, and resets the connection to the client at once."""
 
     def __init__(self, how: str, on: Statement) -> None:
         self.how = how
@@ -130,8 +130,10 @@ class Link:
                 return
             if trap is not None and trap.how == "swallow":
                 self._swallowing = trap
-            if trap is not None and trap.how == "hold":
+            if trap is not None and trap.how in ("hold", "part"):
                 trap.sprung.set()
+                if trap.how == "part":
+                    _reset(self._client[1])
                 await trap.release.wait()
                 self._holding = trap
             await self._send(target, data)

@@ -49,12 +49,12 @@ def s3_legal_moves_that_fold_to_the_row(world: World) -> Found:
         for step in life.steps:
             if step.before != previous and not (step.before and _same(step.before, previous)):
                 yield life.id, f"the row before {step} is not the row after the step before it"
-            previous = step.after
+            previous = step.lined or step.after
             for problem in _illegal(step):
                 yield life.id, f"{step} {problem}"
     for job_id, lives in world.by_id.items():
         row = world.history.jobs.get(job_id) or world.history.archive.get(job_id)
-        last = lives[-1].last.after
+        last = lives[-1].last.lined or lives[-1].last.after
         if row is not None and last is not None and not _same(last, row):
             names = ", ".join(sorted(changed(last, row)))
             yield job_id, f"the final row is not what the last step, {lives[-1].last}, left: {names}"

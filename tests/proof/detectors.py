@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
+import rowlock.stores.postgres.clock
 import rowlock.stores.postgres.store
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, Outcome, Released
@@ -35,6 +36,7 @@ from tests.stores import (
     test_locked_rows,
     test_maintenance,
     test_postgres_doorbell,
+    test_postgres_ghosts,
     test_races,
     test_replay,
     test_same_version,
@@ -302,6 +304,20 @@ async def _opposite(
             asked = [asyncio.create_task(verb(one, jobs)), asyncio.create_task(verb(two, jobs[::-1]))]
         answers = await asyncio.gather(*asked, return_exceptions=True)
     assert answers == [None, None]
+
+
+async def insert_on_its_way(store: Harness) -> None:
+    """The connection breaks while an insert is on its way, and the server gets it when its repeat is completed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rowlock.stores.postgres.clock, "INSERTS", 0.5)
+        await test_postgres_ghosts.made_once(store, test_postgres_ghosts.KINDS["alike"]())
+
+
+async def insert_that_waited(store: Harness) -> None:
+    """An insert gets its key when its repeat may have been there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rowlock.stores.postgres.clock, "INSERTS", 2.0)
+        await test_postgres_ghosts.taken_back(store)
 
 
 async def opposite_inserts(store: Harness) -> None:

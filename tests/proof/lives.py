@@ -52,6 +52,8 @@ class Step(Struct):
     """Its history changed in another way."""
     first: int = 0
     """The seq it began with; SQLite moves and writes the history in two statements."""
+    lined: Row | None = None
+    """The archive's row after lines were added that the handler had logged before its own transaction."""
 
     @property
     def version(self) -> int:
@@ -212,6 +214,8 @@ def _steps(changes: list[RowChange], deleted_in: set[int]) -> list[Step]:
             steps[-1] = _joined(steps[-1], change)
         elif steps and _is_grouped(change):
             steps[-1].after = change.after
+        elif steps and change.after is not None and _are_last_lines(steps[-1], change):
+            steps[-1].lined = change.after | {"status": "completed"}
         else:
             steps.append(_step(change, deleted_in))
     return steps
@@ -242,6 +246,14 @@ def _is_afterthought(last: Step, change: RowChange) -> bool:
     assert change.after is not None
     different = changed(change.before, change.after)
     return last.after == change.before and (different <= _HISTORY or (last.move == "progress" and different <= _LINES))
+
+
+def _are_last_lines(last: Step, change: RowChange) -> bool:
+    """Lines that a handler logged before it completed its job in its own transaction. They move it nowhere."""
+    before, after = change.before, change.after
+    if change.table != ARCHIVE or before is None or after is None or last.move != "complete":
+        return False
+    return changed(before, after) <= _LINES
 
 
 def _is_grouped(change: RowChange) -> bool:

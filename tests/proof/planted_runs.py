@@ -174,3 +174,43 @@ def a_worker_that_stopped_and_left_a_lease(garden: Garden) -> None:
     assert claim.after is not None
     worker = claim.after["locked_by"]
     garden.history.faults += [Fault(claim.at, "term", worker), Fault(claim.at, "gone", worker)]
+
+
+def given_back_after(garden: Garden, *kinds: str, seconds: int, reason: str) -> None:
+    """A worker is gone after these signals, and one of its jobs is given back so many seconds later."""
+    life, release = garden.step("release", lambda life, step: _is_last_of_its_worker(garden, step))
+    worker = life.claims[release.version].after["locked_by"]  # type: ignore[index]
+    garden.entry(release, reason=reason)
+    end = release.at - seconds * 1_000_000
+    garden.history.faults += [Fault(end, kind, worker) for kind in (*kinds, "gone")]
+
+
+def _is_last_of_its_worker(garden: Garden, release: Step) -> bool:
+    """No other run of this worker ends later, or not at all: those would be left behind as well."""
+    assert release.before is not None
+    worker = release.before["locked_by"]
+    ends = [
+        (life.ends[version].at if version in life.ends else None)
+        for life in garden.world.lives
+        for version, claim in life.claims.items()
+        if claim.after is not None and claim.after["locked_by"] == worker
+    ]
+    return None not in ends and sum(at is not None and at > release.at - 6_000_000 for at in ends) == 1
+
+
+CLEANED_UP = "shutdown: killed by SIGKILL, peak memory 40 MiB"
+
+
+@breaks("L6")
+def a_worker_that_stopped_and_was_cleaned_up_later(garden: Garden) -> None:
+    given_back_after(garden, "term", seconds=4, reason=CLEANED_UP)
+
+
+@breaks("L6")
+def a_worker_that_was_killed_and_cleaned_up_too_late(garden: Garden) -> None:
+    given_back_after(garden, "term", "kill", seconds=6, reason=CLEANED_UP)
+
+
+@breaks("L6")
+def a_worker_that_was_killed_and_gave_a_job_back_later(garden: Garden) -> None:
+    given_back_after(garden, "term", "kill", seconds=4, reason="shutdown")

@@ -26,6 +26,7 @@ from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.runtime.run import Run
 from rowlock.runtime.worker import Worker
 from rowlock.stores.postgres import statements
+from rowlock.stores.postgres.clock import Ghosts
 from rowlock.stores.postgres.doorbell import Doorbell
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.store import PostgresStore
@@ -143,6 +144,10 @@ def _before_forgotten(move_due: Any) -> Any:
 
 def _never_a_repeat(insert: Any) -> Any:
     return lambda conn, now, jobs, repeat: insert(conn, now, jobs, False)
+
+
+async def _at_once(*_: Any) -> None:
+    """Instead of waiting."""
 
 
 async def _again_with_new_ids(store: Any, jobs: Sequence[Any]) -> Any:
@@ -374,6 +379,20 @@ DEFENCES: tuple[Defence, ...] = (
         "postgres",
         replaced(rowlock.client.enqueue, "_find_out", _again_with_new_ids),
         red.swallowed_insert,
+        virtual=False,
+    ),
+    Defence(
+        "a repeat waits until the first insert is over",
+        "postgres",
+        replaced(Ghosts, "outlast", _at_once),
+        red.insert_on_its_way,
+        virtual=False,
+    ),
+    Defence(
+        "an insert that waited too long",
+        "postgres",
+        postgres("insert_keyed", "count(*) > 0 AND clock_timestamp() > $16::timestamptz", "false"),
+        red.insert_that_waited,
         virtual=False,
     ),
     # ── PostgreSQL's own traps ──

@@ -4,10 +4,11 @@ import asyncio
 import functools
 import os
 import time
+from contextlib import suppress
 
 import pytest
 
-from tests.proof import planted_lines
+from tests.proof import planted_lines, planted_runs
 from tests.proof.checker import INVARIANTS, NOT_APPLICABLE, check, summary
 from tests.proof.checker_moves import moves
 from tests.proof.history import Violation
@@ -57,6 +58,17 @@ def test_what_is_planted_is_caught_by_its_own_invariant(name: str) -> None:
         found = check(garden.history)
         assert invariant in {violation.invariant for violation in found}, _told(found)
         return
+    pytest.fail("no history has a place for it")
+
+
+def test_a_worker_that_was_killed_may_be_cleaned_up_after_its_end() -> None:
+    """As docs/guarantees.md says: by a short-lived process, within 5 s."""
+    for seed in range(SEEDS):
+        garden = Garden(played(seed, PlainLives).history)
+        with suppress(Barren):
+            planted_runs.given_back_after(garden, "term", "kill", seconds=4, reason=planted_runs.CLEANED_UP)
+            assert "L6" not in {violation.invariant for violation in check(garden.history)}
+            return
     pytest.fail("no history has a place for it")
 
 

@@ -14,6 +14,7 @@ from rowlock.core.job import Job, Lane, Status
 from rowlock.core.moves import Rescue
 from rowlock.errors import InvalidInput, LeaseLost, StoreBusy, StoreUnavailable, WrongContext
 from rowlock.jobs import Jobs
+from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.stores import open_store
 from rowlock.stores.base import Claim
 from tests.waiting import ended, status_of, until
@@ -154,6 +155,37 @@ async def test_a_zombie_can_not_commit(
     assert isinstance(outcome[0], LeaseLost)
     assert await orders.all() == []
     assert (await jobs.get(made.id)).locked_by == "someone else"
+
+
+async def test_lines_of_a_handler_that_completes_its_job_in_a_transaction(
+    jobs: Jobs, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heartbeat thread comes to them when the job is archived: here, when the worker stops."""
+    monkeypatch.setattr(HeartbeatThread, "_note", lambda self, run: self._talking.add(run))
+
+    @jobs.task
+    async def once(ctx: Context) -> None:
+        ctx.log("before")
+        async with ctx.transaction() as conn:
+            await add(conn, 1)
+            ctx.log("inside")
+            ctx.complete()
+
+    @jobs.task
+    def once_in_a_thread(ctx: SyncContext) -> None:
+        ctx.log("before")
+        with ctx.transaction() as conn:
+            add_sync(conn, 2)
+            ctx.log("inside")
+            ctx.complete()
+
+    await jobs.start()
+    made = [await once.enqueue(), await once_in_a_thread.enqueue()]
+    for one in made:
+        assert (await ended(jobs, one.id)).status is Status.COMPLETED
+    await jobs.stop()
+    for one in made:
+        assert [line.text for line in (await jobs.logs(one.id)).lines] == ["before", "inside"]
 
 
 async def test_a_transaction_that_also_completes_the_job(jobs: Jobs, orders: Orders) -> None:

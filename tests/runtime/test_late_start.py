@@ -7,6 +7,7 @@ import pytest
 
 from rowlock.core.job import Status
 from rowlock.jobs import Jobs
+from rowlock.runtime.processes import TOO_LATE
 from tests.waiting import ended
 
 
@@ -37,6 +38,16 @@ async def test_a_handler_does_not_begin_after_its_lease(
         run.renewed = time.monotonic() - 10.0
         return begins
 
+    slots: list[Any] = []  # on the running board: who has one is charged if the process dies before this is settled
+    conclude = worker.claim_settle.conclude
+
+    def concluded(run: Any, outcome: Any) -> None:
+        if outcome is TOO_LATE:
+            slots.append(run.slot)
+        conclude(run, outcome)
+
+    monkeypatch.setattr(worker.claim_settle, "conclude", concluded)
     monkeypatch.setattr(where, name, frozen_once)
     job = await ended(jobs, (await jobs.enqueue("late")).id)
     assert (job.status, job.version, begun) == (Status.COMPLETED, 2, [1])  # given back, at no cost, and run again
+    assert slots == [None]

@@ -78,6 +78,41 @@ async def test_trouble_while_settling_changes_no_outcome(
     assert len(calls) >= 1
 
 
+async def test_a_worker_waits_longer_and_longer_although_reading_works(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: each settle with a claim fails, and the look for what that claim brought works."""
+
+    @jobs.task
+    async def work() -> str:
+        return "stored at last"
+
+    await jobs.start()
+    claim_settle = working(jobs).claim_settle
+    backoff, in_a_row = claim_settle._backoff, 0
+    failed = backoff.failed
+
+    def noting(problem: BaseException) -> float:
+        nonlocal in_a_row
+        in_a_row = max(in_a_row, backoff._failures + 1)
+        return failed(problem)
+
+    monkeypatch.setattr(backoff, "failed", noting)
+    settle, full = claim_settle._store.settle, True
+
+    async def refuse(settlements: Any, claim: Any = None) -> Any:
+        if settlements and full:
+            raise OutcomeUnknown("the disk is full")
+        return await settle(settlements, claim)
+
+    monkeypatch.setattr(claim_settle._store, "settle", refuse)
+    made = await work.enqueue()
+    await until(lambda: in_a_row >= 5)
+    full = False
+    assert (await ended(jobs, made.id)).result == "stored at last"
+    await until(lambda: not claim_settle.in_trouble)
+
+
 async def test_a_settle_whose_reply_is_lost_is_repeated_and_counts_once(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

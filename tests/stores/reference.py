@@ -216,9 +216,16 @@ class Reference:
         holds = []
         for report in reports:
             holds.append(self._held("progress", report, nearer))
-            if holds[-1] is not Hold.LOST:
+            if holds[-1] is not Hold.LOST or self._has_completed(report):
                 self._say(report)
         return holds
+
+    def _has_completed(self, report: Progress) -> bool:
+        """Has this very run completed the job?"""
+        row = self.rows.get(report.id)
+        if row is None or row.job.status is not Status.COMPLETED or row.job.version != report.version:
+            return False
+        return report.worker is None or report.worker == row.job.locked_by
 
     def _say(self, report: Progress) -> None:
         row = self.rows[report.id]

@@ -60,8 +60,8 @@ async def test_one_live_job_per_key(real_store: Harness) -> None:
     everyone = await stores(real_store, 8)
     await asyncio.gather(*(work(store, f"w{i}", random.Random(i)) for i, store in enumerate(everyone)))
     assert len(created) == len(set(created))
-    # There is no look at deadlocks here. A requeue that waits for its key holds its job. With a batch of completions
-    # and a batch of cancels that can be a circle, which PostgreSQL breaks after a second; the store repeats the call.
+    # There is no look at deadlocks here. A batch of completions locks its jobs as they lie in the table, an operator's
+    # batch locks them by id (docs/decisions/0004-speed.md). PostgreSQL breaks a circle; the store repeats the call.
     assert set(await real_store.rows()) == set(created) - deleted
 
 
@@ -88,7 +88,7 @@ class Rival:
                 await transaction.start()
                 await connection.execute(self.statement("now()"))
                 waiting = asyncio.ensure_future(meanwhile())
-                while not waiting.done() and not await self._someone_waits():
+                while not waiting.done() and not await self.holds_someone_up():
                     pass  # each look is a round trip, which lets the others run
                 await (transaction.commit() if commit else transaction.rollback())
                 return await waiting
@@ -105,7 +105,7 @@ class Rival:
             connection_.execute("COMMIT" if commit else "ROLLBACK")
             return await waiting
 
-    async def _someone_waits(self) -> bool:
+    async def holds_someone_up(self) -> bool:
         return bool(await self.harness.fetch("SELECT 1 FROM pg_locks WHERE NOT granted LIMIT 1"))
 
 
@@ -133,6 +133,32 @@ async def test_a_requeue_against_an_open_transaction(real_store: Harness) -> Non
         assert changed.done == (not commit)
         assert changed.holder == (rival.new.id if commit else None)
     await one_live_job_per_key(real_store)
+
+
+@pytest.mark.parametrize("commit", [False, True])
+async def test_a_requeue_that_waits_for_its_key_holds_nothing(real_store: Harness, commit: bool) -> None:
+    if not isinstance(real_store, PostgresHarness):
+        pytest.skip("it has one write lock for all")
+    [inserted] = await real_store.store.insert([real_job(key="k")])
+    await real_store.store.move([inserted.id], Cancel(by="ann"))
+    rival = Rival(real_store, "k")
+    connection = await asyncpg.connect(real_store.url)
+    onlooker = await asyncpg.connect(real_store.url, server_settings={"lock_timeout": "900ms"})
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(rival.statement("now()"))
+        requeue = asyncio.ensure_future(real_store.store.move([inserted.id], Requeue(by="ann")))
+        await until(rival.holds_someone_up)
+        await onlooker.execute("SELECT FROM _jobs WHERE id = $1 FOR UPDATE", inserted.id)
+        assert not requeue.done()
+        await (transaction.commit() if commit else transaction.rollback())
+        [changed] = await requeue
+    finally:
+        await connection.close()
+        await onlooker.close()
+    assert (changed.done, changed.holder) == (not commit, rival.new.id if commit else None)
+    assert await deadlocks(real_store) == 0
 
 
 async def test_a_cancel_and_a_delete_of_the_same_jobs(real_store: Harness) -> None:

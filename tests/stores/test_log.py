@@ -98,6 +98,28 @@ async def test_the_log_goes_through_all_runs_and_into_the_archive(store: Harness
     assert second.version == 2
 
 
+async def test_lines_of_the_run_that_has_completed_the_job(store: Harness) -> None:
+    """A handler that completes its job in its own transaction is faster than its lines. Lines of other runs, of other
+    workers and of other outcomes are refused."""
+    done, failed = await store.claimed(), await store.claimed()
+    await store.store.progress([Progress(done.id, 1, lines=lines("before"))])
+    await store.store.settle([settlement(done, Completed()), settlement(failed, Failed("never", final=True))])
+    reports = [
+        Progress(done.id, 1, 50.0, "stage", lines=lines("a", "b"), worker=done.locked_by),
+        Progress(done.id, 1, lines=lines("c"), worker=done.locked_by),
+        Progress(done.id, 1, lines=lines("another worker"), worker="w9"),
+        Progress(done.id, 2, lines=lines("another run"), worker=done.locked_by),
+        Progress(failed.id, 1, lines=lines("too late"), worker=failed.locked_by),
+    ]
+    before = await store.job(done.id)
+    assert await store.store.progress(reports) == [Hold.LOST] * 5
+    assert await texts(store, done.id) == ["before", "a", "b", "c"]
+    assert await texts(store, failed.id) == []
+    assert await store.job(done.id) == before
+    await store.store.progress([Progress(done.id, 1, lines=lines(*["more"] * MAX_LOG_LINES))])
+    assert ((await store.store.read([done.id], Log))[done.id]).dropped == 4
+
+
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED])
 @pytest.mark.parametrize("how", ["delete", "prune"])
 async def test_the_log_goes_with_its_job(store: Harness, status: Status, how: str) -> None:

@@ -2,35 +2,40 @@
 of them: a job that a repeated insert has made, and that is completed by now, would be made anew; a claim would hold a
 job for a worker that does not work on it."""
 
-from collections.abc import AsyncIterator, Awaitable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from rowlock.core.job import Job, NewJob, Status
 from rowlock.core.lifecycle import Completed
 from rowlock.errors import OutcomeUnknown
 from rowlock.stores.base import Store
+from rowlock.stores.postgres import clock
 from rowlock.stores.postgres.store import PostgresStore
 from tests.faults.wire import Statement, Trap, Wire, claims, enqueues
-from tests.servers import PostgresServer
 from tests.stores.conftest import real_postgres_store
-from tests.stores.harness import PostgresHarness, claim_by, job, settlement
+from tests.stores.harness import Harness, PostgresHarness, claim_by, job, settlement
 from tests.stores.processes import real_job
+from tests.stores.test_lines import lined, once
 
 harness = real_postgres_store
 
 
 class Line:
-    """A store that gives up after a second, on a line that can hold a statement back."""
+    """A store on a line that can hold a statement back."""
 
     def __init__(self, store: Store, wire: Wire) -> None:
         self.store = store
         self._wire = wire
 
-    async def haunt(self, work: Awaitable[Any], on: Statement) -> Trap:
+    async def haunt(self, work: Awaitable[Any], on: Statement, how: str = "hold") -> Trap:
         """The client gives up. The ghost waits to be released."""
-        trap = Trap("hold", on)
+        trap = Trap(how, on)
         self._wire.traps.append(trap)
         with pytest.raises(OutcomeUnknown):
             await work
@@ -38,13 +43,29 @@ class Line:
         return trap
 
 
-@pytest.fixture
-async def line(harness: PostgresHarness, postgres: PostgresServer) -> AsyncIterator[Line]:
-    async with Wire(postgres.host, postgres.port) as wire:
-        store = PostgresStore(wire.through(harness.url) + "?command_timeout=1&listen=off")
+@asynccontextmanager
+async def opened_line(url: str, options: str = "") -> AsyncIterator[Line]:
+    at = urlsplit(url)
+    async with Wire(at.hostname or "localhost", at.port or 5432) as wire:
+        store = PostgresStore(f"{wire.through(url)}?listen=off{options}")
         await store.open()
-        yield Line(store, wire)
-        await store.close()
+        try:
+            yield Line(store, wire)
+        finally:
+            await store.close()
+
+
+@pytest.fixture
+async def line(harness: PostgresHarness) -> AsyncIterator[Line]:
+    """Its client gives up after a second."""
+    async with opened_line(harness.url, "&command_timeout=1") as line:
+        yield line
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeat waits for half a second."""
+    monkeypatch.setattr(clock, "INSERTS", 0.5)
 
 
 async def arrived(ghost: Trap) -> None:
@@ -68,6 +89,133 @@ async def test_an_insert_that_comes_too_late_makes_no_job(harness: PostgresHarne
     assert {row.job.status for row in (await harness.rows()).values()} == {Status.COMPLETED}
     assert await harness.fetch("SELECT count(*) FROM _jobs") == [(0,)]
     assert await harness.fetch("SELECT sum(enqueued) FROM _jobs_counts") == [(len(jobs),)]
+
+
+# ── A connection that breaks while an insert is on its way ──
+
+KINDS: dict[str, Callable[[], list[NewJob]]] = {
+    "alike": lambda: [real_job(), real_job()],
+    "mixed": lambda: [real_job(), real_job(priority=7)],
+    "keyed": lambda: [real_job(key="a")],
+    "keys": lambda: [real_job(key="a"), real_job(key="b")],
+    "line": lambda: [lined()],
+    "once": lambda: [once()],
+}
+
+
+async def made_once(harness: Harness, jobs: list[NewJob]) -> None:
+    """The connection breaks, the repeat makes the jobs, they are completed, and then the first insert arrives."""
+    assert isinstance(harness, PostgresHarness)
+    async with opened_line(harness.url) as line:
+        store = line.store
+        ghost = await line.haunt(store.insert(jobs), enqueues, "part")
+        await store.insert(jobs, repeat=True)
+        runs = (await store.claim(claim_by())).jobs
+        assert len(runs) == len(jobs)
+        await store.settle([settlement(run, Completed(), ran=0.0) for run in runs])
+        await arrived(ghost)
+    assert await harness.fetch("SELECT count(*) FROM _jobs") == [(0,)]
+    assert await harness.fetch("SELECT sum(enqueued) FROM _jobs_counts") == [(len(jobs),)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_repeat_waits_until_the_first_insert_does_nothing(
+    harness: PostgresHarness, kind: str, short: None
+) -> None:
+    await made_once(harness, KINDS[kind]())
+
+
+@pytest.mark.parametrize("kind", ["alike", "mixed", "keyed"])
+async def test_the_first_insert_comes_while_its_repeat_waits(harness: PostgresHarness, kind: str) -> None:
+    jobs = KINDS[kind]()
+    async with opened_line(harness.url) as line:
+        ghost = await line.haunt(line.store.insert(jobs), enqueues, "part")
+        again = asyncio.create_task(line.store.insert(jobs, repeat=True))
+        await arrived(ghost)
+        assert [one.existing for one in await again] == [True] * len(jobs)
+    assert await harness.fetch("SELECT sum(enqueued) FROM _jobs_counts") == [(len(jobs),)]
+
+
+@pytest.mark.parametrize("kind", ["keys", "line", "once"])
+async def test_a_repeat_waits_for_a_commit_that_is_on_its_way(harness: PostgresHarness, kind: str) -> None:
+    jobs = KINDS[kind]()
+    async with opened_line(harness.url) as line:
+        ghost = await line.haunt(line.store.insert(jobs), commits, "part")
+        again = asyncio.create_task(line.store.insert(jobs, repeat=True))
+        await waiting(harness)
+        await arrived(ghost)
+        assert [one.existing for one in await again] == [True] * len(jobs)
+
+
+def commits(text: str) -> bool:
+    return text.startswith("COMMIT")
+
+
+async def waiting(harness: PostgresHarness, count: int = 1) -> None:
+    """Until so many wait for a lock."""
+    statement = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    while await harness.fetch(statement) != [(count,)]:
+        pass  # each look is a round trip
+
+
+async def taken_back(harness: Harness) -> None:
+    """An insert reaches the server in time, waits there for a key, and gets it when its time is over."""
+    assert isinstance(harness, PostgresHarness)
+    other = await asyncpg.connect(harness.url)
+    try:
+        async with opened_line(harness.url) as line:
+            rival = other.transaction()
+            await rival.start()
+            await other.execute(OTHERS_JOB, real_job().id)
+            ghost = await line.haunt(line.store.insert([real_job(key="a")]), enqueues, "part")
+            ghost.release.set()
+            await waiting(harness)
+            begun = await line.store.now()
+            while (await line.store.now() - begun).total_seconds() <= clock.INSERTS:
+                pass  # each look is a round trip
+            await rival.rollback()
+            await ghost.answered.wait()
+    finally:
+        await other.close()
+    assert await harness.fetch("SELECT count(*) FROM _jobs") == [(0,)]
+
+
+OTHERS_JOB = """INSERT INTO _jobs (id, topic, payload, status, priority, run_at, ready, key, max_retries, timeout,
+    created, updated)
+    VALUES ($1, 'mail', '{}', 'pending', 0, now(), true, 'a', 3, 60, now(), now())"""
+
+
+async def test_an_insert_that_waited_for_a_key_too_long_takes_itself_back(
+    harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "INSERTS", 2.0)
+    await taken_back(harness)
+
+
+async def test_a_client_that_waits_for_a_key_gets_it_however_long_it_takes(
+    harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its insert takes itself back, and the store tries again."""
+    monkeypatch.setattr(clock, "INSERTS", 0.05)
+    other = await asyncpg.connect(harness.url)
+    try:
+        async with opened_line(harness.url) as line:
+            rival = other.transaction()
+            await rival.start()
+            await other.execute(OTHERS_JOB, real_job().id)
+            asked = asyncio.create_task(line.store.insert([real_job(key="a")]))
+            await waiting(harness)
+            begun = await line.store.now()
+            while (await line.store.now() - begun).total_seconds() <= 0.5:
+                pass  # each look is a round trip
+            await rival.rollback()
+            [answer] = await asked
+            assert not answer.existing
+    finally:
+        await other.close()
+
+
+# ── Claims ──
 
 
 async def test_a_claim_that_comes_too_late_takes_nothing(harness: PostgresHarness, line: Line) -> None:

@@ -214,7 +214,8 @@ class ClaimSettle:
             if looks_back:
                 await self._find_lost_claims()
             claimed = await self._settle(batch, claim)
-            self._backoff.worked()
+            if not looks_back:  # a look for lost claims works on a full disk, too: it proves nothing
+                self._backoff.worked()
             if claimed is not None and claim is not None:
                 await self._take(claimed, claim, sent, rings)
         except StoreError as error:

@@ -175,6 +175,8 @@ class Executor:
                     outcome = await self._threads.run(lambda: self._call_in_thread(run, context))
                 case "process":
                     outcome = await self._processes.run(run.job, run.task, run, alone=run if run.is_suspect else None)
+            if outcome is TOO_LATE:
+                self._slots.clear(run)  # its handler was not called: it is not to blame if this process dies now
         except asyncio.CancelledError:
             pass  # by _force; run.interruption says why
         except KeyboardInterrupt as error:  # Ctrl-C, or the handler raised it: the event loop ends with it

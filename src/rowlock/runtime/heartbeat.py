@@ -127,7 +127,14 @@ class HeartbeatThread:
             loop.start()
 
     async def _end(self, goodbye: float) -> None:
-        await self._retire(goodbye)
+        end = time.monotonic() + goodbye
+        with suppress(StoreError, TimeoutError):
+            # Lines of handlers that completed their jobs in a transaction. Those of other handlers are written before
+            # their jobs are settled.
+            async with asyncio.timeout(goodbye / 2):
+                await self._collector.stop(finish=True)
+                await self._collect()
+        await self._retire(end - time.monotonic())
         await self._stop_loops()
         await self._stores.close_here()
 

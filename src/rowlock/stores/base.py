@@ -347,7 +347,10 @@ class Store(Protocol):
         """Extend leases, never shorten them."""
         ...
 
-    async def progress(self, reports: Sequence[Progress]) -> list[Hold]: ...
+    async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
+        """Write reports of runs that hold their jobs. A run that has completed its job in its own transaction has lost
+        it; the lines that it had logged before are added to the archived job."""
+        ...
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
         """Return how runs stand, without writing anything: KEPT, CANCEL or LOST."""

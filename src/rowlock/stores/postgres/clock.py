@@ -1,7 +1,9 @@
 """Until when may a statement be carried out? Only as long as its client waits for the reply.
 
 A request can stay in a network's buffer, or wait for a frozen server process, until its client has given up and has
-asked again elsewhere. So inserts and claims carry a time, by the database's clock, after which they do nothing.
+asked again elsewhere. So inserts and claims carry a time, by the database's clock, after which they do nothing. That of
+a claim is when its client stops waiting. That of an insert is a few seconds away, because an insert whose connection
+broke is repeated, and the repeat waits until this time is over.
 
 No promise depends on our estimate of that clock. If it is wrong, the statement does nothing although its client still
 waits. The reply has the right time, and the client sends the statement again.
@@ -9,10 +11,18 @@ waits. The reply has the right time, and the client sends the statement again.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
+from rowlock.core.job import NewJob
+
 JUMPED = "the database's clock has jumped"
+LATE = "too late by"  # what an insert says that takes itself back
+INSERTS = 3.0  # seconds that an insert has to reach the server: a repeat waits as long
+_KEPT = timedelta(minutes=10)  # longer than anything repeats an insert
+_TICK = 0.001  # seconds: beyond the time, not at it
 _FRESH = 30.0  # seconds after which any reply is better than the old estimate: clocks drift
 
 
@@ -25,11 +35,13 @@ class Clock:
         self._said: datetime | None = None
         self._heard = 0.0  # when, by time.monotonic()
 
-    def not_after(self) -> datetime | None:
-        """Return the time that a statement sent now carries; None if the database's clock is not known."""
+    def not_after(self, patience: float | None = None) -> datetime | None:
+        """Return the time that a statement sent now carries; None if the database's clock is not known. `patience`:
+        seconds, if they are fewer than those that a client waits."""
         if self._said is None:
             return None
-        return self._said + timedelta(seconds=time.monotonic() - self._heard + self._patience)
+        seconds = self._patience if patience is None or patience > self._patience else patience
+        return self._said + timedelta(seconds=time.monotonic() - self._heard + seconds)
 
     def set(self, now: datetime) -> None:
         """Begin anew: the connection is new, perhaps to another server, or the clock has jumped."""
@@ -49,3 +61,58 @@ class Clock:
             return True
         self.learn(now)
         return False
+
+    def give_more(self) -> None:
+        """As of Deadlines: a client's patience does not grow."""
+
+
+class Deadlines:
+    """The times that the tries of one insert carry. `newest`: that of the try that was sent last."""
+
+    __slots__ = ("_clock", "_patience", "newest")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._patience = INSERTS
+        self.newest: datetime | None = None
+
+    def not_after(self) -> datetime | None:
+        self.newest = self._clock.not_after(self._patience)
+        return self.newest
+
+    def was_late(self, now: datetime, not_after: datetime | None) -> bool:
+        """As of a Clock. The next try gets more time: the way to the server may be slow, or the jobs large."""
+        if self._clock.was_late(now, not_after):
+            self.give_more()
+            return True
+        return False
+
+    def give_more(self) -> None:
+        self._patience *= 2
+
+
+class Ghosts:
+    """Inserts whose outcome is unknown, by the ids of their jobs: the server may carry them out until their time is
+    over. A repeat before that could make a job that is completed and archived when the first insert arrives, and makes
+    it again."""
+
+    def __init__(self) -> None:
+        self._over: dict[str, datetime] = {}
+
+    def note(self, jobs: Sequence[NewJob], not_after: datetime | None) -> None:
+        if not_after is not None:
+            # Those that nobody has repeated are forgotten.
+            self._over = {job_id: over for job_id, over in self._over.items() if over > not_after - _KEPT}
+            self._over |= {job.id: not_after for job in jobs}
+
+    async def outlast(self, jobs: Sequence[NewJob], now: Callable[[], Awaitable[datetime]]) -> None:
+        """Wait until no earlier insert of these jobs can be carried out any more. `now` reads the database's clock: an
+        estimate would not do."""
+        ghosts = [job.id for job in jobs if job.id in self._over] if self._over else []
+        if not ghosts:
+            return
+        over = max(self._over[job_id] for job_id in ghosts)
+        while (at := await now()) <= over:  # noqa: ASYNC110 - a clock gives no signal
+            await asyncio.sleep((over - at).total_seconds() + _TICK)
+        for job_id in ghosts:
+            self._over.pop(job_id, None)

@@ -12,13 +12,13 @@ import asyncpg
 from rowlock.core.job import NewJob, Status
 from rowlock.stores.base import Enqueued
 from rowlock.stores.postgres import rows
-from rowlock.stores.postgres.clock import JUMPED, Clock
+from rowlock.stores.postgres.clock import JUMPED, LATE, Clock, Deadlines
 from rowlock.stores.postgres.connections import Conflict
 from rowlock.stores.postgres.statements import Statements
 
 
 async def insert_new(
-    connection: Any, sql: Statements, clock: Clock, jobs: Sequence[NewJob], ring: tuple[bool, str, int, int]
+    connection: Any, sql: Statements, deadlines: Deadlines, jobs: Sequence[NewJob], ring: tuple[bool, str, int, int]
 ) -> tuple[list[Enqueued], bool | None]:
     """Insert jobs without keys whose ids are new, by one statement: it needs no round trips for BEGIN and COMMIT.
 
@@ -32,17 +32,19 @@ async def insert_new(
         columns = [job.id for job in jobs], [job.topic for job in jobs], [job.payload for job in jobs]
         topics = Counter(columns[1])
         statement, parameters = sql.insert_alike, (*columns, *same, *ring, list(topics), list(topics.values()))
-    not_after = clock.not_after()
+    not_after = deadlines.not_after()
     try:
         row = await connection.fetchrow(statement, *parameters, not_after)
     except asyncpg.UniqueViolationError as error:
         if not str(error.constraint_name).startswith("_jobs"):  # an index that the user has made
             raise
         row = None  # an id is taken, or twice in this batch: nothing was written
-    if row is not None and clock.was_late(row[0], not_after):
+    except asyncpg.InvalidTextRepresentationError as error:
+        raise _refusal(error, deadlines) from error
+    if row is not None and deadlines.was_late(row[0], not_after):
         raise Conflict(JUMPED)
     if row is None or row[1] < len(jobs):
-        return await insert(connection, sql, clock, jobs, keyed=False, repeat=False), False
+        return await insert(connection, sql, deadlines, jobs, keyed=False, repeat=False), False
     now = row[0]
     if same is None:
         return [Enqueued(job.id, False, Status.PENDING, _run_at(job, now), now) for job in jobs], False
@@ -51,10 +53,11 @@ async def insert_new(
 
 
 async def insert(
-    connection: Any, sql: Statements, clock: Clock, jobs: Sequence[NewJob], *, keyed: bool, repeat: bool
+    connection: Any, sql: Statements, deadlines: Clock | Deadlines, jobs: Sequence[NewJob], *, keyed: bool, repeat: bool
 ) -> list[Enqueued]:
-    """Insert jobs. The caller begins a transaction if the insert may have to be undone. Conflict: call it again."""
-    now, fresh = await _insert_absent(connection, sql, clock, jobs, keyed, repeat)
+    """Insert jobs. The caller begins a transaction if the insert may have to be undone. Then `deadlines` is the clock:
+    an insert that nobody commits makes no job, whenever it comes. Conflict: call it again."""
+    now, fresh = await _insert_absent(connection, sql, deadlines, jobs, keyed, repeat)
     answers: dict[int, Enqueued] = {}
     taken: list[int] = []
     for n, job in enumerate(jobs):
@@ -73,19 +76,30 @@ async def insert(
 
 
 async def _insert_absent(
-    connection: Any, sql: Statements, clock: Clock, jobs: Sequence[NewJob], keyed: bool, repeat: bool
+    connection: Any, sql: Statements, deadlines: Clock | Deadlines, jobs: Sequence[NewJob], keyed: bool, repeat: bool
 ) -> tuple[datetime, set[str]]:
     """Return the database's time, and the ids that are new."""
     statement = sql.insert_keyed if keyed else sql.insert
-    not_after = clock.not_after()
-    now, count, ids = await connection.fetchrow(statement, *rows.insert_arrays(jobs), not_after)
-    if clock.was_late(now, not_after):
+    not_after = deadlines.not_after()
+    try:
+        now, count, ids = await connection.fetchrow(statement, *rows.insert_arrays(jobs), not_after)
+    except asyncpg.InvalidTextRepresentationError as error:
+        raise _refusal(error, deadlines) from error
+    if deadlines.was_late(now, not_after):
         raise Conflict(JUMPED)
     everything = ids is None and count == len(jobs)
     fresh = {job.id for job in jobs} if everything else {str(job_id) for job_id in ids or ()}
     if repeat and fresh:
         fresh -= {str(row[0]) for row in await connection.fetch(sql.insert_undo, list(fresh))}
     return now, fresh
+
+
+def _refusal(error: asyncpg.PostgresError, deadlines: Clock | Deadlines) -> Exception:
+    """Return a Conflict if the insert took itself back: it began in time, and waited for too long."""
+    if LATE not in str(error):
+        return error
+    deadlines.give_more()
+    return Conflict(str(error))
 
 
 def _run_at(job: NewJob, now: datetime) -> datetime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, assert_never
 
+import asyncpg
 import msgspec
 from msgspec.structs import replace
 
@@ -33,22 +34,36 @@ from rowlock.stores.postgres.connections import Conflict
 from rowlock.stores.postgres.rows import STATUS
 from rowlock.stores.postgres.statements import Statements
 
+# A requeue holds its job for so long while another transaction has its key. It is far below the second after which the
+# server looks for a deadlock.
+_HARDLY_WAIT = "SET LOCAL lock_timeout = '20ms'"
 _encode = msgspec.json.Encoder().encode
 
 
-async def move(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> dict[str, Changed]:
-    """Do one thing to each job that is in the right state. The answers, by id.
+async def move(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> dict[str, Changed] | None:
+    """Do one thing to each job that is in the right state. The answers, by id. None if another transaction holds the
+    key of a job that is requeued: nothing was done, and the caller tries again later.
 
     To take a key may mean to wait for another transaction. A requeue of several jobs leaves those that have a key
-    unanswered: each needs a call of its own. A transaction that holds no other key while it waits can't be part of a
-    deadlock.
+    unanswered: each needs a call of its own. A requeue doesn't wait while it holds its job: other transactions that
+    wait for the job could hold up the one that has the key, which would be a deadlock.
     """
-    async with connection.transaction(isolation="read_committed"):
-        now, rows = await lock(connection, sql, order, ids)
-        keyed: set[str] = set()
-        if isinstance(order, Requeue) and len(ids) > 1:
-            keyed = {row.id for row in rows if row.has_live_key and isinstance(moves.move(row, order, now), Patch)}
-        decided = await apply(connection, sql, order, now, [row for row in rows if row.id not in keyed])
+    keyed: set[str] = set()
+    waits = False
+    try:
+        async with connection.transaction(isolation="read_committed"):
+            now, rows = await lock(connection, sql, order, ids)
+            if isinstance(order, Requeue):
+                keyed = {row.id for row in rows if row.has_live_key and isinstance(moves.move(row, order, now), Patch)}
+                if len(ids) == 1 and keyed:
+                    waits = True
+                    await connection.execute(_HARDLY_WAIT)
+                    keyed = set()
+            decided = await apply(connection, sql, order, now, [row for row in rows if row.id not in keyed])
+    except asyncpg.LockNotAvailableError:
+        if not waits:  # a lock_timeout of the user's own
+            raise
+        return None
     answers = {job_id: Changed(job_id, False, None) for job_id in ids if job_id not in keyed}
     return answers | changed(decided)
 

@@ -149,6 +149,8 @@ class Statements:
         cancelling = f"j.status = 'cancel_requested' AND {_GRACE_OVER}"
         self.cancel_timeout_due = part("lock_due", since="cancel_requested_at", due=cancelling)
 
+        self.progress = part("progress", added=part("add_lines", said="ok", most="$8"))
+        self.progress_archived = part("progress_archived", added=part("add_lines", said="s", most="$5"))
         self.read_jobs, self.read_states = _reading(schema, Job), _reading(schema, State)
         self.read_statuses, self.read_logs = _reading(schema, Status), _reading(schema, Log)
         live, archived = listed(STORED, "j."), listed(STORED, "j.", ARCHIVED_VALUES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
@@ -68,7 +69,7 @@ from rowlock.stores.postgres import (
     rows,
 )
 from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor, Lanes, Plan
-from rowlock.stores.postgres.clock import JUMPED
+from rowlock.stores.postgres.clock import JUMPED, Deadlines, Ghosts
 from rowlock.stores.postgres.connections import CONFLICTS, Conflict, Connections, parse_listener, parse_target
 from rowlock.stores.postgres.doorbell import Direct, Doorbell
 from rowlock.stores.postgres.insert import insert, insert_new
@@ -152,6 +153,7 @@ class PostgresStore:
         self._sql = Statements(self._target.quoted_schema)
         self._connections = Connections(self._target, self._sql.all, self._sql.lasting)
         self._clock = self._connections.clock
+        self._ghosts = Ghosts()
         self._doorbell = Doorbell(self._connections, direct=self._direct(listen_url))
         self._transactions = Transactions(self._connections)
         self._claim_bounds = ClaimBounds()
@@ -238,20 +240,33 @@ class PostgresStore:
         if not keyed and not repeat:
             return await self._insert_new(jobs)
         self._owes_ring = True
+        if repeat:
+            await self._ghosts.outlast(jobs, self.now)
         if keyed and any(job.line is not None or job.once is not None for job in jobs):
             return await self._insert_lined(jobs, repeat)
+        if len(jobs) == 1 and not repeat:
+            return await self._insert_keyed(jobs)
 
         async def run(connection: Any) -> list[Enqueued]:
-            if len(jobs) == 1 and not repeat:
-                return await insert(connection, self._sql, self._clock, jobs, keyed=keyed, repeat=repeat)
-            # It may have to be undone.
+            # It may have to be undone. Until it is committed, a repeat waits for it: so it can't come too late.
             async with connection.transaction(isolation="read_committed"):
                 return await insert(connection, self._sql, self._clock, jobs, keyed=keyed, repeat=repeat)
 
         return await self._with_connection(run)
 
+    async def _insert_keyed(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        deadlines = Deadlines(self._clock)
+        try:
+            return await self._with_connection(
+                lambda connection: insert(connection, self._sql, deadlines, jobs, keyed=True, repeat=False)
+            )
+        except errors.OutcomeUnknown:
+            self._ghosts.note(jobs, deadlines.newest)
+            raise
+
     async def _insert_lined(self, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
-        """Jobs of which some stand in a line, or count once. A repeat is recognised by the ids."""
+        """Jobs of which some stand in a line, or count once. A repeat is recognised by the ids. No statement carries a
+        time: one that comes too late is in a transaction that nobody commits."""
 
         async def run(connection: Any) -> list[Enqueued]:
             async def ask(query: Query) -> str:
@@ -273,9 +288,14 @@ class PostgresStore:
         ring = (target.listen and began - self._rang >= RINGS, *self._bell)
         if ring[0]:
             self._rang = began
-        answers, rang = await self._with_connection(
-            lambda connection: insert_new(connection, self._sql, self._clock, jobs, ring)
-        )
+        deadlines = Deadlines(self._clock)
+        try:
+            answers, rang = await self._with_connection(
+                lambda connection: insert_new(connection, self._sql, deadlines, jobs, ring)
+            )
+        except errors.OutcomeUnknown:
+            self._ghosts.note(jobs, deadlines.newest)
+            raise
         if rang is None:  # whoever another one has woken looks again, when these have been committed, if that was soon
             rang = time.monotonic() - began < self._doorbell.rhythm.echo / 2
         if not rang:
@@ -463,6 +483,15 @@ class PostgresStore:
             MAX_LOG_LINES,
         )
         answers = dict(zip(merged, holds, strict=True))
+        if last := [report for run, report in merged.items() if report.lines and answers[run] is Hold.LOST]:
+            await self._fetch(
+                self._sql.progress_archived,
+                [report.id for report in last],
+                [report.version for report in last],
+                [report.worker for report in last],
+                [rows.lines_text(report.lines) for report in last],
+                MAX_LOG_LINES,
+            )
         return [answers[report.id, report.version, report.worker] for report in reports]
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
@@ -582,13 +611,23 @@ class PostgresStore:
         if isinstance(order, Update):  # a requeue is one, too
             self._claim_bounds.forget()
 
-        async def run(asked: Sequence[str]) -> dict[str, Changed]:
-            return await self._with_connection(lambda connection: moves.move(connection, self._sql, order, asked))
-
-        answers = await run(list(set(ids))) if ids else {}
+        answers = await self._move(list(set(ids)), order) if ids else {}
         for job_id in sorted(set(ids) - set(answers)):
-            answers |= await run([job_id])
+            answers |= await self._move([job_id], order)
         return [answers[job_id] for job_id in ids]
+
+    async def _move(self, ids: Sequence[str], order: Order) -> dict[str, Changed]:
+        """Wait for another transaction that holds the key of a job, without holding anything meanwhile."""
+        patience = time.monotonic() + self._target.command_timeout
+        pause = 0.01
+        while True:
+            answers = await self._with_connection(lambda connection: moves.move(connection, self._sql, order, ids))
+            if answers is not None:
+                return answers
+            if time.monotonic() > patience:
+                raise errors.StoreBusy(f"{self._target.label}: another transaction holds the key of job {ids[0]}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.2)
 
     async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
         await self._fetch(self._sql.pause, topic, by, reason, until)

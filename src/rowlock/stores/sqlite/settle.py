@@ -216,18 +216,30 @@ def progress(conn: Connection, now: int, reports: Sequence[Progress]) -> list[Ho
         [{"n": n, "percent": r.percent, "stage": r.stage, "message": r.message, "now": now} for n, r in kept],
     )
     if said := {n: report for n, report in kept if report.lines}:
-        _append_lines(conn, now, said)
+        _append_lines(conn, now, said, "_jobs")
+    if last := [report for report in merge(reports).values() if report.lines and not _holds(rows, report)]:
+        _append_last_lines(conn, now, last)
     return [_hold(rows, report) for report in reports]
 
 
-def _append_lines(conn: Connection, now: int, said: dict[int, Progress]) -> None:
+def _append_last_lines(conn: Connection, now: int, reports: Sequence[Progress]) -> None:
+    """Add lines to archived jobs: what a run logged before it completed its job in its own transaction."""
+    said = {}
+    for report in reports:
+        found = conn.execute(sql("progress_archived"), (report.id, report.version)).fetchone()
+        if found is not None and same_worker(report.worker, found[1]):
+            said[found[0]] = report
+    _append_lines(conn, now, said, "_jobs_archive")
+
+
+def _append_lines(conn: Connection, now: int, said: dict[int, Progress], table: str) -> None:
     changes = []
-    for n, log in conn.execute(sql("progress_log"), (json_text(list(said)),)).fetchall():
+    for n, log in conn.execute(sql("progress_log").format(table=table), (json_text(list(said)),)).fetchall():
         report = said[n]
         lines = [*(_lines(log) if log else ()), *(_line(now, report.version, line) for line in report.lines)]
         newest = lines[-MAX_LOG_LINES:]
         changes.append({"n": n, "log": json_text(newest), "dropped": len(lines) - len(newest)})
-    conn.executemany(sql("progress_lines"), changes)
+    conn.executemany(sql("progress_lines").format(table=table), changes)
 
 
 def _line(now: int, version: int, line: NewLine) -> dict[str, Any]:

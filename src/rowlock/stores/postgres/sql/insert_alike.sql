@@ -1,7 +1,7 @@
 -- Insert jobs that differ in id, topic and payload only; their other columns are sent once. Their ids are new, so there is
 -- no ON CONFLICT, which would add a quarter to a row's cost: see insert_new in insert.py. The client has counted the jobs
--- of each topic ($13, $14), because counting here would add a tenth to a single job's cost. After $15 the client no longer
--- waits for the answer, so nothing is inserted: see clock.py.
+-- of each topic ($13, $14), because counting here would add a tenth to a single job's cost. After $15 the client may have
+-- asked again, so nothing is inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($15::timestamptz, 'infinity') AS in_time, now + $5::float8 * interval '1 second' AS due,
            {schema}._jobs_first_id(now - interval '1 hour') AS low,
@@ -21,7 +21,12 @@ noted AS (
     INSERT INTO {schema}._jobs_counts (at, topic, enqueued)
     SELECT now, topic, n FROM unnest($13::text[], $14::int[]) AS t (topic, n), clock WHERE in_time
 )
-SELECT now, (SELECT count(*) FROM ins) AS inserted,
+SELECT now,
+       -- Once the rows are there, a repeat waits for this transaction. If they came after $15, the repeat may have been
+       -- first: an error takes them back.
+       (SELECT CASE WHEN count(*) > 0 AND clock_timestamp() > $15::timestamptz
+                    THEN ('too late by ' || (clock_timestamp() - $15::timestamptz))::bigint
+                    ELSE count(*) END FROM ins) AS inserted,
        -- ring.sql in the same commit, if $9: a waiting worker gets the job a round trip and a flush sooner. False: no worker
        -- waits. One may wait by the time of the commit, so the store must ring after it. NULL: another transaction is
        -- ringing (see doorbell.py).

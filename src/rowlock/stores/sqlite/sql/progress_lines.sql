@@ -1,1 +1,1 @@
-UPDATE _jobs SET log = :log, log_dropped = log_dropped + :dropped WHERE n = :n
+UPDATE {table} SET log = :log, log_dropped = log_dropped + :dropped WHERE n = :n

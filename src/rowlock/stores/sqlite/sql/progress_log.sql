@@ -1,1 +1,1 @@
-SELECT n, log FROM _jobs WHERE n IN (SELECT value FROM json_each(?))
+SELECT n, log FROM {table} WHERE n IN (SELECT value FROM json_each(?))

@@ -1,6 +1,6 @@
 -- Insert many jobs. Jobs whose id or live key is taken are left out; the store asks `existing` for them. Batches with keys
--- are sorted by them, so that two batches can't deadlock. After $16 the client no longer waits for the answer, so nothing
--- is inserted: see clock.py.
+-- are sorted by them, so that two batches can't deadlock. After $16 the client may have asked again, so nothing is
+-- inserted: see clock.py.
 WITH clock AS MATERIALIZED (
     SELECT now, now <= coalesce($16::timestamptz, 'infinity') AS in_time,
            {schema}._jobs_first_id(now - interval '1 hour') AS low,
@@ -32,7 +32,12 @@ noted AS (
     INSERT INTO {schema}._jobs_counts (at, topic, enqueued)
     SELECT (SELECT now FROM clock), topic, count(*) FROM ins GROUP BY topic
 )
-SELECT (SELECT now FROM clock) AS now, count(*)::int AS inserted,
+SELECT (SELECT now FROM clock) AS now,
+       -- An insert may wait for another transaction's key. Once its rows are there, a repeat waits for this transaction.
+       -- If they came after $16, the repeat may have been first: an error takes them back.
+       CASE WHEN count(*) > 0 AND clock_timestamp() > $16::timestamptz
+            THEN ('too late by ' || (clock_timestamp() - $16::timestamptz))::int
+            ELSE count(*)::int END AS inserted,
        -- NULL if all are new
        CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids
 FROM ins

@@ -1,6 +1,6 @@
 -- Locks jobs by id, in the order of ids as every verb does it, and reads them as core.moves.Row.
 -- $2: with their payloads. $3: also those of the archive whose ids have been used again.
--- Rows of the archive are not locked: nothing updates them, and a delete that finds one gone is repeated (Conflict in
+-- Rows of the archive are not locked: only last log lines update them, and a delete that misses one is repeated (Conflict in
 -- moves.py). A lock would be taken in another order than those of live jobs, and two transactions could wait in a circle.
 WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
 held AS MATERIALIZED (

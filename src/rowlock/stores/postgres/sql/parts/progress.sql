@@ -19,19 +19,7 @@ reported AS (
     UPDATE {schema}._jobs j SET
         progress = coalesce(ok.progress, j.progress), stage = coalesce(ok.stage, j.stage),
         message = coalesce(ok.message, j.message), updated = ok.now,
-        log_dropped = j.log_dropped + greatest(  -- greatest ignores NULL
-            0, coalesce(jsonb_array_length(j.log), 0) + jsonb_array_length(ok.lines) - $8::int),
-        log = CASE WHEN ok.lines IS NULL THEN j.log ELSE (
-            SELECT jsonb_agg(line ORDER BY new, n) FROM (
-                SELECT false AS new, n, line FROM jsonb_array_elements(j.log) WITH ORDINALITY AS old (line, n)
-                UNION ALL
-                SELECT true, n, jsonb_build_object(
-                    'at', {schema}._jobs_us(ok.now) - (said->>0)::bigint, 'version', j.version, 'level', said->1,
-                    'text', said->2)
-                FROM jsonb_array_elements(ok.lines) WITH ORDINALITY AS fresh (said, n)
-                ORDER BY new DESC, n DESC
-                LIMIT $8::int
-            ) newest) END
+        {added}
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok)) AND j.id = ok.id
     RETURNING j.id

@@ -1,0 +1,1 @@
+SELECT n, locked_by FROM _jobs_archive WHERE id = ? AND version = ?
