@@ -36,6 +36,14 @@ async def replacement(store: Harness) -> None:
     await test_lines.test_a_running_job_is_asked_to_cancel_and_the_newest_follows_it(store)
 
 
+async def late(store: Harness) -> None:
+    await test_lines.test_an_older_job_that_comes_late_never_replaces_the_head(store)
+
+
+async def replaced_by_the_head(store: Harness) -> None:
+    await test_lines.test_an_older_job_that_comes_late_is_replaced_by_the_head(store, True)
+
+
 async def once(store: Harness) -> None:
     try:
         await test_lines.test_a_key_that_counts_once(store)

@@ -10,7 +10,7 @@ import rowlock.stores.postgres.insert_on_conn
 import rowlock.stores.postgres.lines
 import rowlock.stores.sqlite.insert
 import rowlock.stores.sqlite.lines
-from rowlock.core.moves import Requeue
+from rowlock.core.moves import Requeue, Row
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.sqlite import moves as sqlite_moves
 from rowlock.stores.sqlite import settle
@@ -42,6 +42,15 @@ def _statement(name: str, old: str, new: str) -> Switch:
 
 def _heads_are_not_seen(advance: Callable[..., Any]) -> Callable[..., Any]:
     return lambda head, held, blocked, most: advance(None, None, blocked, most)
+
+
+def _commits_count(advance: Callable[..., Any]) -> Callable[..., Any]:
+    """The head counts as the oldest of its line."""
+
+    def oldest(row: Row | None) -> Row | None:
+        return row and row._replace(line_seq=0)
+
+    return lambda head, held, blocked, most: advance(oldest(head), held or head, blocked, most)
 
 
 def _nothing_is_replaced(advance: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,6 +85,11 @@ LINES: tuple[Defence, ...] = (
     *(
         Defence("replaced jobs", store, wrapped(module, "advance", _nothing_is_replaced), red.replacement, False)
         for store, module in _LINES.items()
+    ),
+    *(
+        Defence(f"places, not commits: {red_.__name__}", store, wrapped(module, "advance", _commits_count), red_, False)
+        for store, module in _LINES.items()
+        for red_ in (red.late, red.replaced_by_the_head)
     ),
     Defence(
         "the order of a line", "postgres",

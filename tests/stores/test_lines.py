@@ -178,6 +178,56 @@ async def test_the_newest_is_never_replaced(real_store: Harness, monkeypatch: py
     assert await statuses(real_store.store, jobs[:-1]) == [Status.CANCELLED] * (count - 1)
 
 
+async def older_than_the_head(harness: Harness, *jobs: NewJob) -> None:
+    """Insert jobs whose places are before that of the head: as if their transaction had begun before its insert."""
+    await harness.execute(f"UPDATE _jobs SET line_seq = line_seq + 1000000 WHERE status IN ({LIVE})")
+    for job in jobs:
+        await harness.store.insert([job])
+    await claim(harness.store)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+async def test_an_older_job_that_comes_late_is_replaced_by_the_head(real_store: Harness, runs: bool) -> None:
+    store = real_store.store
+    head, *late = [lined(if_live=if_live) for if_live in ("replace", "replace", "queue", "queue")]
+    await store.insert([head])
+    if runs:
+        await claim(store)
+    await older_than_the_head(real_store, *late)
+    assert await statuses(store, [head, *late]) == [Status.PROCESSING, *[Status.CANCELLED] * 3]
+    assert {(await real_store.job(job.id)).cancel_reason for job in late} == {f"replaced by {head.id}"}
+
+
+async def test_an_older_job_that_comes_late_never_replaces_the_head(real_store: Harness) -> None:
+    """But those before it. A newer job replaces all of them."""
+    store = real_store.store
+    head, first, last, newer = [lined(if_live=if_live) for if_live in ("queue", "queue", "replace", "replace")]
+    await store.insert([head])
+    await claim(store)
+    await older_than_the_head(real_store, first, last)
+    assert await statuses(store, [head, first, last]) == [Status.PROCESSING, Status.CANCELLED, Status.BLOCKED]
+    assert (await real_store.job(first.id)).cancel_reason == f"replaced by {last.id}"
+    await real_store.execute(f"UPDATE _jobs SET line_seq = 0 WHERE status IN ({LIVE})")
+    await store.insert([newer])
+    found = await statuses(store, [head, last, newer])
+    assert found == [Status.CANCEL_REQUESTED, Status.CANCELLED, Status.BLOCKED]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+async def test_all_that_come_late_are_replaced(
+    real_store: Harness, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """However many there are, and however many of them fit into one transaction. Those behind the head stay."""
+    monkeypatch.setattr("rowlock.stores.postgres.lines.BATCH", 3)
+    head, behind, *late = [lined(if_live="replace"), lined(), *(lined() for _ in range(count))]
+    await real_store.store.insert([head, behind])
+    await real_store.execute("UPDATE _jobs SET line_seq = line_seq + 1000000")
+    await real_store.store.insert(late)
+    await claim(real_store.store)
+    found = await statuses(real_store.store, [head, behind, *late])
+    assert found == [Status.PROCESSING, Status.BLOCKED, *[Status.CANCELLED] * count]
+
+
 # ── once ──
 
 
@@ -288,6 +338,31 @@ async def test_an_open_transaction_never_stalls_a_worker(real_store: Harness) ->
     assert await claim(store) == []
     await end(store, following)
     assert ids(await claim(store)) == [jobs[1].id]
+
+
+async def test_a_transaction_that_commits_late_never_replaces_a_newer_job(real_store: Harness) -> None:
+    if not isinstance(real_store, PostgresHarness):
+        pytest.skip("its open transaction holds the write lock")
+    import asyncpg
+
+    from rowlock.stores.driver_neutral import drive_async
+    from rowlock.stores.postgres.insert_on_conn import insert
+
+    store = real_store.store
+    older, newer = [lined(if_live="replace") for _ in range(2)]
+    connection = await asyncpg.connect(real_store.url)
+    try:
+        async with connection.transaction():
+            queries = insert("public", [older], repeat=False)
+            await drive_async(queries, lambda query: connection.fetchval(query.text, query.parameter))
+            await store.insert([newer])
+            [head] = await claim(store)
+    finally:
+        await connection.close()
+    assert await claim(store) == []
+    assert await statuses(store, [older, newer]) == [Status.CANCELLED, Status.PROCESSING]
+    await end(store, head)
+    assert await claim(store) == []
 
 
 @pytest.mark.parametrize("if_live", ["queue", "replace"])

@@ -48,6 +48,7 @@ class Row(NamedTuple):
     key: str | None
     if_live: str | None
     line: str | None
+    line_seq: int | None  # its place there
     fingerprint: str | None
     events: int  # grows with everything that happens to the job
     tags: str | None  # JSON text
@@ -57,6 +58,10 @@ class Row(NamedTuple):
     @property
     def template_id(self) -> str:
         return f"{self.topic}@{self.template_version}"
+
+    def is_older(self, other: Row) -> bool:
+        """True if it stands before the other job of its line."""
+        return (self.line_seq or 0) < (other.line_seq or 0)
 
     @property
     def has_run(self) -> bool:
@@ -400,14 +405,21 @@ class Advance(Struct, frozen=True):
 
 def advance(head: Row | None, held: Row | None, blocked: Sequence[Row], most: int) -> Advance:
     """Decide what happens in a line. `held`: the head as it was locked; None: another transaction has it, or it need
-    not be locked. `blocked`: its blocked jobs in their order, up to the newest that replaces others; at most
-    `most` + 1, of which the last is the newest, or stands for those that follow."""
+    not be locked. `blocked`: its blocked jobs in their order: the first, and all up to the newest job that replaces
+    others, which may be the head. At most `most` + 1, of which the last stands for those that follow.
+
+    Places count, not commits. A job whose transaction commits late can have a lower place than the head. Such a job is
+    older, so it doesn't replace the head; but a head with "replace" replaces it."""
     if len(blocked) > most:
         return Advance(list(blocked[:most]), again=True)
+    if head is not None and head.if_live == "replace" and blocked and blocked[-1].is_older(head):
+        return Advance(list(blocked), head.id)
     newest = blocked[-1] if blocked and blocked[-1].if_live == "replace" else None
     if newest is None:
         return Advance(head=blocked[0] if blocked and head is None else None)
     older = list(blocked[:-1])
+    if head is not None and newest.is_older(head):
+        return Advance(older, newest.id)
     if held is None:
         return Advance(older, newest.id, again=True) if head else Advance(older, newest.id, newest)
     if held.status is Status.CANCEL_REQUESTED:

@@ -73,7 +73,8 @@ _EXPIRED = "j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <
 _GRACE_OVER = (
     "j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce(("
     "SELECT (r.data->'template'->'cancel'->>'grace')::float8 FROM {schema}._jobs_records r "
-    "WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version), $2::float8) * interval '1 second'"
+    "WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version "
+    "AND json_typeof(r.data->'template'->'cancel'->'grace') = 'number'), $2::float8) * interval '1 second'"
 )
 # The columns that a move may set.
 _PATCHED = {
@@ -249,7 +250,12 @@ def _move_rows(payload: str) -> dict[str, str]:
     row = {name: f"j.{name}" for name in Row._fields} | {name: f"{{schema}}._jobs_us(j.{name})" for name in times}
     row["events"] = "j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped"
     row |= {"tags": "j.tags::text", "payload": payload, "place": "j.ctid::text"}
-    archived = row | {"status": "'completed'", "fingerprint": "NULL::text", "line": "NULL::text"}
+    archived = row | {
+        "status": "'completed'",
+        "fingerprint": "NULL::text",
+        "line": "NULL::text",
+        "line_seq": "NULL::bigint",
+    }
     silence = "set_config('idle_in_transaction_session_timeout', '10s', true)"
     return {
         "row": ", ".join(f"{text} AS {name}" for name, text in row.items()),

@@ -23,8 +23,8 @@ def advance_lines(conn: Connection, now: int, lines: Iterable[str]) -> set[str]:
         rows = moves.lock_line(conn, line)
         head = next((row for row in rows if row.status is not Status.BLOCKED), None)
         blocked = [row for row in rows if row.status is Status.BLOCKED]
-        newest = max((n for n, row in enumerate(blocked) if row.if_live == "replace"), default=None)
-        plan = advance(head, head, blocked[:1] if newest is None else blocked[: newest + 1], _ALL)
+        newest = max((row.line_seq or 0 for row in rows if row.if_live == "replace"), default=0)
+        plan = advance(head, head, [row for row in blocked if (row.line_seq or 0) <= newest] or blocked[:1], _ALL)
         if plan.replaced:
             moves.apply(conn, now, Replace(by=_BY, reason=f"replaced by {plan.by}"), plan.replaced, advances=False)
         if plan.head is not None:

@@ -37,7 +37,8 @@ _COLUMNS = {name: f"j.{name}" for name in Row._fields} | {
     "place": "j.n",
 }
 ROW = ", ".join(_COLUMNS.values())
-ARCHIVED_ROW = ", ".join((_COLUMNS | {"status": "'completed'", "fingerprint": "NULL", "line": "NULL"}).values())
+_ARCHIVED = {"status": "'completed'", "fingerprint": "NULL", "line": "NULL", "line_seq": "NULL"}
+ARCHIVED_ROW = ", ".join((_COLUMNS | _ARCHIVED).values())
 
 
 def statement(name: str) -> str:

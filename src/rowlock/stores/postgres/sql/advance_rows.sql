@@ -1,6 +1,7 @@
--- What stands in these lines ($1), as far as `advance` needs it: the head; the first blocked job; and if a job replaces the
--- others ($2: at most so many of them), all up to the newest such job. The head is locked only if it is to be replaced. It
--- is not waited for: a handler's own transaction may hold it for long.
+-- What stands in these lines ($1), as far as `advance` needs it: the head; the first blocked job; and if a job replaces
+-- others ($2: at most so many of them), all up to the newest such job. That may be the head: a transaction that commits
+-- late brings jobs that are older. The head is locked only if it is to be replaced. It is not waited for: a handler's own
+-- transaction may hold it for long.
 WITH line AS MATERIALIZED (
     SELECT l.line, r.line_seq AS newest FROM unnest($1::text[]) AS l (line) LEFT JOIN LATERAL (
         SELECT j.line_seq FROM {schema}._jobs j
@@ -18,18 +19,24 @@ head AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT h.* FROM line l CROSS JOIN LATERAL (
         SELECT {row} FROM {schema}._jobs j
-        WHERE l.newest IS NOT NULL AND j.line = l.line AND j.line IS NOT NULL
+        WHERE j.line_seq < l.newest AND j.line = l.line AND j.line IS NOT NULL
           AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
         FOR NO KEY UPDATE SKIP LOCKED
     ) h
 ),
+bounds AS MATERIALIZED (
+    SELECT l.line, greatest(l.newest, h.line_seq) AS until FROM line l LEFT JOIN head h
+        ON h.line = l.line AND h.if_live = 'replace' AND EXISTS (
+            SELECT FROM {schema}._jobs j
+            WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked' AND j.line_seq < h.line_seq)
+),
 blocked AS MATERIALIZED (
-    SELECT h.* FROM line l CROSS JOIN LATERAL (
+    SELECT h.* FROM bounds l CROSS JOIN LATERAL (
         SELECT {row} FROM {schema}._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked'
-          AND j.line_seq <= coalesce(l.newest, j.line_seq)
+          AND j.line_seq <= coalesce(l.until, j.line_seq)
         ORDER BY j.line_seq
-        LIMIT CASE WHEN l.newest IS NULL THEN 1 ELSE $2::int END
+        LIMIT CASE WHEN l.until IS NULL THEN 1 ELSE $2::int END
         FOR NO KEY UPDATE
     ) h
 )
