@@ -94,6 +94,8 @@ class InvalidState(RowlockError):
         self.status = status
         self.allowed = allowed
         needs = f"; {verb} needs {' or '.join(allowed)}" if allowed else ""
+        if verb == "delete":
+            needs = "; wait until its run has ended" if status == "cancel_requested" else "; cancel it first"
         super().__init__(f"can't {verb} job {job_id}: it is {status}{needs}")
 
 

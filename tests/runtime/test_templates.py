@@ -20,6 +20,7 @@ from rowlock.core.templates import Cancel, Template, check_template, key_of, rea
 from rowlock.errors import (
     CancelUnsupported,
     InvalidInput,
+    InvalidState,
     OnceTaken,
     TemplateDisabled,
     TemplateExists,
@@ -674,3 +675,12 @@ async def test_finished_jobs_stay_as_long_as_the_template_says(jobs: Jobs) -> No
     retention = await maintenance._retention()
     assert {retention.of(status, "report") for status in (Status.COMPLETED, Status.FAILED)} == {2 * 86_400}
     assert retention.of(Status.FAILED, "other") is None
+
+
+async def test_a_blocked_job_can_be_deleted_after_a_cancel(jobs: Jobs) -> None:
+    head, blocked = [await jobs.enqueue("sync", {}, key="a", if_live="queue") for _ in range(2)]
+    with pytest.raises(InvalidState, match="it is blocked; cancel it first"):
+        await jobs.delete(blocked.id)
+    await jobs.cancel(blocked.id)
+    await jobs.delete(blocked.id)
+    await jobs.delete(head.id)
