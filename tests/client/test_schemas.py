@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 from uuid import UUID
 
@@ -84,12 +86,13 @@ LEAVES: list[Any] = [
     int | bytes, Cat | Dog | int | None, Box | datetime | None,
 ]  # fmt: skip
 KEYS: list[Any] = [str, int, float, datetime, date, time, timedelta, UUID, Decimal, bytes, Color, Level, Literal["a"]]
+GENERIC: Any = SimpleNamespace(list=list, tuple=tuple, dict=dict)  # mypy takes list[…] for an annotation
 WRAPPERS: list[Callable[[Any], Any]] = [
-    lambda hint: list[hint],
-    lambda hint: tuple[hint, int],
-    lambda hint: tuple[hint, ...],
+    lambda hint: GENERIC.list[hint],
+    lambda hint: GENERIC.tuple[hint, int],
+    lambda hint: GENERIC.tuple[hint, ...],
     lambda hint: hint | None,
-    *[lambda hint, key=key: dict[key, hint] for key in KEYS],  # type: ignore[misc]
+    *(partial(lambda key, hint: GENERIC.dict[key, hint], key) for key in KEYS),
 ]
 HINTS = st.recursive(
     st.sampled_from(LEAVES),
@@ -150,7 +153,9 @@ def test_schema_and_type_hints_agree(hint: Any, values: list[Any]) -> None:
         assert accepts(validator.check, payload) == accepts(arguments.values, payload), (hint, value)
 
 
-@pytest.mark.parametrize("hint", [*LEAVES, *(dict[key, int] for key in KEYS), set[int], frozenset[str]], ids=str)  # type: ignore[valid-type]
+@pytest.mark.parametrize(
+    "hint", [*LEAVES, *(GENERIC.dict[key, int] for key in KEYS), set[int], frozenset[str]], ids=str
+)
 def test_they_agree_about_every_text_and_number(hint: Any) -> None:
     validator, arguments = checks(hint)
     for value in (*TEXTS.elements, *NUMBERS.elements, None, True, [], [1, 1], {}):  # type: ignore[attr-defined]

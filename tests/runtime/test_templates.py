@@ -324,6 +324,9 @@ async def test_two_that_publish_at_once_do_no_harm(jobs: Jobs, url: str) -> None
         await one.close()
 
 
+WRONG: Any = "wrong"
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -346,12 +349,12 @@ async def test_two_that_publish_at_once_do_no_harm(jobs: Jobs, url: str) -> None
         ({"retry": None}, "retry"),
         ({"retry": []}, "retry"),
         ({"retry": Quadratic(-1)}, "retry.quadratic.unit"),
-        ({"retry": Quadratic("x")}, "retry.quadratic.unit"),
+        ({"retry": Quadratic(WRONG)}, "retry.quadratic.unit"),
         ({"cancel": "no"}, "cancel"),
         ({"cancel": {"grace": 5}}, "cancel"),
-        ({"cancel": Cancel(grace="5")}, "cancel.grace"),
-        ({"cancel": Cancel(supported="no")}, "cancel.supported"),
-        ({"cancel": Cancel(mode="rough")}, "cancel.mode"),
+        ({"cancel": Cancel(grace=WRONG)}, "cancel.grace"),
+        ({"cancel": Cancel(supported=WRONG)}, "cancel.supported"),
+        ({"cancel": Cancel(mode=WRONG)}, "cancel.mode"),
         ({"once": "yes"}, "once"),
         ({"schedulable": None}, "schedulable"),
         ({"retention": "1d"}, "retention"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -98,7 +99,8 @@ async def furnish(world: World) -> list[str]:
 
 async def furnish_templates(world: World) -> None:
     """One with such a form, and one that can't be read."""
-    kinds = [{"type": "string"}, {"enum": EVIL}, {"type": "array", "items": {"const": EVIL[1]}}, {"type": "integer"}]
+    listed = {"type": "array", "items": {"const": EVIL[1]}}
+    kinds: list[dict[str, Any]] = [{"type": "string"}, {"enum": EVIL}, listed, {"type": "integer"}]
     fields = {text: {**kinds[n % len(kinds)], "title": text, "description": text} for n, text in enumerate(EVIL)}
     choice = {"oneOf": [{"type": "string", "title": text} for text in EVIL], "default": EVIL[1]}
     schema = {"type": "object", "required": EVIL[:4], "properties": {**fields, "choice": choice}}

@@ -182,15 +182,15 @@ async def test_the_form_follows_a_link_to_another_topic(sqlite_visitor: Visitor,
     await sqlite_world.jobs.templates.create({"topic": "shapes", "schema": CHOICES})
     page = sqlite_visitor.page
     await sqlite_visitor.log_in()
-    version = page.get_by_role("combobox", name=re.compile("^Version"))
+    chosen = page.get_by_role("combobox", name=re.compile("^Version"))
     await sqlite_visitor.go("new?topic=orders&version=1")
     await expect(page.get_by_label("order_id")).to_be_visible()
-    await expect(version).to_have_value("1")
+    await expect(chosen).to_have_value("1")
     await page.evaluate("location.hash = '#/new?topic=shapes'")
     await expect(page.get_by_role("combobox", name=re.compile("^Topic"))).to_have_value("shapes")
     await expect(page.get_by_label("Kind of shape")).to_be_visible()
     await page.evaluate("location.hash = '#/new?topic=orders'")
-    await expect(version).to_have_value("")
+    await expect(chosen).to_have_value("")
     await page.get_by_role("combobox", name=re.compile("^Topic")).fill("shapes")  # what is typed stays
     await expect(page.get_by_label("Kind of shape")).to_be_visible()
     await expect(page.get_by_role("combobox", name=re.compile("^Topic"))).to_have_value("shapes")
