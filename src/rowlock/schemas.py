@@ -6,7 +6,7 @@ The schemas are of draft 2020-12. jsonschema-rs knows all of its keywords and fo
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -188,6 +188,17 @@ FORMATS: dict[str, Callable[[str], bool]] = {
 }
 
 
+_WORDS = {
+    "datetime": "time such as 2026-01-31T08:00:00Z",
+    "time-of-day": "time such as 08:00:00",
+    "timedelta": "duration such as PT1H30M",
+    "base64": "base64",
+    "decimal": "number such as 1.50",
+    "integer-text": "whole number",
+    "number-text": "number",
+}
+
+
 def is_pydantic(hint: Any) -> bool:
     pydantic = sys.modules.get("pydantic")  # a program that has a model has imported pydantic
     return pydantic is not None and isinstance(hint, type) and issubclass(hint, pydantic.BaseModel)
@@ -257,17 +268,56 @@ class Validator:
         """Raise InvalidInput with the path of the field that doesn't fit, and what was expected."""
         if self._validator.is_valid(payload):
             return
-        # The deepest error says the most.
-        error = max(self._validator.iter_errors(payload), key=lambda one: len(one.instance_path))
+        error = self._telling(self._validator.iter_errors(payload))
         path = "payload" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path)
         match error.kind:
             case self._kinds.Required(property=name):
                 path, problem = f"{path}.{name}", "is missing"
             case self._kinds.AdditionalProperties(unexpected=names):
                 path, problem = f"{path}.{names[0]}", "there is no such field"
+            case self._kinds.PropertyNames(error=wrong):
+                problem = f"has a key that does not fit: {self._problem(wrong)}"
             case _:
-                problem = _cut(error.message)
+                problem = self._problem(error)
         raise InvalidInput(path, "bad_payload", problem)
+
+    def _problem(self, error: Any) -> str:
+        given = _cut(msgspec.json.encode(error.instance).decode())
+        match error.kind:
+            case self._kinds.AnyOf(context=context) | self._kinds.OneOfNotValid(context=context):
+                types = [one.kind.types for one in self._of_type(error, context)]
+                if len(types) < len(context):
+                    return f"{given} fits no alternative of the schema"
+                named = dict.fromkeys(f'"{name}"' for one in types for name in one)
+                return f"{given} is not of type {' or '.join(named)}"
+            case self._kinds.Format(format=name) if name in _WORDS:
+                return f"{given} is no {_WORDS[name]}"
+            case _:
+                return _cut(error.message)
+
+    def _telling(self, errors: Iterable[Any]) -> Any:
+        """Return the error that says the most: the deepest one. In a choice, that of the alternative that is meant: the
+        only one whose type and tag fit."""
+        error = max(errors, key=lambda one: len(one.instance_path))
+        match error.kind:
+            case self._kinds.AnyOf(context=context) | self._kinds.OneOfNotValid(context=context):
+                meant = [one for one in context if not self._of_type(error, [one]) and not self._is_tagged(one)]
+                return self._telling(meant[0]) if len(meant) == 1 else error
+            case _:
+                return error
+
+    def _of_type(self, error: Any, alternatives: Iterable[Any]) -> list[Any]:
+        """Return the errors that say that the whole value has the wrong type."""
+        return [
+            one
+            for alternative in alternatives
+            for one in alternative
+            if one.instance_path == error.instance_path and isinstance(one.kind, self._kinds.Type)
+        ]
+
+    def _is_tagged(self, alternative: Iterable[Any]) -> bool:
+        """True if a constant differs: the value is meant for another alternative."""
+        return any(isinstance(one.kind, self._kinds.Constant | self._kinds.Enum) for one in alternative)
 
 
 def _cut(message: str) -> str:

@@ -206,3 +206,45 @@ def test_a_whole_number_may_have_a_point() -> None:
     assert [type(one) for one in (values["n"], *values["many"])] == [int, int, int]
     with pytest.raises(InvalidInput, match=r"payload\.n: must be a whole number, not a decimal number"):
         Arguments(handler).values({"n": 7.5, "many": [], "ratio": 1})
+
+
+def choosy(
+    to: Fields | None = None,
+    pet: Cat | Dog | None = None,
+    n: int | str = 1,
+    by_number: dict[int, int] = {},  # noqa: B006 - as users write it
+    at: datetime | None = None,
+    spent: timedelta | None = None,
+    data: bytes = b"",
+    day: date | None = None,
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("payload", "by_hints", "by_schema"),
+    [
+        ({"to": {}}, "payload.to.a: is missing; it must be a whole number", "payload.to.a: is missing"),
+        ({"to": {"a": "x"}}, "payload.to.a: must be a whole number", 'payload.to.a: "x" is not of type "integer"'),
+        ({"to": 5}, "payload.to: must be an object", 'payload.to: 5 is not of type "object" or "null"'),
+        ({"pet": {"type": "Dog", "a": 5}}, "payload.pet.a: ", 'payload.pet.a: 5 is not of type "string"'),
+        ({"pet": {"type": "Fox"}}, "payload.pet.type: ", "payload.pet: "),
+        (
+            {"n": []},
+            "payload.n: must be a whole number or a text",
+            'payload.n: [] is not of type "integer" or "string"',
+        ),
+        ({"by_number": {"1": None}}, "must be a whole number, not null", "payload.by_number[1]: null is not of type"),
+        ({"by_number": {"x": 1}}, "payload.by_number: has a key that is not a whole number", '"x" is no whole number'),
+        ({"at": "soon"}, "payload.at: must be a time such as", 'payload.at: "soon" is no time such as 2026'),
+        ({"spent": "1h"}, "payload.spent: must be a duration such as", 'payload.spent: "1h" is no duration such as'),
+        ({"data": "!"}, "payload.data: must be a text in base64", 'payload.data: "!" is no base64'),
+        ({"day": "x"}, "payload.day: must be a date such as 2026-01-31", 'payload.day: "x" is not a "date"'),
+    ],
+)
+def test_errors_name_the_field_and_what_is_expected(payload: dict[str, Any], by_hints: str, by_schema: str) -> None:
+    arguments = Arguments(choosy)
+    schema = payload_schema(arguments.type, is_open=False, defaults=arguments.defaults)
+    for check, said in ((arguments.values, by_hints), (Validator(schema).check, by_schema)):
+        with pytest.raises(InvalidInput) as refused:
+            check(payload)
+        assert said in str(refused.value)
