@@ -167,7 +167,7 @@ def _fits(kind: Any) -> Callable[[str], bool]:
     def fits(text: str) -> bool:
         try:
             msgspec.convert({text: None}, dict[kind, None], str_keys=True)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeEncodeError):
             return False
         return True
 
@@ -266,9 +266,13 @@ class Validator:
 
     def check(self, payload: Mapping[str, Any]) -> None:
         """Raise InvalidInput with the path of the field that doesn't fit, and what was expected."""
-        if self._validator.is_valid(payload):
-            return
-        error = self._telling(self._validator.iter_errors(payload))
+        try:
+            if self._validator.is_valid(payload):
+                return
+            error = self._telling(self._validator.iter_errors(payload))
+        except (ValueError, TypeError, RecursionError):
+            codec.encode(payload, "payload")  # names what is no JSON
+            raise
         path = "payload" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path)
         match error.kind:
             case self._kinds.Required(property=name):

@@ -322,6 +322,9 @@ class Arguments:
             misfit = explain(error, self.type)
             field = f"payload.{misfit.path}" if misfit.path else "payload"
             raise InvalidInput(field, "bad_arguments", f"{misfit.problem} ({self._name})") from None
+        except UnicodeEncodeError:
+            codec.encode(dict(payload), "payload")  # names the text that is not valid Unicode
+            raise
         if len(values) < len(payload):
             unknown = {name: value for name, value in payload.items() if name not in self._fields}
             if not self.is_open:

@@ -248,3 +248,37 @@ def test_errors_name_the_field_and_what_is_expected(payload: dict[str, Any], by_
         with pytest.raises(InvalidInput) as refused:
             check(payload)
         assert said in str(refused.value)
+
+
+DEEP: Any = []
+for _ in range(3000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("\ud800", "lone_surrogate"),
+        ({"\ud800": 1}, "lone_surrogate"),
+        (datetime(2026, 1, 31), "not_json"),  # noqa: DTZ001 - as users write it
+        ({1, 2}, "not_json"),
+        (b"x", "not_json"),
+        ({1: 2}, "key_not_text"),
+        (DEEP, "too_deep"),
+    ],
+    ids=range(7),
+)
+def test_what_is_no_json_is_named(value: Any, code: str) -> None:
+    """By name, in a process that has the schema only."""
+    with pytest.raises(InvalidInput) as refused:
+        Validator({"properties": {"x": {"type": "string", "format": "datetime"}}}).check({"x": value})
+    assert (refused.value.code, refused.value.field.startswith("payload.x")) in [(code, True), ("bad_payload", True)]
+
+
+@pytest.mark.parametrize("hint", [datetime, Decimal, bytes, UUID, dict[int, int], dict[datetime, int]])
+def test_a_text_that_is_not_unicode_is_named(hint: Any) -> None:
+    validator, arguments = checks(hint)
+    for check in (validator.check, arguments.values):
+        for value in ("\ud800", {"\ud800": 1}):
+            with pytest.raises(InvalidInput):
+                check({"x": value})
