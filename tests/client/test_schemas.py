@@ -7,7 +7,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -86,12 +86,13 @@ LEAVES: list[Any] = [
     int | bytes, Cat | Dog | int | None, Box | datetime | None,
 ]  # fmt: skip
 KEYS: list[Any] = [str, int, float, datetime, date, time, timedelta, UUID, Decimal, bytes, Color, Level, Literal["a"]]
-GENERIC: Any = SimpleNamespace(list=list, tuple=tuple, dict=dict)  # mypy takes list[…] for an annotation
+# mypy takes list[…] for an annotation.
+GENERIC: Any = SimpleNamespace(list=list, tuple=tuple, dict=dict, optional=Optional)
 WRAPPERS: list[Callable[[Any], Any]] = [
     lambda hint: GENERIC.list[hint],
     lambda hint: GENERIC.tuple[hint, int],
     lambda hint: GENERIC.tuple[hint, ...],
-    lambda hint: hint | None,
+    lambda hint: GENERIC.optional[hint],
     *(partial(lambda key, hint: GENERIC.dict[key, hint], key) for key in KEYS),
 ]
 HINTS = st.recursive(
@@ -144,7 +145,7 @@ def accepts(check: Callable[[Any], Any], payload: dict[str, Any]) -> bool:
     return True
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(hint=HINTS, values=st.lists(JSON, min_size=1, max_size=8))
 def test_schema_and_type_hints_agree(hint: Any, values: list[Any]) -> None:
     validator, arguments = checks(hint)
@@ -164,7 +165,7 @@ def test_they_agree_about_every_text_and_number(hint: Any) -> None:
 
 
 @pytest.mark.parametrize("hint", [Model, StrictModel, list[Model], Model | None])
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(value=JSON)
 def test_what_the_schema_of_a_pydantic_model_accepts_the_model_accepts(hint: Any, value: Any) -> None:
     """Not the reverse: a model may convert what it gets, such as "1" to 1."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rowlock import Context, Jobs, Status
@@ -208,6 +208,7 @@ NAMES = st.text("abé", max_size=2)
 LEAVES = st.integers(-9, 9) | st.booleans() | NAMES
 
 
+@settings(deadline=None)
 @given(st.recursive(LEAVES, lambda one: st.lists(one) | st.dictionaries(NAMES, one), max_leaves=9))
 def test_values_that_are_equal_as_json_make_one_key(value: Any) -> None:
     """However their numbers and objects are written."""
