@@ -10,9 +10,10 @@ INSERT INTO public._jobs_ends (line) SELECT unnest($1::text[]);
 
 -- ════ advance_rows ════
 
--- What stands in these lines ($1), as far as `advance` needs it: the head; the first blocked job; and if a job replaces the
--- others ($2: at most so many of them), all up to the newest such job. The head is locked only if it is to be replaced. It
--- is not waited for: a handler's own transaction may hold it for long.
+-- What stands in these lines ($1), as far as `advance` needs it: the head; the first blocked job; and if a job replaces
+-- others ($2: at most so many of them), all up to the newest such job. That may be the head: a transaction that commits
+-- late brings jobs that are older. The head is locked only if it is to be replaced. It is not waited for: a handler's own
+-- transaction may hold it for long.
 WITH line AS MATERIALIZED (
     SELECT l.line, r.line_seq AS newest FROM unnest($1::text[]) AS l (line) LEFT JOIN LATERAL (
         SELECT j.line_seq FROM public._jobs j
@@ -22,26 +23,32 @@ WITH line AS MATERIALIZED (
 ),
 head AS MATERIALIZED (
     SELECT h.* FROM line l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL
           AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
     ) h
 ),
 held AS MATERIALIZED (
     SELECT h.* FROM line l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
-        WHERE l.newest IS NOT NULL AND j.line = l.line AND j.line IS NOT NULL
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        WHERE j.line_seq < l.newest AND j.line = l.line AND j.line IS NOT NULL
           AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
         FOR NO KEY UPDATE SKIP LOCKED
     ) h
 ),
+bounds AS MATERIALIZED (
+    SELECT l.line, greatest(l.newest, h.line_seq) AS until FROM line l LEFT JOIN head h
+        ON h.line = l.line AND h.if_live = 'replace' AND EXISTS (
+            SELECT FROM public._jobs j
+            WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked' AND j.line_seq < h.line_seq)
+),
 blocked AS MATERIALIZED (
-    SELECT h.* FROM line l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT h.* FROM bounds l CROSS JOIN LATERAL (
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked'
-          AND j.line_seq <= coalesce(l.newest, j.line_seq)
+          AND j.line_seq <= coalesce(l.until, j.line_seq)
         ORDER BY j.line_seq
-        LIMIT CASE WHEN l.newest IS NULL THEN 1 ELSE $2::int END
+        LIMIT CASE WHEN l.until IS NULL THEN 1 ELSE $2::int END
         FOR NO KEY UPDATE
     ) h
 )
@@ -240,8 +247,8 @@ LIMIT $3::int;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
-    WHERE j.status = 'cancel_requested' AND j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce((SELECT (r.data->'template'->'cancel'->>'grace')::float8 FROM public._jobs_records r WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version), $2::float8) * interval '1 second'
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    WHERE j.status = 'cancel_requested' AND j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce((SELECT (r.data->'template'->'cancel'->>'grace')::float8 FROM public._jobs_records r WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version AND json_typeof(r.data->'template'->'cancel'->'grace') = 'number'), $2::float8) * interval '1 second'
     ORDER BY j.cancel_requested_at
     LIMIT $1::int
     FOR NO KEY UPDATE SKIP LOCKED
@@ -652,7 +659,7 @@ WHERE coalesce(i.id, k.id) IS NOT NULL
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= (SELECT clock_timestamp())
     ORDER BY j.expires_at
     LIMIT $1::int
@@ -1151,12 +1158,12 @@ SELECT coalesce(json_agg(id), '[]')::text FROM gone;
 WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
 held AS MATERIALIZED (
     SELECT h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
 old AS MATERIALIZED (
     SELECT a.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, 'completed' AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, NULL::text AS line, NULL::text AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
+        SELECT j.id AS id, j.topic AS topic, 'completed' AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, NULL::text AS line, NULL::bigint AS line_seq, NULL::text AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
         WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1  -- by a range: see read.sql
     ) a
     WHERE $3::bool OR s.id NOT IN (SELECT id FROM held)
@@ -1560,7 +1567,7 @@ SELECT topic, backoff FROM public._jobs_topics WHERE backoff IS NOT NULL;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until < (SELECT least(clock_timestamp(), coalesce($2::timestamptz, 'infinity')))
     ORDER BY j.locked_until
     LIMIT $1::int
@@ -1572,7 +1579,7 @@ SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])
     ORDER BY j.locked_until
     LIMIT $1::int

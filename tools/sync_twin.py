@@ -44,7 +44,7 @@ from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.client.workers import Workers
 from rowlock.core.job import Event, Job, Log
-from rowlock.core.templates import Stored
+from rowlock.core.templates import Stored, Unreadable
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures

@@ -13,6 +13,7 @@
     ├── TemplateNotFound      the topic has no template, or none of this version
     ├── TemplateExists        the topic has a template of this version already
     ├── TemplateDisabled      an operator has disabled the topic: no job can be enqueued
+    ├── TemplateUnreadable    its record in the database is no template to this release; .problem says why
     ├── TemplateFrozen        schema or steps of a published version differ; .changed says how
     ├── OnceTaken             the topic allows one job per key, ever; .first had it
     ├── IdTaken               the same id was enqueued before, with other content
@@ -93,6 +94,8 @@ class InvalidState(RowlockError):
         self.status = status
         self.allowed = allowed
         needs = f"; {verb} needs {' or '.join(allowed)}" if allowed else ""
+        if verb == "delete":
+            needs = "; wait until its run has ended" if status == "cancel_requested" else "; cancel it first"
         super().__init__(f"can't {verb} job {job_id}: it is {status}{needs}")
 
 
@@ -183,6 +186,15 @@ class TemplateDisabled(RowlockError):
         self.topic = topic
         self.version = version
         super().__init__(f"version {version} of the topic {topic} is disabled: an operator must enable it first")
+
+
+class TemplateUnreadable(RowlockError):
+    def __init__(self, topic: str, version: int | None, problem: str) -> None:
+        self.topic = topic
+        self.version = version
+        self.problem = problem
+        which = "the template" if version is None else f"version {version} of the template"
+        super().__init__(f"{which} of {topic} in the database can't be read: {problem}. Publish or create it again")
 
 
 class TemplateFrozen(RowlockError):

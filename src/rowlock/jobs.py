@@ -56,6 +56,7 @@ from rowlock.errors import (
     JobNotFound,
     KeyTaken,
     TemplateDisabled,
+    TemplateUnreadable,
     VersionPassed,
     WrongContext,
 )
@@ -522,7 +523,7 @@ class Jobs(Registry):
         """Raise if a new payload doesn't fit the version that the job has. A version that is gone, or disabled, has
         nothing to say: the handler checks the payload when it starts."""
         await self.definitions.refresh()
-        with suppress(TemplateDisabled):
+        with suppress(TemplateDisabled, TemplateUnreadable):
             if self.definitions.knows(job.topic, job.template_version):
                 self.definitions.rule(job.topic, job.template_version).check(payload)
 

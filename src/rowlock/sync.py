@@ -23,7 +23,7 @@ from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.client.workers import Workers
 from rowlock.core.job import Event, Job, Log
-from rowlock.core.templates import Stored
+from rowlock.core.templates import Stored, Unreadable
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures
@@ -416,7 +416,8 @@ class SyncTemplates:
 
     def create(self, definition: Mapping[str, Any], *, reason: str | None = None, by: str | None = None) -> Stored:
         """Store a template for a topic whose workers are not written with rowlock's Python library. Raise
-        TemplateExists if there is one with this topic and version: `update` changes it."""
+        TemplateExists if there is one with this topic and version: `update` changes it. One that can't be read is
+        replaced."""
         return self._run(lambda: self._async.create(definition, reason=reason, by=by))
 
     def update(
@@ -443,6 +444,11 @@ class SyncTemplates:
     ) -> Sequence[Stored]:
         """Refuse new jobs: of one version, or of all. Jobs that are there still run; `jobs.topics.pause` stops them."""
         return self._run(lambda: self._async.disable(topic, version, reason=reason, by=by))
+
+    def unreadable(self, topic: str | None = None) -> Sequence[Unreadable]:
+        """Return what should be templates, and can't be read by this release; of one topic, or of all. Their topics can
+        be enqueued by processes that have the task, and by nobody else. `publish` and `create` replace them."""
+        return self._run(lambda: self._async.unreadable(topic))
 
     def list(self, topic: str | None = None) -> Sequence[Stored]:
         """Return the stored templates by topic and version, the newest version first; of one topic, or of all."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import NoneType, UnionType
@@ -29,7 +30,7 @@ from rowlock.core.job import (
     check_timeout,
     check_topic,
 )
-from rowlock.core.retry import DEFAULT_RETRY, Delays, RetryPolicy
+from rowlock.core.retry import DEFAULT_RETRY, Delays, Exponential, Quadratic, RetryPolicy
 from rowlock.core.templates import (
     MAX_DESCRIPTION,
     Cancel,
@@ -39,6 +40,7 @@ from rowlock.core.templates import (
     check_template,
     check_template_version,
     retry_data,
+    retry_policy,
 )
 from rowlock.errors import InvalidInput, WrongResult
 from rowlock.schemas import is_pydantic, payload_schema, result_schema
@@ -154,9 +156,9 @@ class Task(Generic[P, R_co, F_co]):
             self.arguments.refuse_sync_context()
         self.kind: Kind = "process" if policy.process else "async" if self.is_async else "thread"
         self.version = check_template_version(policy.version)
-        self.runs = frozenset(check_template_version(version) for version in policy.runs)
-        retry = policy.retry
-        self.retry: RetryPolicy = Delays(_seconds(retry)) if isinstance(retry, Sequence) else retry
+        runs = _listed(policy.runs, "runs", "versions, such as [1, 2]")
+        self.runs = frozenset(check_template_version(version, f"runs[{n}]") for n, version in enumerate(runs))
+        self.retry: RetryPolicy = _retry(policy.retry)
         self._jobs = jobs
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", topic)
@@ -177,8 +179,8 @@ class Task(Generic[P, R_co, F_co]):
                 retry=retry_data(self.retry),
                 timeout=check_timeout(policy.timeout),
                 priority=check_priority(policy.priority),
-                cancel=policy.cancel if isinstance(policy.cancel, Cancel) else Cancel(supported=policy.cancel),
-                key=None if policy.key is None else tuple(policy.key),
+                cancel=_cancel(policy.cancel),
+                key=None if policy.key is None else _listed(policy.key, "key", 'payload fields, such as ["target"]'),
                 if_live=None if policy.if_live is None else check_if_live(policy.if_live),
                 once=policy.once,
                 schedulable=policy.schedulable,
@@ -315,22 +317,36 @@ class Arguments:
         if self._fits_as_it_is(payload):
             return dict(payload)
         try:
-            values: dict[str, Any] = msgspec.convert(
-                payload if isinstance(payload, dict) else dict(payload),
-                self.type,
-                str_keys=True,
-                dec_hook=_decode_model,
-            )
+            values = self._converted(payload if isinstance(payload, dict) else dict(payload))
         except msgspec.ValidationError as error:
             misfit = explain(error, self.type)
             field = f"payload.{misfit.path}" if misfit.path else "payload"
             raise InvalidInput(field, "bad_arguments", f"{misfit.problem} ({self._name})") from None
+        except UnicodeEncodeError:
+            codec.encode(dict(payload), "payload")  # names the text that is not valid Unicode
+            raise
         if len(values) < len(payload):
             unknown = {name: value for name, value in payload.items() if name not in self._fields}
             if not self.is_open:
                 extra = f"payload.{next(iter(unknown))}"
                 raise InvalidInput(extra, "bad_arguments", f"there is no such argument ({self._name})")
             values |= unknown
+        return values
+
+    def _converted(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """To JSON, 7.0 is a whole number, too. msgspec doesn't take it for an int, so it gets a 7."""
+        try:
+            return self._convert(payload)
+        except msgspec.ValidationError:
+            with suppress(msgspec.ValidationError):
+                return self._convert(_whole(payload))
+            raise
+
+    def _convert(self, payload: Any) -> dict[str, Any]:
+        try:
+            values: dict[str, Any] = msgspec.convert(payload, self.type, str_keys=True, dec_hook=_decode_model)
+        except TypeError as error:  # a set of lists or objects
+            raise msgspec.ValidationError(str(error)) from None
         return values
 
     def _fits_as_it_is(self, payload: Mapping[str, Any]) -> bool:
@@ -424,8 +440,39 @@ def _description(policy: Policy, function: Callable[..., Any]) -> str | None:
     return codec.clean_text(" ".join(doc.split("\n\n")[0].split()), MAX_DESCRIPTION)
 
 
-def _seconds(retry: Any) -> tuple[float, ...]:
-    return tuple(check_delay(seconds, f"retry[{n}]") for n, seconds in enumerate(retry))
+def _retry(given: object) -> RetryPolicy:
+    if isinstance(given, Quadratic | Delays | Exponential):
+        return retry_policy(retry_data(given))
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        return retry_policy(list(given))
+    if not callable(given):
+        what = "a list of seconds such as [30, 120], Quadratic(…), Exponential(…) or a function (job, error) -> seconds"
+        raise InvalidInput("retry", "not_a_policy", f"must be {what}, not {given!r:.40}")
+    return cast(RetryPolicy, given)
+
+
+def _cancel(given: object) -> Cancel:
+    if isinstance(given, Cancel):
+        return given
+    if not isinstance(given, bool):
+        raise InvalidInput("cancel", "bad_value", f"must be True, False or Cancel(grace=…), not {given!r:.40}")
+    return Cancel(supported=given)
+
+
+def _listed(given: object, field: str, what: str) -> tuple[Any, ...]:
+    """Return a list's entries. A text is none, although Python can go through its letters."""
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence | Set):
+        raise InvalidInput(field, "not_a_list", f"must be a list of {what}, not {given!r:.40}")
+    return tuple(given)
+
+
+def _whole(value: Any) -> Any:
+    """Return the same JSON with whole numbers as int."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _whole(one) for name, one in value.items()}
+    return [_whole(one) for one in value] if isinstance(value, list) else value
 
 
 def _without_default(hint: Any) -> Any:

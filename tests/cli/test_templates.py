@@ -1,12 +1,15 @@
 """`rowlock templates` and `rowlock check`: what is stored, what new code would change, and what it could not run."""
 
+import asyncio
 import json
 import sys
 
 import pytest
 
+from rowlock import Jobs
 from rowlock.cli.typescript import types
 from rowlock.core.templates import Stored, Template
+from rowlock.stores.records import Write
 from tests.cli.conftest import Shell
 
 APP = """
@@ -214,3 +217,23 @@ def test_types(shell: Shell, write: object) -> None:
     assert text == shell("templates", "types").stdout
     assert "  items: OrderV1PayloadItem[];" in text
     assert "can't be written" in shell("templates", "types", "--out", "none/topics.ts", code=1).stderr
+
+
+def test_a_template_that_can_t_be_read_is_shown(shell: Shell, write: object) -> None:
+    async def spoil() -> None:
+        async with Jobs(shell.url) as jobs:
+            record = Write("template", "mail@0", {"template": {"topic": "mail", "once": 1}})
+            await (await jobs._store()).write_records([record])
+
+    asyncio.run(spoil())
+    shell("templates", "create", "-", input='{"topic": "fine"}')
+    told = shell.json("templates", "list")
+    assert [one["topic"] for one in told["items"]] == ["fine"]
+    assert told["unreadable"] == [
+        {"topic": "mail", "version": 0, "problem": "template.once: must be true or false, not a whole number"}
+    ]
+    assert "version 0 of the template of mail in the database can't be read" in shell("templates", "list").stderr
+    assert "can't be read" in shell("templates", "show", "mail", code=1).stderr
+    assert "can't be read" in shell("enqueue", "mail", "{}", code=1).stderr
+    shell("templates", "publish", "app:jobs")
+    assert [one["topic"] for one in shell.json("templates", "list")["items"]] == ["fine", "mail", "order"]

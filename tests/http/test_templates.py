@@ -7,6 +7,7 @@ import pytest
 from rowlock.core.job import Lane
 from rowlock.core.moves import CancelTimeout
 from rowlock.stores.base import Claim
+from rowlock.stores.records import Write
 from tests.http.harness import A, B, World, is_problem
 
 SCHEMA = {
@@ -236,3 +237,27 @@ async def test_what_is_refused_says_which_field_and_why(world: World) -> None:
     claim = Claim("w", (Lane("frozen", 1),), 1, 30.0)
     assert [job.id for job in (await (await world.store()).claim(claim)).jobs] == [made["id"]]
     is_problem(await world.post("superuser", f"/api/jobs/{made['id']}/cancel"), 409, "cancel_unsupported")
+
+
+async def test_a_template_that_can_t_be_read_is_told_and_breaks_no_other(world: World) -> None:
+    await create(world, topic="fine")
+    store = await world.store()
+    assert await store.write_records([Write("template", "broken@2", {"template": {"topic": "broken", "once": "yes"}})])
+    world.jobs.definitions.forget()
+    told = {"topic": "broken", "version": 2, "problem": "template.once: must be true or false, not a text"}
+    listed = (await world.get("read token", "/api/templates")).json()
+    assert ([one["topic"] for one in listed["items"]], listed["unreadable"]) == (["fine"], [told])
+    assert (await world.get("read token", "/api/templates/broken")).json() == {"items": [], "unreadable": [told]}
+    limited = await world.token("limited", ["read"], topics=["fine"])
+    answer = await world.get(limited, "/api/templates")
+    assert answer.json()["unreadable"] == []
+    await enqueue(world, "fine")
+    for refused in (
+        await world.post("superuser", "/api/jobs/enqueue", {"topic": "broken", "payload": {}}),
+        await world.get("read token", "/api/templates/broken/2"),
+        await world.post("templates token", "/api/templates/broken/disable", {}),
+    ):
+        assert "once" in is_problem(refused, 409, "template_unreadable")["detail"]
+    await create(world, topic="broken", version=2, once=True)
+    assert (await world.get("read token", "/api/templates")).json()["unreadable"] == []
+    await enqueue(world, "broken")

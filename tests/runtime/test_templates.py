@@ -3,29 +3,39 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pydantic
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rowlock import Context, Jobs, Status
-from rowlock.core.job import Lane
+from rowlock.client.definitions import KIND, REVISION
+from rowlock.core.job import MAX_DELAY, Lane
+from rowlock.core.moves import CancelTimeout
+from rowlock.core.retry import Quadratic
 from rowlock.core.templates import Cancel, Template, check_template, key_of, read_definition, template_of
 from rowlock.errors import (
     CancelUnsupported,
     InvalidInput,
+    InvalidState,
     OnceTaken,
     TemplateDisabled,
     TemplateExists,
     TemplateFrozen,
     TemplateNotFound,
+    TemplateUnreadable,
 )
 from rowlock.runtime.maintenance import Maintenance
 from rowlock.runtime.rescue_guard import RescueGuard
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.schemas import Validator, payload_schema
+from rowlock.stores.records import Write
 from rowlock.tasks import Arguments
+from tests.stores.harness import claim_by
+from tests.stores.processes import real_job
 from tests.waiting import ended, status_of
 
 
@@ -89,7 +99,7 @@ def test_the_schema_of_a_handler_accepts_what_the_handler_accepts() -> None:
         ({"topic": "a", "schema": {"properties": {"x": {"$ref": "http://elsewhere/x"}}}}, "schema"),
         ({"topic": "a", "schema": {"type": "object", "properties": {"x": {}}}, "key": ["y"]}, "key"),
         ({"topic": "a", "key": ["a..b"]}, "key"),
-        ({"topic": "a", "retry": []}, "backoff"),
+        ({"topic": "a", "retry": []}, "retry"),
         ({"topic": "a", "retry": {"sometimes": {}}}, "retry"),
         ({"topic": "a", "retry": [1, -1]}, "retry[1]"),
         ({"topic": "a", "timeout": 0}, "timeout"),
@@ -101,6 +111,41 @@ def test_the_schema_of_a_handler_accepts_what_the_handler_accepts() -> None:
         ({"topic": "a", "once": True, "if_live": "queue"}, "once"),
         ({"topic": "a", "steps": [{"name": "x"}, {"name": "x"}]}, "steps[1].name"),
         ({"topic": "a", "timeout": 5, "timeoutSeconds": 5}, "timeoutSeconds"),
+        ({"topic": "a", "title": 5}, "title"),
+        ({"topic": "a", "description": []}, "description"),
+        ({"topic": "a", "retry": "soon"}, "retry"),
+        ({"topic": "a", "retry": {"quadratic": {"unit": "x"}}}, "retry.quadratic.unit"),
+        ({"topic": "a", "retry": {"quadratic": {"unit": -1}}}, "retry.quadratic.unit"),
+        ({"topic": "a", "retry": {"exponential": {"base": 1, "top": 5}}}, "retry.exponential.top"),
+        ({"topic": "a", "retry": {"exponential": {"factor": 0}}}, "retry.exponential"),
+        ({"topic": "a", "retention": -1}, "retention"),
+        ({"topic": "a", "retention": "1d"}, "retention"),
+        ({"topic": "a", "key": ["a", 3]}, "key[1]"),
+        ({"topic": "a", "key": "a"}, "key"),
+        ({"topic": "a", "once": "yes"}, "once"),
+        ({"topic": "a", "schedulable": None}, "schedulable"),
+        ({"topic": "a", "enabled": "no"}, "enabled"),
+        ({"topic": "a", "cancel": "no"}, "cancel"),
+        ({"topic": "a", "cancel": {"grase": 5}}, "cancel.grase"),
+        ({"topic": "a", "steps": "all"}, "steps"),
+        ({"topic": "a", "steps": ["x"]}, "steps[0]"),
+        ({"topic": "a", "steps": [{"title": "x"}]}, "steps[0].name"),
+        ({"topic": "a", "steps": [{"name": "x", "weight": "heavy"}]}, "steps[0].weight"),
+        ({"topic": "a", "steps": [{"name": "x", "color": 1}]}, "steps[0].color"),
+        ({"topic": "a", "limits": {"max": 5}}, "limits"),
+        ({"topic": "a", "limits": ["x"]}, "limits[0]"),
+        ({"topic": "a", "limits": [{"concurrency": 5}]}, "limits"),
+        ({"topic": "a", "schema": []}, "schema"),
+        ({"topic": "a", "schema": {"$ref": "#/$defs/none"}}, "schema"),
+        ({"topic": "a", "schema": {"properties": {"x": {"pattern": "("}}}}, "schema"),
+        ({"topic": "a", "result": {"type": 5}}, "result"),
+        ({"topic": "a", "repeatable": "no"}, "repeatable"),
+        ({"topic": "a", "concurrencyPolicy": []}, "concurrencyPolicy"),
+        ({"topic": "a", "dedupeKeys": "x"}, "dedupeKeys"),
+        ({"topic": "a", "cancelPolicy": True}, "cancelPolicy"),
+        ({"topic": "a", "retryPolicy": 3}, "retryPolicy"),
+        ({"topic": "a", "retryPolicy": {"attempts": 3}}, "retryPolicy.attempts"),
+        ({"topic": "a", 5: 5}, "template"),
         ([], "template"),
     ],
 )
@@ -138,10 +183,74 @@ def test_definitions_of_other_systems_are_understood() -> None:
         (["target"], {}, "[null]"),
         (["payload.a.b", "n"], {"a": {"b": [1]}, "n": 2}, "[[1],2]"),
         ([], {"x": 1}, "[]"),
+        (["n"], {"n": 7}, "[7]"),
+        (["n"], {"n": 7.0}, "[7]"),
+        (["n"], {"n": "7"}, '["7"]'),
+        (["n"], {"n": 1}, "[1]"),
+        (["n"], {"n": True}, "[true]"),
+        (["n"], {"n": -0.0}, "[0]"),
+        (["n"], {"n": 0.5}, "[0.5]"),
+        (["n"], {"n": 1e300}, "[1e300]"),
+        (["n"], {"n": 2**53 + 1}, "[9007199254740993]"),
+        (["n"], {"n": float(2**53)}, "[9007199254740992]"),
+        (["n"], {"n": 2**63 - 1}, "[9223372036854775807]"),
+        (["n"], {"n": float(2**63)}, "[9.223372036854776e18]"),
+        (["n"], {"n": -float(2**63)}, "[-9223372036854775808]"),
+        (["x"], {"x": {"b": [1.0, {"d": 2.0, "c": 1}], "a": "é"}}, '[{"a":"é","b":[1,{"c":1,"d":2}]}]'),
+        (["x"], {"x": "e\N{COMBINING ACUTE ACCENT}"}, '["e\N{COMBINING ACUTE ACCENT}"]'),
     ],
 )
 def test_keys_from_fields(fields: list[str], payload: dict[str, Any], key: str) -> None:
     assert key_of(fields, payload) == key
+
+
+NAMES = st.text("abé", max_size=2)
+LEAVES = st.integers(-9, 9) | st.booleans() | NAMES
+
+
+@settings(deadline=None)
+@given(st.recursive(LEAVES, lambda one: st.lists(one) | st.dictionaries(NAMES, one), max_leaves=9))
+def test_values_that_are_equal_as_json_make_one_key(value: Any) -> None:
+    """However their numbers and objects are written."""
+
+    def otherwise(one: Any) -> Any:
+        if isinstance(one, dict):
+            return {name: otherwise(one[name]) for name in reversed(one)}
+        if isinstance(one, list):
+            return [otherwise(entry) for entry in one]
+        return float(one) if type(one) is int else one
+
+    assert key_of(["x"], {"x": value}) == key_of(["x"], {"x": otherwise(value)})
+
+
+@pytest.mark.parametrize(("value", "code"), [([[]] * 2 + [object()], "not_json"), (float("nan"), "not_finite")])
+def test_a_key_of_what_is_no_json(value: Any, code: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        key_of(["x"], {"x": value})
+    assert refused.value.code == code
+
+
+def test_a_key_of_what_is_too_deep() -> None:
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(InvalidInput, match="nested"):
+        key_of(["x"], {"x": deep})
+
+
+async def test_a_number_with_a_point_has_the_same_key_on_every_path(jobs: Jobs) -> None:
+    @jobs.task("count", key=["n"])
+    async def count(n: int) -> None: ...
+
+    @jobs.task("measure", key=["n"])
+    async def measure(n: float) -> None: ...
+
+    first, other = await count.enqueue(7), await measure.enqueue(7)
+    assert (await jobs.enqueue("count", {"n": 7.0})).id == first.id
+    assert (await measure.enqueue(7.0)).id == other.id
+    assert [one.id for one in await jobs.enqueue_many([("count", {"n": 7.0})])] == [first.id]
+    await jobs.templates.publish()
+    assert (await jobs.enqueue("measure", {"n": 7.0})).id == other.id
 
 
 def test_a_long_key_is_a_digest() -> None:
@@ -216,13 +325,45 @@ async def test_two_that_publish_at_once_do_no_harm(jobs: Jobs, url: str) -> None
         await one.close()
 
 
+WRONG: Any = "wrong"
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [
         ({"key": ["nobody"]}, "key"),
         ({"cancel": Cancel(mode="kill")}, "cancel.mode"),
         ({"version": "1"}, "version"),
-        ({"runs": [-1]}, "version"),
+        ({"runs": [-1]}, "runs[0]"),
+        ({"runs": "12"}, "runs"),
+        ({"runs": 1}, "runs"),
+        ({"runs": ["1"]}, "runs[0]"),
+        ({"key": "to"}, "key"),
+        ({"key": ["to", 3]}, "key[1]"),
+        ({"key": 5}, "key"),
+        ({"title": 5}, "title"),
+        ({"title": ""}, "title"),
+        ({"title": object()}, "title"),
+        ({"description": 5}, "description"),
+        ({"retry": "fast"}, "retry"),
+        ({"retry": 5}, "retry"),
+        ({"retry": None}, "retry"),
+        ({"retry": []}, "retry"),
+        ({"retry": Quadratic(-1)}, "retry.quadratic.unit"),
+        ({"retry": Quadratic(WRONG)}, "retry.quadratic.unit"),
+        ({"cancel": "no"}, "cancel"),
+        ({"cancel": {"grace": 5}}, "cancel"),
+        ({"cancel": Cancel(grace=WRONG)}, "cancel.grace"),
+        ({"cancel": Cancel(supported=WRONG)}, "cancel.supported"),
+        ({"cancel": Cancel(mode=WRONG)}, "cancel.mode"),
+        ({"once": "yes"}, "once"),
+        ({"schedulable": None}, "schedulable"),
+        ({"retention": "1d"}, "retention"),
+        ({"max_retries": None}, "max_retries"),
+        ({"timeout": "10"}, "timeout"),
+        ({"priority": 1.5}, "priority"),
+        ({"process": "no"}, "process"),
+        ({"steps": []}, "steps"),
         ({"if_live": "sometimes"}, "if_live"),
         ({"retry": ["soon"]}, "retry[0]"),
         ({"retention": -1}, "retention"),
@@ -242,6 +383,72 @@ def test_two_tasks_with_one_topic_and_version(jobs: Jobs) -> None:
         with pytest.raises(InvalidInput) as refused:
             jobs.register("mail", lambda: None, **options)
         assert refused.value.code == "registered_twice"
+
+
+def test_a_handler_must_be_a_function(jobs: Jobs) -> None:
+    with pytest.raises(InvalidInput, match="must be a function, not 5"):
+        jobs.register("mail", 5)  # type: ignore[call-overload]
+
+
+# ── Records that can't be read ──
+
+UNREADABLE: list[dict[str, Any]] = [
+    {},
+    {"template": {"topic": "broken", "once": "yes"}},
+    {"template": {"topic": "broken", "title": 5, "cancel": {"grace": "soon"}}},
+    {"template": {"topic": "broken", "version": 0, "retry": {"sometimes": {}}}},
+    {"template": {"topic": "other", "version": 0}},
+    {"template": {"topic": "broken", "version": 0}, "source": "elsewhere"},
+]
+
+
+@pytest.fixture(params=UNREADABLE, ids=str)
+async def broken(jobs: Jobs, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The record of the template broken@0: no template. The other topic is fine."""
+    await jobs.templates.create({"topic": "fine", "key": ["n"]})
+    store = await jobs._store()
+    kind, name = REVISION
+    [record] = await store.records(kind, [name])
+    assert await store.write_records([Write(kind, name, {}, record.revision), Write(KIND, "broken@0", request.param)])
+    jobs.definitions.forget()
+    return cast(dict[str, Any], request.param)
+
+
+async def test_one_record_that_can_t_be_read_breaks_no_other_topic(jobs: Jobs, broken: dict[str, Any]) -> None:
+    assert [one.template.topic for one in await jobs.templates.list()] == ["fine"]
+    [unreadable] = await jobs.templates.unreadable()
+    assert (unreadable.topic, unreadable.version) == ("broken", 0)
+    assert unreadable.problem
+    assert (await jobs.enqueue("fine", {"n": 1})).id == (await jobs.enqueue("fine", {"n": 1.0})).id
+    await jobs.enqueue("free", {})
+    for refused in (jobs.enqueue("broken", {}), jobs.templates.get("broken"), jobs.templates.disable("broken", 0)):
+        with pytest.raises(TemplateUnreadable, match="Publish or create it again"):
+            await refused
+    maintenance = Maintenance(WorkerSettings(), "m", RescueGuard(1.0), lambda: None)
+    maintenance._store = await jobs._store()
+    retention = await maintenance._retention()
+    assert retention.topics["broken"].completed == MAX_DELAY
+
+
+async def test_a_record_that_can_t_be_read_is_mended_by_publish_or_create(jobs: Jobs, broken: dict[str, Any]) -> None:
+    @jobs.task("broken")
+    async def handler(n: int) -> None: ...
+
+    made = await handler.enqueue(1)
+    assert (await jobs.get((await jobs.enqueue("broken", {"n": 2})).id)).topic == (await jobs.get(made.id)).topic
+    await jobs.start()
+    assert [one.template.topic for one in await jobs.templates.list()] == ["broken", "fine"]
+    assert await jobs.templates.unreadable() == []
+    await ended(jobs, made.id)
+
+
+async def test_a_cancel_times_out_though_a_template_can_t_be_read(jobs: Jobs, broken: dict[str, Any]) -> None:
+    store = await jobs._store()
+    await store.insert([real_job(topic="broken")])
+    [job] = (await store.claim(claim_by("w", "broken"))).jobs
+    await jobs.cancel(job.id)
+    assert await store.move_due(CancelTimeout(by="m", grace=600.0)) == []
+    assert [one.id for one in await store.move_due(CancelTimeout(by="m", grace=0.0))] == [job.id]
 
 
 # ── Every path enqueues by the same rule ──
@@ -472,3 +679,12 @@ async def test_finished_jobs_stay_as_long_as_the_template_says(jobs: Jobs) -> No
     retention = await maintenance._retention()
     assert {retention.of(status, "report") for status in (Status.COMPLETED, Status.FAILED)} == {2 * 86_400}
     assert retention.of(Status.FAILED, "other") is None
+
+
+async def test_a_blocked_job_can_be_deleted_after_a_cancel(jobs: Jobs) -> None:
+    head, blocked = [await jobs.enqueue("sync", {}, key="a", if_live="queue") for _ in range(2)]
+    with pytest.raises(InvalidState, match="it is blocked; cancel it first"):
+        await jobs.delete(blocked.id)
+    await jobs.cancel(blocked.id)
+    await jobs.delete(blocked.id)
+    await jobs.delete(head.id)

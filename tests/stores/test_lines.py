@@ -329,7 +329,7 @@ async def test_an_open_transaction_never_stalls_a_worker(real_store: Harness) ->
             queries = insert("public", jobs[1:2], repeat=False)
             await drive_async(queries, lambda query: connection.fetchval(query.text, query.parameter))
             await store.insert(jobs[2:])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await end(store, head)
                 [following] = await claim(store)
             assert following.id == jobs[2].id

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -11,6 +12,7 @@ from rowlock import Filter, Jobs
 from rowlock.access import sessions, superusers
 from rowlock.core.lifecycle import Completed
 from rowlock.stores.base import NewLine, Progress
+from rowlock.stores.records import Write
 from tests.http.harness import GUEST, Place, Server, World
 from tests.stores.harness import claim_by, info, settlement
 from tests.ui.browser import Visitor, visiting
@@ -27,7 +29,10 @@ EVIL = [
     "\u202eevil\u0007 \u2028 ☃ " + "long" * 500,
 ]
 EVIL_EMAIL = "<img/src=x/onerror=window.owned=1>@example.com"
-SCREENS = ["overview", "jobs", "failures", "topics", "workers", "new", "bulk", "audit", "access", "settings"]
+SCREENS = [
+    "overview", "jobs", "failures", "topics", "templates", "template/evil", "workers", "new", "new?topic=evil", "bulk",
+    "audit", "access", "settings",
+]  # fmt: skip
 OURS_ALONE = {"new", "settings"}  # screens that show nothing of others
 # With a column for everything.
 COLUMNS = [
@@ -77,6 +82,7 @@ async def furnish(world: World) -> list[str]:
         ids.append(await world.enqueue(text[:200], topic=f"topic{n}", delay=3600, payload=all_of_it))
         await world.jobs.cancel(ids[-1], reason=text[:1000])
     ids.append(await furnish_run(world))
+    await furnish_templates(world)
     await world.jobs.topics.pause("topic1", reason=EVIL[1], by=EVIL[1])
     await world.token(EVIL[0], ["read"], topics=["topic1"])
     user = await world.superuser(EVIL_EMAIL)
@@ -89,6 +95,22 @@ async def furnish(world: World) -> list[str]:
     answer = await world.call("admin token", "PATCH", "/api/settings", rules)
     assert answer.status_code == 200, answer.text
     return [ids[0], ids[1], ids[6], ids[-1]]
+
+
+async def furnish_templates(world: World) -> None:
+    """One with such a form, and one that can't be read."""
+    listed = {"type": "array", "items": {"const": EVIL[1]}}
+    kinds: list[dict[str, Any]] = [{"type": "string"}, {"enum": EVIL}, listed, {"type": "integer"}]
+    fields = {text: {**kinds[n % len(kinds)], "title": text, "description": text} for n, text in enumerate(EVIL)}
+    choice = {"oneOf": [{"type": "string", "title": text} for text in EVIL], "default": EVIL[1]}
+    schema = {"type": "object", "required": EVIL[:4], "properties": {**fields, "choice": choice}}
+    steps = [{"name": text[:200], "title": text[:200]} for text in EVIL]
+    definition = {"topic": "evil", "title": EVIL[1], "description": "".join(EVIL), "schema": schema, "steps": steps}
+    await world.jobs.templates.create({**definition, "result": schema, "key": ["choice"]})
+    store = await world.store()
+    assert await store.write_records(
+        [Write("template", "unreadable@1", {"template": {"topic": EVIL[1], "once": EVIL[1]}})]
+    )
 
 
 async def furnish_run(world: World) -> str:

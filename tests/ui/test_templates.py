@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
+from rowlock import Filter
+from rowlock.access.identity import SCOPES
+from rowlock.stores.records import Write
 from tests.http.harness import World
 from tests.ui.browser import Visitor
 
@@ -118,6 +121,107 @@ async def test_a_form_is_made_from_the_schema(sqlite_visitor: Visitor, sqlite_wo
     link = page.locator("dd").get_by_role("link", name="version 1")
     await link.click()
     await expect(page.get_by_role("heading", name="orders")).to_be_visible()
+
+
+CHOICES: dict[str, Any] = {
+    "type": "object",
+    "required": ["shape", "size"],
+    "properties": {
+        "shape": {"oneOf": [{"$ref": "#/$defs/Circle"}, {"$ref": "#/$defs/Square"}]},
+        "size": {"anyOf": [{"type": "string", "title": "name"}, {"type": "integer", "title": "pixels", "maximum": 9}]},
+    },
+    "$defs": ORDER["$defs"],
+}
+
+
+async def test_a_wrong_value_in_an_alternative_is_shown_at_its_field(
+    sqlite_visitor: Visitor, sqlite_world: World
+) -> None:
+    """Without asking the server, and by the alternative that was chosen."""
+    await sqlite_world.jobs.templates.create({"topic": "shapes", "schema": CHOICES})
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go("new?topic=shapes")
+    await page.get_by_label("Kind of shape").select_option("Square")
+    side = page.get_by_label("side")
+    await side.fill("wide")
+    await expect(side).to_have_accessible_description("must be a number")
+    await page.get_by_label("Kind of size").select_option("pixels")
+    size = page.get_by_label("pixels", exact=True)
+    for text, problem in (("many", "must be a whole number"), ("10", "must be at most 9")):
+        await size.fill(text)
+        await expect(size).to_have_accessible_description(re.compile(problem))
+    await expect(page.locator(".payload [aria-invalid=true]")).to_have_count(2)
+    await page.get_by_role("button", name="Enqueue").click()
+    await expect(side).to_be_focused()
+    assert (await sqlite_world.jobs.list(Filter(topics=["shapes"]))).items == []
+    await side.fill("1.5")
+    await size.fill("7")
+    await expect(page.locator(".payload [aria-invalid=true]")).to_have_count(0)
+    await page.get_by_role("button", name="Enqueue").click()
+    await sqlite_visitor.toast("The job is enqueued")
+    [made] = (await sqlite_world.jobs.list(Filter(topics=["shapes"]))).items
+    assert made.payload == {"shape": {"kind": "square", "side": 1.5}, "size": 7}
+
+
+async def test_a_wrong_value_in_pasted_json_is_shown_at_its_field(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    """The tag says which alternative is meant."""
+    await sqlite_world.jobs.templates.create({"topic": "shapes", "schema": CHOICES})
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go("new?topic=shapes")
+    await page.get_by_role("button", name="JSON", exact=True).click()
+    await page.get_by_role("textbox", name="Payload").fill('{"shape": {"kind": "square", "side": "wide"}, "size": 5}')
+    await page.get_by_role("button", name="Form", exact=True).click()
+    await expect(page.get_by_label("side")).to_have_accessible_description("must be a number")
+
+
+async def test_the_form_follows_a_link_to_another_topic(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    for version in (1, 2):
+        await sqlite_world.jobs.templates.create({"topic": "orders", "version": version, "schema": ORDER})
+    await sqlite_world.jobs.templates.create({"topic": "shapes", "schema": CHOICES})
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    chosen = page.get_by_role("combobox", name=re.compile("^Version"))
+    await sqlite_visitor.go("new?topic=orders&version=1")
+    await expect(page.get_by_label("order_id")).to_be_visible()
+    await expect(chosen).to_have_value("1")
+    await page.evaluate("location.hash = '#/new?topic=shapes'")
+    await expect(page.get_by_role("combobox", name=re.compile("^Topic"))).to_have_value("shapes")
+    await expect(page.get_by_label("Kind of shape")).to_be_visible()
+    await page.evaluate("location.hash = '#/new?topic=orders'")
+    await expect(chosen).to_have_value("")
+    await page.get_by_role("combobox", name=re.compile("^Topic")).fill("shapes")  # what is typed stays
+    await expect(page.get_by_label("Kind of shape")).to_be_visible()
+    await expect(page.get_by_role("combobox", name=re.compile("^Topic"))).to_have_value("shapes")
+
+
+async def test_a_template_that_can_t_be_read_is_shown(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    await sqlite_world.jobs.templates.create({"topic": "fine"})
+    store = await sqlite_world.store()
+    assert await store.write_records([Write("template", "mail@2", {"template": {"topic": "mail", "once": "yes"}})])
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go("templates")
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    note = page.get_by_text("mail, version 2, can't be read: template.once: must be true or false, not a text.")
+    await expect(note).to_be_visible()
+    assert await sqlite_visitor.violations() == []
+
+
+async def test_a_token_may_have_the_scope_of_templates(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    page = sqlite_visitor.page
+    await sqlite_visitor.log_in()
+    await sqlite_visitor.go("access")
+    await page.get_by_role("button", name="New token").click()
+    dialog = page.get_by_role("dialog")
+    offered = await dialog.get_by_role("checkbox").evaluate_all("boxes => boxes.map(one => one.value)")
+    assert set(offered) == set(SCOPES)
+    await dialog.get_by_label("Name").fill("deploys")
+    await dialog.locator("input[value=enqueue]").uncheck()
+    await dialog.locator("input[value=templates]").check()
+    await dialog.get_by_role("button", name="Create").click()
+    await expect(page.get_by_role("row").filter(has_text="deploys").get_by_text("templates")).to_be_visible()
 
 
 async def test_what_the_server_refuses_is_shown_at_its_field(sqlite_visitor: Visitor, sqlite_world: World) -> None:

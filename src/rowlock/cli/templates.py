@@ -18,8 +18,8 @@ from rowlock.cli.show import how_many, items, note, pretty, print_fields, print_
 from rowlock.cli.spelling import did_you_mean
 from rowlock.cli.typescript import types as typescript
 from rowlock.client.templates import Change
-from rowlock.core.templates import Stored, frozen_difference
-from rowlock.errors import TemplateNotFound
+from rowlock.core.templates import Stored, Unreadable, frozen_difference
+from rowlock.errors import TemplateNotFound, TemplateUnreadable
 from rowlock.jobs import Jobs
 
 _LARGE = ("schema", "result", "steps", "description")  # shown below the other fields
@@ -90,8 +90,15 @@ def _print(found: Sequence[Stored]) -> None:
 @database
 def list_templates(db: Database, topic: str | None) -> None:
     """All templates by topic, the newest version first."""
-    found = db.run(lambda jobs: jobs.templates.list(topic))
-    db.tell(items([document(one) for one in found]), lambda: _print(found))
+
+    async def read(jobs: Jobs) -> tuple[Sequence[Stored], Sequence[Unreadable]]:
+        return await jobs.templates.list(topic), await jobs.templates.unreadable(topic)
+
+    found, unreadable = db.run(read)
+    broken = [{"topic": one.topic, "version": one.version, "problem": one.problem} for one in unreadable]
+    db.tell(items([document(one) for one in found], unreadable=broken), lambda: _print(found))
+    for one in unreadable:
+        note(str(TemplateUnreadable(one.topic, one.version, one.problem)))
 
 
 @templates.command()

@@ -44,7 +44,7 @@ class Comparison(Struct, frozen=True):
 async def compare(store: Store, lanes: Lanes, *, limit: int) -> Comparison:
     """Return what the tasks in `lanes` can't do with the jobs and templates that are there. Read the newest `limit`
     jobs."""
-    stored = await read_templates(store)
+    stored = (await read_templates(store)).stored
     findings = _templates(lanes, stored)
     own = {lane.topic for lane in lanes}
     # A worker that shares no topic with the code belongs to another application.

@@ -19,9 +19,18 @@ from rowlock.core import codec
 from rowlock.core.ids import check_id
 from rowlock.core.job import NewJob, check_topic, new_job
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
-from rowlock.core.templates import Stored, Template, check_if_live, check_template_version, from_data, key_of, line_of
-from rowlock.errors import InvalidInput, TemplateDisabled
-from rowlock.schemas import Validator
+from rowlock.core.templates import (
+    Stored,
+    Template,
+    Unreadable,
+    check_if_live,
+    check_template_version,
+    from_data,
+    key_of,
+    line_of,
+)
+from rowlock.errors import InvalidInput, TemplateDisabled, TemplateUnreadable
+from rowlock.schemas import BadSchema, Validator
 from rowlock.stores.base import Store
 from rowlock.tasks import Draft, JobOptions, Task
 
@@ -143,12 +152,35 @@ def _job(draft: Draft, job_id: str, template: Template | None) -> NewJob:
     return structs.replace(job, if_live=if_live, line=line)
 
 
+class Found(Struct):
+    """The templates of a database. One that can't be read counts for its own topic only."""
+
+    stored: dict[str, dict[int, Stored]] = {}  # by topic and version
+    unreadable: dict[str, dict[int | None, Unreadable]] = {}
+
+    def check(self, topic: str, version: int) -> None:
+        """Raise if this template can't be read."""
+        if (one := self.unreadable.get(topic, {}).get(version)) is not None:
+            raise TemplateUnreadable(topic, version, one.problem)
+
+    def check_any(self, topic: str, version: int | None = None) -> None:
+        """Raise if this version can't be read; None: if any version of the topic can't be read."""
+        for one in self.unreadable.get(topic, {}).values():
+            if version is None or one.version == version:
+                raise TemplateUnreadable(topic, one.version, one.problem)
+
+    def is_enabled(self, topic: str, version: int) -> bool:
+        """True unless an operator has disabled the template, readable or not."""
+        found = self.stored.get(topic, {}).get(version) or self.unreadable.get(topic, {}).get(version)
+        return found is None or found.enabled
+
+
 class Known(Struct):
     """The templates as they were at one time, and the rules that follow."""
 
     revision: int
     until: float  # by time.monotonic()
-    stored: dict[str, dict[int, Stored]]  # by topic and version
+    found: Found
     rules: dict[str, Rule] = {}  # by topic, for enqueues by name
     exact: dict[tuple[str, int], Rule] = {}  # by topic and version
 
@@ -159,7 +191,7 @@ class Definitions:
     def __init__(self, store: Callable[[], Awaitable[Store]], tasks: Tasks) -> None:
         self._store = store
         self._tasks = tasks
-        self._known = Known(-1, 0.0, {})
+        self._known = Known(-1, 0.0, Found())
         self._reading: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
 
     @property
@@ -168,7 +200,7 @@ class Definitions:
 
     def forget(self) -> None:
         """The next enqueue looks again."""
-        self._known = Known(-1, 0.0, {})
+        self._known = Known(-1, 0.0, Found())
 
     def forget_rules(self) -> None:
         """Tasks were added."""
@@ -196,16 +228,12 @@ class Definitions:
             return
         self._known = Known(revision, asked + LIFE, await read_templates(store))
 
-    @property
-    def stored(self) -> Mapping[str, Mapping[int, Stored]]:
-        return self._known.stored
-
     def knows(self, topic: str, version: int) -> bool:
-        return version in self._known.stored.get(topic, {}) or version in self._tasks.get(topic, {})
+        return version in self._known.found.stored.get(topic, {}) or version in self._tasks.get(topic, {})
 
     def template(self, topic: str, version: int | None) -> Template | None:
         """Return what `rule` goes by; None if there is no such template, or it is disabled."""
-        with suppress(InvalidInput, TemplateDisabled):
+        with suppress(InvalidInput, TemplateDisabled, TemplateUnreadable):
             return getattr(self.rule(topic, version), "template", None)
         return None
 
@@ -225,12 +253,12 @@ class Definitions:
         if asked is not None:
             return asked
         await self.refresh()
-        stored = self._known.stored.get(topic, {}).get(version)
+        stored = self._known.found.stored.get(topic, {}).get(version)
         return DEFAULT_RETRY if stored is None else stored.template.policy
 
     def rule(self, topic: str, version: int | None = None) -> Rule:
-        """Return what holds for the topic, by the last look. Raise TemplateDisabled, or InvalidInput for a version that
-        there is not."""
+        """Return what holds for the topic, by the last look. Raise TemplateDisabled, TemplateUnreadable, or
+        InvalidInput for a version that there is not."""
         if version is None:
             found = self._known.rules.get(topic)
             if found is None:
@@ -242,24 +270,30 @@ class Definitions:
         return found
 
     def _by_name(self, topic: str) -> Rule:
-        stored = self._known.stored.get(topic, {})
+        stored, own = self._known.found.stored.get(topic, {}), self._tasks.get(topic)
+        unreadable = self._known.found.unreadable.get(topic, {})
         enabled = [version for version, one in stored.items() if one.enabled]
+        enabled += [version for version, one in unreadable.items() if version is not None and one.enabled]
         if enabled:
-            return self._stored_rule(stored[max(enabled)].template)
-        if stored:
-            raise TemplateDisabled(topic, max(stored))
-        own = self._tasks.get(topic)
+            newest = max(enabled)
+            if newest in unreadable and newest in (own or ()):
+                return self._own_rule((own or {})[newest])
+            self._known.found.check(topic, newest)
+            return self._stored_rule(stored[newest].template)
+        if stored or unreadable:
+            raise TemplateDisabled(topic, max(version or 0 for version in [*stored, *unreadable]))
         return self._own_rule(own[max(own)]) if own else FreeRule(topic)
 
     def _by_version(self, topic: str, version: int) -> Rule:
-        stored = self._known.stored.get(topic, {}).get(check_template_version(version))
+        stored = self._known.found.stored.get(topic, {}).get(check_template_version(version))
         if stored is not None and not stored.enabled:
             raise TemplateDisabled(topic, version)
         if (task := self._tasks.get(topic, {}).get(version)) is not None:
             return self._own_rule(task)
         if stored is not None:
             return self._stored_rule(stored.template)
-        known = sorted({*self._known.stored.get(topic, {}), *self._tasks.get(topic, {})})
+        self._known.found.check(topic, version)
+        known = sorted({*self._known.found.stored.get(topic, {}), *self._tasks.get(topic, {})})
         there = f"there are: {', '.join(map(str, known))}" if known else "the topic was never published"
         raise InvalidInput("version", "unknown_version", f"{topic} has no version {version}; {there}")
 
@@ -269,12 +303,18 @@ class Definitions:
     def _stored_rule(self, template: Template) -> Rule:
         task = self._tasks.get(template.topic, {}).get(template.version)
         same = task is not None and task.template == template
-        return TemplateRule(template, task if same else None)
+        try:
+            return TemplateRule(template, task if same else None)
+        except BadSchema as error:
+            raise TemplateUnreadable(template.topic, template.version, f"schema: {error}") from None
 
 
-async def read_templates(store: Store) -> dict[str, dict[int, Stored]]:
-    found: dict[str, dict[int, Stored]] = {}
+async def read_templates(store: Store) -> Found:
+    found = Found()
     for record in await store.records(KIND):
-        stored = from_data(record.data)
-        found.setdefault(stored.template.topic, {})[stored.template.version] = stored
+        match from_data(record.id, record.data):
+            case Stored() as stored:
+                found.stored.setdefault(stored.template.topic, {})[stored.template.version] = stored
+            case unreadable:
+                found.unreadable.setdefault(unreadable.topic, {})[unreadable.version] = unreadable
     return found

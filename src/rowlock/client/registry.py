@@ -136,6 +136,8 @@ class Registry:
         """`@jobs.task` without the decorator."""
         if unknown := sorted(options.keys() - set(Policy.__struct_fields__)):
             raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(Policy.__struct_fields__)}")
+        if not callable(handler):
+            raise InvalidInput("handler", "not_a_function", f"must be a function, not {handler!r:.40}")
         policy = Policy(**options)
         self._check_process(policy)
         task: Task[..., Any] = Task(cast(Enqueues, self), topic, handler, policy)
@@ -161,6 +163,9 @@ class Registry:
         """Called after each registration."""
 
     def _check_process(self, policy: Policy) -> None:
+        process: object = policy.process
+        if not isinstance(process, bool):
+            raise InvalidInput("process", "not_a_bool", f"must be True or False, not {process!r:.40}")
         memory: object = policy.memory
         if memory is not None:
             if not policy.process:

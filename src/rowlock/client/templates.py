@@ -9,12 +9,13 @@ from typing import Any
 from msgspec import Struct
 
 from rowlock.client.connections import Stores
-from rowlock.client.definitions import KIND, REVISION, Definitions, Tasks, read_templates
+from rowlock.client.definitions import KIND, REVISION, Definitions, Found, Tasks, read_templates
 from rowlock.core.job import check_topic
 from rowlock.core.retry import kept_table
 from rowlock.core.templates import (
     Stored,
     Template,
+    Unreadable,
     check_template_version,
     difference,
     frozen_difference,
@@ -51,18 +52,21 @@ class Templates:
 
     async def get(self, topic: str, version: int | None = None) -> Stored:
         """Return a stored template; without `version`, the newest enabled one. Raise TemplateNotFound."""
-        versions = (await read_templates(await self._store())).get(check_topic(topic), {})
+        found = await read_templates(await self._store())
+        versions = found.stored.get(check_topic(topic), {})
         if version is not None:
-            if check_template_version(version) not in versions:
+            found.check(topic, check_template_version(version))
+            if version not in versions:
                 raise TemplateNotFound(topic, version)
             return versions[version]
         if not versions:
+            found.check_any(topic)
             raise TemplateNotFound(topic, None)
         return versions[max([number for number, one in versions.items() if one.enabled] or versions)]
 
     async def diff(self) -> Sequence[Change]:
         """Return what `publish` would change."""
-        return _changes(self._own(), await read_templates(await self._store()))
+        return _changes(self._own(), (await read_templates(await self._store())).stored)
 
     async def publish(self, *, by: str | None = None) -> Sequence[Change]:
         """Store the definitions of all tasks of this process. Return what has changed.
@@ -78,7 +82,8 @@ class Templates:
     async def _publish(self, templates: Sequence[Template], by: str) -> Sequence[Change]:
         store = await self._store()
         for _ in range(_TRIES):
-            revision, stored = await self._read(store)
+            revision, found = await self._read(store)
+            stored = found.stored
             changes = _changes(templates, stored)
             for change in changes:
                 frozen = change.before and frozen_difference(change.before, change.template)
@@ -86,10 +91,10 @@ class Templates:
                     raise TemplateFrozen(change.template.topic, change.template.version, frozen)
             if not changes:
                 return []
-            new = []
-            for change in changes:
-                before = stored.get(change.template.topic, {}).get(change.template.version)
-                new.append(Stored(template=change.template, enabled=before is None or before.enabled))
+            new = [
+                Stored(template=one.template, enabled=found.is_enabled(one.template.topic, one.template.version))
+                for one in changes
+            ]
             entries = [
                 Entry(
                     by,
@@ -107,7 +112,8 @@ class Templates:
         self, definition: Mapping[str, Any], *, reason: str | None = None, by: str | None = None
     ) -> Stored:
         """Store a template for a topic whose workers are not written with rowlock's Python library. Raise
-        TemplateExists if there is one with this topic and version: `update` changes it."""
+        TemplateExists if there is one with this topic and version: `update` changes it. One that can't be read is
+        replaced."""
         given = read_definition(definition)
         template = template_of(given)
         _check(template)
@@ -116,7 +122,7 @@ class Templates:
         actor, store = self._actor(by), await self._store()
         for _ in range(_TRIES):
             revision, there = await self._read(store)
-            if template.version in there.get(template.topic, {}):
+            if template.version in there.stored.get(template.topic, {}):
                 raise TemplateExists(template.topic, template.version)
             entry = Entry(actor, "template.create", template.topic, reason, {"version": template.version})
             if await self._write(store, revision, [stored], [entry]):
@@ -183,8 +189,9 @@ class Templates:
         actor, store = self._actor(by), await self._store()
         for _ in range(_TRIES):
             revision, there = await self._read(store)
-            chosen = [one for number, one in there.get(name, {}).items() if only is None or number == only]
+            chosen = [one for number, one in there.stored.get(name, {}).items() if only is None or number == only]
             if not chosen:
+                there.check_any(name, only)
                 raise TemplateNotFound(name, only)
             new = [change(old) for old in chosen]
             entries = []
@@ -202,12 +209,19 @@ class Templates:
                 return new
         raise _busy()
 
+    async def unreadable(self, topic: str | None = None) -> Sequence[Unreadable]:
+        """Return what should be templates, and can't be read by this release; of one topic, or of all. Their topics can
+        be enqueued by processes that have the task, and by nobody else. `publish` and `create` replace them."""
+        found = (await read_templates(await self._store())).unreadable
+        chosen = sorted(found) if topic is None else [check_topic(topic)]
+        return [one for name in chosen for one in found.get(name, {}).values()]
+
     # ── The database. `list` is a verb from here on ──
 
     async def _store(self) -> Store:
         return (await self._stores.handle()).store
 
-    async def _read(self, store: Store) -> tuple[int, dict[str, dict[int, Stored]]]:
+    async def _read(self, store: Store) -> tuple[int, Found]:
         """The revision first: a write between the two reads is noticed when we write."""
         kind, name = REVISION
         revision = next((record.revision for record in await store.records(kind, [name])), 0)
@@ -228,7 +242,7 @@ class Templates:
 
     async def list(self, topic: str | None = None) -> Sequence[Stored]:
         """Return the stored templates by topic and version, the newest version first; of one topic, or of all."""
-        found = await read_templates(await self._store())
+        found = (await read_templates(await self._store())).stored
         chosen = sorted(found) if topic is None else [check_topic(topic)]
         return [found[name][version] for name in chosen for version in sorted(found.get(name, ()), reverse=True)]
 

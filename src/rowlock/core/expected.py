@@ -8,12 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-_AT = re.compile(r" - at `(?:key in )?\$\.?(?P<path>.*)`\Z", re.DOTALL)
+_AT = re.compile(r" - at `(?P<key>key(?:` in `| in ))?\$\.?(?P<path>.*)`\Z", re.DOTALL)
 _NAMED = re.compile(r"(?P<what>unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 _KINDS = re.compile(r"Expected `(?P<expected>[^`]*)`(?:, got `(?P<given>\w+)`)?(?P<rest>.*)", re.DOTALL)
 _OTHERS = re.compile(r"Invalid |.*out of range")
 _STEP = re.compile(r"[^.\[\]]+")
 _REF = "#/{name}"
+_ANY = "*"  # msgspec doesn't name the key of an object, or the place in a set
 
 _TIME = "a time such as 2026-01-31T08:00:00Z"
 # msgspec's names for what was given, and for what is expected where there is no schema to look at.
@@ -27,7 +28,10 @@ _TYPES = {
     "boolean": "true or false", "integer": "a whole number", "number": "a number", "string": "a text",
     "object": "an object",
 }  # fmt: skip
-_FORMATS = {"date-time": _TIME, "uuid": "a UUID"}
+_FORMATS = {
+    "date-time": _TIME, "date": "a date such as 2026-01-31", "duration": "a duration such as PT1H30M", "uuid": "a UUID",
+    "decimal": "a number, or a text such as 1.50",
+}  # fmt: skip
 
 
 class Misfit(NamedTuple):
@@ -49,6 +53,11 @@ def explain(error: msgspec.ValidationError, kind: Any) -> Misfit:
             return Misfit(path, "unknown", "there is no such field")
         return Misfit(path, "missing", f"is missing; it must be {_expected(kind, path) or 'there'}")
     wanted = "" if "datetime" in text else _expected(kind, path)  # of which a schema only says that it is a text
+    if at and at["key"]:
+        kinds = _KINDS.match(text)
+        return Misfit(
+            path, "wrong", f"has a key that is not {_by_name(kinds['expected']) if kinds else 'one of its type'}"
+        )
     if kinds := _KINDS.match(text):
         wanted = wanted or _by_name(kinds["expected"])
         given = f", not {_GIVEN.get(kinds['given'], kinds['given'])}" if kinds["given"] else ""
@@ -74,7 +83,7 @@ def _schemas(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def _expected(kind: Any, path: str) -> str:
     """Describe the schema, without its limits: only an error about a limit names it."""
     schema, components = _schemas(kind)
-    for step in _STEP.findall(path):
+    for step in _STEP.findall(path.replace("[...]", f"[{_ANY}]")):
         below = [_step(_resolved(one, components), step) for one in _alternatives(schema)]
         schema = next((one for one in below if one is not None), {})
     return _words(schema, components)
@@ -85,8 +94,11 @@ def _resolved(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, A
 
 
 def _step(schema: dict[str, Any], step: str) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = schema.get("items") if step.isdigit() else schema.get("properties", {}).get(step)
-    return found or None
+    if step == _ANY:
+        found: Any = schema.get("additionalProperties") or schema.get("items")
+    else:
+        found = schema.get("items") if step.isdigit() else schema.get("properties", {}).get(step)
+    return found if isinstance(found, dict) and found else None
 
 
 def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
@@ -104,6 +116,8 @@ def _one(schema: dict[str, Any], components: dict[str, Any]) -> str:
         return f"one of {', '.join(map(str, schema['enum']))}"
     if schema.get("format") in _FORMATS:
         return _FORMATS[schema["format"]]
+    if schema.get("contentEncoding") == "base64":
+        return "a text in base64"
     if schema.get("type") == "array":
         inner = _words(schema.get("items") or {}, components)
         return f"a list, each entry {inner}" if inner else "a list"

@@ -40,9 +40,9 @@ class Delays(Struct, frozen=True):
         if not self.seconds:
             raise InvalidInput("backoff", "empty", "must hold at least one number of seconds")
         for i, delay in enumerate(self.seconds):
-            if not 0 <= delay <= MAX_DELAY:
+            if not _within(delay, 0, MAX_DELAY):
                 raise InvalidInput(
-                    f"backoff[{i}]", "out_of_range", f"must be 0 to {MAX_DELAY:.0f} seconds, not {delay}"
+                    f"backoff[{i}]", "out_of_range", f"must be 0 to {MAX_DELAY:.0f} seconds, not {delay!r:.40}"
                 )
 
     def delay(self, retries: int) -> float:
@@ -65,14 +65,18 @@ class Exponential(Struct, frozen=True):
             ("jitter", 0.0, 1.0),
         ):
             value = getattr(self, name)
-            if not low <= value <= high:
-                raise InvalidInput(f"backoff.{name}", "out_of_range", f"must be {low:g} to {high:g}, not {value}")
+            if not _within(value, low, high):
+                raise InvalidInput(f"backoff.{name}", "out_of_range", f"must be {low:g} to {high:g}, not {value!r:.40}")
 
     def delay(self, retries: int) -> float:
         try:
             return min(self.cap, self.base * self.factor ** (retries - 1))
         except OverflowError:
             return self.cap
+
+
+def _within(value: object, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
 # (job, error) -> seconds, or FINAL. The error is the exception if there was one, else its text.

@@ -6,8 +6,8 @@ A definition is JSON. Code publishes it (`@jobs.task`), or an operator writes it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -113,16 +113,47 @@ def to_data(stored: Stored) -> dict[str, Any]:
     return data
 
 
-def from_data(data: Mapping[str, Any]) -> Stored:
-    """A definition that was checked before it was written. Unknown fields are from a newer release."""
-    return msgspec.convert(data, Stored)
+class Unreadable(Struct, frozen=True, kw_only=True):
+    """A record that should hold a template, and doesn't: another program has written it, or a newer release. `version`
+    None: not even its id can be read."""
+
+    topic: str
+    version: int | None
+    problem: str
+    enabled: bool = True
+
+
+def from_data(record: str, data: Mapping[str, Any]) -> Stored | Unreadable:
+    """Read the record with this id. Unknown fields are from a newer release. What can't be read must not raise: the
+    other templates count nevertheless."""
+    try:
+        stored = msgspec.convert(data, Stored)
+        retry_policy(stored.template.retry)
+        if stored.template.id == record:
+            return stored
+        problem = f"it is the template of {stored.template.id}"
+    except msgspec.ValidationError as error:
+        misfit = explain(error, Stored)
+        problem = f"{misfit.path}: {misfit.problem}" if misfit.path else misfit.problem
+    except InvalidInput as error:
+        problem = str(error)
+    topic, _, number = record.rpartition("@")
+    enabled = data.get("enabled") is not False
+    if topic and number.isascii() and number.isdigit() and len(number) <= 7:
+        return Unreadable(topic=topic, version=int(number), problem=problem, enabled=enabled)
+    return Unreadable(topic=record, version=None, problem=problem, enabled=enabled)
 
 
 # ── Checks ──
 
 
 def check_template(template: Template) -> Template:
-    """Check every field; InvalidInput names it. Return the template in its canonical form."""
+    """Check every field; InvalidInput names it. Return the template in its canonical form, which `from_data` can
+    read."""
+    if template.cancel.grace is not None:
+        cancel = msgspec.structs.replace(template.cancel, grace=check_delay(template.cancel.grace, "cancel.grace"))
+        template = msgspec.structs.replace(template, cancel=cancel)
+    template = _typed(template)
     check_topic(template.topic)
     version = check_template_version(template.version)
     title = _text(template.title, "title", MAX_TITLE)
@@ -134,8 +165,6 @@ def check_template(template: Template) -> Template:
     check_whole(template.max_retries, "max_retries", 0, 1_000_000)
     policy = retry_policy(template.retry)
     check_timeout(template.timeout)
-    if template.cancel.grace is not None:
-        check_delay(template.cancel.grace, "cancel.grace")
     if template.retention is not None:
         check_delay(template.retention, "retention")
     if template.if_live == "replace" and not template.cancel.supported:
@@ -144,6 +173,8 @@ def check_template(template: Template) -> Template:
         )
     if template.once and template.if_live in ("queue", "replace"):
         raise InvalidInput("once", "with_if_live", f"allows one job per key, so nothing can {template.if_live}")
+    if template.limits:
+        raise InvalidInput("limits", "not_supported", "must be empty: this release keeps no limits")
     return msgspec.structs.replace(
         template,
         version=version,
@@ -157,8 +188,23 @@ def check_template(template: Template) -> Template:
     )
 
 
-def check_template_version(value: object) -> int:
-    return check_whole(value, "version", 0, MAX_TEMPLATE_VERSION)
+def _typed(template: Template) -> Template:
+    """Return the template as it is read from the database. InvalidInput names a field of the wrong type."""
+    fields: dict[str, Any] = {}
+    for name in Template.__struct_fields__:
+        try:
+            fields[name] = msgspec.to_builtins(getattr(template, name))
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(name, "not_json", f"can't be stored: {error}") from None
+    try:
+        return msgspec.convert(fields, Template)
+    except msgspec.ValidationError as error:
+        misfit = explain(error, Template)
+        raise InvalidInput(misfit.path or "template", "bad_value", misfit.problem) from None
+
+
+def check_template_version(value: object, field: str = "version") -> int:
+    return check_whole(value, field, 0, MAX_TEMPLATE_VERSION)
 
 
 def read_lane(text: str, field: str = "topics") -> Lane:
@@ -233,18 +279,39 @@ def retry_data(policy: RetryPolicy) -> RetryData:
 
 def retry_policy(data: object) -> Quadratic | Delays | Exponential:
     if isinstance(data, list | tuple):
+        if not data:
+            raise InvalidInput("retry", "empty", "must hold at least one number of seconds, such as [30, 120]")
         return Delays(tuple(check_delay(seconds, f"retry[{n}]") for n, seconds in enumerate(data)))
     if isinstance(data, Mapping) and len(data) == 1 and (name := next(iter(data))) in _KINDS:
+        kind, given = _KINDS[name], data[name]
+        if isinstance(given, Mapping) and (unknown := [key for key in given if key not in kind.__struct_fields__]):
+            problem = f"there is no such field; there are: {', '.join(kind.__struct_fields__)}"
+            raise InvalidInput(f"retry.{name}.{unknown[0]}", "unknown_field", problem)
         try:
-            return msgspec.convert(data[name], _KINDS[name])
-        except msgspec.ValidationError as error:
+            policy = msgspec.convert(given, kind)
+        except InvalidInput as error:
             raise InvalidInput(f"retry.{name}", "bad_value", str(error)) from None
+        except msgspec.ValidationError as error:
+            misfit = explain(error, kind)
+            place = f"retry.{name}.{misfit.path}" if misfit.path else f"retry.{name}"
+            raise InvalidInput(place, "bad_value", misfit.problem) from None
+        if isinstance(policy, Quadratic):
+            check_delay(policy.unit, "retry.quadratic.unit")
+        return policy
     raise InvalidInput(
         "retry", "not_a_policy", 'must be a list of seconds, {"quadratic": {"unit": 60}} or {"exponential": {…}}'
     )
 
 
 # ── Definitions from outside ──
+
+
+class StepGiven(StepInfo, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class CancelGiven(Cancel, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
 
 
 class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -257,12 +324,12 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     description: str | UnsetType | None = UNSET
     schema: dict[str, Any] | UnsetType | None = UNSET
     result: dict[str, Any] | UnsetType | None = UNSET
-    steps: tuple[StepInfo, ...] | UnsetType = UNSET
+    steps: tuple[StepGiven, ...] | UnsetType = UNSET
     max_retries: int | UnsetType = UNSET
     retry: RetryData | UnsetType = UNSET
     timeout: float | UnsetType = UNSET
     priority: int | UnsetType = UNSET
-    cancel: Cancel | UnsetType = UNSET
+    cancel: CancelGiven | UnsetType = UNSET
     key: tuple[str, ...] | UnsetType | None = UNSET
     if_live: IfLive | UnsetType | None = UNSET
     once: bool | UnsetType = UNSET
@@ -290,15 +357,19 @@ def read_definition(data: object) -> Definition:
         return msgspec.convert(plain, Definition)
     except msgspec.ValidationError as error:
         misfit = explain(error, Definition)
-        if misfit.what == "unknown" and "." not in misfit.path:
-            known = ", ".join(Definition.__struct_fields__)
-            raise InvalidInput(misfit.path, "unknown_field", f"is no field of a template; there are: {known}") from None
+        if misfit.what == "unknown":
+            known = f"is no field of a template; there are: {', '.join(Definition.__struct_fields__)}"
+            problem = misfit.problem if "." in misfit.path else known
+            raise InvalidInput(misfit.path, "unknown_field", problem) from None
         raise InvalidInput(misfit.path or "template", "bad_value", misfit.problem) from None
 
 
 def _translated(data: Mapping[str, Any]) -> dict[str, Any]:
     """Rename what other systems call differently. A field that is given in both spellings is refused."""
     plain: dict[str, Any] = {}
+    names: Iterable[object] = data
+    if unnamed := [name for name in names if not isinstance(name, str)]:
+        raise InvalidInput("template", "key_not_text", f"has a key {unnamed[0]!r:.40} that is not a string")
 
     def put(name: str, value: Any, said: str) -> None:
         if name in plain:
@@ -310,24 +381,39 @@ def _translated(data: Mapping[str, Any]) -> dict[str, Any]:
             case _ if name in _IGNORED:
                 pass
             case "repeatable":
-                put("once", not value, name)
+                put("once", not _a(bool, value, name), name)
             case "concurrencyPolicy":
-                put("if_live", _POLICIES.get(value, value), name)
-            case "dedupeKeys" if isinstance(value, list):
-                put("key", [field for field in value if field not in _SCOPES], name)
-            case "cancelPolicy" if isinstance(value, Mapping):
-                put("cancel", {"grace" if key == "graceSeconds" else key: one for key, one in value.items()}, name)
-            case "retryPolicy" if isinstance(value, Mapping):
-                if "maxAttempts" in value:
-                    attempts = check_whole(value["maxAttempts"], "retryPolicy.maxAttempts", 1, 1_000_001)
+                put("if_live", _POLICIES.get(_a(str, value, name), value), name)
+            case "dedupeKeys":
+                put("key", [field for field in _a(list, value, name) if field not in _SCOPES], name)
+            case "cancelPolicy":
+                policy = _a(dict, value, name)
+                put("cancel", {"grace" if key == "graceSeconds" else key: one for key, one in policy.items()}, name)
+            case "retryPolicy":
+                policy = _a(dict, value, name)
+                if unknown := [key for key in policy if key not in ("maxAttempts", "backoffSeconds")]:
+                    field = f"{name}.{unknown[0]}"
+                    raise InvalidInput(field, "unknown_field", "is neither maxAttempts nor backoffSeconds")
+                if "maxAttempts" in policy:
+                    attempts = check_whole(policy["maxAttempts"], "retryPolicy.maxAttempts", 1, 1_000_001)
                     put("max_retries", attempts - 1, name)
-                if value.get("backoffSeconds"):
-                    put("retry", value["backoffSeconds"], name)
+                if policy.get("backoffSeconds") not in (None, []):
+                    put("retry", policy["backoffSeconds"], name)
             case "steps" if isinstance(value, list):
                 put("steps", [_step(step) for step in value], name)
             case _:
                 put(_RENAMED.get(name, name), value, name)
     return plain
+
+
+_KINDS_OF = {bool: "true or false", str: "a text", list: "a list", dict: "an object"}
+_V = TypeVar("_V", bool, str, "list[Any]", "dict[str, Any]")
+
+
+def _a(kind: type[_V], value: Any, field: str) -> _V:
+    if not isinstance(value, kind):
+        raise InvalidInput(field, "bad_value", f"must be {_KINDS_OF[kind]}, not {value!r:.40}")
+    return value
 
 
 def _step(step: Any) -> Any:
@@ -397,8 +483,20 @@ def key_of(fields: Sequence[str], payload: Mapping[str, Any]) -> str:
         for part in _path(name):
             value = value.get(part) if isinstance(value, Mapping) else None
         values.append(value)
-    text = codec.encode(values, "key")
+    text = codec.encode(values, "key")  # refuses what is no JSON
+    if any(isinstance(value, float | list | tuple | Mapping) for value in values):
+        text = codec.encode(_same(values), "key")
     return text if len(text) <= MAX_TEXT else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _same(value: Any) -> Any:
+    """Return one form of all values that are equal as JSON: 7 is 7.0, and the order of an object's fields does not
+    count. But 7, "7" and true differ from each other."""
+    if isinstance(value, float) and value.is_integer() and codec.INT_MIN <= value <= codec.INT_MAX:
+        return int(value)
+    if isinstance(value, Mapping):
+        return {name: _same(value[name]) for name in sorted(value)}
+    return [_same(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def line_of(topic: str, scope: str | None, scope_id: str | None, key: str) -> str:

@@ -74,6 +74,7 @@ CODES: dict[str, tuple[int, str]] = {
     "not_an_object": (400, "A value is not a JSON object."),
     "not_finite": (400, "A number is infinite or not a number."),
     "not_json": (400, "A value can't be written as JSON."),
+    "not_supported": (400, "This release can't do what a field asks for."),
     "not_text": (400, "A value is not a text."),
     "not_wanted": (400, "A field does not belong to this bulk action."),
     "nothing_asked": (400, "A stream without jobs and without numbers would send nothing."),
@@ -121,6 +122,7 @@ CODES: dict[str, tuple[int, str]] = {
     "no_such_path": (404, "There is nothing at this path."),
     "not_found": (404, "The resource does not exist, or the caller may not see it."),
     "once_taken": (409, "The topic allows one job per key, ever. `first` is the job that had the key."),
+    "template_unreadable": (409, "The stored template can't be read by this release. Publish or create it again."),
     "template_disabled": (409, "An operator has disabled the topic, or this version: no job can be enqueued."),
     "template_exists": (409, "The topic has a template of this version already."),
     "template_frozen": (409, "Schema and steps of a version from 1 on can't change. `changed` has the differences."),
@@ -225,6 +227,8 @@ def from_error(error: errors.RowlockError) -> Problem:
             return Problem("template_exists", str(error), field="version")
         case errors.TemplateDisabled():
             return Problem("template_disabled", str(error), field="topic")
+        case errors.TemplateUnreadable():
+            return Problem("template_unreadable", str(error), field="topic")
         case errors.TemplateFrozen():
             changed = {name: {"before": before, "after": after} for name, (before, after) in error.changed.items()}
             text = f"version {error.version} of the topic {error.topic} is published, and its {' and '.join(changed)} "

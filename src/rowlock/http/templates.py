@@ -138,8 +138,18 @@ class TemplateBody(Struct, kw_only=True):
     workers: list[str]
 
 
+class UnreadableBody(Struct, kw_only=True):
+    """A record that should hold a template, and can't be read by this release. Jobs of its topic are refused, unless
+    the client has the task. Publish or create the template again."""
+
+    topic: str
+    version: int | None
+    problem: str
+
+
 class TemplatesAnswer(Struct, kw_only=True):
     items: list[TemplateBody]
+    unreadable: list[UnreadableBody] = []
 
 
 class TemplatesQuery(Asked, frozen=True, kw_only=True):
@@ -174,8 +184,13 @@ async def list_templates(call: Call, asked: TemplatesQuery) -> TemplatesAnswer:
     own = call.identity.topics
     found = await call.api.jobs.templates.list(asked.topic)
     return TemplatesAnswer(
-        items=await _bodies(call, [one for one in found if own is None or one.template.topic in own])
+        items=await _bodies(call, [one for one in found if own is None or one.template.topic in own]),
+        unreadable=[one for one in await _unreadable(call, asked.topic) if own is None or one.topic in own],
     )
+
+
+async def _unreadable(call: Call, topic: str | None) -> list[UnreadableBody]:
+    return [copied(UnreadableBody, one) for one in await call.api.jobs.templates.unreadable(topic)]
 
 
 @ROUTES.add(
@@ -230,9 +245,10 @@ async def disable_template(call: Call, asked: SwitchBody) -> TemplatesAnswer:
 async def get_templates(call: Call) -> TemplatesAnswer:
     topic = _topic(call)
     found = await call.api.jobs.templates.list(topic)
-    if not found:
+    unreadable = await _unreadable(call, topic)
+    if not found and not unreadable:
         raise TemplateNotFound(topic, None)
-    return TemplatesAnswer(items=await _bodies(call, found))
+    return TemplatesAnswer(items=await _bodies(call, found), unreadable=unreadable)
 
 
 async def _body(call: Call, stored: Stored) -> TemplateBody:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from rowlock.access import settings as access_settings
 from rowlock.client import bulk
 from rowlock.client.definitions import read_templates
+from rowlock.core.job import MAX_DELAY
 from rowlock.core.moves import CancelTimeout, Expire, Rescue
 from rowlock.core.retry import DEFAULT_RETRY, backoff_table
 from rowlock.runtime.rescue_guard import RescueGuard
@@ -141,13 +142,18 @@ class Maintenance:
         return await self._store.prune(await self._retention(), 1000) >= 1000
 
     async def _retention(self) -> Retention:
-        """For how long finished jobs stay: as usual, or as the newest template of their topic says."""
-        own: dict[str, TopicRetention] = {}
-        for topic, versions in (await read_templates(self._store)).items():
-            seconds = versions[max(versions)].template.retention
-            if seconds is not None:
-                own[topic] = TopicRetention(completed=seconds, cancelled=seconds, failed=seconds, expired=seconds)
-        return Retention(topics=own)
+        """For how long finished jobs stay: as usual, or as the newest template of their topic says. If a template can't
+        be read, nobody knows: its jobs stay."""
+        found = await read_templates(self._store)
+        own = {topic: versions[max(versions)].template.retention for topic, versions in found.stored.items()}
+        own |= dict.fromkeys(found.unreadable, MAX_DELAY)
+        return Retention(
+            topics={
+                topic: TopicRetention(completed=seconds, cancelled=seconds, failed=seconds, expired=seconds)
+                for topic, seconds in own.items()
+                if seconds is not None
+            }
+        )
 
     async def _adopt_settings(self) -> bool:
         settings = (await access_settings.load(self._store)).settings

@@ -1,7 +1,7 @@
 // The payload of a new job: one text, which the form and the JSON editor both show and change.
 
 import { parse, problem, stringify, type Json } from "./json";
-import { check, initial, isRecord, type Misfit, type Schema } from "./schema";
+import { check, initial, isRecord, type Misfit, type Picks, type Schema } from "./schema";
 
 const BLANK = "{\n  \n}";
 
@@ -10,6 +10,8 @@ export class Payload {
   schema = $state.raw<Schema | null>(null);
   /** Texts of single fields that are no JSON, by path. They are not part of the payload yet. */
   broken = $state.raw<Record<string, string>>({});
+  /** The alternatives that an operator has chosen. Where none was, the one that fits best counts. */
+  picks = $state.raw<Picks>({});
   private isTried = $state(false); // an operator wanted to send it, so say what is missing
   private told = $state.raw<{ path: string; text: string } | null>(null); // by the server
   private prefilled = BLANK;
@@ -17,7 +19,7 @@ export class Payload {
   /** Why the text is no payload; null if it is one. */
   wrong = $derived(problem(this.text) ?? (this.text.trimStart().startsWith("{") ? null : "The payload must be an object: {…}"));
   value = $derived<Record<string, Json>>(this.wrong === null ? (parse(this.text) as Record<string, Json>) : {});
-  private misfits = $derived<Record<string, Misfit>>(this.schema && this.wrong === null ? check(this.schema, this.value, this.schema, "payload") : {});
+  private misfits = $derived<Record<string, Misfit>>(this.schema && this.wrong === null ? check(this.schema, this.value, this.schema, "payload", this.picks) : {});
 
   /** What the form shows at its fields, by path. */
   errors = $derived<Record<string, string>>({
@@ -33,6 +35,7 @@ export class Payload {
     const made = schema ? initial(schema, schema) : undefined;
     this.text = this.prefilled = isRecord(made) && Object.keys(made).length ? stringify(made, 2) : BLANK;
     this.broken = {};
+    this.picks = {};
     this.isTried = false;
   }
 
@@ -45,7 +48,19 @@ export class Payload {
   type(text: string): void {
     this.text = text;
     this.broken = {};
+    this.picks = {};
     this.told = null;
+  }
+
+  /** Choose an alternative; null: the one that fits best. What was chosen below it is forgotten. */
+  pick(at: string, n: number | null): void {
+    this.forget(at);
+    if (n !== null) this.picks = { ...this.picks, [at]: n };
+  }
+
+  /** Forget what was chosen below this path: the items of a list have moved. */
+  forget(path: string): void {
+    this.picks = Object.fromEntries(Object.entries(this.picks).filter(([one]) => one !== path && ![".", "[", "|"].some((next) => one.startsWith(path + next))));
   }
 
   /** Keep the text of a field while it is no JSON; null: it is JSON again. */

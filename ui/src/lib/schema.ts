@@ -195,10 +195,17 @@ export function newItem(given: Json, root: Schema, depth = 0): Json {
 export interface Misfit {
   text: string;
   isMissing: boolean;
+  isTag?: boolean; // a constant differs: the value is meant for another alternative
 }
 
+/** The alternatives that an operator has chosen, by `pickOf`. */
+export type Picks = Readonly<Record<string, number>>;
+
+/** A choice may stand in a choice: `nest` counts them. */
+export const pickOf = (path: string, nest: number): string => `${path}${"|".repeat(nest)}`;
+
 /** Return what is surely wrong, by the path of the field. */
-export function check(given: Json | undefined, value: Json | undefined, root: Schema, path: string, found: Record<string, Misfit> = {}, depth = 0): Record<string, Misfit> {
+export function check(given: Json | undefined, value: Json | undefined, root: Schema, path: string, picks: Picks = {}, found: Record<string, Misfit> = {}, depth = 0, nest = 0): Record<string, Misfit> {
   const { kind, schema, nullable, members, options, values } = look(given, root);
   const wrong = (said: string, at = path, isMissing = false): void => void (found[at] ??= { text: said, isMissing });
   if (depth > DEEPEST || (value === null && (nullable || kind === "any" || (kind === "const" && values[0] === null)))) return found;
@@ -208,7 +215,7 @@ export function check(given: Json | undefined, value: Json | undefined, root: Sc
   }
   switch (kind) {
     case "const":
-      if (!same(value, values[0])) wrong(`must be ${stringify(values[0])}`);
+      if (!same(value, values[0])) found[path] ??= { text: `must be ${stringify(values[0])}`, isMissing: false, isTag: true };
       break;
     case "enum":
       if (!values.some((one) => same(one, value))) wrong(`must be one of ${values.map((one) => stringify(one)).join(", ")}`);
@@ -237,7 +244,7 @@ export function check(given: Json | undefined, value: Json | undefined, root: Sc
       else {
         for (const member of members) {
           const one = Object.hasOwn(value, member.name) ? value[member.name] : undefined;
-          if (one !== undefined || member.required) check(member.schema, one, root, `${path}.${member.name}`, found, depth + 1);
+          if (one !== undefined || member.required) check(member.schema, one, root, `${path}.${member.name}`, picks, found, depth + 1);
         }
         if (schema["additionalProperties"] === false) {
           for (const name of Object.keys(value)) if (!members.some((one) => one.name === name)) wrong("there is no such field", `${path}.${name}`);
@@ -249,12 +256,15 @@ export function check(given: Json | undefined, value: Json | undefined, root: Sc
       else {
         if (value.length < (number(schema["minItems"]) ?? 0)) wrong(`needs ${plural(number(schema["minItems"])!, "item")} at least`);
         if (value.length > (number(schema["maxItems"]) ?? Infinity)) wrong(`has more than ${plural(number(schema["maxItems"])!, "item")}`);
-        value.forEach((one, n) => check(itemOf(schema, n), one, root, `${path}[${n}]`, found, depth + 1));
+        value.forEach((one, n) => check(itemOf(schema, n), one, root, `${path}[${n}]`, picks, found, depth + 1));
       }
       break;
-    case "choice":
-      Object.assign(found, bestFit(options, value, root, path, depth + PER_CHOICE).misfits);
+    case "choice": {
+      const picked = options[picks[pickOf(path, nest)] ?? -1];
+      if (picked) check(picked.schema, value, root, path, picks, found, depth + PER_CHOICE, nest + 1);
+      else Object.assign(found, bestFit(options, value, root, path, depth + PER_CHOICE, picks, nest).misfits);
       break;
+    }
   }
   return found;
 }
@@ -262,11 +272,11 @@ export function check(given: Json | undefined, value: Json | undefined, root: Sc
 const PER_CHOICE = 6; // levels of depth that one choice counts for: each multiplies the work
 
 /** Return the alternative that the value fits best. A wrong tag or type weighs more than a missing field. */
-function bestFit(options: Look["options"], value: Json, root: Schema, path: string, depth: number): { n: number; misfits: Record<string, Misfit> } {
+function bestFit(options: Look["options"], value: Json, root: Schema, path: string, depth: number, picks: Picks = {}, nest = 0): { n: number; misfits: Record<string, Misfit> } {
   let best = { n: 0, misfits: {} as Record<string, Misfit>, cost: Infinity };
   options.forEach(({ schema }, n) => {
-    const misfits = check(schema, value, root, path, {}, depth);
-    const cost = Object.values(misfits).reduce((sum, one) => sum + (one.isMissing ? 1 : 10), 0);
+    const misfits = check(schema, value, root, path, picks, {}, depth, nest + 1);
+    const cost = Object.values(misfits).reduce((sum, one) => sum + (one.isMissing ? 1 : one.isTag ? 100 : 10), 0);
     if (cost < best.cost) best = { n, misfits, cost };
   });
   return best;

@@ -86,6 +86,13 @@ export interface Step {
   cancelable?: boolean;
 }
 
+/** A record that should hold a template, and that this release can't read. */
+export interface Unreadable {
+  topic: string;
+  version: number | null;
+  problem: string;
+}
+
 export interface Template {
   topic: string;
   version: number;
