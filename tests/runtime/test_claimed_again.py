@@ -16,7 +16,7 @@ from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.runtime.run import Run
 from rowlock.stores.base import Claim, Claimed
 from tests.proof.witness import TablesAt
-from tests.runtime.test_trouble import working
+from tests.runtime.running import ran, working
 from tests.stores.harness import FORGET_CLAIMS
 from tests.waiting import ended, until
 
@@ -138,7 +138,7 @@ async def test_an_outcome_that_is_settled_with_the_claim_that_brings_the_job_aga
         return await settle(settlements, claim)
 
     monkeypatch.setattr(store, "settle", away_at_first)
-    job = await ended(jobs, (await work.enqueue()).id)
+    job = await ran(jobs, work)
     assert (job.result, job.version) == ("the newer", 1)
     assert begun == ["run", "run"]
     assert tries[1] is not None  # it did settle and claim at once

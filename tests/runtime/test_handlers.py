@@ -10,6 +10,7 @@ import pytest
 
 from rowlock.core.job import Status
 from rowlock.jobs import Jobs
+from tests.runtime.running import ran
 from tests.waiting import ended
 
 
@@ -131,14 +132,13 @@ async def test_whatever_a_handler_does_the_job_ends_and_the_worker_lives(
         else:
             assert EXPECTED[function] in (job.last_error or ""), function
         assert len(job.last_error or "") < 70_000
-    assert (await ended(jobs, (await jobs.enqueue("chatty")).id)).result == 1
+    assert (await ran(jobs, "chatty")).result == 1
     capfd.readouterr()
 
 
 async def test_a_keyboard_interrupt_in_a_thread_is_a_failure(jobs: Jobs) -> None:
     jobs.register("interrupts", interrupts, max_retries=0)
-    await jobs.start()
-    job = await ended(jobs, (await jobs.enqueue("interrupts")).id)
+    job = await ran(jobs, "interrupts")
     assert "KeyboardInterrupt" in (job.last_error or "")
 
 
@@ -153,9 +153,8 @@ async def test_something_that_was_cancelled_inside_is_a_failure(jobs: Jobs) -> N
     async def raises_it() -> None:
         raise asyncio.CancelledError
 
-    await jobs.start()
     for task in (awaits_a_cancelled_task, raises_it):
-        job = await ended(jobs, (await task.enqueue()).id)
+        job = await ran(jobs, task)
         assert job.status is Status.FAILED
         assert "CancelledError" in (job.last_error or "")
 
@@ -164,8 +163,7 @@ async def test_a_sync_handler_that_returns_a_coroutine_says_what_to_do(jobs: Job
     async def inner() -> None: ...
 
     jobs.register("forgotten", lambda: inner(), max_retries=3)
-    await jobs.start()
-    job = await ended(jobs, (await jobs.enqueue("forgotten")).id)
+    job = await ran(jobs, "forgotten")
     assert (job.status, job.version) == (Status.FAILED, 1)
     assert "async def" in (job.last_error or "")
 
@@ -178,8 +176,7 @@ async def test_chained_exceptions_are_kept_whole(jobs: Jobs) -> None:
         except KeyError as error:
             raise ValueError("outer") from error
 
-    await jobs.start()
-    job = await ended(jobs, (await chained.enqueue()).id)
+    job = await ran(jobs, chained)
     text = job.last_error or ""
     assert text.index("KeyError: 'inner'") < text.index("direct cause") < text.index("ValueError: outer")
     assert "rowlock/runtime" not in text
