@@ -358,14 +358,8 @@ async def test_only_who_may_reveals_and_only_who_says_why(sqlite_world: World) -
         assert (answer.status_code == 200) == (who.name in ("superuser", "admin token")), who.name
         assert (SECRET in answer.text) == (answer.status_code == 200)
     for body in (
-        None,
-        {},
-        {"reason": ""},
-        {"reason": "  "},
-        {"reason": None},
-        {"reason": "x" * 2001},
-        {"reason": "x", "y": 1},
-    ):
+        None, {}, {"reason": ""}, {"reason": "  "}, {"reason": None}, {"reason": "x" * 2001}, {"reason": "x", "y": 1},
+    ):  # fmt: skip
         answer = await sqlite_world.post("superuser", f"/api/jobs/{dead}/reveal", body)
         assert 400 <= answer.status_code < 500
         assert SECRET not in answer.text

@@ -63,6 +63,13 @@ async def converged(world: World, reader: Reader, query: str = "limit=200") -> N
         raise AssertionError((there, reader.statuses, reader.events[-3:])) from None
 
 
+async def shown(world: World, reader: Reader) -> str:
+    """A new job, as soon as it is shown."""
+    job_id = await world.enqueue(A)
+    await until(lambda: job_id in reader.jobs)
+    return job_id
+
+
 async def test_the_present_first_then_what_changes(world: World) -> None:
     first = await world.enqueue(A)
     async with reading(world, "read token", "topic=mail") as reader:
@@ -86,8 +93,7 @@ async def test_a_rule_about_the_time_is_judged_again_and_again(world: World) -> 
     await world.change_settings(manage_rule="scope_id = @request.auth.id && run_at <= @now")
     later = await world.enqueue(A, delay=1.5)
     async with reading(world, "user A") as reader:
-        soon = await world.enqueue(A)
-        await until(lambda: soon in reader.jobs)
+        await shown(world, reader)
         await until(lambda: later in reader.jobs)
         job = await world.job(later)
         assert job.run_at <= datetime.now(UTC)
@@ -139,10 +145,7 @@ async def test_whatever_happens_everyone_ends_at_the_same_state(world: World, se
 
 async def test_what_was_shown_is_followed_to_its_end(world: World) -> None:
     async with reading(world, "read token", "limit=1&topic=mail&stats=false") as reader:
-        first = await world.enqueue(A)
-        await until(lambda: first in reader.jobs)
-        second = await world.enqueue(A)
-        await until(lambda: second in reader.jobs)
+        first, second = await shown(world, reader), await shown(world, reader)
         await world.jobs.cancel(first)
         await until(lambda: first not in reader.jobs)
         assert reader.ended == {first: "cancelled"}
@@ -184,10 +187,7 @@ async def test_a_completed_job_that_is_deleted_is_gone_though_nothing_else_happe
 
 async def test_an_end_that_was_taken_back_is_not_told_again(world: World) -> None:
     async with reading(world, "read token", "topic=mail&limit=1&stats=false") as reader:
-        first = await world.enqueue(A)
-        await until(lambda: first in reader.jobs)
-        second = await world.enqueue(A)
-        await until(lambda: second in reader.jobs)
+        first, second = await shown(world, reader), await shown(world, reader)
         await world.jobs.cancel(first)
         await until(lambda: first not in reader.jobs)
         await world.jobs.delete(second)
@@ -510,8 +510,7 @@ async def test_the_database_is_away_for_a_moment(world: World, monkeypatch: pyte
     async with reading(world, "read token", "topic=mail&stats=false") as reader:
         await until(lambda: bool(reader.events))
         monkeypatch.setattr(store, "mark", away)
-        job_id = await world.enqueue(A)
-        await until(lambda: job_id in reader.jobs)
+        await shown(world, reader)
         assert len(failures) == 3
 
 
