@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rowlock import Context, Final, Jobs, Snooze, otel
 from rowlock.access import identity
 from rowlock.context import Interruption
 from rowlock.errors import InvalidInput
+from tests.http.harness import Who, by_hand
 from tests.runtime.running import nothing
 from tests.waiting import ended, until
 
@@ -408,31 +409,17 @@ async def test_to_instrument_twice_is_to_instrument_once(jobs: Jobs, spans: Span
 # ── Over HTTP ──
 
 
-async def post(app: otel.AsgiApp, path: str, body: bytes, headers: dict[str, str]) -> int:
-    told: list[MutableMapping[str, Any]] = []
-    sent = {"content-type": "application/json", "host": "localhost", **headers}
-    scope = {
-        "type": "http", "method": "POST", "path": path, "query_string": b"", "scheme": "http",
-        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
-    }  # fmt: skip
-
-    async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": body}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        told.append(message)
-
-    await app(scope, receive, send)
-    status: int = told[0]["status"]
-    return status
-
-
 async def test_the_traceparent_of_a_request_is_the_parent(jobs: Jobs, spans: Spans) -> None:
     app = otel.asgi(jobs.asgi(authenticate=lambda request: identity.superuser("ada@example.org")))
-    for headers in ({"traceparent": CALLER}, {}):
-        assert await post(app, "/api/jobs/enqueue", b'{"topic": "mail"}', headers) == 200
+
+    async def enqueue(**headers: str) -> int:
+        caller = Who("a caller", headers)
+        body = iter([b'{"topic": "mail"}'])
+        return (await by_hand(app, "POST", "/api/jobs/enqueue", headers=caller.raw_headers, parts=body)).status
+
+    assert [await enqueue(traceparent=CALLER), await enqueue()] == [200, 200]
     with spans.of_the_application():  # by the ASGI instrumentation
-        await post(app, "/api/jobs/enqueue", b'{"topic": "mail"}', {"traceparent": CALLER})
+        await enqueue(traceparent=CALLER)
     called, alone, inside = spans.sends
     [request] = spans.of_kind(SpanKind.INTERNAL)
     assert (parent_of(called), parent_of(alone), parent_of(inside)) == (CALLER, None, traceparent(request))
