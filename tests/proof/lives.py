@@ -54,6 +54,18 @@ class Step(Struct):
     """The seq it began with; SQLite moves and writes the history in two statements."""
 
     @property
+    def old(self) -> Row:
+        """The row before. An enqueue has none."""
+        assert self.before is not None
+        return self.before
+
+    @property
+    def new(self) -> Row:
+        """The row after. What removes a job leaves none."""
+        assert self.after is not None
+        return self.after
+
+    @property
     def version(self) -> int:
         row = self.after or self.before
         return int(row["version"]) if row else 0
