@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rowlock.stores import open_store
+from tests.closing import connected
 from tests.servers import PostgresServer
 
 KINDS = ["sqlite", "postgres"]
@@ -42,14 +43,10 @@ async def with_test_clock(url: str) -> None:
 
 async def execute(url: str, *statements: str) -> None:
     """Run statements in a PostgreSQL database, each in its own transaction."""
-    import asyncpg
 
-    connection = await asyncpg.connect(url)
-    try:
+    async with connected(url) as connection:
         for statement in statements:
             await connection.execute(statement)
-    finally:
-        await connection.close()
 
 
 class Databases:

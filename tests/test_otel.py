@@ -5,7 +5,8 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +21,48 @@ from rowlock import Context, Final, Jobs, Snooze, otel
 from rowlock.access import identity
 from rowlock.context import Interruption
 from rowlock.errors import InvalidInput
+from tests.http.harness import Who, by_hand
+from tests.runtime.running import nothing
 from tests.waiting import ended, until
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # of somebody else
 
 
-@pytest.fixture
-def exporter() -> InMemorySpanExporter:
-    return InMemorySpanExporter()
+class Spans:
+    """What was exported."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def of_kind(self, kind: SpanKind) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.kind is kind]
+
+    async def runs(self, count: int = 1) -> list[ReadableSpan]:
+        """The spans of runs, once there are so many."""
+        await until(lambda: len(self.of_kind(SpanKind.CONSUMER)) >= count)
+        return self.of_kind(SpanKind.CONSUMER)
+
+    @property
+    def sends(self) -> list[ReadableSpan]:
+        return self.of_kind(SpanKind.PRODUCER)
+
+    def of_the_application(self) -> AbstractContextManager[object]:
+        return self.provider.get_tracer("test").start_as_current_span("request")
 
 
 @pytest.fixture
-def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    yield provider
-    provider.shutdown()
+def spans() -> Iterator[Spans]:
+    spans = Spans()
+    yield spans
+    spans.provider.shutdown()
 
 
 @pytest.fixture
-async def jobs(url: str, provider: TracerProvider) -> AsyncIterator[Jobs]:
+async def jobs(url: str, spans: Spans) -> AsyncIterator[Jobs]:
     async with Jobs(url) as jobs:
-        otel.instrument(jobs, tracer_provider=provider)
+        otel.instrument(jobs, tracer_provider=spans.provider)
         yield jobs
         await jobs.stop(grace=0)
 
@@ -54,20 +75,6 @@ def traceparent(span: ReadableSpan) -> str:
 def as_text(context: SpanContext) -> str:
     flags = f"{context.trace_flags:02x}"  # the SDK's own, which differ between its versions
     return f"00-{format_trace_id(context.trace_id)}-{format_span_id(context.span_id)}-{flags}"
-
-
-def of_kind(exporter: InMemorySpanExporter, kind: SpanKind) -> list[ReadableSpan]:
-    return [span for span in exporter.get_finished_spans() if span.kind is kind]
-
-
-async def runs(exporter: InMemorySpanExporter, count: int = 1) -> list[ReadableSpan]:
-    """The spans of runs, once there are so many."""
-    await until(lambda: len(of_kind(exporter, SpanKind.CONSUMER)) >= count)
-    return of_kind(exporter, SpanKind.CONSUMER)
-
-
-def sends(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
-    return of_kind(exporter, SpanKind.PRODUCER)
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
@@ -91,7 +98,7 @@ def assert_linked(run: ReadableSpan, send: ReadableSpan) -> None:
 # ── Enqueue and run ──
 
 
-async def test_a_run_is_linked_to_the_span_of_its_enqueue(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+async def test_a_run_is_linked_to_the_span_of_its_enqueue(jobs: Jobs, spans: Spans) -> None:
     @jobs.task
     async def add(a: int, b: int) -> int:
         return a + b
@@ -99,62 +106,51 @@ async def test_a_run_is_linked_to_the_span_of_its_enqueue(jobs: Jobs, exporter: 
     await jobs.start()
     made = await add.enqueue(1, 2)
     assert (await ended(jobs, made.id)).result == 3
-    [run], [send] = await runs(exporter), sends(exporter)
+    [run], [send] = await spans.runs(), spans.sends
     assert_linked(run, send)
     job = await jobs.get(made.id)
     assert job.trace == traceparent(send)
     assert (send.name, run.name) == ("enqueue add", "run add")
-    assert attributes(send) == {
+    both = {
         "messaging.system": "rowlock",
-        "messaging.operation.name": "enqueue",
-        "messaging.operation.type": "send",
         "messaging.destination.name": "add",
         "messaging.message.id": made.id,
         "rowlock.topic": "add",
         "rowlock.job_id": made.id,
     }
-    worker = attributes(run).pop("rowlock.worker")
-    assert worker == (await jobs.workers.list())[0].name
-    assert attributes(run) == {
-        "messaging.system": "rowlock",
+    sent = {"messaging.operation.name": "enqueue", "messaging.operation.type": "send"}
+    assert attributes(send) == both | sent
+    assert attributes(run) == both | {
         "messaging.operation.name": "run",
         "messaging.operation.type": "process",
-        "messaging.destination.name": "add",
-        "messaging.message.id": made.id,
-        "rowlock.topic": "add",
-        "rowlock.job_id": made.id,
         "rowlock.version": 1,
         "rowlock.retries": 0,
-        "rowlock.worker": worker,
+        "rowlock.worker": (await jobs.workers.list())[0].name,
         "rowlock.outcome": "completed",
     }
     assert run.status.status_code is send.status.status_code is StatusCode.UNSET
 
 
-async def test_a_thread_and_sync_enqueue_are_traced_as_well(
-    jobs: Jobs, exporter: InMemorySpanExporter, provider: TracerProvider
-) -> None:
+async def test_a_thread_and_sync_enqueue_are_traced_as_well(jobs: Jobs, spans: Spans) -> None:
     @jobs.task
     def add(a: int, b: int) -> int:
         assert trace.get_current_span().get_span_context().is_valid
         return a + b
 
     def enqueue() -> str:
-        with provider.get_tracer("test").start_as_current_span("request"):
+        with spans.of_the_application():
             return add.sync.enqueue(1, 2).id
 
     await jobs.start()
     job_id = await asyncio.to_thread(enqueue)
     assert (await ended(jobs, job_id)).result == 3
-    [run], [send] = await runs(exporter), sends(exporter)
+    [run], [send] = await spans.runs(), spans.sends
     assert_linked(run, send)
-    [request] = of_kind(exporter, SpanKind.INTERNAL)
+    [request] = spans.of_kind(SpanKind.INTERNAL)
     assert parent_of(send) == traceparent(request)  # the caller's context reached the portal's thread
 
 
-async def test_every_run_has_a_span_and_all_are_linked_to_the_enqueue(
-    jobs: Jobs, exporter: InMemorySpanExporter
-) -> None:
+async def test_every_run_has_a_span_and_all_are_linked_to_the_enqueue(jobs: Jobs, spans: Spans) -> None:
     @jobs.task
     async def again(ctx: Context) -> None:
         if ctx.job.version < 3:
@@ -163,45 +159,35 @@ async def test_every_run_has_a_span_and_all_are_linked_to_the_enqueue(
     await jobs.start(poll=0.05)
     made = await again.enqueue()
     await ended(jobs, made.id)
-    spans, [send] = await runs(exporter, 3), sends(exporter)
-    for run in spans:
+    found, [send] = await spans.runs(3), spans.sends
+    for run in found:
         assert_linked(run, send)
-    told = [(attributes(run)["rowlock.version"], attributes(run)["rowlock.outcome"]) for run in spans]
+    told = [(attributes(run)["rowlock.version"], attributes(run)["rowlock.outcome"]) for run in found]
     assert told == [(1, "snoozed"), (2, "snoozed"), (3, "completed")]
-    assert {run.status.status_code for run in spans} == {StatusCode.UNSET}
+    assert {run.status.status_code for run in found} == {StatusCode.UNSET}
 
 
-async def test_runs_that_follow_each_other_in_one_task_have_spans_of_their_own(
-    jobs: Jobs, exporter: InMemorySpanExporter
-) -> None:
-    @jobs.task
-    async def nothing() -> None:
-        pass
-
-    await jobs.enqueue_many([nothing.draft() for _ in range(50)])
+async def test_runs_that_follow_each_other_in_one_task_have_spans_of_their_own(jobs: Jobs, spans: Spans) -> None:
+    task = jobs.register("nothing", nothing)
+    await jobs.enqueue_many([task.draft() for _ in range(50)])
     await jobs.start()
-    spans, [send] = await runs(exporter, 50), sends(exporter)
-    assert len({traceparent(run) for run in spans}) == 50
-    for run in spans:
+    found, [send] = await spans.runs(50), spans.sends
+    assert len({traceparent(run) for run in found}) == 50
+    for run in found:
         assert_linked(run, send)
 
 
-async def test_a_worker_that_was_started_in_a_span_leaves_its_runs_out_of_it(
-    jobs: Jobs, exporter: InMemorySpanExporter, provider: TracerProvider
-) -> None:
-    @jobs.task
-    async def nothing() -> None:
-        pass
-
-    with provider.get_tracer("test").start_as_current_span("start"):
+async def test_a_worker_that_was_started_in_a_span_leaves_its_runs_out_of_it(jobs: Jobs, spans: Spans) -> None:
+    task = jobs.register("nothing", nothing)
+    with spans.of_the_application():
         await jobs.start()
-    await nothing.enqueue()
-    [run], [send] = await runs(exporter), sends(exporter)
+    await task.enqueue()
+    [run], [send] = await spans.runs(), spans.sends
     assert_linked(run, send)
     assert send.parent is None
 
 
-async def test_what_a_handler_enqueues_is_a_child_of_its_run(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+async def test_what_a_handler_enqueues_is_a_child_of_its_run(jobs: Jobs, spans: Spans) -> None:
     @jobs.task
     async def first(ctx: Context) -> None:
         await ctx.enqueue("second")
@@ -212,9 +198,9 @@ async def test_what_a_handler_enqueues_is_a_child_of_its_run(jobs: Jobs, exporte
 
     await jobs.start(topics=["first", "second"])
     await first.enqueue()
-    one, two = await runs(exporter, 2)
-    await until(lambda: len(sends(exporter)) == 3)
-    to_one, to_two, to_three = sends(exporter)
+    one, two = await spans.runs(2)
+    await until(lambda: len(spans.sends) == 3)
+    to_one, to_two, to_three = spans.sends
     assert_linked(one, to_one)
     assert parent_of(to_two) == traceparent(one)
     assert_linked(two, to_two)
@@ -226,14 +212,14 @@ async def test_what_a_handler_enqueues_is_a_child_of_its_run(jobs: Jobs, exporte
 # ── How runs end ──
 
 
-async def test_a_failed_run_says_why(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+async def test_a_failed_run_says_why(jobs: Jobs, spans: Spans) -> None:
     @jobs.task
     async def pay(order: int) -> None:
         raise Final(f"no order {order}")
 
     await jobs.start()
     await pay.enqueue(7)
-    [run] = await runs(exporter)
+    [run] = await spans.runs()
     assert attributes(run)["rowlock.outcome"] == "failed"
     assert attributes(run)["error.type"] == "Final"
     assert run.status.status_code is StatusCode.ERROR
@@ -244,7 +230,7 @@ async def test_a_failed_run_says_why(jobs: Jobs, exporter: InMemorySpanExporter)
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_errors_reach_the_job_as_they_are(jobs: Jobs, exporter: InMemorySpanExporter, kind: str) -> None:
+async def test_errors_reach_the_job_as_they_are(jobs: Jobs, spans: Spans, kind: str) -> None:
     class Rude(Exception):
         def __str__(self) -> str:
             raise RuntimeError("don't look at me")
@@ -262,10 +248,10 @@ async def test_errors_reach_the_job_as_they_are(jobs: Jobs, exporter: InMemorySp
     error = (await ended(jobs, stop.id)).last_error or ""
     if kind == "thread":  # a coroutine turns it into a RuntimeError by itself
         assert error.splitlines()[-1] == "StopIteration: over"
-    assert {attributes(run)["rowlock.outcome"] for run in await runs(exporter, 2)} == {"failed"}
+    assert {attributes(run)["rowlock.outcome"] for run in await spans.runs(2)} == {"failed"}
 
 
-async def test_a_timeout_a_cancel_and_a_stop_are_told_apart(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+async def test_a_timeout_a_cancel_and_a_stop_are_told_apart(jobs: Jobs, spans: Spans) -> None:
     started = asyncio.Event()
 
     @jobs.task
@@ -286,15 +272,13 @@ async def test_a_timeout_a_cancel_and_a_stop_are_told_apart(jobs: Jobs, exporter
     await ended(jobs, cancelled)
     await begin()
     await jobs.stop(grace=0)
-    spans = await runs(exporter, 3)
-    assert [attributes(run)["rowlock.outcome"] for run in spans] == ["timed_out", "cancelled", "released"]
-    codes = [run.status.status_code for run in spans]
+    found = await spans.runs(3)
+    assert [attributes(run)["rowlock.outcome"] for run in found] == ["timed_out", "cancelled", "released"]
+    codes = [run.status.status_code for run in found]
     assert codes == [StatusCode.ERROR, StatusCode.UNSET, StatusCode.UNSET]
 
 
-async def test_a_job_that_was_completed_in_a_transaction_is_completed(
-    jobs: Jobs, exporter: InMemorySpanExporter
-) -> None:
+async def test_a_job_that_was_completed_in_a_transaction_is_completed(jobs: Jobs, spans: Spans) -> None:
     @jobs.task
     async def book(ctx: Context) -> None:
         async with ctx.transaction():
@@ -304,19 +288,19 @@ async def test_a_job_that_was_completed_in_a_transaction_is_completed(
     await jobs.start()
     made = await book.enqueue()
     assert (await ended(jobs, made.id)).result == "booked"
-    [run] = await runs(exporter)
+    [run] = await spans.runs()
     assert attributes(run)["rowlock.outcome"] == "completed"
     assert run.status.status_code is StatusCode.UNSET
 
 
-async def test_a_run_that_lost_its_lease_says_so(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+async def test_a_run_that_lost_its_lease_says_so(jobs: Jobs, spans: Spans) -> None:
     @jobs.task
     async def stall(ctx: Context) -> None:
         ctx._link.interruption = Interruption.LOST  # as the keeper would, when the database says so
 
     await jobs.start()
     await stall.enqueue()
-    [run] = await runs(exporter)
+    [run] = await spans.runs()
     assert (attributes(run)["rowlock.outcome"], attributes(run)["error.type"]) == ("lost", "lost")
     assert run.status.status_code is StatusCode.ERROR
 
@@ -324,27 +308,25 @@ async def test_a_run_that_lost_its_lease_says_so(jobs: Jobs, exporter: InMemoryS
 # ── Whose child is an enqueue ──
 
 
-def test_an_enqueue_in_the_caller_s_transaction_is_traced(
-    tmp_path: Path, exporter: InMemorySpanExporter, provider: TracerProvider
-) -> None:
+def test_an_enqueue_in_the_caller_s_transaction_is_traced(tmp_path: Path, spans: Spans) -> None:
     jobs = Jobs(f"sqlite:///{tmp_path}/jobs.db")
-    otel.instrument(jobs, tracer_provider=provider)
+    otel.instrument(jobs, tracer_provider=spans.provider)
     jobs.sync.open()
     connection = sqlite3.connect(tmp_path / "jobs.db")
-    with provider.get_tracer("test").start_as_current_span("request"), connection:
+    with spans.of_the_application(), connection:
         made = jobs.sync.enqueue("mail", {}, conn=connection)
     connection.close()
-    [send], [request] = sends(exporter), of_kind(exporter, SpanKind.INTERNAL)
+    [send], [request] = spans.sends, spans.of_kind(SpanKind.INTERNAL)
     assert parent_of(send) == traceparent(request)
     assert jobs.sync.get(made.id).trace == traceparent(send)
     jobs.sync.close()
 
 
-async def test_a_batch_is_one_span(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+async def test_a_batch_is_one_span(jobs: Jobs, spans: Spans) -> None:
     await jobs.enqueue_many([("mail", {"to": n}) for n in range(3)])
     await jobs.enqueue_many([("mail", {}), ("print", {})])
     await jobs.enqueue_many([])
-    alike, mixed = sends(exporter)
+    alike, mixed = spans.sends
     assert (alike.name, mixed.name) == ("enqueue mail", "enqueue")
     assert attributes(alike)["messaging.batch.message_count"] == 3
     assert attributes(alike)["messaging.destination.name"] == "mail"
@@ -354,120 +336,92 @@ async def test_a_batch_is_one_span(jobs: Jobs, exporter: InMemorySpanExporter) -
     assert sorted(map(str, traces)) == sorted([traceparent(alike)] * 3 + [traceparent(mixed)] * 2)
 
 
-async def test_concurrent_enqueues_have_a_span_each(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+async def test_concurrent_enqueues_have_a_span_each(jobs: Jobs, spans: Spans) -> None:
     made = await asyncio.gather(*(jobs.enqueue("mail", {"to": n}) for n in range(20)))
-    spans = {attributes(span)["messaging.message.id"]: span for span in sends(exporter)}
-    assert spans.keys() == {one.id for one in made}
+    sent = {attributes(span)["messaging.message.id"]: span for span in spans.sends}
+    assert sent.keys() == {one.id for one in made}
     for job in (await jobs.list(limit=100)).items:
-        assert job.trace == traceparent(spans[job.id])
+        assert job.trace == traceparent(sent[job.id])
 
 
-async def test_a_trace_that_the_caller_names_is_the_parent(
-    jobs: Jobs, exporter: InMemorySpanExporter, provider: TracerProvider
-) -> None:
-    with provider.get_tracer("test").start_as_current_span("request"):
+async def test_a_trace_that_the_caller_names_is_the_parent(jobs: Jobs, spans: Spans) -> None:
+    with spans.of_the_application():
         made = await jobs.enqueue("mail", {}, trace=CALLER)
-    [send] = sends(exporter)
+    [send] = spans.sends
     assert parent_of(send) == CALLER
     assert (await jobs.get(made.id)).trace == traceparent(send)
 
 
-async def test_a_draft_can_be_enqueued_again_in_another_trace(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
-    @jobs.task
-    async def mail() -> None: ...
-
-    draft = mail.draft()
+async def test_a_draft_can_be_enqueued_again_in_another_trace(jobs: Jobs, spans: Spans) -> None:
+    draft = jobs.register("mail", nothing).draft()
     await jobs.enqueue_many([draft, draft])
     await jobs.enqueue_many([draft])
     assert draft.options == {"version": 0}
-    assert [(span.parent, len(span.links)) for span in sends(exporter)] == [(None, 0), (None, 0)]
+    assert [(span.parent, len(span.links)) for span in spans.sends] == [(None, 0), (None, 0)]
 
 
-async def test_traces_that_jobs_of_a_batch_name_are_linked(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+async def test_traces_that_jobs_of_a_batch_name_are_linked(jobs: Jobs, spans: Spans) -> None:
     await jobs.enqueue_many([("mail", {}), {"topic": "mail", "trace": CALLER}])
-    [send] = sends(exporter)
+    [send] = spans.sends
     assert send.parent is None
     assert [format_span_id(link.context.span_id) for link in send.links] == [CALLER.split("-")[2]]
 
 
-async def test_an_enqueue_that_fails_is_an_error_and_raises_the_same(
-    jobs: Jobs, exporter: InMemorySpanExporter
-) -> None:
+async def test_an_enqueue_that_fails_is_an_error_and_raises_the_same(jobs: Jobs, spans: Spans) -> None:
     with pytest.raises(InvalidInput, match="priority"):
         await jobs.enqueue("mail", {}, priority="urgent")
     with pytest.raises(InvalidInput):
         await jobs.enqueue_many([("mail", {}), ("not a topic", {})])
-    alone, batch = sends(exporter)
+    alone, batch = spans.sends
     for span in (alone, batch):
         assert span.status.status_code is StatusCode.ERROR
         assert attributes(span)["error.type"] == "InvalidInput"
         assert len(span.events) == 1
     await jobs.enqueue("mail", {})
-    assert sends(exporter)[2].status.status_code is StatusCode.UNSET
+    assert spans.sends[2].status.status_code is StatusCode.UNSET
 
 
-async def test_a_key_that_is_taken_is_told(jobs: Jobs, exporter: InMemorySpanExporter) -> None:
+async def test_a_key_that_is_taken_is_told(jobs: Jobs, spans: Spans) -> None:
     first = await jobs.enqueue("mail", {}, key="ada")
     second = await jobs.enqueue("mail", {}, key="ada")
     assert second.existing
-    made, hit = sends(exporter)
+    made, hit = spans.sends
     assert "rowlock.existing" not in attributes(made)
     assert attributes(hit)["rowlock.existing"] == 1
     assert attributes(hit)["messaging.message.id"] == first.id
 
 
-async def test_a_trace_that_is_none_is_no_link(jobs: Jobs, exporter: InMemorySpanExporter, url: str) -> None:
-    @jobs.task
-    async def nothing() -> None:
-        pass
-
+async def test_a_trace_that_is_none_is_no_link(jobs: Jobs, spans: Spans, url: str) -> None:
+    jobs.register("nothing", nothing)
     async with Jobs(url) as elsewhere:  # which nobody has instrumented
         await elsewhere.enqueue("nothing", {}, trace="my own order number")
         await elsewhere.enqueue("nothing", {})
     await jobs.start()
-    assert [run.links for run in await runs(exporter, 2)] == [(), ()]
+    assert [run.links for run in await spans.runs(2)] == [(), ()]
 
 
-async def test_to_instrument_twice_is_to_instrument_once(
-    jobs: Jobs, exporter: InMemorySpanExporter, provider: TracerProvider
-) -> None:
-    otel.instrument(jobs, tracer_provider=provider)
+async def test_to_instrument_twice_is_to_instrument_once(jobs: Jobs, spans: Spans) -> None:
+    otel.instrument(jobs, tracer_provider=spans.provider)
     await jobs.enqueue("mail", {})
-    assert len(sends(exporter)) == 1
+    assert len(spans.sends) == 1
 
 
 # ── Over HTTP ──
 
 
-async def post(app: otel.AsgiApp, path: str, body: bytes, headers: dict[str, str]) -> int:
-    told: list[MutableMapping[str, Any]] = []
-    sent = {"content-type": "application/json", "host": "localhost", **headers}
-    scope = {
-        "type": "http", "method": "POST", "path": path, "query_string": b"", "scheme": "http",
-        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
-    }  # fmt: skip
-
-    async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": body}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        told.append(message)
-
-    await app(scope, receive, send)
-    status: int = told[0]["status"]
-    return status
-
-
-async def test_the_traceparent_of_a_request_is_the_parent(
-    jobs: Jobs, exporter: InMemorySpanExporter, provider: TracerProvider
-) -> None:
+async def test_the_traceparent_of_a_request_is_the_parent(jobs: Jobs, spans: Spans) -> None:
     app = otel.asgi(jobs.asgi(authenticate=lambda request: identity.superuser("ada@example.org")))
-    for headers in ({"traceparent": CALLER}, {}):
-        assert await post(app, "/api/jobs/enqueue", b'{"topic": "mail"}', headers) == 200
-    with provider.get_tracer("test").start_as_current_span("GET /"):  # by the ASGI instrumentation
-        await post(app, "/api/jobs/enqueue", b'{"topic": "mail"}', {"traceparent": CALLER})
-    called, alone, inside = sends(exporter)
-    [request] = of_kind(exporter, SpanKind.INTERNAL)
+
+    async def enqueue(**headers: str) -> int:
+        caller = Who("a caller", headers)
+        body = iter([b'{"topic": "mail"}'])
+        return (await by_hand(app, "POST", "/api/jobs/enqueue", headers=caller.raw_headers, parts=body)).status
+
+    assert [await enqueue(traceparent=CALLER), await enqueue()] == [200, 200]
+    with spans.of_the_application():  # by the ASGI instrumentation
+        await enqueue(traceparent=CALLER)
+    called, alone, inside = spans.sends
+    [request] = spans.of_kind(SpanKind.INTERNAL)
     assert (parent_of(called), parent_of(alone), parent_of(inside)) == (CALLER, None, traceparent(request))
     assert not trace.get_current_span().get_span_context().is_valid
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tests.closing import connected
 from tests.guard import processes, running
 from tests.servers import PostgresServer, ServerError, copy_programs, find_postgres
 from tests.waiting import wait_until
@@ -36,11 +37,8 @@ def family(pid: int) -> set[int]:
 
 
 async def fetch(url: str, query: str) -> object:
-    connection = await asyncpg.connect(url)
-    try:
+    async with connected(url) as connection:
         return await connection.fetchval(query)
-    finally:
-        await connection.close()
 
 
 async def test_each_test_has_a_database_of_its_own(postgres: PostgresServer, postgres_url: str) -> None:

@@ -51,6 +51,13 @@ def _check(end: float, condition: Callable[[], object], what: What, patience: fl
         raise AssertionError(f"Waited {patience:g} s in vain: {said or getattr(condition, '__qualname__', condition)}")
 
 
+async def cancelled(task: "asyncio.Task[Any]") -> None:
+    """Cancel the task, and wait until it has ended so."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
 async def status_of(jobs: Jobs, job_id: str, *statuses: Status) -> Job:
     """Return the job as soon as it has one of the statuses."""
 

@@ -220,30 +220,9 @@ def test_what_makes_no_sense_is_refused_with_its_place(rule: str, said: str) -> 
 def test_random_text_is_a_rule_or_refused() -> None:
     chance = random.Random(1)
     words = [
-        "topic",
-        "=",
-        "!=",
-        "~",
-        "&&",
-        "||",
-        "(",
-        ")",
-        "'a'",
-        "@request.auth.id",
-        "1",
-        "true",
-        " ",
-        "priority",
-        "''",
-        "?=",
-        "?!~",
-        "@request.auth.roles",
-        "@now",
-        "created",
-        "null",
-        "// ",
-        "@request.auth.'a b'",
-    ]
+        "topic", "priority", "created", "=", "!=", "~", "?=", "?!~", "&&", "||", "(", ")", " ", "// ", "'a'", "''", "1",
+        "true", "null", "@now", "@request.auth.id", "@request.auth.roles", "@request.auth.'a b'",
+    ]  # fmt: skip
     for _ in range(20_000):
         made = "".join(chance.choices([*words, *string.printable], k=chance.randrange(12)))
         try:

@@ -82,6 +82,13 @@ def environment(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("ROWLOCK_")} | more
 
 
+def start(*arguments: str, cwd: Path, stdin: Any = subprocess.DEVNULL, **environ: str) -> "subprocess.Popen[str]":
+    """`rowlock` as a process that goes on while the test does."""
+    pipes: Any = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-m", "rowlock", *arguments]
+    return subprocess.Popen(command, cwd=cwd, env=environment(**environ), text=True, **pipes)
+
+
 def rowlock(*arguments: str, cwd: Path, stdin: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "rowlock", *arguments],

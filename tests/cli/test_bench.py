@@ -4,7 +4,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,7 +20,7 @@ from rowlock.core.lifecycle import Completed, Failed
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Claim, WorkerInfo
 from rowlock.stores.queries import Filter
-from tests.cli.conftest import Shell, environment
+from tests.cli.conftest import Shell, start
 from tests.guard import processes, running
 from tests.waiting import PATIENCE, wait_until
 
@@ -39,40 +38,22 @@ mostly_postgres = pytest.mark.parametrize(
 # ── What it leaves behind ──
 
 
-def everything(shell: Shell) -> list[Job]:
-    async def look(jobs: Jobs) -> list[Job]:
-        return (await jobs.list(limit=200)).items
-
-    return shell.do(look)
+def everything(shell: Shell, *statuses: str) -> list[Job]:
+    return shell.do(lambda jobs: jobs.list(Filter(statuses=statuses), limit=200)).items
 
 
 def own(shell: Shell, *statuses: str) -> list[Job]:
     """The jobs of the measurement."""
-
-    async def look(jobs: Jobs) -> list[Job]:
-        return (await jobs.list(Filter(statuses=statuses), limit=200)).items
-
-    return [job for job in shell.do(look) if job.topic.startswith("rowlock.bench.")]
+    return [job for job in everything(shell, *statuses) if job.topic.startswith("rowlock.bench.")]
 
 
 def workers(shell: Shell) -> list[WorkerInfo]:
-    async def look(jobs: Jobs) -> list[WorkerInfo]:
-        return list(await jobs.workers.list())
-
-    return shell.do(look)
+    return list(shell.do(lambda jobs: jobs.workers.list()))
 
 
 @contextmanager
 def started(shell: Shell, *arguments: str, stdin: int = subprocess.DEVNULL) -> Iterator["subprocess.Popen[str]"]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "rowlock", *arguments],
-        cwd=shell.folder,
-        env=environment(ROWLOCK_URL=shell.url),
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with start(*arguments, cwd=shell.folder, stdin=stdin, ROWLOCK_URL=shell.url) as process:
         try:
             yield process
         finally:

@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from rowlock.core.lifecycle import Completed, Failed
 from tests.cli.conftest import Shell
 
@@ -55,9 +53,8 @@ def test_a_key_that_is_in_use_answers_with_its_job(shell: Shell) -> None:
     assert shell.json("enqueue", "mail", "--key", "k")["existing"] is True
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
+def test_mistakes_are_named(shell: Shell) -> None:
+    for arguments, code, says in (
         (["mail", '{"to": '], 2, "not valid JSON: Expecting value at line 1, column 8"),
         (["mail", "{" * 100_000], 2, "JSON"),
         (["mail", '{"n": ' + "9" * 5000 + "}"], 2, "a number that is too long"),
@@ -73,10 +70,8 @@ def test_a_key_that_is_in_use_answers_with_its_job(shell: Shell) -> None:
         (["mail", "--priority", "urgent"], 1, "explicit, discovered, backfill"),
         (["mail", "--id", "7"], 1, "must be a UUID"),
         (["--wait", "mail"], 2, "put --wait last"),
-    ],
-)
-def test_mistakes_are_named(shell: Shell, arguments: list[str], code: int, says: str) -> None:
-    assert says in shell("enqueue", *arguments, code=code).stderr
+    ):
+        assert says in shell("enqueue", *arguments, code=code).stderr
     assert shell.json("jobs", "list")["total"] == 0
 
 

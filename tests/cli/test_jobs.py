@@ -3,8 +3,6 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +15,7 @@ from rowlock.errors import StoreUnavailable
 from rowlock.jobs import Jobs
 from rowlock.stores import listing
 from rowlock.stores.base import MAX_LOG_LINES, NewLine, Progress
-from tests.cli.conftest import Shell, environment
+from tests.cli.conftest import Shell, start
 
 NOBODY = "0193fb1e-0000-7000-8000-000000000000"
 
@@ -46,9 +44,9 @@ def test_a_list_in_a_pipe_is_aligned_and_whole(shell: Shell) -> None:
     assert "--cursor" in shell("jobs", "list", "--limit", "1").stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "matches"),
-    [
+def test_filters(shell: Shell) -> None:
+    shell.add("mail", '{"user": {"id": 7}}', "--key=k", "--scope=user", "--scope-id=7", "--tag=a", "--tag=b")
+    for options, matches in (
         (["--topic", "mail"], True),
         (["--topic", "bills"], False),
         (["--topic", "bills", "--topic", "mail"], True),
@@ -66,16 +64,12 @@ def test_a_list_in_a_pipe_is_aligned_and_whole(shell: Shell) -> None:
         (["--until", "1h"], False),
         (["--since", "2030-01-01T00:00:00Z"], False),
         (["--error", "address"], False),
-    ],
-)
-def test_filters(shell: Shell, options: list[str], matches: bool) -> None:
-    shell.add("mail", '{"user": {"id": 7}}', "--key=k", "--scope=user", "--scope-id=7", "--tag=a", "--tag=b")
-    assert len(shell.json("jobs", "list", *options)["items"]) == matches
+    ):
+        assert len(shell.json("jobs", "list", *options)["items"]) == matches, options
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "says"),
-    [
+def test_filters_that_make_no_sense(shell: Shell) -> None:
+    for options, code, says in (
         (["--status", "done"], 2, "pending"),
         (["--payload", "user"], 2, "is not path=JSON"),
         (["--payload", "user=ada"], 2, "text needs quotes"),
@@ -83,10 +77,8 @@ def test_filters(shell: Shell, options: list[str], matches: bool) -> None:
         (["--cursor", "x"], 1, "cursor"),
         (["--since", "yesterday"], 2, "is not a time"),
         (["--topic", "no good"], 1, "topic"),
-    ],
-)
-def test_filters_that_make_no_sense(shell: Shell, options: list[str], code: int, says: str) -> None:
-    assert says in shell("jobs", "list", *options, code=code).stderr
+    ):
+        assert says in shell("jobs", "list", *options, code=code).stderr
 
 
 def test_a_search_says_how_far_it_looked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,12 +131,8 @@ def test_a_log_is_followed_until_the_job_ends(shell: Shell, output: str) -> None
     job_id = shell.add()
     shell.start()
     shell.do(lambda jobs: say(jobs, job_id, "one"))
-    following = subprocess.Popen(
-        [sys.executable, "-m", "rowlock", "jobs", "logs", job_id, "--follow", "-o", output],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(ROWLOCK_URL=shell.url),
-    )
+    words = ("jobs", "logs", job_id, "--follow", "-o", output)
+    following = start(*words, cwd=shell.folder, ROWLOCK_URL=shell.url)
     assert following.stdout is not None
     said = [following.stdout.readline()]
 
@@ -330,9 +318,9 @@ def test_a_filter_takes_only_jobs_that_the_verb_can_take(shell: Shell) -> None:
     assert "requeue needs jobs that are" in shell("jobs", "requeue", "--status=pending", "-y", code=2).stderr
 
 
-@pytest.mark.parametrize("arguments", [[], [NOBODY, "--all"], [NOBODY, "--topic=mail"]])
-def test_ids_or_filters(shell: Shell, arguments: list[str]) -> None:
-    assert "give ids, or options that choose jobs" in shell("jobs", "cancel", *arguments, code=2).stderr
+def test_ids_or_filters(shell: Shell) -> None:
+    for arguments in ([], [NOBODY, "--all"], [NOBODY, "--topic=mail"]):
+        assert "give ids, or options that choose jobs" in shell("jobs", "cancel", *arguments, code=2).stderr
 
 
 def test_more_than_a_page(shell: Shell) -> None:

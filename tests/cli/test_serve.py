@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.conftest import Shell, environment, rowlock
+from tests.cli.conftest import Shell, rowlock, start
 from tests.databases import Databases, empty
 from tests.servers import PostgresServer
 
@@ -47,14 +46,8 @@ def serving(
     shell: Shell, *arguments: str, command: str = "serve", link: bool = False, **environ: str
 ) -> Iterator[Server]:
     """`link`: it is going to print one."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rowlock", command, *arguments, "--port", "0"],
-        cwd=shell.folder,
-        env=environment(ROWLOCK_URL=shell.url, PYTHONUNBUFFERED="1", **environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environ = {"ROWLOCK_URL": shell.url, "PYTHONUNBUFFERED": "1", **environ}
+    process = start(command, *arguments, "--port", "0", cwd=shell.folder, **environ)
     try:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -75,14 +68,8 @@ def test_it_waits_for_a_server_that_is_started_later(tmp_path: Path, command: st
     with PostgresServer() as postgres:
         assert rowlock("migrate", "--url", postgres.url(), cwd=tmp_path).returncode == 0
         postgres.stop()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rowlock", command, "app:jobs", "--port", "0"],
-            cwd=tmp_path,
-            env=environment(ROWLOCK_URL=postgres.url(), PYTHONUNBUFFERED="1"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        environ = {"ROWLOCK_URL": postgres.url(), "PYTHONUNBUFFERED": "1"}
+        process = start(command, "app:jobs", "--port", "0", cwd=tmp_path, **environ)
         try:
             assert process.stdout is not None
             assert process.stderr is not None
@@ -219,18 +206,15 @@ def test_a_port_that_is_taken(shell: Shell) -> None:
     assert f"127.0.0.1:{port} can't be used" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_what_would_be_open_to_others(shell: Shell) -> None:
+    for arguments, said in (
         (["--host", "0.0.0.0"], "insecure_http"),
         (["--host", "0.0.0.0", "--insecure-http"], "allowed_hosts"),
         (["--origin", "example.com"], "is not an origin"),
-    ],
-)
-def test_what_would_be_open_to_others(shell: Shell, arguments: list[str], said: str) -> None:
-    ended = rowlock("serve", *arguments, cwd=shell.folder, ROWLOCK_URL=shell.url)
-    assert ended.returncode == 1
-    assert said in ended.stderr
+    ):
+        ended = rowlock("serve", *arguments, cwd=shell.folder, ROWLOCK_URL=shell.url)
+        assert ended.returncode == 1
+        assert said in ended.stderr
 
 
 async def test_a_listen_url_that_leads_to_another_database(tmp_path: Path, databases: Databases) -> None:
@@ -268,13 +252,14 @@ def test_superusers(shell: Shell) -> None:
     assert "no superuser" in shell("superuser", "delete", "bob@example.com", code=1).stderr
 
 
-@pytest.mark.parametrize(
-    ("email", "password", "said"),
-    [("ann", PASSWORD, "e-mail"), ("a@b.c", "short", "12 to 512"), ("a@b.c", "passwordpassword", "longer sentence")],
-)
-def test_bad_accounts(shell: Shell, email: str, password: str, said: str) -> None:
-    refused = shell("superuser", "create", email, "--password-stdin", input=f"{password}\n", code=1)
-    assert said in refused.stderr
+def test_bad_accounts(shell: Shell) -> None:
+    for email, password, said in (
+        ("ann", PASSWORD, "e-mail"),
+        ("a@b.c", "short", "12 to 512"),
+        ("a@b.c", "passwordpassword", "longer sentence"),
+    ):
+        refused = shell("superuser", "create", email, "--password-stdin", input=f"{password}\n", code=1)
+        assert said in refused.stderr
     assert shell.json("superuser", "list")["items"] == []
 
 
@@ -320,20 +305,17 @@ def test_settings(shell: Shell) -> None:
     assert (back["worker_pool_size"], back["given"]) == (10, ["allowed_topics", "http_enabled"])
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "said"),
-    [
+def test_bad_settings_change_nothing(shell: Shell) -> None:
+    for change, code, said in (
         *((f"{name}_rule=scopeid = 1", 1, "no field scopeid") for name in ("enqueue", "view", "cancel", "manage")),
         ("worker_pool_size=0", 1, "from 1 to"),
         ("worker_pool_size=many", 2, "is not JSON"),
         ("colour=red", 2, "is not JSON"),
         ("colour=1", 1, "is none of"),
         ("worker_pool_size", 2, "is not NAME=VALUE"),
-    ],
-)
-def test_bad_settings_change_nothing(shell: Shell, change: str, code: int, said: str) -> None:
-    assert said in shell("settings", "set", "poll_interval=5", change, code=code).stderr
-    assert shell.json("settings", "show")["given"] == []
+    ):
+        assert said in shell("settings", "set", "poll_interval=5", change, code=code).stderr
+        assert shell.json("settings", "show")["given"] == [], change
 
 
 def test_nothing_is_left_in_the_environment() -> None:

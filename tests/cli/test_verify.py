@@ -4,11 +4,11 @@ import asyncio
 import sqlite3
 from contextlib import closing
 
-import asyncpg
 import pytest
 
 from rowlock.core.lifecycle import Completed, Failed, Outcome, Released, Snoozed
 from tests.cli.conftest import Shell
+from tests.closing import connected
 
 LIVES: list[Outcome] = [Completed({"ok": 1}), Failed("boom"), Failed("never", final=True), Snoozed(0.0), Released()]
 
@@ -23,14 +23,11 @@ def sql(shell: Shell, *statements: str) -> None:
         return
 
     async def run() -> None:
-        connection = await asyncpg.connect(shell.url)
-        try:
+        async with connected(shell.url) as connection:
             for name in ("_jobs_lease", "_jobs_ready", "_jobs_status"):
                 await connection.execute(f"ALTER TABLE _jobs DROP CONSTRAINT IF EXISTS {name}")
             for statement in statements:
                 await connection.execute(statement)
-        finally:
-            await connection.close()
 
     asyncio.run(run())
 

@@ -10,6 +10,7 @@ import pytest_asyncio
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.client.conn_kinds import KINDS, Kind, Place, name_of
+from tests.closing import opening
 from tests.databases import Databases, execute, migrated
 
 ORDERS = "CREATE TABLE orders (n integer PRIMARY KEY)"
@@ -23,24 +24,16 @@ async def with_orders(url: str) -> None:
 
 @asynccontextmanager
 async def postgres_at(url: str, *, schema: str = "public") -> AsyncIterator[Place]:
-    store = PostgresStore(f"{url}?schema={schema}")
-    await store.open()
-    try:
+    async with opening(PostgresStore(f"{url}?schema={schema}")) as store:
         yield Place(store, await store.home(), url)
-    finally:
-        await store.close()
 
 
 @asynccontextmanager
 async def sqlite_at(path: Path) -> AsyncIterator[Place]:
-    store = SqliteStore(path)
-    await store.open()
-    try:
+    async with opening(SqliteStore(path)) as store:
         assert store._opened
         await store._opened.writer.call(lambda database: database.conn.execute(ORDERS))
         yield Place(store, await store.home(), str(path))
-    finally:
-        await store.close()
 
 
 @pytest.fixture

@@ -2,9 +2,10 @@
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from inspect import isawaitable
+from operator import methodcaller
 from typing import Any, ClassVar
 
 import aiosqlite
@@ -13,7 +14,13 @@ import psycopg
 import psycopg2
 import sqlalchemy
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
@@ -256,26 +263,39 @@ def engine_url(place: Place, driver: str) -> str:
     return place.address.replace("postgresql://", f"postgresql+{driver}://")
 
 
+@asynccontextmanager
+async def async_engine(place: Place, driver: str, **options: Any) -> AsyncIterator[AsyncEngine]:
+    engine = create_async_engine(engine_url(place, driver), **options)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+@contextmanager
+def sync_engine(place: Place, driver: str, **options: Any) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine(engine_url(place, driver), **options)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
 class Sqlalchemy(Kind):
     driver = ""
     options: ClassVar[dict[str, Any]] = {}
 
-    def make(self, engine: sqlalchemy.Engine) -> Any:
-        return engine.connect()
+    make: Callable[[Any], Any] = staticmethod(methodcaller("connect"))  # what it is given of an engine
 
     def prepare(self, engine: sqlalchemy.Engine) -> None:
         pass
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        engine = sqlalchemy.create_engine(engine_url(self.place, self.driver), **self.options)
-        self.prepare(engine)
-        self.conn = self.make(engine)
-        try:
-            yield
-        finally:
-            self.conn.close()
-            engine.dispose()
+        with sync_engine(self.place, self.driver, **self.options) as engine:
+            self.prepare(engine)
+            with closing(self.make(engine)) as self.conn:
+                yield
 
     async def execute(self, statement: str) -> None:
         self.conn.execute(sqlalchemy.text(statement))
@@ -317,39 +337,30 @@ class ConnectionSqliteBegin(ConnectionSqlite):
 
 
 class SessionPsycopg(ConnectionPsycopg):
-    def make(self, engine: sqlalchemy.Engine) -> Any:
-        return Session(engine)
+    make = Session
 
 
 class SessionPsycopg2(ConnectionPsycopg2):
-    def make(self, engine: sqlalchemy.Engine) -> Any:
-        return Session(engine)
+    make = Session
 
 
 class ScopedSessionPsycopg(ConnectionPsycopg):
-    def make(self, engine: sqlalchemy.Engine) -> Any:
-        return scoped_session(sessionmaker(engine))
+    make = staticmethod(lambda engine: scoped_session(sessionmaker(engine)))
 
 
 class SessionSqlite(ConnectionSqlite):
-    def make(self, engine: sqlalchemy.Engine) -> Any:
-        return Session(engine)
+    make = Session
 
 
 class AsyncSqlalchemy(Sqlalchemy):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        engine = create_async_engine(engine_url(self.place, self.driver), poolclass=NullPool)
-        self.conn = await self.make_async(engine)
-        try:
-            yield
-        finally:
-            await self.conn.close()
-            await engine.dispose()
-
-    async def make_async(self, engine: Any) -> Any:
-        conn: AsyncConnection = await engine.connect()
-        return conn
+        async with async_engine(self.place, self.driver, poolclass=NullPool) as engine:
+            self.conn = await done(self.make(engine))
+            try:
+                yield
+            finally:
+                await self.conn.close()
 
     async def execute(self, statement: str) -> None:
         await self.conn.execute(sqlalchemy.text(statement))
@@ -368,25 +379,19 @@ class AsyncConnectionAiosqlite(AsyncSqlalchemy):
 
 
 class AsyncSessionAsyncpg(AsyncConnectionAsyncpg):
-    async def make_async(self, engine: Any) -> Any:
-        return AsyncSession(engine)
+    make = AsyncSession
 
 
 class AsyncSessionPsycopg(AsyncConnectionPsycopg):
-    async def make_async(self, engine: Any) -> Any:
-        return AsyncSession(engine)
+    make = AsyncSession
 
 
 class AsyncSessionAiosqlite(AsyncConnectionAiosqlite):
-    async def make_async(self, engine: Any) -> Any:
-        return AsyncSession(engine)
+    make = AsyncSession
 
 
 class AsyncScopedSessionAsyncpg(AsyncConnectionAsyncpg):
-    async def make_async(self, engine: Any) -> Any:
-        from sqlalchemy.ext.asyncio import async_sessionmaker
-
-        return async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1)
+    make = staticmethod(lambda engine: async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1))
 
 
 # ── Django ──

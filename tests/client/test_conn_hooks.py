@@ -7,7 +7,8 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from tests.client.conn_kinds import HOOKED, UNHOOKED, Kind, Place, engine_url, name_of
+from rowlock.stores.callers import SyncCaller, caller_for
+from tests.client.conn_kinds import HOOKED, UNHOOKED, Kind, Place, name_of, sync_engine
 from tests.stores.harness import job
 
 pytestmark = pytest.mark.sampled(4)  # kinds of connections
@@ -142,35 +143,32 @@ async def test_a_doorbell_that_fails_does_not_fail_the_commit(kind: Kind, caplog
     assert "Oops" in caplog.text
 
 
+def sync_caller(conn: Any, place: Place) -> SyncCaller:
+    caller = caller_for(conn, place.home)
+    assert isinstance(caller, SyncCaller)
+    return caller
+
+
 async def test_a_session_inside_of_somebody_elses_transaction(postgres_place: Place) -> None:
     """As test suites do it: what the session commits is a savepoint."""
-    from rowlock.stores.callers import SyncCaller, caller_for
-
     bell = Doorbell()
-    engine = sqlalchemy.create_engine(engine_url(postgres_place, "psycopg"))
     for commit in (False, True):
-        with engine.connect() as conn, conn.begin() as outer:
+        with sync_engine(postgres_place, "psycopg") as engine, engine.connect() as conn, conn.begin() as outer:
             with Session(conn, join_transaction_mode="create_savepoint") as session:
-                caller = caller_for(session, postgres_place.home)
-                assert isinstance(caller, SyncCaller)
+                caller = sync_caller(session, postgres_place)
                 caller.insert([job()], repeat=False, notify=False)
                 caller.on_commit(bell.ring)
                 session.commit()
                 assert bell.rings == 0
             outer.commit() if commit else outer.rollback()
         assert bell.rings == int(commit)
-    engine.dispose()
     assert len((await postgres_place.committed())[1]) == 1
 
 
 async def test_commit_as_you_go(postgres_place: Place) -> None:
-    from rowlock.stores.callers import SyncCaller, caller_for
-
     bell = Doorbell()
-    engine = sqlalchemy.create_engine(engine_url(postgres_place, "psycopg"))
-    with engine.connect() as conn:
-        caller: Any = caller_for(conn, postgres_place.home)
-        assert isinstance(caller, SyncCaller)
+    with sync_engine(postgres_place, "psycopg") as engine, engine.connect() as conn:
+        caller = sync_caller(conn, postgres_place)
         for _ in range(3):
             caller.insert([job()], repeat=False, notify=False)
             caller.on_commit(bell.ring)
@@ -181,20 +179,18 @@ async def test_commit_as_you_go(postgres_place: Place) -> None:
         conn.execute(sqlalchemy.text("SELECT 1"))
         conn.commit()
         assert "_commit_impl" not in vars(conn)  # nothing of ours stays behind
-    engine.dispose()
     assert bell.rings == 3
     assert len((await postgres_place.committed())[1]) == 3
 
 
 async def test_two_phases_are_left_to_polling(postgres_place: Place) -> None:
-    from rowlock.stores.callers import SyncCaller, caller_for
-
-    engine = sqlalchemy.create_engine(engine_url(postgres_place, "psycopg2"))
-    with engine.connect() as conn, conn.begin_twophase() as transaction:
-        caller = caller_for(conn, postgres_place.home)
-        assert isinstance(caller, SyncCaller)
+    with (
+        sync_engine(postgres_place, "psycopg2") as engine,
+        engine.connect() as conn,
+        conn.begin_twophase() as transaction,
+    ):
+        caller = sync_caller(conn, postgres_place)
         caller.insert([job()], repeat=False, notify=False)
         assert not caller.on_commit(lambda: None)
         transaction.rollback()
-    engine.dispose()
     assert await postgres_place.committed() == ([], [])

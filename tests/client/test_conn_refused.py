@@ -2,8 +2,7 @@
 
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import psycopg
 import psycopg2
 import pytest
 import sqlalchemy
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
 from rowlock.core.job import Job
@@ -22,7 +21,8 @@ from rowlock.stores.base import Home
 from rowlock.stores.callers import caller_for
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.client.conftest import postgres_at, with_orders
-from tests.client.conn_kinds import KINDS, Django, Kind, Place, engine_url, insert, name_of
+from tests.client.conn_kinds import KINDS, Django, Kind, Place, async_engine, insert, name_of, sync_engine
+from tests.closing import connected, opening
 from tests.databases import Databases, execute
 from tests.stores.harness import job
 
@@ -186,8 +186,7 @@ async def test_psycopg_read_only(postgres_place: Place) -> None:
 
 
 async def test_asyncpg(postgres_place: Place) -> None:
-    conn = await asyncpg.connect(postgres_place.address)
-    try:
+    async with connected(postgres_place.address) as conn:
         error = await refused(conn, postgres_place.home)
         assert error.code == "autocommit"
         assert "async with conn.transaction()" in str(error)
@@ -200,8 +199,6 @@ async def test_asyncpg(postgres_place: Place) -> None:
             await conn.execute("SELECT 1/0")
         assert await refused_code(conn, postgres_place) == "failed_transaction"
         await transaction.rollback()
-    finally:
-        await conn.close()
 
 
 async def test_an_asyncpg_connection_given_back_to_its_pool(postgres_place: Place) -> None:
@@ -211,61 +208,43 @@ async def test_an_asyncpg_connection_given_back_to_its_pool(postgres_place: Plac
         assert await refused_code(conn, postgres_place) == "closed"
 
 
-@asynccontextmanager
-async def sqlalchemy_engine(place: Place, driver: str, **options: Any) -> AsyncIterator[sqlalchemy.Engine]:
-    engine = sqlalchemy.create_engine(engine_url(place, driver), **options)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
-
-
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
 async def test_sqlalchemy_that_commits_by_itself(postgres_place: Place, driver: str) -> None:
-    async with sqlalchemy_engine(postgres_place, driver) as engine:
+    with sync_engine(postgres_place, driver) as engine:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
             assert await refused_code(conn, postgres_place) == "autocommit"
-    async with sqlalchemy_engine(postgres_place, driver, isolation_level="AUTOCOMMIT") as engine:
-        with Session(engine) as session, session.begin():
+        with Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as session, session.begin():
             assert await refused_code(session, postgres_place) == "autocommit"
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
 async def test_async_sqlalchemy_that_commits_by_itself(postgres_place: Place, driver: str) -> None:
-    engine = create_async_engine(engine_url(postgres_place, driver))
-    try:
+    async with async_engine(postgres_place, driver) as engine:
         async with engine.connect() as conn:
             await conn.execution_options(isolation_level="AUTOCOMMIT")
             assert await refused_code(conn, postgres_place) == "autocommit"
         async with AsyncSession(engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
             assert await refused_code(session, postgres_place) == "autocommit"
-    finally:
-        await engine.dispose()
 
 
 async def test_sqlalchemy_in_a_failed_transaction(postgres_place: Place) -> None:
-    async with sqlalchemy_engine(postgres_place, "psycopg") as engine:
-        with engine.connect() as conn:
-            with suppress(sqlalchemy.exc.DataError):
-                conn.execute(sqlalchemy.text("SELECT 1/0"))
-            assert await refused_code(conn, postgres_place) == "failed_transaction"
+    with sync_engine(postgres_place, "psycopg") as engine, engine.connect() as conn:
+        with suppress(sqlalchemy.exc.DataError):
+            conn.execute(sqlalchemy.text("SELECT 1/0"))
+        assert await refused_code(conn, postgres_place) == "failed_transaction"
 
 
 async def test_async_sqlalchemy_in_a_failed_transaction(postgres_place: Place) -> None:
-    engine = create_async_engine(engine_url(postgres_place, "asyncpg"))
-    try:
-        async with AsyncSession(engine) as session:
-            with suppress(sqlalchemy.exc.DBAPIError):
-                await session.execute(sqlalchemy.text("SELECT 1/0"))
-            assert await refused_code(session, postgres_place) == "failed_transaction"
-    finally:
-        await engine.dispose()
+    async with async_engine(postgres_place, "asyncpg") as engine, AsyncSession(engine) as session:
+        with suppress(sqlalchemy.exc.DBAPIError):
+            await session.execute(sqlalchemy.text("SELECT 1/0"))
+        assert await refused_code(session, postgres_place) == "failed_transaction"
 
 
 async def test_sqlalchemy_read_only(postgres_place: Place) -> None:
-    async with sqlalchemy_engine(postgres_place, "psycopg") as engine:
-        with engine.connect().execution_options(postgresql_readonly=True) as conn:
-            assert await refused_code(conn, postgres_place) == "read_only"
+    options = {"postgresql_readonly": True}
+    with sync_engine(postgres_place, "psycopg", execution_options=options) as engine, engine.connect() as conn:
+        assert await refused_code(conn, postgres_place) == "read_only"
 
 
 async def test_a_session_that_waits_for_its_rollback(postgres_place: Place) -> None:
@@ -276,16 +255,15 @@ async def test_a_session_that_waits_for_its_rollback(postgres_place: Place) -> N
         __tablename__ = "orders"
         n: sqlalchemy.orm.Mapped[int] = sqlalchemy.orm.mapped_column(primary_key=True)
 
-    async with sqlalchemy_engine(postgres_place, "psycopg") as engine:
-        with Session(engine) as session:
-            session.add(Order(n=1))
-            session.commit()
-            session.expunge_all()
-            session.add(Order(n=1))
-            with suppress(sqlalchemy.exc.IntegrityError):
-                session.flush()
-            assert await refused_code(session, postgres_place) == "failed_transaction"
-            session.rollback()
+    with sync_engine(postgres_place, "psycopg") as engine, Session(engine) as session:
+        session.add(Order(n=1))
+        session.commit()
+        session.expunge_all()
+        session.add(Order(n=1))
+        with suppress(sqlalchemy.exc.IntegrityError):
+            session.flush()
+        assert await refused_code(session, postgres_place) == "failed_transaction"
+        session.rollback()
 
 
 async def test_a_session_without_a_database(postgres_place: Place) -> None:
@@ -296,7 +274,7 @@ async def test_a_session_without_a_database(postgres_place: Place) -> None:
 
 
 async def test_a_block_that_is_over(postgres_place: Place) -> None:
-    async with sqlalchemy_engine(postgres_place, "psycopg") as engine:
+    with sync_engine(postgres_place, "psycopg") as engine:
         with engine.begin() as conn:
             conn.commit()
             assert await refused_code(conn, postgres_place) == "no_transaction"
@@ -310,12 +288,8 @@ async def test_the_identity_is_the_same_for_everybody(postgres_place: Place, sql
         assert (await place.store.home()).identity == place.home.identity
     async with postgres_at(postgres_place.address) as other:
         assert other.home == postgres_place.home
-    again = SqliteStore(sqlite_place.address)
-    await again.open()
-    try:
+    async with opening(SqliteStore(sqlite_place.address)) as again:
         assert await again.home() == sqlite_place.home
-    finally:
-        await again.close()
 
 
 async def test_a_copy_of_the_database_is_another_one(postgres_place: Place, databases: Databases) -> None:
@@ -422,15 +396,13 @@ async def test_sqlite_with_autocommit(sqlite_place: Place) -> None:
 
 
 async def test_sqlalchemy_on_sqlite_that_commits_by_itself(sqlite_place: Place) -> None:
-    async with sqlalchemy_engine(sqlite_place, "pysqlite", isolation_level="AUTOCOMMIT") as engine:
-        with engine.begin() as conn:
-            assert await refused_code(conn, sqlite_place) == "autocommit"
-    aio = create_async_engine(engine_url(sqlite_place, "aiosqlite"), isolation_level="AUTOCOMMIT")
-    try:
-        async with AsyncSession(aio) as session:
-            assert await refused_code(session, sqlite_place) == "autocommit"
-    finally:
-        await aio.dispose()
+    with sync_engine(sqlite_place, "pysqlite", isolation_level="AUTOCOMMIT") as engine, engine.begin() as conn:
+        assert await refused_code(conn, sqlite_place) == "autocommit"
+    async with (
+        async_engine(sqlite_place, "aiosqlite", isolation_level="AUTOCOMMIT") as aio,
+        AsyncSession(aio) as session,
+    ):
+        assert await refused_code(session, sqlite_place) == "autocommit"
 
 
 async def test_aiosqlite_before_it_is_opened(sqlite_place: Place) -> None:
@@ -468,10 +440,9 @@ async def test_sqlite_read_only(sqlite_place: Place) -> None:
     with closing(sqlite3.connect(sqlite_place.address)) as conn:
         conn.execute("PRAGMA query_only = on")
         assert await refused_code(conn, sqlite_place) == "read_only"
-    async with sqlalchemy_engine(sqlite_place, "pysqlite") as engine:
-        with engine.begin() as conn_:
-            conn_.exec_driver_sql("PRAGMA query_only = on")
-            assert await refused_code(conn_, sqlite_place) == "read_only"
+    with sync_engine(sqlite_place, "pysqlite") as engine, engine.begin() as conn_:
+        conn_.exec_driver_sql("PRAGMA query_only = on")
+        assert await refused_code(conn_, sqlite_place) == "read_only"
 
 
 # ── Django ──

@@ -16,14 +16,15 @@ import psycopg2.extras
 import pytest
 import sqlalchemy
 from psycopg.rows import dict_row, namedtuple_row
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.core.job import Job, NewJob
 from rowlock.errors import StoreBusy
 from rowlock.stores.base import Enqueued
 from rowlock.stores.callers import caller_for
 from rowlock.stores.postgres import insert_on_conn
-from tests.client.conn_kinds import Place, Psycopg, engine_url, insert
+from tests.client.conn_kinds import Place, Psycopg, async_engine, insert, sync_engine
+from tests.closing import connected
 from tests.stores.harness import claim_by, job
 
 
@@ -47,8 +48,7 @@ async def works(conn: Any, place: Place) -> list[NewJob]:
 async def test_rollback_takes_the_job_although_sqlalchemy_had_executed_nothing(
     postgres_place: Place, driver: str
 ) -> None:
-    engine = create_async_engine(engine_url(postgres_place, driver))
-    try:
+    async with async_engine(postgres_place, driver) as engine:
         async with AsyncSession(engine) as session:
             await works(session, postgres_place)
             await session.rollback()
@@ -64,37 +64,28 @@ async def test_rollback_takes_the_job_although_sqlalchemy_had_executed_nothing(
             jobs = await works(session, postgres_place)
             await session.commit()
         assert sorted((await postgres_place.committed())[1]) == sorted(new.id for new in jobs)
-    finally:
-        await engine.dispose()
 
 
 async def test_the_trap_is_real(postgres_place: Place) -> None:
     """What would happen on the driver's connection. If this fails one day, the detour is no longer needed."""
-    engine = create_async_engine(engine_url(postgres_place, "asyncpg"))
-    try:
+    async with async_engine(postgres_place, "asyncpg") as engine:
         async with AsyncSession(engine) as session:
             raw: Any = await (await session.connection()).get_raw_connection()
             await raw.driver_connection.execute("INSERT INTO orders VALUES (1)")
             await session.rollback()
         assert await postgres_place.committed() == ([1], [])
-    finally:
-        await engine.dispose()
 
 
 @pytest.mark.parametrize("driver", ["pysqlite", "aiosqlite"])
 async def test_the_same_on_sqlite(sqlite_place: Place, driver: str) -> None:
     if driver == "pysqlite":
-        engine = sqlalchemy.create_engine(engine_url(sqlite_place, driver))
-        with engine.connect() as conn:
+        with sync_engine(sqlite_place, driver) as engine, engine.connect() as conn:
             await works(conn, sqlite_place)
             conn.rollback()
-        engine.dispose()
     else:
-        aio = create_async_engine(engine_url(sqlite_place, driver))
-        async with AsyncSession(aio) as session:
+        async with async_engine(sqlite_place, driver) as aio, AsyncSession(aio) as session:
             await works(session, sqlite_place)
             await session.rollback()
-        await aio.dispose()
     assert await sqlite_place.committed() == ([], [])
 
 
@@ -135,15 +126,12 @@ async def test_asyncpg_codecs_and_records(postgres_place: Place) -> None:
     class Mine(asyncpg.Record):
         pass
 
-    conn = await asyncpg.connect(postgres_place.address, record_class=Mine, statement_cache_size=0)
-    try:
+    async with connected(postgres_place.address, record_class=Mine, statement_cache_size=0) as conn:
         for name in ("json", "jsonb"):
             await conn.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
         await conn.set_type_codec("timestamptz", encoder=str, decoder=str, schema="pg_catalog")
         async with conn.transaction():
             await works(conn, postgres_place)
-    finally:
-        await conn.close()
     assert len((await postgres_place.committed())[1]) == 2
 
 
@@ -168,17 +156,16 @@ async def test_stricter_isolation(postgres_place: Place, level: str) -> None:
 
 
 async def test_sqlalchemy_execution_options(postgres_place: Place) -> None:
-    engine = sqlalchemy.create_engine(engine_url(postgres_place, "psycopg"), echo=False)
     options: list[dict[str, Any]] = [
         {"stream_results": True},
         {"yield_per": 10},
         {"schema_translate_map": {None: "x"}},
         {"isolation_level": "SERIALIZABLE"},
     ]
-    for n, option in enumerate(options):
-        with engine.connect().execution_options(**option) as conn, conn.begin():
-            await insert(caller_for(conn, postgres_place.home), [job(key=f"k{n}"), job(key=f"k{n}")], repeat=True)
-    engine.dispose()
+    with sync_engine(postgres_place, "psycopg") as engine:
+        for n, option in enumerate(options):
+            with engine.connect().execution_options(**option) as conn, conn.begin():
+                await insert(caller_for(conn, postgres_place.home), [job(key=f"k{n}"), job(key=f"k{n}")], repeat=True)
     assert len((await postgres_place.committed())[1]) == len(options)
 
 
@@ -220,16 +207,15 @@ async def test_psycopg_pipeline_with_autocommit(postgres_place: Place) -> None:
 
 
 async def test_a_connection_is_asked_only_once_where_it_leads(postgres_place: Place) -> None:
-    engine = sqlalchemy.create_engine(engine_url(postgres_place, "psycopg"))
     counts = []
-    for _ in range(2):
-        with engine.begin() as conn:
-            statements: list[str] = []
-            sqlalchemy.event.listen(conn, "before_cursor_execute", lambda *args, to=statements: to.append(args[2]))
-            await insert(caller_for(conn, postgres_place.home), [job()])
-            await insert(caller_for(conn, postgres_place.home), [job()])
-            counts.append(len(statements))
-    engine.dispose()
+    with sync_engine(postgres_place, "psycopg") as engine:
+        for _ in range(2):
+            with engine.begin() as conn:
+                statements: list[str] = []
+                sqlalchemy.event.listen(conn, "before_cursor_execute", lambda *args, to=statements: to.append(args[2]))
+                await insert(caller_for(conn, postgres_place.home), [job()])
+                await insert(caller_for(conn, postgres_place.home), [job()])
+                counts.append(len(statements))
     assert counts == [4, 2]
 
 
@@ -250,15 +236,12 @@ async def test_no_driver_is_imported_that_is_not_there() -> None:
 
 async def somebody_waits(place: Place) -> None:
     """Until a session of this database waits for a lock."""
-    async with asyncio.timeout(10):
-        conn = await asyncpg.connect(place.address)
-        try:
+    async with asyncio.timeout(60):
+        async with connected(place.address) as conn:
             while not await conn.fetchval(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             ):
                 pass
-        finally:
-            await conn.close()
 
 
 async def test_sqlite_waits_for_the_write_lock(sqlite_place: Place) -> None:
@@ -309,8 +292,7 @@ async def test_sqlite_keeps_nothing_of_a_batch_that_failed(sqlite_place: Place) 
 
 
 def _insert_sync(conn: Any, place: Place, jobs: list[NewJob]) -> list[Enqueued]:
-    caller = caller_for(conn, place.home)
-    answers = caller.insert(jobs, repeat=False, notify=False)
+    answers = caller_for(conn, place.home).insert(jobs, repeat=False, notify=False)
     assert isinstance(answers, list)
     return answers
 
@@ -371,8 +353,7 @@ async def test_ten_thousand(postgres_place: Place) -> None:
 
 
 async def test_notify_rings_at_the_commit(postgres_place: Place) -> None:
-    listener = await asyncpg.connect(postgres_place.address)
-    try:
+    async with connected(postgres_place.address) as listener:
         rang = asyncio.Event()
         await listener.add_listener("rowlock_public", lambda *_: rang.set())
         with psycopg.connect(postgres_place.address) as conn:
@@ -386,10 +367,8 @@ async def test_notify_rings_at_the_commit(postgres_place: Place) -> None:
             await listener.execute("SELECT 1")
             assert not rang.is_set()
             conn.commit()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await rang.wait()
-    finally:
-        await listener.close()
 
 
 async def test_an_open_transaction_hides_the_job_from_workers(postgres_place: Place) -> None:

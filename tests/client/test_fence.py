@@ -20,6 +20,7 @@ from rowlock.stores.base import Beat, Guard, Hold, Home
 from rowlock.stores.callers import caller_for
 from tests.client.conn_kinds import KINDS, Kind, Place, fence
 from tests.client.test_conn_settings import somebody_waits
+from tests.closing import connected
 from tests.databases import execute
 from tests.stores.harness import claim_by, ids, job, settlement
 
@@ -248,8 +249,7 @@ async def test_the_fence_waits_for_a_writer_and_judges_what_it_left(postgres_pla
 
 async def test_a_stricter_transaction_fails_in_the_drivers_own_words(postgres_place: Place) -> None:
     run = await claimed(postgres_place)
-    conn = await asyncpg.connect(postgres_place.address)
-    try:
+    async with connected(postgres_place.address) as conn:
         strict = conn.transaction(isolation="repeatable_read")
         await strict.start()
         await conn.execute("INSERT INTO orders VALUES (1)")
@@ -260,8 +260,6 @@ async def test_a_stricter_transaction_fails_in_the_drivers_own_words(postgres_pl
         async with conn.transaction(isolation="serializable"):
             await conn.execute("INSERT INTO orders VALUES (2)")
             await fence(caller_for(conn, postgres_place.home), guard(run, completes=True))
-    finally:
-        await conn.close()
     assert await orders(postgres_place) == [2]
 
 
@@ -294,13 +292,10 @@ async def test_row_factories_and_codecs(sqlite_place: Place, postgres_place: Pla
         assert lite.execute("SELECT 1").fetchone() == {"row": (1,)}
     with psycopg.connect(postgres_place.address, row_factory=dict_row) as conn:
         await _completes(conn, postgres_place)
-    aconn = await asyncpg.connect(postgres_place.address)
-    try:
+    async with connected(postgres_place.address) as aconn:
         await aconn.set_type_codec("jsonb", schema="pg_catalog", encoder=repr, decoder=repr)
         async with aconn.transaction():
             await _completes(aconn, postgres_place)
-    finally:
-        await aconn.close()
 
 
 async def _completes(conn: Any, place: Place) -> None:

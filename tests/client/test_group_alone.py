@@ -54,6 +54,14 @@ async def group(writes: Writes) -> Group[NewJob, Enqueued]:
     return group
 
 
+async def held_up(group: Group[NewJob, Enqueued], writes: Writes) -> "asyncio.Future[Enqueued]":
+    """A job whose write has begun, and waits for `writes.go`."""
+    writes.go.clear()
+    first = asyncio.ensure_future(group.call(job()))
+    await writes.asked.wait()
+    return first
+
+
 async def test_one_after_the_other_needs_no_task(group: Group[NewJob, Enqueued], writes: Writes) -> None:
     for _ in range(3):
         await group.call(job())
@@ -61,9 +69,7 @@ async def test_one_after_the_other_needs_no_task(group: Group[NewJob, Enqueued],
 
 
 async def test_who_comes_meanwhile_gathers(group: Group[NewJob, Enqueued], writes: Writes) -> None:
-    writes.go.clear()
-    first = asyncio.ensure_future(group.call(job()))
-    await writes.asked.wait()
+    first = await held_up(group, writes)
     others = [asyncio.ensure_future(group.call(job())) for _ in range(5)]
     await asyncio.sleep(0)
     assert writes.sizes == [1]
@@ -78,9 +84,7 @@ async def test_who_comes_meanwhile_gathers(group: Group[NewJob, Enqueued], write
 async def test_the_end_of_the_first_harms_nobody_else(
     group: Group[NewJob, Enqueued], writes: Writes, cancelled: bool
 ) -> None:
-    writes.go.clear()
-    first = asyncio.ensure_future(group.call(job()))
-    await writes.asked.wait()
+    first = await held_up(group, writes)
     others = [asyncio.ensure_future(group.call(job())) for _ in range(2)]
     await asyncio.sleep(0)
     if cancelled:
@@ -95,9 +99,7 @@ async def test_the_end_of_the_first_harms_nobody_else(
 
 
 async def test_after_a_cancelled_one_the_next_has_a_task_again(group: Group[NewJob, Enqueued], writes: Writes) -> None:
-    writes.go.clear()
-    first = asyncio.ensure_future(group.call(job()))
-    await writes.asked.wait()
+    first = await held_up(group, writes)
     first.cancel()
     writes.go.set()
     await asyncio.wait([first])
@@ -106,9 +108,7 @@ async def test_after_a_cancelled_one_the_next_has_a_task_again(group: Group[NewJ
 
 
 async def test_drain_waits_for_it_and_for_those_behind(group: Group[NewJob, Enqueued], writes: Writes) -> None:
-    writes.go.clear()
-    first = asyncio.ensure_future(group.call(job()))
-    await writes.asked.wait()
+    first = await held_up(group, writes)
     second = asyncio.ensure_future(group.call(job()))
     draining = asyncio.ensure_future(group.drain())
     await asyncio.sleep(0.01)

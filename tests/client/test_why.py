@@ -4,10 +4,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rowlock.client.why import Why, explain, is_live, spell_seconds
-from rowlock.core.job import Job, Status
+from rowlock.core.job import Job, Status, new_job
 from rowlock.stores.base import Pause, WorkerInfo
+from tests.stores.harness import info
+from tests.stores.reference import Reference
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
@@ -21,42 +24,14 @@ def ahead(seconds: float) -> datetime:
 
 
 def job(**fields: Any) -> Job:
-    values: dict[str, Any] = dict.fromkeys(Job.__struct_fields__)
-    values |= {
-        "id": "0193fb1e-0000-7000-8000-000000000007",
-        "topic": "mail",
-        "payload": {},
-        "status": Status.PENDING,
-        "priority": 100,
-        "run_at": ago(60),
-        "tags": (),
-        "progress": 0.0,
-        "retries": 0,
-        "max_retries": 3,
-        "crashes": 0,
-        "timeout": 600.0,
-        "version": 0,
-        "created": ago(60),
-        "updated": ago(60),
-        "events_count": 1,
-    }
-    return Job(**(values | fields))
+    """One that was enqueued a minute ago, but for these fields."""
+    reference = Reference(ago(60))
+    [made] = reference.insert([new_job("0193fb1e-0000-7000-8000-000000000007", "mail")])
+    return structs.replace(reference.rows[made.id].job, **fields)
 
 
 def worker(name: str = "w1", **fields: Any) -> WorkerInfo:
-    values: dict[str, Any] = {
-        "name": name,
-        "host": "box",
-        "pid": 7,
-        "topics": ("mail",),
-        "concurrency": 10,
-        "running": 0,
-        "lease": 30.0,
-        "rowlock": "0.1.0",
-        "started": ago(3600),
-        "seen": ago(5),
-    }
-    return WorkerInfo(**(values | fields))
+    return info(name, **{"topics": ("mail",), "started": ago(3600), "seen": ago(5)} | fields)
 
 
 def why(pause: Pause | None = None, workers: tuple[WorkerInfo, ...] = (worker(),), **fields: Any) -> Why:

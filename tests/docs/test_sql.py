@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 
 from rowlock.jobs import Jobs
+from tests.closing import connected
 from tests.servers import PostgresServer, find_postgres
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "sql.md").read_text("utf-8")
@@ -57,8 +58,7 @@ async def test_the_page_s_statements_answer_what_it_says(psql: str, url: str, ro
     assert re.findall(r"-- (kept|applied|already|lost)$", "\n".join(SQL), re.MULTILINE) == said[-6:-2]
     assert said[-2:] == ['completed|{"width": 80}', "0"]
 
-    connection = await asyncpg.connect(url)
-    try:
+    async with connected(url) as connection:
         await connection.execute("SET ROLE shop")
         made = await connection.fetchval("SELECT enqueue_job('thumbnail', key => 'k', priority => 900)")
         assert await connection.fetchval("SELECT enqueue_job('thumbnail', key => 'k')") == made
@@ -88,8 +88,6 @@ async def test_the_page_s_statements_answer_what_it_says(psql: str, url: str, ro
         assert await connection.fetchval("SELECT rescue_jobs(grace => '0')") == 0
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.execute("SELECT enqueue_job('thumbnail')")
-    finally:
-        await connection.close()
 
 
 def test_an_error_names_its_field(psql: str, url: str) -> None:

@@ -5,8 +5,7 @@ import os
 import sqlite3
 from contextlib import closing, suppress
 
-import asyncpg
-
+from tests.closing import connected
 from tests.faults.stage import Stage
 
 TABLES = ("_jobs", "_jobs_archive", "_jobs_audit", "business")
@@ -20,11 +19,8 @@ async def forget(stage: Stage) -> None:
         with closing(sqlite3.connect(path, timeout=30.0, isolation_level=None)) as connection:
             connection.executescript(f"BEGIN IMMEDIATE; {emptied}; DELETE FROM _witness; COMMIT")
     else:
-        connection_ = await asyncpg.connect(stage.direct)
-        try:
+        async with connected(stage.direct) as connection_:
             await connection_.execute(f"{emptied}; TRUNCATE witness.log")
-        finally:
-            await connection_.close()
     _forget_record(stage)
     stage.fleet.workers[:] = [worker for worker in stage.fleet.workers if worker.process.poll() is None]
 

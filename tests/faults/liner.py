@@ -11,10 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-import asyncpg
-
 from rowlock.errors import StoreError
 from rowlock.jobs import Jobs
+from tests.closing import connected
 from tests.proof.history_app import new_ids
 from tests.proof.recorder import Recorder
 
@@ -78,16 +77,13 @@ class Client:
 
     async def _on_postgres(self, draft: dict[str, Any], seconds: float, back: bool) -> Any:
         topic, payload, rest = _parts(draft)
-        conn = await asyncpg.connect(self._url)
-        try:
+        async with connected(self._url) as conn:
             async with conn.transaction():
                 answer = await self._jobs.enqueue(topic, payload, conn=conn, **rest)
                 await asyncio.sleep(seconds)
                 if back:
                     raise RolledBack
             return answer
-        finally:
-            await conn.close()
 
     def _on_sqlite(self, draft: dict[str, Any], seconds: float, back: bool) -> Any:
         topic, payload, rest = _parts(draft)

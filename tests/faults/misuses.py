@@ -323,13 +323,10 @@ class Misuses:
         await other.close()
 
     async def stopped_from_elsewhere(self) -> None:
-        other = app(self._stage.record, self._url)
-        await other.start(concurrency=1, grace=1.0)
-        try:
+        async with app(self._stage.record, self._url) as other:
+            await other.start(concurrency=1, grace=1.0)
             await must_refuse(WrongContext, asyncio.to_thread(other.sync.stop))
             await must_refuse(WrongContext, asyncio.to_thread(lambda: asyncio.run(other.stop())))
-        finally:
-            await other.close()
 
     async def kept_context(self) -> None:
         """A handler's context outlives its run."""

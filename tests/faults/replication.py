@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import asyncpg
 
+from tests.closing import connected
 from tests.guard import processes
 from tests.servers import PostgresServer, ServerError, find_postgres
 from tests.waiting import until
@@ -128,12 +129,9 @@ class Server(PostgresServer):
             self.port = port
 
     async def fetch(self, query: str) -> list[asyncpg.Record]:
-        connection = await asyncpg.connect(self.url())
-        try:
+        async with connected(self.url()) as connection:
             rows: list[asyncpg.Record] = await connection.fetch(query)
             return rows
-        finally:
-            await connection.close()
 
 
 class Pair:

@@ -147,6 +147,12 @@ class Stage:
         self.histories.append(history)
         return history
 
+    async def finished(self, result: Result) -> Result:
+        """Let the workers end every job and stop. Return what the checker finds."""
+        await self.drained()
+        await self.stop_all()
+        return await self.judged(result)
+
     async def judged(self, result: Result) -> Result:
         """After the workers have stopped: what the checker finds."""
         history = await self.collect()

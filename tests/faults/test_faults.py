@@ -46,9 +46,7 @@ async def endure(cell: Cell, stage: Stage, server: PostgresServer | None) -> Res
                 for _ in range(cell.scale.restarts):
                     await asyncio.sleep(0.5)
                     await suffer(stage, server, Outage("server kill"))
-        await stage.drained()
-        await stage.stop_all()
-        return await stage.judged(cell.result())
+        return await stage.finished(cell.result())
 
 
 @pytest.mark.parametrize(

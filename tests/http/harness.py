@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -57,6 +57,12 @@ class Who(Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:
+        """With a content type, for a body that is JSON."""
+        named = {"content-type": "application/json", **self.headers}
+        return [(name.encode(), value.encode()) for name, value in named.items()]
 
 
 ANYONE = Who("anonymous", kind="anonymous")
@@ -231,8 +237,12 @@ class World:
         await store.settle([settlement(claimed, outcome, ran=0.5)])
         return job_id
 
-    async def job(self, job_id: str) -> Job | None:
+    async def find(self, job_id: str) -> Job | None:
         return (await (await self.store()).read([job_id], Job)).get(job_id)
+
+    async def job(self, job_id: str) -> Job:
+        """The job, which must be there."""
+        return (await (await self.store()).read([job_id], Job))[job_id]
 
     async def change_settings(self, **changes: Any) -> None:
         answer = await self.call("admin token", "PATCH", "/api/settings", changes)
@@ -313,11 +323,13 @@ async def by_hand(
     query: bytes = b"",
     parts: Iterator[bytes] | None = None,
     scheme: str = "http",
+    receive: Callable[[], Awaitable[Any]] | None = None,
 ) -> Sent:
+    """`receive`: instead of the parts of a body."""
     sent = Sent()
     body = iter(()) if parts is None else parts
 
-    async def receive() -> dict[str, Any]:
+    async def receive_part() -> dict[str, Any]:
         await asyncio.sleep(0)
         part = next(body, None)
         sent.read += len(part or b"")
@@ -334,7 +346,7 @@ async def by_hand(
         "raw_path": path.encode(), "query_string": query, "root_path": "", "scheme": scheme,
         "headers": [(b"host", b"localhost"), *headers], "client": ("127.0.0.1", 1234), "server": ("127.0.0.1", 80),
     }  # fmt: skip
-    await app(scope, receive, send)
+    await app(scope, receive or receive_part, send)
     return sent
 
 

@@ -312,401 +312,302 @@ async def _shown_settings(world: World) -> None:
     assert SECRET not in repr(world.api.settings)
 
 
-_AT_ONCE = "https://evil.example.com"
-
+# By the number of the checklist, and the name: how it is switched off, and what must turn red then.
+SWITCHES: dict[str, dict[str, tuple[Switch, Probe]]] = {
+    "A1": {
+        "a route says who may": (replaced(rowlock.http.routes, "Access", object), _undeclared_route),
+        "who may is checked": (replaced(Api, "_authorize", _nothing), _everyone),
+        "by scope": (replaced(Identity, "has", _yes), _everyone),
+        "by rule": (replaced(rowlock.http.app, "_is_allowed", _yes), _everyone),
+        "read-only changes nothing": (
+            replaced(Route, "writes", property(_never)),
+            login.test_a_read_only_superuser_sees_but_changes_nothing,
+        ),
+        "a bounded token stays in bounds": (
+            replaced(Identity, "is_bounded", property(_never)),
+            matrix.test_a_job_token_learns_nothing_of_topics_and_pauses_none,
+        ),
+        "a token claims its own topics": (
+            replaced(rowlock.http.workers, "_lanes", lambda call, asked: [read_lane(name) for name in asked]),
+            protocol.test_a_token_that_is_for_some_topics_claims_those_alone,
+        ),
+        "nobody speaks for another's worker": (
+            replaced(rowlock.http.workers, "_worker", lambda call, name: name),
+            _speaking_for_another,
+        ),
+        "a cursor tells nothing": (
+            replaced(rowlock.http.cursors, "_mixed", lambda key, nonce, data: data),
+            paging.hidden_places,
+        ),
+        "a cursor is for one caller and one question": (
+            replaced(rowlock.http.cursors, "_question", lambda call: b""),
+            paging.test_a_cursor_is_for_one_caller_and_one_question,
+        ),
+        "a cursor can't be made up": (
+            replaced(rowlock.http.cursors, "_tag", lambda key, nonce, call, hidden: bytes(16)),
+            paging.test_a_cursor_is_for_one_caller_and_one_question,
+        ),
+    },
+    "A2": {
+        "who waits is looked at again": (
+            replaced(Call, "again", _nothing_later),
+            protocol.test_a_token_that_is_revoked_gets_nothing_more_though_it_waits,
+        ),
+        "only hashes are kept": (wrapped(secrets, "issue", _in_the_clear), login.test_no_secret_stands_in_the_database),
+        "the secret is compared": (
+            replaced(secrets.Shown, "matches", _yes),
+            login.test_a_token_that_is_nearly_right_is_refused,
+        ),
+        "what is revoked is not remembered": (
+            wrapped(RecordBatches, "get", _remembering),
+            login.test_a_revoked_token_is_refused_by_the_next_request_in_every_process,
+        ),
+        "signatures are checked": (
+            replaced(jwt.Verifier, "identify", _unverified),
+            with_case(of_users.test_a_bad_one_is_refused, "no signature, none"),
+        ),
+        "times of JWTs are times": (
+            replaced(jwt, "is_valid_at", _yes),
+            of_users.test_a_time_that_is_none_is_refused_and_named,
+        ),
+        "a JWT is for us": (
+            wrapped(library, "decode", _whatever_audience),
+            of_users.test_a_token_for_another_audience_is_refused_though_none_is_set,
+        ),
+    },
+    "A3": {
+        "passwords are hashed": (replaced(passwords, "_hasher", _PlainText), _kept_password),
+        "nobody costs the same": (
+            wrapped(passwords, "is_right", _without_a_dummy),
+            with_patch(login.test_an_unknown_account_costs_as_much_work_as_a_wrong_password),
+        ),
+        "guesses are counted": (
+            replaced(Attempts, "begin", _nothing),
+            login.test_whoever_guesses_must_wait_for_longer_and_longer,
+        ),
+        "an address has a bound": (
+            replaced(login_attempts, "ADDRESS", Bound(1_000_000, 10.0)),
+            login.test_an_address_that_tries_many_accounts_must_wait_too,
+        ),
+        "an account has a bound": (
+            replaced(login_attempts, "ACCOUNT", Bound(1_000_000, 60.0)),
+            login.test_an_account_at_which_many_addresses_guess_must_wait_too,
+        ),
+        "guesses lock nobody else out": (
+            replaced(login_attempts, "ADDRESS", Bound(50, 300.0)),
+            login.test_who_guesses_locks_nobody_else_out,
+        ),
+        "a bound is not begun anew by one's own login": (
+            replaced(login_attempts.Failures, "take_back", login_attempts.Failures.forget),
+            login.test_an_account_of_ones_own_is_no_way_to_guess_without_end,
+        ),
+        "few wait for the check of a password": (
+            replaced(login_attempts.Hashing, "check", _nothing),
+            with_patch(login.test_one_address_does_not_have_all_places_of_those_who_wait),
+        ),
+    },
+    "A4": {
+        "sessions have an end": (
+            replaced(Authenticator, "_session", _session_without_an_end),
+            login.test_a_session_ends_after_half_a_day_however_much_it_is_used,
+        ),
+        "another password ends sessions": (
+            replaced(Authenticator, "_session", _session_without_an_end),
+            login.test_another_password_ends_all_sessions,
+        ),
+        "a login rotates": (
+            wrapped(sessions, "begin", _without_rotation),
+            login.test_a_login_makes_a_new_session_and_ends_the_one_before,
+        ),
+        "logging out counts on the server": (
+            replaced(sessions, "end", _nothing_later),
+            login.test_logging_out_ends_the_session_on_the_server,
+        ),
+        "__Host- over https": (
+            replaced(rowlock.http.sessions, "cookie_name", lambda _: "rowlock_session"),
+            origin.test_over_https_a_cookie_without_the_prefix_is_not_taken,
+        ),
+    },
+    "A5": {
+        "a session needs a sign of our page": (
+            replaced(Authenticator, "_check_csrf", _nothing),
+            origin.test_every_route_that_changes_something_wants_a_sign,
+        ),
+        "foreign pages are refused": (
+            replaced(Authenticator, "_is_own", _yes),
+            origin.test_a_page_of_another_origin_is_refused_whoever_it_comes_from,
+        ),
+        "Sec-Fetch-Site is heeded": (
+            replaced(Authenticator, "check_origin", _nothing),
+            origin.test_a_browser_that_says_it_comes_from_elsewhere_is_believed,
+        ),
+        "forms are not read": (
+            replaced(request.Request, "body", _any_body),
+            origin.test_what_a_form_can_send_is_never_read,
+        ),
+        "sessions are for our own page": (
+            replaced(Authenticator, "_is_other", _never),
+            origin.test_credentials_never_go_along_with_another_origin,
+        ),
+    },
+    "A6": {
+        "origins are exact": (
+            replaced(Authenticator, "check_origin", _any_origin),
+            origin.test_a_named_origin_may_and_no_other,
+        ),
+        "names of hosts are known": (
+            replaced(Authenticator, "check_host", _nothing),
+            origin.test_a_foreign_name_that_leads_here_gets_nothing,
+        ),
+    },
+    "A7": {
+        "a body has a bound": (
+            replaced(request, "LARGEST_BODY", 1 << 22),
+            bad_input.test_a_body_that_never_ends_is_refused_while_it_comes_in,
+        ),
+        "depth has a bound": (
+            replaced(codec, "MAX_DEPTH", 1000),
+            bad_input.test_a_bomb_does_not_go_off,
+        ),
+        "a page has a bound": (
+            replaced(queries, "MAX_LIMIT", 1 << 20),
+            bad_input.test_a_wrong_parameter_is_named,
+        ),
+        "a job token's life has a bound": (
+            replaced(rowlock.http.tokens, "LONGEST_TOKEN", 1e9),
+            bad_input.test_a_job_token_does_not_live_for_ever,
+        ),
+        "a maker's job tokens have a bound": (
+            replaced(rowlock.access.job_tokens, "BY_RULE", rowlock.access.job_tokens.Bound(10_000, 10_000)),
+            job_tokens.test_a_user_makes_a_hundred_and_twenty_of_them_for_one_job,
+        ),
+        "one token's streams have a bound": (
+            replaced(rowlock.http.streams, "MOST_OF_ONE", 1000),
+            with_patch(streams.test_one_token_does_not_take_all_streams),
+        ),
+        "superusers have streams": (replaced(rowlock.http.streams, "RESERVED", 0), _places_for_superusers),
+        "a stream that is over has no place": (
+            wrapped(rowlock.http.streams, "Response", _without_an_end),
+            streams.test_a_connection_that_breaks_before_the_stream_begins_leaves_no_place,
+        ),
+        "a header stands there once": (
+            replaced(request, "_ONCE", ()),
+            bad_input.test_a_header_that_decides_something_may_stand_there_once,
+        ),
+        "everything must be said": (
+            wrapped(rowlock.client.bulk, "new_bulk", _everything_unsaid),
+            bulk.test_what_is_wrong_is_named_and_nothing_is_kept,
+        ),
+        "a page of a bulk action has a bound": (
+            replaced(queries, "MAX_LIMIT", 1 << 20),
+            bulk.test_a_wrong_parameter_is_named,
+        ),
+    },
+    "A9": {
+        "paths in payloads are checked": (
+            replaced(queries, "_paths", tuple),
+            injection.test_a_payload_path_is_a_path_of_names,
+        ),
+        "ids of records are checked": (
+            replaced(secrets, "is_id", _yes),
+            bad_input.test_a_malformed_id_is_refused,
+        ),
+    },
+    "A10": {
+        "a rule that can't be read denies": (
+            replaced(access_settings, "_NOBODY", rules.Rule("true", True)),
+            _unreadable_rule,
+        ),
+        "what is not there matches nothing": (
+            _missing_claims_are_empty,
+            settings.test_jobs_without_a_scope_are_nobodys,
+        ),
+        "an edited job is judged like a new one": (
+            replaced(rowlock.http.jobs, "_check_edited", _nothing),
+            with_case(edits.test_the_new_content_must_satisfy_enqueue_rule, "update"),
+        ),
+    },
+    "A12": {
+        "one is the first": (
+            wrapped(superusers, "create", _whoever_comes),
+            login.test_of_fifty_who_use_the_link_at_once_one_becomes_the_superuser,
+        ),
+        "then there is nothing there": (
+            replaced(superusers, "is_set_up", _never_later),
+            login.test_the_link_works_once_and_then_there_is_nothing_there,
+        ),
+    },
+    "A13": {
+        "what is out of reach is not there": (
+            replaced(rowlock.http.call, "holds", _yes),
+            matrix.test_a_tenant_sees_nothing_of_anothers_jobs,
+        ),
+        "lists are narrowed": (
+            replaced(rowlock.http.call.Call, "reach", _yes),
+            matrix.test_no_filter_counts_or_finds_anothers_jobs,
+        ),
+        "numbers are narrowed": (
+            replaced(rowlock.http.call.Call, "reach", _yes),
+            matrix.test_stats_count_ones_own_jobs_alone,
+        ),
+        "what is in the way is not told": (
+            replaced(rowlock.http.enqueue, "_refuse_hidden", _nothing_later),
+            matrix.test_a_key_or_id_of_anothers_job_tells_nothing_about_it,
+        ),
+    },
+    "A15": {
+        "what went wrong is not told": (replaced(rowlock.http.respond, "internal", _told_in_full), _what_went_wrong),
+        "a path is one line of the log": (replaced(rowlock.http.respond, "_line", str), _line_in_the_log),
+        "settings don't show their secret": (
+            replaced(ApiSettings, "__repr__", lambda self: repr(msgspec.structs.asdict(self))),
+            _shown_settings,
+        ),
+        "what is redacted is not shown": (
+            replaced(Redaction, "fits", _never),
+            redaction.test_no_secret_leaves_by_any_route,
+        ),
+        "nor are its values elsewhere": (
+            replaced(rowlock.access.redaction._Found, "take", lambda *_: None),
+            redaction.test_no_secret_leaves_by_any_route,
+        ),
+        "nor what stands behind its name": (
+            replaced(Redaction, "_without_named", lambda _, text: text),
+            redaction.test_no_secret_leaves_by_any_route,
+        ),
+        "no filter tells it": (
+            replaced(rowlock.http.jobs, "check_filter", _nothing),
+            redaction.test_no_filter_tells_what_is_hidden,
+        ),
+        "no search tells it": (
+            replaced(rowlock.http.redacting, "may_reveal", _yes),
+            redaction.test_no_search_in_errors_tells_what_is_hidden,
+        ),
+    },
+    "A18": {
+        "a reveal stands in the audit": (
+            wrapped(SqliteStore, "write_records", _without_an_entry),
+            redaction.test_a_reveal_tells_all_and_stands_in_the_audit_first,
+        ),
+        "changes stand in the audit": (
+            wrapped(SqliteStore, "write_records", _without_an_entry),
+            login.test_the_audit_tells_who_did_what_without_secrets,
+        ),
+    },
+    "A19": {
+        "headers that browsers heed": (
+            both(replaced(rowlock.http.respond, "_HEADERS", []), replaced(rowlock.http.respond, "_JSON_HEADERS", [])),
+            origin.test_every_answer_has_the_headers_that_browsers_heed,
+        ),
+    },
+}
+# Where it is probed, if not in a world on SQLite.
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "ids of records are checked": {"store": "postgres"},
+    "one is the first": {"fresh": True},
+    "then there is nothing there": {"fresh": True},
+}
 DEFENCES = [
-    Defence("A1", "a route says who may", replaced(rowlock.http.routes, "Access", object), _undeclared_route),
-    Defence("A1", "who may is checked", replaced(Api, "_authorize", _nothing), _everyone),
-    Defence("A1", "by scope", replaced(Identity, "has", _yes), _everyone),
-    Defence("A1", "by rule", replaced(rowlock.http.app, "_is_allowed", _yes), _everyone),
-    Defence(
-        "A1",
-        "read-only changes nothing",
-        replaced(Route, "writes", property(_never)),
-        login.test_a_read_only_superuser_sees_but_changes_nothing,
-    ),
-    Defence(
-        "A1",
-        "a bounded token stays in bounds",
-        replaced(Identity, "is_bounded", property(_never)),
-        matrix.test_a_job_token_learns_nothing_of_topics_and_pauses_none,
-    ),
-    Defence(
-        "A1",
-        "a token claims its own topics",
-        replaced(rowlock.http.workers, "_lanes", lambda call, asked: [read_lane(name) for name in asked]),
-        protocol.test_a_token_that_is_for_some_topics_claims_those_alone,
-    ),
-    Defence(
-        "A1",
-        "nobody speaks for another's worker",
-        replaced(rowlock.http.workers, "_worker", lambda call, name: name),
-        _speaking_for_another,
-    ),
-    Defence(
-        "A1",
-        "a cursor tells nothing",
-        replaced(rowlock.http.cursors, "_mixed", lambda key, nonce, data: data),
-        paging.hidden_places,
-    ),
-    Defence(
-        "A1",
-        "a cursor is for one caller and one question",
-        replaced(rowlock.http.cursors, "_question", lambda call: b""),
-        paging.test_a_cursor_is_for_one_caller_and_one_question,
-    ),
-    Defence(
-        "A1",
-        "a cursor can't be made up",
-        replaced(rowlock.http.cursors, "_tag", lambda key, nonce, call, hidden: bytes(16)),
-        paging.test_a_cursor_is_for_one_caller_and_one_question,
-    ),
-    Defence(
-        "A2",
-        "who waits is looked at again",
-        replaced(Call, "again", _nothing_later),
-        protocol.test_a_token_that_is_revoked_gets_nothing_more_though_it_waits,
-    ),
-    Defence(
-        "A2",
-        "only hashes are kept",
-        wrapped(secrets, "issue", _in_the_clear),
-        login.test_no_secret_stands_in_the_database,
-    ),
-    Defence(
-        "A2",
-        "the secret is compared",
-        replaced(secrets.Shown, "matches", _yes),
-        login.test_a_token_that_is_nearly_right_is_refused,
-    ),
-    Defence(
-        "A2",
-        "what is revoked is not remembered",
-        wrapped(RecordBatches, "get", _remembering),
-        login.test_a_revoked_token_is_refused_by_the_next_request_in_every_process,
-    ),
-    Defence(
-        "A2",
-        "signatures are checked",
-        replaced(jwt.Verifier, "identify", _unverified),
-        with_case(of_users.test_a_bad_one_is_refused, "no signature, none"),
-    ),
-    Defence(
-        "A2",
-        "times of JWTs are times",
-        replaced(jwt, "is_valid_at", _yes),
-        with_case(of_users.test_a_time_that_is_none_is_refused_and_named, "exp", 1e15),
-    ),
-    Defence(
-        "A2",
-        "a JWT is for us",
-        wrapped(library, "decode", _whatever_audience),
-        of_users.test_a_token_for_another_audience_is_refused_though_none_is_set,
-    ),
-    Defence("A3", "passwords are hashed", replaced(passwords, "_hasher", _PlainText), _kept_password),
-    Defence(
-        "A3",
-        "nobody costs the same",
-        wrapped(passwords, "is_right", _without_a_dummy),
-        with_patch(login.test_an_unknown_account_costs_as_much_work_as_a_wrong_password),
-    ),
-    Defence(
-        "A3",
-        "guesses are counted",
-        replaced(Attempts, "begin", _nothing),
-        login.test_whoever_guesses_must_wait_for_longer_and_longer,
-    ),
-    Defence(
-        "A3",
-        "an address has a bound",
-        replaced(login_attempts, "ADDRESS", Bound(1_000_000, 10.0)),
-        login.test_an_address_that_tries_many_accounts_must_wait_too,
-    ),
-    Defence(
-        "A3",
-        "an account has a bound",
-        replaced(login_attempts, "ACCOUNT", Bound(1_000_000, 60.0)),
-        login.test_an_account_at_which_many_addresses_guess_must_wait_too,
-    ),
-    Defence(
-        "A3",
-        "guesses lock nobody else out",
-        replaced(login_attempts, "ADDRESS", Bound(50, 300.0)),
-        login.test_who_guesses_locks_nobody_else_out,
-    ),
-    Defence(
-        "A3",
-        "a bound is not begun anew by one's own login",
-        replaced(login_attempts.Failures, "take_back", login_attempts.Failures.forget),
-        login.test_an_account_of_ones_own_is_no_way_to_guess_without_end,
-    ),
-    Defence(
-        "A3",
-        "few wait for the check of a password",
-        replaced(login_attempts.Hashing, "check", _nothing),
-        with_patch(login.test_one_address_does_not_have_all_places_of_those_who_wait),
-    ),
-    Defence(
-        "A4",
-        "sessions have an end",
-        replaced(Authenticator, "_session", _session_without_an_end),
-        login.test_a_session_ends_after_half_a_day_however_much_it_is_used,
-    ),
-    Defence(
-        "A4",
-        "another password ends sessions",
-        replaced(Authenticator, "_session", _session_without_an_end),
-        login.test_another_password_ends_all_sessions,
-    ),
-    Defence(
-        "A4",
-        "a login rotates",
-        wrapped(sessions, "begin", _without_rotation),
-        login.test_a_login_makes_a_new_session_and_ends_the_one_before,
-    ),
-    Defence(
-        "A4",
-        "logging out counts on the server",
-        replaced(sessions, "end", _nothing_later),
-        login.test_logging_out_ends_the_session_on_the_server,
-    ),
-    Defence(
-        "A4",
-        "__Host- over https",
-        replaced(rowlock.http.sessions, "cookie_name", lambda _: "rowlock_session"),
-        origin.test_over_https_a_cookie_without_the_prefix_is_not_taken,
-    ),
-    Defence(
-        "A5",
-        "a session needs a sign of our page",
-        replaced(Authenticator, "_check_csrf", _nothing),
-        origin.test_every_route_that_changes_something_wants_a_sign,
-    ),
-    Defence(
-        "A5",
-        "foreign pages are refused",
-        replaced(Authenticator, "_is_own", _yes),
-        with_case(origin.test_a_page_of_another_origin_is_refused_whoever_it_comes_from, _AT_ONCE),
-    ),
-    Defence(
-        "A5",
-        "Sec-Fetch-Site is heeded",
-        replaced(Authenticator, "check_origin", _nothing),
-        with_case(origin.test_a_browser_that_says_it_comes_from_elsewhere_is_believed, "cross-site"),
-    ),
-    Defence(
-        "A5",
-        "forms are not read",
-        replaced(request.Request, "body", _any_body),
-        with_case(origin.test_what_a_form_can_send_is_never_read, "text/plain"),
-    ),
-    Defence(
-        "A5",
-        "sessions are for our own page",
-        replaced(Authenticator, "_is_other", _never),
-        origin.test_credentials_never_go_along_with_another_origin,
-    ),
-    Defence(
-        "A6",
-        "origins are exact",
-        replaced(Authenticator, "check_origin", _any_origin),
-        origin.test_a_named_origin_may_and_no_other,
-    ),
-    Defence(
-        "A6",
-        "names of hosts are known",
-        replaced(Authenticator, "check_host", _nothing),
-        with_case(origin.test_a_foreign_name_that_leads_here_gets_nothing, "evil.example.com"),
-    ),
-    Defence(
-        "A7",
-        "a body has a bound",
-        replaced(request, "LARGEST_BODY", 1 << 22),
-        bad_input.test_a_body_that_never_ends_is_refused_while_it_comes_in,
-    ),
-    Defence(
-        "A7",
-        "depth has a bound",
-        replaced(codec, "MAX_DEPTH", 1000),
-        with_case(bad_input.test_a_bomb_does_not_go_off, "depth of 65"),
-    ),
-    Defence(
-        "A7",
-        "a page has a bound",
-        replaced(queries, "MAX_LIMIT", 1 << 20),
-        with_case(bad_input.test_a_wrong_parameter_is_named, "limit=201", "limit"),
-    ),
-    Defence(
-        "A7",
-        "a job token's life has a bound",
-        replaced(rowlock.http.tokens, "LONGEST_TOKEN", 1e9),
-        with_case(bad_input.test_a_job_token_does_not_live_for_ever, 86_401),
-    ),
-    Defence(
-        "A7",
-        "a maker's job tokens have a bound",
-        replaced(rowlock.access.job_tokens, "BY_RULE", rowlock.access.job_tokens.Bound(10_000, 10_000)),
-        job_tokens.test_a_user_makes_a_hundred_and_twenty_of_them_for_one_job,
-    ),
-    Defence(
-        "A7",
-        "one token's streams have a bound",
-        replaced(rowlock.http.streams, "MOST_OF_ONE", 1000),
-        with_patch(streams.test_one_token_does_not_take_all_streams),
-    ),
-    Defence("A7", "superusers have streams", replaced(rowlock.http.streams, "RESERVED", 0), _places_for_superusers),
-    Defence(
-        "A7",
-        "a stream that is over has no place",
-        wrapped(rowlock.http.streams, "Response", _without_an_end),
-        streams.test_a_connection_that_breaks_before_the_stream_begins_leaves_no_place,
-    ),
-    Defence(
-        "A7",
-        "a header stands there once",
-        replaced(request, "_ONCE", ()),
-        with_case(bad_input.test_a_header_that_decides_something_may_stand_there_once, "authorization"),
-    ),
-    Defence(
-        "A7",
-        "everything must be said",
-        wrapped(rowlock.client.bulk, "new_bulk", _everything_unsaid),
-        bulk.test_what_is_wrong_is_named_and_nothing_is_kept,
-    ),
-    Defence(
-        "A7",
-        "a page of a bulk action has a bound",
-        replaced(queries, "MAX_LIMIT", 1 << 20),
-        with_case(bulk.test_a_wrong_parameter_is_named, "limit=201", "limit"),
-    ),
-    Defence(
-        "A9",
-        "paths in payloads are checked",
-        replaced(queries, "_paths", tuple),
-        injection.test_a_payload_path_is_a_path_of_names,
-    ),
-    Defence(
-        "A9",
-        "ids of records are checked",
-        replaced(secrets, "is_id", _yes),
-        with_case(bad_input.test_a_malformed_id_is_refused, "%00"),
-        store="postgres",
-    ),
-    Defence(
-        "A10",
-        "a rule that can't be read denies",
-        replaced(access_settings, "_NOBODY", rules.Rule("true", True)),
-        _unreadable_rule,
-    ),
-    Defence(
-        "A10",
-        "what is not there matches nothing",
-        _missing_claims_are_empty,
-        settings.test_jobs_without_a_scope_are_nobodys,
-    ),
-    Defence(
-        "A10",
-        "an edited job is judged like a new one",
-        replaced(rowlock.http.jobs, "_check_edited", _nothing),
-        with_case(edits.test_the_new_content_must_satisfy_enqueue_rule, "update"),
-    ),
-    Defence(
-        "A12",
-        "one is the first",
-        wrapped(superusers, "create", _whoever_comes),
-        login.test_of_fifty_who_use_the_link_at_once_one_becomes_the_superuser,
-        fresh=True,
-    ),
-    Defence(
-        "A12",
-        "then there is nothing there",
-        replaced(superusers, "is_set_up", _never_later),
-        login.test_the_link_works_once_and_then_there_is_nothing_there,
-        fresh=True,
-    ),
-    Defence(
-        "A13",
-        "what is out of reach is not there",
-        replaced(rowlock.http.call, "holds", _yes),
-        matrix.test_a_tenant_sees_nothing_of_anothers_jobs,
-    ),
-    Defence(
-        "A13",
-        "lists are narrowed",
-        replaced(rowlock.http.call.Call, "reach", _yes),
-        matrix.test_no_filter_counts_or_finds_anothers_jobs,
-    ),
-    Defence(
-        "A13",
-        "numbers are narrowed",
-        replaced(rowlock.http.call.Call, "reach", _yes),
-        matrix.test_stats_count_ones_own_jobs_alone,
-    ),
-    Defence(
-        "A13",
-        "what is in the way is not told",
-        replaced(rowlock.http.enqueue, "_refuse_hidden", _nothing_later),
-        matrix.test_a_key_or_id_of_anothers_job_tells_nothing_about_it,
-    ),
-    Defence(
-        "A15",
-        "what went wrong is not told",
-        replaced(rowlock.http.respond, "internal", _told_in_full),
-        _what_went_wrong,
-    ),
-    Defence("A15", "a path is one line of the log", replaced(rowlock.http.respond, "_line", str), _line_in_the_log),
-    Defence(
-        "A15",
-        "settings don't show their secret",
-        replaced(ApiSettings, "__repr__", lambda self: repr(msgspec.structs.asdict(self))),
-        _shown_settings,
-    ),
-    Defence(
-        "A15",
-        "what is redacted is not shown",
-        replaced(Redaction, "fits", _never),
-        redaction.test_no_secret_leaves_by_any_route,
-    ),
-    Defence(
-        "A15",
-        "nor are its values elsewhere",
-        replaced(rowlock.access.redaction._Found, "take", lambda *_: None),
-        redaction.test_no_secret_leaves_by_any_route,
-    ),
-    Defence(
-        "A15",
-        "nor what stands behind its name",
-        replaced(Redaction, "_without_named", lambda _, text: text),
-        redaction.test_no_secret_leaves_by_any_route,
-    ),
-    Defence(
-        "A15",
-        "no filter tells it",
-        replaced(rowlock.http.jobs, "check_filter", _nothing),
-        redaction.test_no_filter_tells_what_is_hidden,
-    ),
-    Defence(
-        "A15",
-        "no search tells it",
-        replaced(rowlock.http.redacting, "may_reveal", _yes),
-        redaction.test_no_search_in_errors_tells_what_is_hidden,
-    ),
-    Defence(
-        "A18",
-        "a reveal stands in the audit",
-        wrapped(SqliteStore, "write_records", _without_an_entry),
-        redaction.test_a_reveal_tells_all_and_stands_in_the_audit_first,
-    ),
-    Defence(
-        "A18",
-        "changes stand in the audit",
-        wrapped(SqliteStore, "write_records", _without_an_entry),
-        login.test_the_audit_tells_who_did_what_without_secrets,
-    ),
-    Defence(
-        "A19",
-        "headers that browsers heed",
-        both(replaced(rowlock.http.respond, "_HEADERS", []), replaced(rowlock.http.respond, "_JSON_HEADERS", [])),
-        origin.test_every_answer_has_the_headers_that_browsers_heed,
-    ),
+    Defence(number, name, off, probe, **ELSEWHERE.get(name, {}))
+    for number, switches in SWITCHES.items()
+    for name, (off, probe) in switches.items()
 ]

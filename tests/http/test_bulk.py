@@ -13,7 +13,7 @@ from rowlock.runtime import periodic
 from rowlock.stores.bulk import PREVIEW_LIFE, shown
 from rowlock.stores.queries import Filter
 from tests.http.harness import JSON, A, Server, World, is_problem
-from tests.http.test_series import quick_upkeep
+from tests.http.test_series import lifespan, quick_upkeep
 from tests.waiting import until
 
 FAILED = {"action": "requeue", "filter": {"topic": ["mail"], "status": ["failed", "expired"]}, "reason": "fixed"}
@@ -48,7 +48,7 @@ async def test_a_preview_then_the_start_and_what_became_of_each(world: World) ->
     assert seen["unfit"] == {"pending": {"count": 1, "more": False}}
     assert seen["filter"] == {"topic": ["mail"]}
     assert [job["id"] for job in seen["sample"]] == ids[:10]
-    assert {(await world.job(job_id)).status for job_id in ids} == {"failed"}  # type: ignore[union-attr]
+    assert {(await world.job(job_id)).status for job_id in ids} == {"failed"}
     [late] = await dead(world, 1, "later")
     why = {"reason": "fixed at last"}
     started = await world.post("manage token", f"/api/bulk/{seen['id']}/start", why)
@@ -56,8 +56,8 @@ async def test_a_preview_then_the_start_and_what_became_of_each(world: World) ->
     done = await ended(world, seen["id"])
     assert (done["status"], done["done"], done["skipped"], done["left"]) == ("done", 12, 0, 0)
     assert done["skips"] == {"changed": 0, "gone": 0, "key_taken": 0, "locked": 0}
-    assert {(await world.job(job_id)).status for job_id in ids} == {"pending"}  # type: ignore[union-attr]
-    assert (await world.job(late)).status == "failed"  # type: ignore[union-attr]
+    assert {(await world.job(job_id)).status for job_id in ids} == {"pending"}
+    assert (await world.job(late)).status == "failed"
     items = (await world.get("read token", f"/api/bulk/{seen['id']}/items?limit=5")).json()
     assert items["items"] == [{"job_id": one, "status": "failed", "outcome": "done", "holder": None} for one in ids[:5]]
     rest = (await world.get("read token", f"/api/bulk/{seen['id']}/items?limit=200&cursor={items['next']}")).json()
@@ -109,25 +109,26 @@ async def test_without_a_dry_run_it_starts_at_once(world: World) -> None:
     info = await made(world, body)
     assert info["arguments"] == {"priority": 150}
     assert (await ended(world, info["id"]))["done"] == 3
-    assert {(await world.job(job_id)).priority for job_id in ids} == {150}  # type: ignore[union-attr]
+    assert {(await world.job(job_id)).priority for job_id in ids} == {150}
     later = {"action": "reschedule", "filter": {"id": ids}, "runAt": "2040-01-01T00:00:00Z", "dryRun": False}
     info = await made(world, later)
     assert info["arguments"] == {"run_at": "2040-01-01T00:00:00Z"}
     await ended(world, info["id"])
-    assert {str((await world.job(one)).run_at.year) for one in ids} == {"2040"}  # type: ignore[union-attr]
+    assert {str((await world.job(one)).run_at.year) for one in ids} == {"2040"}
 
 
 async def test_the_same_start_or_stop_again_changes_nothing(sqlite_world: World) -> None:
-    world = sqlite_world
-    await dead(world, 2)
-    info = await made(world, FAILED)
-    assert is_problem(await world.post("superuser", f"/api/bulk/{info['id']}/stop"), 409)["code"] == "wrong_state"
+    await dead(sqlite_world, 2)
+    info = await made(sqlite_world, FAILED)
+    assert (
+        is_problem(await sqlite_world.post("superuser", f"/api/bulk/{info['id']}/stop"), 409)["code"] == "wrong_state"
+    )
     for _ in range(2):
-        assert (await world.post("superuser", f"/api/bulk/{info['id']}/start")).status_code == 200
-        await ended(world, info["id"])
-    answer = await world.post("superuser", f"/api/bulk/{info['id']}/stop", {"reason": "late"})
+        assert (await sqlite_world.post("superuser", f"/api/bulk/{info['id']}/start")).status_code == 200
+        await ended(sqlite_world, info["id"])
+    answer = await sqlite_world.post("superuser", f"/api/bulk/{info['id']}/stop", {"reason": "late"})
     assert (answer.status_code, answer.json()["status"]) == (200, "done")
-    audit = (await world.get("superuser", "/api/audit?limit=200")).json()["items"]
+    audit = (await sqlite_world.get("superuser", "/api/audit?limit=200")).json()["items"]
     assert [one["action"] for one in audit if "bulk" in one["action"]] == ["bulk_start"]
 
 
@@ -136,37 +137,34 @@ async def no_more(store: Any) -> bool:
 
 
 async def test_stop_and_go_on(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = sqlite_world
-    await dead(world, 3)
+    await dead(sqlite_world, 3)
     monkeypatch.setattr(client, "run_some", no_more)  # the server does not work on it
-    info = await made(world, {**FAILED, "dryRun": False})
-    store = await world.store()
+    info = await made(sqlite_world, {**FAILED, "dryRun": False})
+    store = await sqlite_world.store()
     await store.run_bulk(info["id"], limit=1)
-    stopped = (await world.post("superuser", f"/api/bulk/{info['id']}/stop", {"reason": "enough"})).json()
+    stopped = (await sqlite_world.post("superuser", f"/api/bulk/{info['id']}/stop", {"reason": "enough"})).json()
     assert (stopped["status"], stopped["done"], stopped["left"]) == ("stopped", 1, 2)
-    left = (await world.get("superuser", f"/api/bulk/{info['id']}/items?outcome=unrun")).json()["items"]
+    left = (await sqlite_world.get("superuser", f"/api/bulk/{info['id']}/items?outcome=unrun")).json()["items"]
     assert len(left) == 2
     monkeypatch.undo()
-    await world.post("superuser", f"/api/bulk/{info['id']}/start")
-    assert (await ended(world, info["id"]))["done"] == 3
+    await sqlite_world.post("superuser", f"/api/bulk/{info['id']}/start")
+    assert (await ended(sqlite_world, info["id"]))["done"] == 3
 
 
 async def test_a_list_of_them_newest_first(sqlite_world: World) -> None:
-    world = sqlite_world
-    ids = [(await made(world, FAILED))["id"] for _ in range(3)]
-    page = (await world.get("read token", "/api/bulk?limit=2")).json()
+    ids = [(await made(sqlite_world, FAILED))["id"] for _ in range(3)]
+    page = (await sqlite_world.get("read token", "/api/bulk?limit=2")).json()
     assert [one["id"] for one in page["items"]] == ids[:0:-1]
     assert all("sample" not in one for one in page["items"])
-    rest = (await world.get("read token", f"/api/bulk?cursor={page['next']}")).json()
+    rest = (await sqlite_world.get("read token", f"/api/bulk?cursor={page['next']}")).json()
     assert ([one["id"] for one in rest["items"]], rest["next"]) == (ids[:1], None)
 
 
 async def test_an_old_preview_is_refused(sqlite_world: World) -> None:
-    world = sqlite_world
-    await dead(world, 1)
-    info = await made(world, FAILED)
-    await world.place.fetch(f"UPDATE _jobs_bulk SET created = created - {int(PREVIEW_LIFE) * 1_000_000}")
-    told = is_problem(await world.post("superuser", f"/api/bulk/{info['id']}/start"), 409, "wrong_state")
+    await dead(sqlite_world, 1)
+    info = await made(sqlite_world, FAILED)
+    await sqlite_world.place.fetch(f"UPDATE _jobs_bulk SET created = created - {int(PREVIEW_LIFE) * 1_000_000}")
+    told = is_problem(await sqlite_world.post("superuser", f"/api/bulk/{info['id']}/start"), 409, "wrong_state")
     assert told["bulk_status"] == "preview"
 
 
@@ -202,22 +200,27 @@ async def test_what_is_wrong_is_named_and_nothing_is_kept(sqlite_world: World) -
     assert (await sqlite_world.get("superuser", "/api/bulk")).json()["items"] == []
 
 
-@pytest.mark.parametrize("path", ["", "/start", "/stop", "/items"])
-async def test_what_is_not_there_or_is_no_id(sqlite_world: World, path: str) -> None:
-    method = "GET" if path in ("", "/items") else "POST"
-    nobody = "0193fb1e-0000-7000-8000-000000000000"
-    is_problem(await sqlite_world.call("superuser", method, f"/api/bulk/{nobody}{path}"), 404, "not_found")
-    is_problem(await sqlite_world.call("superuser", method, f"/api/bulk/7{path}"), 404, "not_found")
+async def test_what_is_not_there_or_is_no_id(sqlite_world: World) -> None:
+    for path in ("", "/start", "/stop", "/items"):
+        method = "GET" if path in ("", "/items") else "POST"
+        nobody = "0193fb1e-0000-7000-8000-000000000000"
+        is_problem(await sqlite_world.call("superuser", method, f"/api/bulk/{nobody}{path}"), 404, "not_found")
+        is_problem(await sqlite_world.call("superuser", method, f"/api/bulk/7{path}"), 404, "not_found")
 
 
-@pytest.mark.parametrize(
-    ("query", "field"), [("limit=0", "limit"), ("limit=201", "limit"), ("cursor=x", "cursor"), ("outcome=x", "outcome")]
-)
-async def test_a_wrong_parameter_is_named(sqlite_world: World, query: str, field: str) -> None:
-    info = await made(sqlite_world, FAILED)
-    assert (
-        is_problem(await sqlite_world.get("superuser", f"/api/bulk/{info['id']}/items?{query}"), 400)["field"] == field
-    )
+WRONG_PARAMETERS: list[tuple[str, str]] = [
+    ("limit=0", "limit"),
+    ("limit=201", "limit"),
+    ("cursor=x", "cursor"),
+    ("outcome=x", "outcome"),
+]
+
+
+async def test_a_wrong_parameter_is_named(sqlite_world: World) -> None:
+    for query, field in WRONG_PARAMETERS:
+        info = await made(sqlite_world, FAILED)
+        answer = await sqlite_world.get("superuser", f"/api/bulk/{info['id']}/items?{query}")
+        assert is_problem(answer, 400)["field"] == field
 
 
 async def test_everything_must_be_said(sqlite_world: World) -> None:
@@ -225,7 +228,7 @@ async def test_everything_must_be_said(sqlite_world: World) -> None:
     info = await made(sqlite_world, {"action": "delete", "everything": True, "dryRun": False})
     assert info["total"] >= len(ids)
     await ended(sqlite_world, info["id"])
-    assert [await sqlite_world.job(job_id) for job_id in ids] == [None, None]
+    assert [await sqlite_world.find(job_id) for job_id in ids] == [None, None]
 
 
 async def test_a_server_carries_on_with_what_another_left(world: World) -> None:
@@ -242,18 +245,9 @@ async def test_a_server_carries_on_with_what_another_left(world: World) -> None:
 
 async def test_a_server_that_may_not_write_does_not_either(sqlite_world: World) -> None:
     api = sqlite_world.another_api(read_only=True)
-    sent: list[str] = []
-    steps = iter(["lifespan.startup", "lifespan.shutdown"])
-
-    async def receive() -> JSON:
-        return {"type": next(steps)}
-
-    async def send(message: Any) -> None:
-        sent.append(message["type"])
-        assert api.upkeep.bulk_loop.task is None
-
-    await api({"type": "lifespan"}, receive, send)
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    running: list[object] = []
+    await lifespan(api, lambda: running.append(api.upkeep.bulk_loop.task))
+    assert running == [None]
 
 
 async def test_a_mistake_is_not_the_end_of_all_looks(

@@ -1,7 +1,7 @@
 """Every code of an error is declared, in one place, with one status; and what is declared is used."""
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,21 +25,23 @@ OFFLINE_CODES = {
 }  # fmt: skip
 
 
-def calls(name: str) -> Iterator[tuple[str, ast.Call]]:
-    """Where it is called: the file, and the call."""
+@cache
+def every_call() -> dict[str, list[tuple[str, ast.Call]]]:
+    """By the name of what is called: the file, and the call."""
+    found: dict[str, list[tuple[str, ast.Call]]] = {}
     for file in sorted(SOURCES.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call):
                 called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if called == name:
-                    yield file.relative_to(SOURCES).as_posix(), node
+                found.setdefault(called, []).append((file.relative_to(SOURCES).as_posix(), node))
+    return found
 
 
 def used() -> dict[str, set[str]]:
     """The codes that a request may meet, and the files that use them."""
     found: dict[str, set[str]] = {}
     for name, place in (("Problem", 0), ("InvalidInput", 1), ("BadClaim", 1)):
-        for file, call in calls(name):
+        for file, call in every_call()[name]:
             if name == "InvalidInput" and file in OFFLINE:
                 continue
             code = call.args[place]
@@ -62,7 +64,7 @@ def test_every_code_that_is_declared_is_used() -> None:
 
 def test_what_is_offline_is_there() -> None:
     """A file that has moved must not take its exception with it."""
-    files = {file for file, _ in calls("InvalidInput")}
+    files = {file for file, _ in every_call()["InvalidInput"]}
     assert files >= OFFLINE
     assert {file for file, _ in OFFLINE_CODES} <= files
 

@@ -79,7 +79,6 @@ async def test_the_scope_manage_needs_no_enqueue_rule(world: World, who: str, wa
     answer, job_id = await edit(world, who, way, {"priority": 900, "payload": {"amount": 2}})
     assert answer.status_code == 200
     job = await world.job(job_id)
-    assert job
     assert (job.priority, job.payload) == (900, {"amount": 2})
 
 

@@ -77,4 +77,4 @@ async def test_a_reason_that_can_not_be_kept_deletes_nothing(sqlite_world: World
     job_id = await sqlite_world.enqueue(A)
     answer = await sqlite_world.call("superuser", "DELETE", f"/api/jobs/{job_id}?{query}")
     assert is_problem(answer, 400)["field"] in ("reason", "why")
-    assert await sqlite_world.job(job_id) is not None
+    assert await sqlite_world.find(job_id) is not None

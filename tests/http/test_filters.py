@@ -56,7 +56,6 @@ async def test_a_search_says_how_far_back_it_has_looked(world: World) -> None:
     for _ in range(0, ROWS, 1020):
         await world.jobs.enqueue_many([{"topic": "new", "payload": {}, "delay": 3600}] * 1020)
     oldest = await world.job(needle)
-    assert oldest is not None
     first = (await world.get("superuser", "/api/jobs?payload=user=7")).json()
     assert (first["items"], first["partial"]) == ([], True)
     reached = datetime.fromisoformat(first["looked_back_to"])
@@ -82,16 +81,15 @@ async def test_the_audit_is_searched_in_what_it_shows(world: World) -> None:
 
 
 async def test_a_search_of_the_audit_is_bounded_and_goes_on(sqlite_world: World) -> None:
-    world = sqlite_world
-    await world.jobs.cancel(await world.enqueue(None, topic="oldest", delay=3600), by="ann")
-    await world.place.fetch(
+    await sqlite_world.jobs.cancel(await sqlite_world.enqueue(None, topic="oldest", delay=3600), by="ann")
+    await sqlite_world.place.fetch(
         "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 2500) "
         "INSERT INTO _jobs_audit (at, \"by\", action, data) SELECT 1, 'test', 'noise', '{}' FROM n"
     )
-    first = (await world.get("superuser", "/api/audit?search=oldest")).json()
+    first = (await sqlite_world.get("superuser", "/api/audit?search=oldest")).json()
     assert first["items"] == []
     assert first["looked_back_to"] is not None
-    second = (await world.get("superuser", f"/api/audit?search=oldest&cursor={first['next']}")).json()
+    second = (await sqlite_world.get("superuser", f"/api/audit?search=oldest&cursor={first['next']}")).json()
     assert [one["topic"] for one in second["items"]] == ["oldest"]
 
 

@@ -231,21 +231,31 @@ async def test_explain_takes_any_text(sqlite_world: World) -> None:
 # ── Into headers ──
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["x-request-id", "origin", "host", "user-agent", "authorization", "cookie", "accept", "x-rowlock-csrf", "referer"],
-)
-async def test_no_header_comes_back_as_two(sqlite_world: World, name: str) -> None:
-    for text in CORPUS:
-        headers = [(name.encode(), text.encode())]
-        if name == "host":
-            headers = [(b"x", b"y")]
-        sent = await by_hand(sqlite_world.api, "GET", "/api/auth/me", headers=headers)
-        assert sent.status in (400, 401, 403, 421), (text, sent.body)
-        for key, value in sent.headers:
-            assert b"\r" not in key + value
-            assert b"\n" not in key + value
-        assert [key for key, _ in sent.headers].count(b"set-cookie") == 0
+HEADERS = [
+    "x-request-id",
+    "origin",
+    "host",
+    "user-agent",
+    "authorization",
+    "cookie",
+    "accept",
+    "x-rowlock-csrf",
+    "referer",
+]
+
+
+async def test_no_header_comes_back_as_two(sqlite_world: World) -> None:
+    for name in HEADERS:
+        for text in CORPUS:
+            headers = [(name.encode(), text.encode())]
+            if name == "host":
+                headers = [(b"x", b"y")]
+            sent = await by_hand(sqlite_world.api, "GET", "/api/auth/me", headers=headers)
+            assert sent.status in (400, 401, 403, 421), (text, sent.body)
+            for key, value in sent.headers:
+                assert b"\r" not in key + value
+                assert b"\n" not in key + value
+            assert [key for key, _ in sent.headers].count(b"set-cookie") == 0
 
 
 @pytest.mark.parametrize("path", ["/api/jobs/%0d%0aSet-Cookie:%20a=b", "/api/topics/a%0d%0aX:%20y/pause", "/%0d%0a/x"])

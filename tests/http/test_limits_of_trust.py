@@ -8,7 +8,7 @@ import pytest
 from rowlock.access import settings, superusers
 from rowlock.http import wait_for_end
 from rowlock.stores.records import Write
-from tests.http.harness import BOSS, PASSWORD, A, B, World, bearer, is_problem, user_token
+from tests.http.harness import BOSS, PASSWORD, A, B, World, bearer, by_hand, is_problem, user_token
 
 
 async def test_an_account_that_is_made_again_does_not_take_up_its_old_sessions(world: World) -> None:
@@ -80,28 +80,15 @@ async def test_headers_have_a_limit(world: World) -> None:
     is_problem(await world.get("read token", "/api/jobs", headers=many), 431)
 
 
-@pytest.mark.parametrize("body", [b"", b'{"reason": "enough"}', b'{"wrong": 1}'])
-async def test_a_body_of_unknown_length_is_read(world: World, body: bytes) -> None:
+async def test_a_body_of_unknown_length_is_read(world: World) -> None:
     """As HTTP/2 may bring it: neither its length nor that it comes in pieces is said."""
-    job_id = await world.enqueue(A)
-    sent: list[Any] = []
-    waiting = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> Any:
-        return waiting.pop()
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-    headers += [(name.encode(), value.encode()) for name, value in world.who["manage token"].headers.items()]
-    path = f"/api/jobs/{job_id}/cancel"
-    await world.api(
-        {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}, receive, send
-    )
-    assert sent[0]["status"] == (400 if b"wrong" in body else 200)
-    if b"reason" in body:
-        assert (await world.jobs.get(job_id)).cancel_reason == "enough"
+    for body in (b"", b'{"reason": "enough"}', b'{"wrong": 1}'):
+        job_id = await world.enqueue(A)
+        headers, parts = world.who["manage token"].raw_headers, iter([body] if body else [])
+        sent = await by_hand(world.api, "POST", f"/api/jobs/{job_id}/cancel", headers=headers, parts=parts)
+        assert sent.status == (400 if b"wrong" in body else 200)
+        if b"reason" in body:
+            assert (await world.jobs.get(job_id)).cancel_reason == "enough"
 
 
 async def test_one_caller_does_not_take_all_the_places_to_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,24 +108,24 @@ async def test_settings_that_make_no_sense_have_no_effect(world: World) -> None:
 # ── The application's own users, by its own cookie ──
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 403),
-        ({"origin": "http://localhost"}, 200),
-        ({"sec-fetch-site": "same-origin"}, 200),
-        ({"x-rowlock-csrf": "1"}, 200),
-        ({"origin": "https://listed.example"}, 403),
-        ({"origin": "https://evil.example"}, 403),
-    ],
-)
-async def test_a_foreign_page_can_not_use_it(world: World, headers: dict[str, str], status: int) -> None:
-    await world.change_settings(manage_rule="scope_id = @request.auth.id")
-    job_id = await world.enqueue(A)
-    api = world.another_api(authenticate=by_cookie, origins=("https://listed.example",))
-    path = f"/api/jobs/{job_id}/cancel"
-    answer = await world.post("anonymous", path, headers={"cookie": f"app={A}", **headers}, api=api)
-    assert answer.status_code == status
+FROM: list[tuple[dict[str, str], int]] = [
+    ({}, 403),
+    ({"origin": "http://localhost"}, 200),
+    ({"sec-fetch-site": "same-origin"}, 200),
+    ({"x-rowlock-csrf": "1"}, 200),
+    ({"origin": "https://listed.example"}, 403),
+    ({"origin": "https://evil.example"}, 403),
+]
+
+
+async def test_a_foreign_page_can_not_use_it(world: World) -> None:
+    for headers, status in FROM:
+        await world.change_settings(manage_rule="scope_id = @request.auth.id")
+        job_id = await world.enqueue(A)
+        api = world.another_api(authenticate=by_cookie, origins=("https://listed.example",))
+        path = f"/api/jobs/{job_id}/cancel"
+        answer = await world.post("anonymous", path, headers={"cookie": f"app={A}", **headers}, api=api)
+        assert answer.status_code == status
 
 
 async def test_who_is_known_by_a_header_needs_no_origin(world: World) -> None:

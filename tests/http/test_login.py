@@ -40,6 +40,13 @@ def with_id_of(text: str, other: str) -> str:
     return begun + secrets._checksum(begun)
 
 
+@asynccontextmanager
+async def nobody_yet(place: Place) -> AsyncIterator[World]:
+    """An application that nobody has set up."""
+    async with Jobs(place.url) as jobs:
+        yield World(place, jobs)
+
+
 async def log_in(world: World, email: str = BOSS, password: str = PASSWORD, **more: Any) -> httpx.Response:
     return await world.post(ANYONE, LOGIN, {"email": email, "password": password}, **more)
 
@@ -66,8 +73,7 @@ async def test_a_password_is_kept_as_argon2id_and_as_nothing_else(sqlite_world: 
 
 
 async def test_there_is_no_account_to_begin_with(place: Place) -> None:
-    async with Jobs(place.url) as jobs:
-        world = World(place, jobs)
+    async with nobody_yet(place) as world:
         assert await superusers.every(await world.store()) == []
         assert (await place.counts())["_jobs_records"] == 0
         for email, password in (("admin@example.com", "admin"), ("admin", "admin"), ("root@localhost", ""), ("", "")):
@@ -110,8 +116,7 @@ async def test_an_unknown_account_costs_as_much_work_as_a_wrong_password(sqlite_
 
 @pytest.mark.parametrize("password", ["", "short", "password1234", "aaaaaaaaaaaaaaaa", "x" * 513, "abababababab"])
 async def test_a_password_that_anyone_would_try_is_refused(sqlite_place: Place, password: str) -> None:
-    async with Jobs(sqlite_place.url) as jobs:
-        world = World(sqlite_place, jobs)
+    async with nobody_yet(sqlite_place) as world:
         link = await superusers.first_link(await world.store())
         assert link
         body = {"token": link.text, "email": "ann@example.com", "password": password}
@@ -124,11 +129,12 @@ async def test_a_long_password_that_begins_right_is_wrong(sqlite_world: World) -
     is_problem(await log_in(sqlite_world, BOSS, PASSWORD + "x" * 600), 401)
 
 
-@pytest.mark.parametrize(
-    "body", [{}, {"email": BOSS}, {"email": BOSS, "password": None}, {"email": [], "password": {}}]
-)
-async def test_a_login_without_its_fields_is_refused(sqlite_world: World, body: Any) -> None:
-    is_problem(await sqlite_world.post(ANYONE, LOGIN, body), 400)
+NO_LOGINS: list[Any] = [{}, {"email": BOSS}, {"email": BOSS, "password": None}, {"email": [], "password": {}}]
+
+
+async def test_a_login_without_its_fields_is_refused(sqlite_world: World) -> None:
+    for body in NO_LOGINS:
+        is_problem(await sqlite_world.post(ANYONE, LOGIN, body), 400)
 
 
 # ── How often ──
@@ -478,8 +484,7 @@ async def set_up(world: World, token: str, email: str = "first@example.com", **m
 
 
 async def test_of_fifty_who_use_the_link_at_once_one_becomes_the_superuser(place: Place) -> None:
-    async with Jobs(place.url) as jobs:
-        world = World(place, jobs)
+    async with nobody_yet(place) as world:
         store = await world.store()
         links = [await superusers.first_link(store) for _ in range(5)]
         apis = [world.another_api(), world.another_api()]
@@ -501,8 +506,7 @@ async def test_of_fifty_who_use_the_link_at_once_one_becomes_the_superuser(place
 
 
 async def test_the_link_works_once_and_then_there_is_nothing_there(place: Place) -> None:
-    async with Jobs(place.url) as jobs:
-        world = World(place, jobs)
+    async with nobody_yet(place) as world:
         link = await superusers.first_link(await world.store())
         assert link
         page = await world.get(ANYONE, "/_/setup")
@@ -519,8 +523,7 @@ async def test_the_link_works_once_and_then_there_is_nothing_there(place: Place)
 @asynccontextmanager
 async def with_links(place: Place) -> AsyncIterator[tuple[World, str, str]]:
     """A server that nobody has set up yet, and two links to do so."""
-    async with Jobs(place.url) as jobs:
-        world = World(place, jobs)
+    async with nobody_yet(place) as world:
         one, two = [await superusers.first_link(await world.store()) for _ in range(2)]
         assert one
         assert two
@@ -624,12 +627,12 @@ async def test_a_token_that_is_nearly_right_is_refused(world: World) -> None:
         is_problem(await world.get(Who("x", {"authorization": f"Bearer {wrong}"}), ME), 401)
 
 
-@pytest.mark.parametrize("scheme", ["Basic", "Token", "", "Bearer,", "Digest"])
-async def test_another_kind_of_credential_is_an_error_and_not_nobody(sqlite_world: World, scheme: str) -> None:
-    await sqlite_world.change_settings(manage_rule="true")
-    answer = await sqlite_world.get(Who("x", {"authorization": f"{scheme} abc"}), "/api/jobs")
-    assert is_problem(answer, 401)
-    assert answer.headers["www-authenticate"].startswith("Bearer")
+async def test_another_kind_of_credential_is_an_error_and_not_nobody(sqlite_world: World) -> None:
+    for scheme in ("Basic", "Token", "", "Bearer,", "Digest"):
+        await sqlite_world.change_settings(manage_rule="true")
+        answer = await sqlite_world.get(Who("x", {"authorization": f"{scheme} abc"}), "/api/jobs")
+        assert is_problem(answer, 401)
+        assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
 async def test_a_session_is_no_token_and_a_token_no_session(sqlite_world: World) -> None:

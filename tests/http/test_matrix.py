@@ -160,12 +160,12 @@ async def crawl_as(world: World, who: str, target: Target) -> tuple[set[str], se
     done, changed = set(), set()
     for name, prepare in every_request():
         ready = await prepare(world, target)
-        before = await world.job(ready.job) if ready.job else None
+        before = await world.find(ready.job) if ready.job else None
         answer = await world.call(who, by_name()[name].method, ready.path, ready.json)
         asked = name if REQUESTS[name] is prepare else f"{name} {ready.json}"
         if answer.status_code < 400:
             done.add(asked)
-        if ready.job and await world.job(ready.job) != before:
+        if ready.job and await world.find(ready.job) != before:
             changed.add(asked)
     return done, changed
 
@@ -221,9 +221,9 @@ async def crawl(world: World, who: str, ids: list[str]) -> list[str]:
 async def test_a_tenant_sees_nothing_of_anothers_jobs(world: World) -> None:
     ids = await plant(world)
     await world.change_settings(enqueue_rule=RULES["own"], manage_rule=RULES["own"])
-    before = {job_id: await world.job(job_id) for job_id in ids}
+    before = {job_id: await world.find(job_id) for job_id in ids}
     assert await crawl(world, "user A", ids) == []
-    assert {job_id: await world.job(job_id) for job_id in ids} == before
+    assert {job_id: await world.find(job_id) for job_id in ids} == before
 
 
 async def test_the_crawl_finds_what_there_is_to_find(world: World) -> None:
@@ -269,7 +269,6 @@ async def test_stats_count_ones_own_jobs_alone(world: World) -> None:
 async def test_a_key_or_id_of_anothers_job_tells_nothing_about_it(world: World) -> None:
     [taken, *_] = await plant(world)
     job = await world.job(taken)
-    assert job
     await world.change_settings(enqueue_rule="true", manage_rule=RULES["own"])
     own = {"topic": "mail", "payload": {"other": 1}, "scopeId": A}
     for body in (

@@ -30,7 +30,6 @@ async def test_a_job_that_has_run_again_meanwhile_keeps_what_it_has(world: World
     told = is_problem(await world.post("superuser", f"/api/jobs/{job_id}/requeue", asked), 409, "version_passed")
     assert told["field"] == "version"
     job = await world.job(job_id)
-    assert job is not None
     assert (job.status, job.payload) == ("failed", {"n": 1})
     wrong = {"payload": {"n": 2}, "version": -1}
     is_problem(await world.post("superuser", f"/api/jobs/{job_id}/requeue", wrong), 400, "out_of_range")

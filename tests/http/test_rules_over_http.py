@@ -36,7 +36,6 @@ async def test_whoever_owns_a_job_sees_and_steers_it_in_every_way(world: World) 
     assert (await world.call("user A", "DELETE", f"/api/jobs/{own}")).status_code == 204
     is_problem(await world.call("user A", "DELETE", f"/api/jobs/{other}"), 404)
     job = await world.job(other)
-    assert job
     assert (job.status, job.version, job.priority) == ("pending", 0, 100)
 
 
@@ -56,7 +55,7 @@ async def test_what_may_not_be_seen_is_refused_like_what_is_not_there(world: Wor
 async def test_a_list_holds_what_the_rule_lets_through_page_by_page(world: World) -> None:
     own = [await world.enqueue(user) for n in range(12) if (user := (A, B, None)[n % 3]) == A or user]
     await world.change_settings(manage_rule=OWN)
-    mine = [job_id for job_id in own if (job := await world.job(job_id)) and job.scope_id == A]
+    mine = [job_id for job_id in own if (await world.job(job_id)).scope_id == A]
     found, cursor = [], ""
     while True:
         page = (await world.get("user A", f"/api/jobs?topic=mail&limit=2{cursor}")).json()
@@ -162,7 +161,6 @@ async def test_who_may_cancel_a_job_but_not_see_it_learns_nothing_of_it(world: W
             if answer.status_code != 409:
                 assert answer.json() == {"id": job_id}
         job = await world.job(job_id)
-        assert job
         assert (job.cancel_requested_at is not None, job.cancel_reason) == (True, "enough")
         is_problem(await world.get("user A", f"/api/jobs/{job_id}"), 403)
     told = is_problem(await world.post("user A", f"/api/jobs/{ended}/cancel"), 409, "wrong_state")
@@ -353,22 +351,22 @@ async def test_a_rule_that_can_not_be_read_denies(world: World, rule: str, caplo
     assert "can't be read" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("rule", "at"),
-    [
-        ("topic =", 8), ("topic = 'a' &&", 15), ("nothing = 'a'", 1), ("topic = 'a' || (scope = 'b'", 28),
-        ("topic = 'a", 9), ("topic; DROP", 6), ("priority = 'high'", 1), ("@request.body.id = 'a'", 1),
-        ("topic.__class__ = 'a'", 1), ("__import__('os') = 'a'", 1), ("topic ~ topic", 1), ("true true", 6),
-        ("true // a\n&& topic = 1", 14), ("topic ?= @request.auth.a:each", 10), ("@now = topic", 1), ("null", 5),
-    ],
-)  # fmt: skip
-async def test_a_bad_rule_is_refused_with_the_place_of_the_mistake(sqlite_world: World, rule: str, at: int) -> None:
-    for name in access_settings.RULES:
-        answer = await sqlite_world.call("superuser", "PATCH", "/api/settings", {name: rule})
-        problem = is_problem(answer, 400, "bad_rule")
-        assert problem["field"] == name
-        assert f"at character {at}:" in problem["detail"], problem["detail"]
-    assert (await sqlite_world.get("superuser", "/api/settings")).json()["given"] == []
+BAD_RULES: list[tuple[str, int]] = [
+    ("topic =", 8), ("topic = 'a' &&", 15), ("nothing = 'a'", 1), ("topic = 'a' || (scope = 'b'", 28),
+    ("topic = 'a", 9), ("topic; DROP", 6), ("priority = 'high'", 1), ("@request.body.id = 'a'", 1),
+    ("topic.__class__ = 'a'", 1), ("__import__('os') = 'a'", 1), ("topic ~ topic", 1), ("true true", 6),
+    ("true // a\n&& topic = 1", 14), ("topic ?= @request.auth.a:each", 10), ("@now = topic", 1), ("null", 5),
+]  # fmt: skip
+
+
+async def test_a_bad_rule_is_refused_with_the_place_of_the_mistake(sqlite_world: World) -> None:
+    for rule, at in BAD_RULES:
+        for name in access_settings.RULES:
+            answer = await sqlite_world.call("superuser", "PATCH", "/api/settings", {name: rule})
+            problem = is_problem(answer, 400, "bad_rule")
+            assert problem["field"] == name
+            assert f"at character {at}:" in problem["detail"], problem["detail"]
+        assert (await sqlite_world.get("superuser", "/api/settings")).json()["given"] == []
 
 
 # ── Explain ──
@@ -479,52 +477,48 @@ ASKED = {
 
 @pytest.mark.parametrize("case", ASKED)
 async def test_a_caller_is_told_what_it_may_do_and_to_this_job(sqlite_world: World, case: str) -> None:
-    world = sqlite_world
     rules, anything, to_this = ASKED[case]
-    job_id = await world.enqueue(A, delay=3600)
-    await world.change_settings(**rules)
+    job_id = await sqlite_world.enqueue(A, delay=3600)
+    await sqlite_world.change_settings(**rules)
     for path in ("/api/auth/me", "/_/me"):
-        assert (await world.get("user A", path)).json()["can"] == anything
-    job = await world.get("user A", f"/api/jobs/{job_id}")
+        assert (await sqlite_world.get("user A", path)).json()["can"] == anything
+    job = await sqlite_world.get("user A", f"/api/jobs/{job_id}")
     if to_this is None:
         is_problem(job, 403)
     else:
         assert job.json()["can"] == to_this
     # What is said is what is so.
     for verb, path in (("cancel", "cancel"), ("manage", "requeue")):
-        answer = await world.post("user A", f"/api/jobs/{job_id}/{path}")
+        answer = await sqlite_world.post("user A", f"/api/jobs/{job_id}/{path}")
         assert (answer.status_code in (200, 409)) == (verb in (to_this or [])), (verb, answer.text)
 
 
 async def test_superusers_and_read_only_ones_are_told_what_they_may_do(sqlite_world: World) -> None:
-    world = sqlite_world
-    job_id = await world.enqueue(A, delay=3600)
+    job_id = await sqlite_world.enqueue(A, delay=3600)
     everything = ["read", "enqueue", "cancel", "manage"]
     for who, anything, to_this in (
         ("superuser", everything, ["cancel", "manage"]),
         ("read-only superuser", ["read"], []),
     ):
-        assert (await world.get(who, "/_/me")).json()["can"] == anything
-        assert (await world.get(who, f"/api/jobs/{job_id}")).json()["can"] == to_this
-    api = world.another_api(read_only=True)
-    assert (await world.get("superuser", "/_/me", api=api)).json()["can"] == ["read"]
-    assert "can" not in (await world.get("superuser", "/api/jobs")).json()["items"][0]
+        assert (await sqlite_world.get(who, "/_/me")).json()["can"] == anything
+        assert (await sqlite_world.get(who, f"/api/jobs/{job_id}")).json()["can"] == to_this
+    api = sqlite_world.another_api(read_only=True)
+    assert (await sqlite_world.get("superuser", "/_/me", api=api)).json()["can"] == ["read"]
+    assert "can" not in (await sqlite_world.get("superuser", "/api/jobs")).json()["items"][0]
 
 
-@pytest.mark.parametrize(
-    ("claims", "name"),
-    [
-        ({"name": "Ann Example"}, "Ann Example"), ({"email": "ann@example.org"}, "ann@example.org"), ({}, A),
-        ({"name": ""}, A), ({"name": 7, "email": ["x"]}, A), ({"name": "x" * 501}, A),
-    ],
-)  # fmt: skip
-async def test_a_user_is_called_by_the_name_that_the_application_gives(
-    sqlite_world: World, claims: dict[str, Any], name: str
-) -> None:
-    await sqlite_world.change_settings(manage_rule="true")
-    who = Who("somebody", bearer(user_token(A, **claims)), "user", id=A)
-    assert (await sqlite_world.get(who, "/_/me")).json()["name"] == name
-    job_id = await sqlite_world.enqueue(A, delay=3600)
-    await sqlite_world.post(who, f"/api/jobs/{job_id}/cancel")
-    found = (await sqlite_world.get("superuser", "/api/audit?limit=1")).json()["items"]
-    assert found[0]["by"] == f"user {A}"  # whatever they call themselves
+NAMED: list[tuple[dict[str, Any], str]] = [
+    ({"name": "Ann Example"}, "Ann Example"), ({"email": "ann@example.org"}, "ann@example.org"), ({}, A),
+    ({"name": ""}, A), ({"name": 7, "email": ["x"]}, A), ({"name": "x" * 501}, A),
+]  # fmt: skip
+
+
+async def test_a_user_is_called_by_the_name_that_the_application_gives(sqlite_world: World) -> None:
+    for claims, name in NAMED:
+        await sqlite_world.change_settings(manage_rule="true")
+        who = Who("somebody", bearer(user_token(A, **claims)), "user", id=A)
+        assert (await sqlite_world.get(who, "/_/me")).json()["name"] == name
+        job_id = await sqlite_world.enqueue(A, delay=3600)
+        await sqlite_world.post(who, f"/api/jobs/{job_id}/cancel")
+        found = (await sqlite_world.get("superuser", "/api/audit?limit=1")).json()["items"]
+        assert found[0]["by"] == f"user {A}"  # whatever they call themselves

@@ -63,6 +63,13 @@ async def converged(world: World, reader: Reader, query: str = "limit=200") -> N
         raise AssertionError((there, reader.statuses, reader.events[-3:])) from None
 
 
+async def shown(world: World, reader: Reader) -> str:
+    """A new job, as soon as it is shown."""
+    job_id = await world.enqueue(A)
+    await until(lambda: job_id in reader.jobs)
+    return job_id
+
+
 async def test_the_present_first_then_what_changes(world: World) -> None:
     first = await world.enqueue(A)
     async with reading(world, "read token", "topic=mail") as reader:
@@ -86,11 +93,9 @@ async def test_a_rule_about_the_time_is_judged_again_and_again(world: World) -> 
     await world.change_settings(manage_rule="scope_id = @request.auth.id && run_at <= @now")
     later = await world.enqueue(A, delay=1.5)
     async with reading(world, "user A") as reader:
-        soon = await world.enqueue(A)
-        await until(lambda: soon in reader.jobs)
+        await shown(world, reader)
         await until(lambda: later in reader.jobs)
         job = await world.job(later)
-        assert job
         assert job.run_at <= datetime.now(UTC)
 
 
@@ -140,10 +145,7 @@ async def test_whatever_happens_everyone_ends_at_the_same_state(world: World, se
 
 async def test_what_was_shown_is_followed_to_its_end(world: World) -> None:
     async with reading(world, "read token", "limit=1&topic=mail&stats=false") as reader:
-        first = await world.enqueue(A)
-        await until(lambda: first in reader.jobs)
-        second = await world.enqueue(A)
-        await until(lambda: second in reader.jobs)
+        first, second = await shown(world, reader), await shown(world, reader)
         await world.jobs.cancel(first)
         await until(lambda: first not in reader.jobs)
         assert reader.ended == {first: "cancelled"}
@@ -185,10 +187,7 @@ async def test_a_completed_job_that_is_deleted_is_gone_though_nothing_else_happe
 
 async def test_an_end_that_was_taken_back_is_not_told_again(world: World) -> None:
     async with reading(world, "read token", "topic=mail&limit=1&stats=false") as reader:
-        first = await world.enqueue(A)
-        await until(lambda: first in reader.jobs)
-        second = await world.enqueue(A)
-        await until(lambda: second in reader.jobs)
+        first, second = await shown(world, reader), await shown(world, reader)
         await world.jobs.cancel(first)
         await until(lambda: first not in reader.jobs)
         await world.jobs.delete(second)
@@ -366,92 +365,87 @@ def is_refused(answer: httpx.Response, code: str) -> None:
 
 async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has all the streams, and superusers find a place when all others are taken."""
-    world = sqlite_world
-    await world.change_settings(manage_rule="scope_id = @request.auth.id")
+    await sqlite_world.change_settings(manage_rule="scope_id = @request.auth.id")
     for name, value in {"MOST_BY_RULE": 1, "MOST_OF_ONE": 2, "MOST": 6, "RESERVED": 2}.items():
         monkeypatch.setattr(streams, name, value)
-    async with reading(world, "user A"), reading(world, "user B"):
-        is_refused(await world.get("user A", ONCE), "too_many_streams")
-        async with reading(world, "read token"), reading(world, "read token"):
-            is_refused(await world.get("read token", ONCE), "too_many_streams")
+    async with reading(sqlite_world, "user A"), reading(sqlite_world, "user B"):
+        is_refused(await sqlite_world.get("user A", ONCE), "too_many_streams")
+        async with reading(sqlite_world, "read token"), reading(sqlite_world, "read token"):
+            is_refused(await sqlite_world.get("read token", ONCE), "too_many_streams")
             for who in ("manage token", "admin token"):
-                is_refused(await world.get(who, ONCE), "streams_taken")
-            async with reading(world, "superuser"), reading(world, "read-only superuser"):
-                is_refused(await world.get("superuser", ONCE), "streams_taken")
-        assert (await world.get("read token", ONCE)).status_code == 200
-    assert len(world.api.state.stream_limits) == 0
+                is_refused(await sqlite_world.get(who, ONCE), "streams_taken")
+            async with reading(sqlite_world, "superuser"), reading(sqlite_world, "read-only superuser"):
+                is_refused(await sqlite_world.get("superuser", ONCE), "streams_taken")
+        assert (await sqlite_world.get("read token", ONCE)).status_code == 200
+    assert len(sqlite_world.api.state.stream_limits) == 0
 
 
 async def test_one_token_does_not_take_all_streams(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also not if all come at the same moment. With the real bounds."""
-    world = sqlite_world
     give = asyncio.Event()
-    admit = type(world.api).admit
+    admit = type(sqlite_world.api).admit
 
     async def at_once(*arguments: Any) -> Any:
         call = await admit(*arguments)
         await give.wait()
         return call
 
-    monkeypatch.setattr(type(world.api), "admit", at_once)
+    monkeypatch.setattr(type(sqlite_world.api), "admit", at_once)
     async with AsyncExitStack() as stack:
-        tries = [stack.enter_async_context(reading(world, "read token", "stats=false")) for _ in range(300)]
+        tries = [stack.enter_async_context(reading(sqlite_world, "read token", "stats=false")) for _ in range(300)]
         opening = asyncio.gather(*tries)
         give.set()
         opened = [reader for reader in await opening if reader.status == 200]
-        assert len(opened) == len(world.api.state.stream_limits) == 200
+        assert len(opened) == len(sqlite_world.api.state.stream_limits) == 200
 
 
 async def test_a_users_job_tokens_have_the_users_places(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = sqlite_world
-    await world.change_settings(manage_rule="scope_id = @request.auth.id")
+    await sqlite_world.change_settings(manage_rule="scope_id = @request.auth.id")
     monkeypatch.setattr(streams, "MOST_BY_RULE", 2)
-    job_id = await world.enqueue(A)
+    job_id = await sqlite_world.enqueue(A)
     made = {}
     for maker in ("user A", "read token"):
-        text = (await world.post(maker, f"/api/jobs/{job_id}/token")).json()["token"]
+        text = (await sqlite_world.post(maker, f"/api/jobs/{job_id}/token")).json()["token"]
         made[maker] = Who(f"for one job, by {maker}", bearer(text))
-    async with reading(world, "user A"), reading(world, made["user A"]):
+    async with reading(sqlite_world, "user A"), reading(sqlite_world, made["user A"]):
         for who in ("user A", made["user A"]):
-            is_refused(await world.get(who, ONCE), "too_many_streams")
-        async with reading(world, made["read token"]), reading(world, made["read token"]):
-            is_refused(await world.get(made["read token"], ONCE), "too_many_streams")
-        assert (await world.get("read token", ONCE)).status_code == 200
+            is_refused(await sqlite_world.get(who, ONCE), "too_many_streams")
+        async with reading(sqlite_world, made["read token"]), reading(sqlite_world, made["read token"]):
+            is_refused(await sqlite_world.get(made["read token"], ONCE), "too_many_streams")
+        assert (await sqlite_world.get("read token", ONCE)).status_code == 200
 
 
 async def test_of_those_who_say_nothing_each_address_has_its_places(
     sqlite_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of a subscriber's IPv6 addresses are one."""
-    world = sqlite_world
-    await world.change_settings(manage_rule="true")
+    await sqlite_world.change_settings(manage_rule="true")
     monkeypatch.setattr(streams, "MOST_BY_RULE", 1)
     for one, same, other in (
         ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
         ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"),
         ("::ffff:192.0.2.1", "192.0.2.1", "::ffff:192.0.2.3"),
     ):
-        async with reading(world, "anonymous", client=one):
-            async with reading(world, "anonymous", "seconds=0", client=same) as refused:
+        async with reading(sqlite_world, "anonymous", client=one):
+            async with reading(sqlite_world, "anonymous", "seconds=0", client=same) as refused:
                 assert refused.status == 429
-            async with reading(world, "anonymous", "seconds=0", client=other) as reader:
+            async with reading(sqlite_world, "anonymous", "seconds=0", client=other) as reader:
                 assert reader.status == 200
 
 
 async def test_who_hangs_up_has_no_place_any_more(sqlite_world: World) -> None:
     """Also while something is being written to them that they don't read; and who only asks for the head has none."""
-    world = sqlite_world
-    await world.enqueue(A)
-    async with reading(world, "read token") as reader:
+    await sqlite_world.enqueue(A)
+    async with reading(sqlite_world, "read token") as reader:
         await until(lambda: bool(reader.events))
         reader.gate.clear()
-        await world.enqueue(A)
+        await sqlite_world.enqueue(A)
         await until(lambda: reader.is_stuck)
-        assert len(world.api.state.stream_limits) == 1
+        assert len(sqlite_world.api.state.stream_limits) == 1
         reader.hang_up()
-        await until(lambda: len(world.api.state.stream_limits) == 0)
-    assert (await world.call("read token", "HEAD", "/api/events")).status_code == 200
-    assert len(world.api.state.stream_limits) == 0
+        await until(lambda: len(sqlite_world.api.state.stream_limits) == 0)
+    assert (await sqlite_world.call("read token", "HEAD", "/api/events")).status_code == 200
+    assert len(sqlite_world.api.state.stream_limits) == 0
 
 
 async def test_a_connection_that_breaks_before_the_stream_begins_leaves_no_place(sqlite_world: World) -> None:
@@ -486,17 +480,17 @@ def test_connections_whose_client_is_silent_are_closed() -> None:
             assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ("limit=201", "limit"), ("limit=-1", "limit"), ("limit=0&stats=false", "limit"), ("seconds=-1", "seconds"),
-        ("status=done", "status"), ("id=7", "id"), ("stats=maybe", "stats"), ("offset=3", "offset"),
-    ],
-)  # fmt: skip
-async def test_what_makes_no_sense_is_refused_before_it_begins(sqlite_world: World, query: str, field: str) -> None:
-    answer = await sqlite_world.get("read token", f"/api/events?{query}")
-    assert is_problem(answer, 400)
-    assert answer.json()["field"] == field
+NO_SENSE: list[tuple[str, str]] = [
+    ("limit=201", "limit"), ("limit=-1", "limit"), ("limit=0&stats=false", "limit"), ("seconds=-1", "seconds"),
+    ("status=done", "status"), ("id=7", "id"), ("stats=maybe", "stats"), ("offset=3", "offset"),
+]  # fmt: skip
+
+
+async def test_what_makes_no_sense_is_refused_before_it_begins(sqlite_world: World) -> None:
+    for query, field in NO_SENSE:
+        answer = await sqlite_world.get("read token", f"/api/events?{query}")
+        assert is_problem(answer, 400)
+        assert answer.json()["field"] == field
 
 
 # ── Trouble ──
@@ -516,8 +510,7 @@ async def test_the_database_is_away_for_a_moment(world: World, monkeypatch: pyte
     async with reading(world, "read token", "topic=mail&stats=false") as reader:
         await until(lambda: bool(reader.events))
         monkeypatch.setattr(store, "mark", away)
-        job_id = await world.enqueue(A)
-        await until(lambda: job_id in reader.jobs)
+        await shown(world, reader)
         assert len(failures) == 3
 
 

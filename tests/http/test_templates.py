@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from rowlock.core.job import Lane
 from rowlock.core.moves import CancelTimeout
 from rowlock.stores.base import Claim
@@ -79,7 +77,6 @@ async def test_a_definition_of_another_system_as_it_is_printed(world: World) -> 
     assert (item["timeout"], item["max_retries"], item["template_version"]) == (600.0, 1, 1)
     assert (await say(world, "fail", item, error="no"))["status"] == "pending"
     job = await world.job(first["id"])
-    assert job
     assert 29 < (job.run_at - job.updated).total_seconds() <= 30
     # cancelPolicy.graceSeconds: counts, whatever the maintenance has been told
     await world.call("superuser", "PATCH", f"/api/jobs/{first['id']}", {"delay": 0})
@@ -114,7 +111,6 @@ async def test_every_way_to_a_payload_goes_by_the_schema(world: World) -> None:
     await create(world, topic="strict2", schema=SCHEMA)
     made = (await enqueue(world, "strict", GOOD, delay=60))["id"]
     job = await world.job(made)
-    assert job
     assert (job.priority, job.max_retries, job.timeout) == (7, 9, 33.0)
     before = await world.place.counts()
     failed = await world.jobs.enqueue("strict", GOOD)
@@ -140,7 +136,6 @@ async def test_versions_lines_and_what_a_worker_lacks(world: World) -> None:
     ids = [(await enqueue(world, "a/mail", {"to": "x"}))["id"] for _ in range(4)]
     old = await enqueue(world, "a/mail", {"to": "x"}, version=1, if_live="reject")
     job = await world.job(ids[0])
-    assert job
     assert (job.template_version, job.if_live) == (2, "queue")
     line = (await world.get("read token", f"/api/jobs/{ids[3]}/line")).json()
     assert line == {
@@ -175,9 +170,9 @@ async def test_versions_lines_and_what_a_worker_lacks(world: World) -> None:
     assert (await world.get("read token", "/api/templates/a%2Fmail/1")).json()["version"] == 1
 
 
-@pytest.mark.parametrize("name", ["mail@", "mail@x", "mail@-1", "mail@1@2", "mail@99999999", "mail@1000001", "@1"])
-async def test_a_lane_that_can_not_be_is_refused(world: World, name: str) -> None:
-    is_problem(await world.post("worker token", "/api/worker/claim", {"worker": "w", "topics": [name]}), 400)
+async def test_a_lane_that_can_not_be_is_refused(world: World) -> None:
+    for name in ("mail@", "mail@x", "mail@-1", "mail@1@2", "mail@99999999", "mail@1000001", "@1"):
+        is_problem(await world.post("worker token", "/api/worker/claim", {"worker": "w", "topics": [name]}), 400)
 
 
 async def test_a_token_for_topics_is_for_all_their_versions_and_no_others(world: World) -> None:

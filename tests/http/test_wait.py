@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 from rowlock.http import wait_for_end
@@ -18,6 +19,12 @@ async def pending(world: World) -> str:
 
 async def waiting(world: World, count: int) -> None:
     await until(lambda: len(world.api.state.wait_for_end) >= count)
+
+
+async def asks(world: World, job_id: str) -> asyncio.Task[httpx.Response]:
+    asking = asyncio.create_task(world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60"))
+    await waiting(world, 1)
+    return asking
 
 
 async def test_all_who_wait_are_told_of_the_end_and_one_look_serves_them_all(
@@ -53,8 +60,7 @@ async def test_when_the_time_is_over_it_tells_how_the_job_stands(world: World) -
 
 async def test_a_server_that_stops_tells_everyone_at_once(world: World) -> None:
     job_id = await pending(world)
-    asking = asyncio.create_task(world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60"))
-    await waiting(world, 1)
+    asking = await asks(world, job_id)
     world.api.state.wait_for_end.stop()
     assert (await asking).json()["status"] == "pending"
     late = await world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60")
@@ -63,8 +69,7 @@ async def test_a_server_that_stops_tells_everyone_at_once(world: World) -> None:
 
 async def test_who_hangs_up_is_forgotten(world: World) -> None:
     job_id = await pending(world)
-    asking = asyncio.create_task(world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60"))
-    await waiting(world, 1)
+    asking = await asks(world, job_id)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     await until(lambda: not len(world.api.state.wait_for_end))
@@ -73,8 +78,7 @@ async def test_who_hangs_up_is_forgotten(world: World) -> None:
 async def test_not_everyone_may_wait_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait_for_end, "MOST", 1)
     job_id = await pending(world)
-    asking = asyncio.create_task(world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60"))
-    await waiting(world, 1)
+    asking = await asks(world, job_id)
     refused = await world.call("read token", "GET", f"/api/jobs/{job_id}/wait?timeout=60")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
     world.api.state.wait_for_end.stop()

@@ -19,12 +19,18 @@ from rowlock.http import remote_workers, upkeep, workers
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Store
 from rowlock.stores.queries import State
-from tests.http.harness import JSON, Place, Server, Who, World, is_problem, world_at
+from tests.http.harness import JSON, Place, Server, Who, World, by_hand, is_problem, world_at
 from tests.http.oracle import NOWHERE
 from tests.waiting import until
 
 SETTLE = ("complete", "fail", "snooze", "release", "give-up")
 SAID: dict[str, JSON] = {"fail": {"error": "no"}, "snooze": {"seconds": 9}, "log": {"lines": [{"text": "so far"}]}}
+
+
+def items(answer: httpx.Response) -> list[JSON]:
+    assert answer.status_code == 200, answer.text
+    found: list[JSON] = answer.json()["items"]
+    return found
 
 
 class Remote:
@@ -49,13 +55,23 @@ class Remote:
 
     async def claim(self, *topics: str, **more: Any) -> list[JSON]:
         answer = await self.say("claim", topics=topics or ("mail",), **more)
-        assert answer.status_code == 200, answer.text
-        items: list[JSON] = answer.json()["items"]
-        return items
+        return items(answer)
 
     async def one(self, **more: Any) -> JSON:
         [run] = await self.claim(**more)
         return run
+
+    async def begun(self, topic: str = "mail", *, lease: float | None = None, **options: Any) -> JSON:
+        """Enqueue a job and claim it."""
+        await self.world.enqueue(None, topic=topic, **options)
+        [run] = await self.claim(topic, **{} if lease is None else {"lease": lease})
+        return run
+
+    async def waits(self) -> asyncio.Task[httpx.Response]:
+        """Begin a claim that finds nothing, and let it wait for a job."""
+        asking = asyncio.create_task(self.say("claim", topics=["mail"], wait=30))
+        await until(lambda: self.world.api.state.remote_workers.waiting == 1)
+        return asking
 
     async def about(self, verb: str, run: JSON, **more: Any) -> httpx.Response:
         return await self.say(verb, id=run["id"], version=run["version"], **{**SAID.get(verb, {}), **more})
@@ -70,9 +86,7 @@ class Remote:
 
     async def hold(self, *runs: JSON, lease: float = 30.0) -> list[str]:
         named = [{"id": run["id"], "version": run["version"]} for run in runs]
-        answer = await self.say("heartbeat", runs=named, lease=lease)
-        assert answer.status_code == 200, answer.text
-        return [item["hold"] for item in answer.json()["items"]]
+        return [item["hold"] for item in items(await self.say("heartbeat", runs=named, lease=lease))]
 
 
 @pytest.fixture(autouse=True)
@@ -92,9 +106,7 @@ def remote(world: World) -> Remote:
 
 
 async def now(world: World, run: JSON) -> Job:
-    job = await world.job(run["id"])
-    assert job is not None
-    return job
+    return await world.job(run["id"])
 
 
 async def rows(world: World) -> str:
@@ -127,8 +139,7 @@ async def test_a_claim_gives_what_a_worker_needs_to_know(world: World, remote: R
 
 async def test_a_lease_that_nobody_asks_for_is_by_the_settings(world: World, remote: Remote) -> None:
     await world.change_settings(lock_duration=50)
-    await world.enqueue(None)
-    run = await remote.one()
+    run = await remote.begun()
     job = await now(world, run)
     assert job.locked_until is not None
     assert job.claimed_at is not None
@@ -156,20 +167,18 @@ async def test_a_paused_topic_is_not_claimed(world: World, remote: Remote) -> No
 
 
 async def test_who_waits_is_given_the_job_that_comes(world: World, remote: Remote) -> None:
-    asking = asyncio.create_task(remote.claim(wait=30))
-    await until(lambda: world.api.state.remote_workers.waiting == 1)
+    asking = await remote.waits()
     job_id = await world.enqueue(None)
-    assert [run["id"] for run in await asking] == [job_id]
+    assert [run["id"] for run in items(await asking)] == [job_id]
 
 
 async def test_a_job_of_another_process_wakes_them_too(place: Place) -> None:
     """The test would take as long as the long poll if nobody rang, and longer than a test may if nobody polled."""
     async with world_at(place) as world, Jobs(place.url) as elsewhere:
         remote = Remote(world)
-        asking = asyncio.create_task(remote.claim(wait=30))
-        await until(lambda: world.api.state.remote_workers.waiting == 1)
+        asking = await remote.waits()
         made = await elsewhere.enqueue("mail")
-        assert [run["id"] for run in await asking] == [made.id]
+        assert [run["id"] for run in items(await asking)] == [made.id]
         world.api.stop()
 
 
@@ -201,8 +210,7 @@ async def test_one_job_wakes_one_of_many_and_many_wake_all(world: World, monkeyp
 
 
 async def test_a_worker_that_has_hung_up_is_given_nothing(world: World, remote: Remote) -> None:
-    asking = asyncio.create_task(remote.claim(wait=30))
-    await until(lambda: world.api.state.remote_workers.waiting == 1)
+    asking = await remote.waits()
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     await until(lambda: world.api.state.remote_workers.waiting == 0)
@@ -234,28 +242,16 @@ async def test_what_was_claimed_for_someone_who_hung_up_meanwhile_is_given_back(
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: Any) -> None:
-        pass
-
-    headers = [(name.encode(), value.encode()) for name, value in world.who["worker token"].headers.items()]
-    await world.api(
-        {
-            "type": "http", "method": "POST", "path": "/api/worker/claim", "query_string": b"", "scheme": "http",
-            "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), *headers],
-        },
-        receive,
-        send,
-    )  # fmt: skip
+    headers = world.who["worker token"].raw_headers
+    await by_hand(world.api, "POST", "/api/worker/claim", headers=headers, receive=receive)
     job = await world.job(job_id)
-    assert job is not None
     assert (job.status, job.version, job.retries) == ("pending", 1, 0)
 
 
 async def test_a_server_that_stops_lets_everyone_go(world: World, remote: Remote) -> None:
-    asking = asyncio.create_task(remote.claim(wait=30))
-    await until(lambda: world.api.state.remote_workers.waiting == 1)
+    asking = await remote.waits()
     world.api.stop()
-    assert await asking == []
+    assert items(await asking) == []
     await world.enqueue(None)
     assert await remote.claim(wait=30) == []  # nor is it given anything that it could not keep
 
@@ -263,8 +259,7 @@ async def test_a_server_that_stops_lets_everyone_go(world: World, remote: Remote
 async def test_a_token_that_is_revoked_gets_nothing_more_though_it_waits(world: World) -> None:
     who = await world.token("short-lived", ["worker"])
     remote = Remote(world, who=who)
-    asking = asyncio.create_task(remote.say("claim", topics=["mail"], wait=30))
-    await until(lambda: world.api.state.remote_workers.waiting == 1)
+    asking = await remote.waits()
     assert (await world.call("admin token", "DELETE", f"/api/tokens/{who.id}")).status_code == 204
     await world.enqueue(None)
     assert (await asking).status_code == 401
@@ -272,8 +267,7 @@ async def test_a_token_that_is_revoked_gets_nothing_more_though_it_waits(world: 
 
 
 async def test_switched_off_it_gives_nothing_to_those_who_wait(world: World, remote: Remote) -> None:
-    asking = asyncio.create_task(remote.say("claim", topics=["mail"], wait=30))
-    await until(lambda: world.api.state.remote_workers.waiting == 1)
+    asking = await remote.waits()
     await world.change_settings(http_enabled=False)
     await world.enqueue(None)
     assert is_problem(await asking, 404, "http_disabled")
@@ -283,8 +277,7 @@ async def test_switched_off_it_gives_nothing_to_those_who_wait(world: World, rem
 
 async def test_not_everyone_may_wait_at_once(world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_workers, "MOST_WAITING", 1)
-    asking = asyncio.create_task(remote.claim(wait=30))
-    await until(lambda: world.api.state.remote_workers.waiting == 1)
+    asking = await remote.waits()
     refused = await Remote(world, "w2").say("claim", topics=["mail"], wait=30)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
     world.api.stop()
@@ -294,14 +287,7 @@ async def test_not_everyone_may_wait_at_once(world: World, remote: Remote, monke
 # ── A claim whose answer was lost ──
 
 
-async def test_a_repeated_claim_is_answered_as_the_first_time(world: World, remote: Remote) -> None:
-    await world.enqueue(None)
-    first = await remote.one(runs=[])
-    assert await remote.one(runs=[]) == first
-    assert await remote.done("complete", first) == "completed"
-
-
-async def test_but_once_so_that_a_poison_pill_ends(world: World, remote: Remote) -> None:
+async def test_a_repeated_claim_is_answered_as_the_first_time_but_once(world: World, remote: Remote) -> None:
     """Somebody restarts a worker that dies of its job, under the same name: the job pays when its lease is over."""
     await world.enqueue(None)
     first = await remote.one(runs=[])
@@ -324,8 +310,7 @@ async def test_what_the_worker_names_or_has_renewed_is_not_given_again(world: Wo
 
 
 async def test_a_heartbeat_keeps_what_it_names(world: World, remote: Remote) -> None:
-    await world.enqueue(None)
-    run = await remote.one(lease=5)
+    run = await remote.begun(lease=5)
     before = (await now(world, run)).locked_until
     assert await remote.hold(run, lease=100) == ["kept"]
     after = (await now(world, run)).locked_until
@@ -351,8 +336,7 @@ async def test_a_heartbeat_tells_of_each_run_how_it_stands(world: World, remote:
 async def test_a_run_whose_time_is_over_is_told_so_and_then_left_alone(
     world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.enqueue(None, timeout=0.01)
-    run = await remote.one(lease=10)
+    run = await remote.begun(lease=10, timeout=0.01)
 
     async def over() -> bool:
         return await remote.hold(run, lease=10) == ["timeout"]
@@ -366,8 +350,7 @@ async def test_a_run_whose_time_is_over_is_told_so_and_then_left_alone(
 
 
 async def test_another_process_knows_a_runs_time_as_well(world: World, remote: Remote) -> None:
-    await world.enqueue(None, timeout=0.01)
-    run = await remote.one()
+    run = await remote.begun(timeout=0.01)
     api = world.another_api()
 
     async def over() -> bool:
@@ -383,10 +366,7 @@ async def test_a_heartbeat_looks_at_no_job_that_is_not_its_workers_and_at_none_a
     world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job may be large, and whoever asks may name a thousand of any topic."""
-    await world.enqueue(None, payload={"a": "x" * 1000})
-    mine = await remote.one()
-    await world.enqueue(None, topic="other")
-    [theirs] = await Remote(world, "other").claim("other")
+    mine, theirs = await remote.begun(payload={"a": "x" * 1000}), await Remote(world, "other").begun("other")
     api, store = world.another_api(), await world.store()
     looked: list[list[str]] = []
     read = store.read
@@ -411,8 +391,7 @@ async def test_a_heartbeat_looks_at_no_job_that_is_not_its_workers_and_at_none_a
 
 
 async def test_progress_and_log_are_kept_with_the_job(world: World, remote: Remote) -> None:
-    await world.enqueue(None)
-    run = await remote.one()
+    run = await remote.begun()
     assert (await remote.about("progress", run, percent=40, stage="pages", message="4 of 10")).json()["hold"] == "kept"
     assert (await remote.about("progress", run, percent=50)).json()["hold"] == "kept"
     assert (await remote.about("log", run, lines=[{"text": "a"}, {"text": "b", "level": "error"}])).is_success
@@ -432,8 +411,7 @@ async def test_progress_and_log_are_kept_with_the_job(world: World, remote: Remo
 
 
 async def test_complete_keeps_the_result(world: World, remote: Remote) -> None:
-    await world.enqueue(None)
-    run = await remote.one()
+    run = await remote.begun()
     assert await remote.done("complete", run, result={"pages": [1, 2]}, ran=0.0) == "completed"
     job = await now(world, run)
     assert (job.status, job.result, job.progress) == ("completed", {"pages": [1, 2]}, 100.0)
@@ -449,8 +427,7 @@ UNFIT = {
 
 async def test_a_result_that_cant_be_stored_fails_the_job_for_good(world: World, remote: Remote) -> None:
     for kind, value in UNFIT.items():
-        await world.enqueue(None)
-        run = await remote.one()
+        run = await remote.begun()
         assert await remote.done("complete", run, result={"it": value}) == "failed", kind
         assert await remote.done("complete", run, result={"it": value}) == "failed"  # said again, told again
         job = await now(world, run)
@@ -459,8 +436,7 @@ async def test_a_result_that_cant_be_stored_fails_the_job_for_good(world: World,
 
 
 async def test_fail_tries_again_and_then_not(world: World, remote: Remote) -> None:
-    await world.enqueue(None, max_retries=1)
-    first = await remote.one()
+    first = await remote.begun(max_retries=1)
     assert await remote.done("fail", first, error="boom", type="ValueError", delay=0) == "pending"
     job = await now(world, first)
     assert (job.retries, job.last_error) == (1, "ValueError: boom")
@@ -472,15 +448,13 @@ async def test_fail_tries_again_and_then_not(world: World, remote: Remote) -> No
 
 
 async def test_an_error_stands_in_the_last_line_of_a_trace_that_has_it_nowhere(world: World, remote: Remote) -> None:
-    await world.enqueue(None)
-    run = await remote.one()
+    run = await remote.begun()
     await remote.done("fail", run, error="no\0such file", type="E", traceback="in a\nin b\n")
     assert (await now(world, run)).last_error == "in a\nin b\nE: no\N{REPLACEMENT CHARACTER}such file"
 
 
 async def test_final_is_final(world: World, remote: Remote) -> None:
-    await world.enqueue(None)
-    run = await remote.one()
+    run = await remote.begun()
     assert await remote.done("fail", run, error="never", final=True) == "failed"
     assert (await now(world, run)).retries == 0
 
@@ -492,8 +466,7 @@ async def test_when_it_is_tried_again_is_the_topics_business(world: World, remot
     def strict() -> None: ...
 
     async def wait(topic: str, **more: Any) -> float | None:
-        await world.enqueue(None, topic=topic, payload={})
-        [run] = await remote.claim(topic)
+        run = await remote.begun(topic, payload={})
         await remote.done("fail", run, **more)
         event = (await world.jobs.events(run["id"]))[-1]
         return event.data.get("delay")
@@ -506,8 +479,7 @@ async def test_when_it_is_tried_again_is_the_topics_business(world: World, remot
 
 
 async def test_snooze_and_release_cost_nothing(world: World, remote: Remote) -> None:
-    await world.enqueue(None, max_retries=0)
-    run = await remote.one()
+    run = await remote.begun(max_retries=0)
     assert await remote.done("release", run, reason="deploy") == "pending"
     again = await remote.one()
     assert await remote.done("snooze", again, seconds=3600) == "pending"
@@ -520,8 +492,7 @@ async def test_snooze_and_release_cost_nothing(world: World, remote: Remote) -> 
 
 async def test_a_cancel_wins_over_everything_but_a_completion(world: World, remote: Remote) -> None:
     for verb in SETTLE:
-        await world.enqueue(None)
-        run = await remote.one()
+        run = await remote.begun()
         await world.jobs.cancel(run["id"])
         for _ in range(2):
             assert await remote.done(verb, run) == ("completed" if verb == "complete" else "cancelled")
@@ -531,8 +502,7 @@ async def test_a_cancel_that_comes_in_between_is_seen(
     world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the job was read, before it is settled."""
-    await world.enqueue(None)
-    run = await remote.one()
+    run = await remote.begun()
     real = type(await world.store()).settle
 
     async def late(self: Store, *arguments: Any) -> Any:
@@ -547,41 +517,30 @@ async def test_a_cancel_that_comes_in_between_is_seen(
 # ── Said twice, said late, said by somebody else ──
 
 
-async def test_what_is_said_twice_is_done_once_and_answered_twice(world: World, remote: Remote) -> None:
-    for verb in SETTLE:
-        await world.enqueue(None, max_retries=1, topic=verb)
-        [run] = await remote.claim(verb)
-        status = await remote.done(verb, run)
+async def test_what_is_said_twice_is_answered_twice_and_another_end_than_the_first_is_refused(
+    world: World, remote: Remote
+) -> None:
+    """Of a run that gave up, another end is accepted if a cancel would have led to the same."""
+    for first in SETTLE:
+        run = await remote.begun(first)
+        status = await remote.done(first, run)
         before = await rows(world)
-        for _ in range(2):
-            assert await remote.done(verb, run) == status
+        for verb in (first, *SETTLE):
+            if verb == first or (first == "give-up" and verb != "complete"):
+                assert await remote.done(verb, run) == status
+            else:
+                assert is_problem(await remote.about(verb, run), 409, "lost"), (first, verb)
         assert await rows(world) == before
 
 
 async def test_a_repeat_is_known_also_when_others_have_it_by_now(world: World, remote: Remote) -> None:
-    await world.enqueue(None, max_retries=1)
-    run = await remote.one()
+    run = await remote.begun(max_retries=1)
     assert await remote.done("fail", run, delay=0) == "pending"
     newer = await Remote(world, "w2").one()
     assert newer["version"] == 2
     before = await rows(world)
     assert await remote.done("fail", run, delay=0) == "pending"
     assert await rows(world) == before
-
-
-async def test_another_end_than_the_first_is_refused(world: World, remote: Remote) -> None:
-    """Of a run that gave up: unless it could have come to the same, had there been a cancel."""
-    for first in SETTLE:
-        await world.enqueue(None, topic=first)
-        [run] = await remote.claim(first)
-        await remote.done(first, run)
-        before = await rows(world)
-        for verb in SETTLE:
-            if first == "give-up" and verb != "complete":
-                assert await remote.done(verb, run) == "cancelled"
-            elif verb != first:
-                assert is_problem(await remote.about(verb, run), 409, "lost"), (first, verb)
-        assert await rows(world) == before
 
 
 async def everything(remote: Remote, run: JSON) -> None:
@@ -597,8 +556,7 @@ async def everything(remote: Remote, run: JSON) -> None:
 
 async def test_who_comes_too_late_changes_nothing(world: World, remote: Remote) -> None:
     """It is pending again, somebody else has it, somebody else has ended it."""
-    await world.enqueue(None)
-    run = await remote.one()
+    run = await remote.begun()
     await take_away(world, remote.id)
     await everything(remote, run)
     other = Remote(world, "w2")
@@ -610,8 +568,7 @@ async def test_who_comes_too_late_changes_nothing(world: World, remote: Remote) 
 
 async def test_nobody_speaks_for_another(world: World, remote: Remote) -> None:
     """Not another worker, not one of the same name with another token, not with a version to come."""
-    await world.enqueue(None)
-    run = await remote.one()
+    run = await remote.begun()
     other = await world.token("another worker token", ["worker"])
     await everything(Remote(world, "w2"), run)
     await everything(Remote(world, "w1", other), run)
@@ -753,8 +710,7 @@ async def test_who_waits_for_longer_than_its_lease_is_alive(world: World, monkey
 
 
 async def test_a_server_that_has_forgotten_a_worker_knows_it_by_the_register(world: World, remote: Remote) -> None:
-    await world.enqueue(None)
-    run = await remote.one()
+    run = await remote.begun()
     api = world.another_api()
     before = (await listed(world))[remote.id]
     asked = {"worker": "w1", "runs": [{"id": run["id"], "version": 1}], "lease": 45}
@@ -768,8 +724,7 @@ async def test_a_server_that_has_forgotten_a_worker_knows_it_by_the_register(wor
 
 
 async def test_what_a_dead_worker_held_runs_again_without_any_worker_of_ours(world: World, remote: Remote) -> None:
-    await world.enqueue(None)
-    run = await remote.one(lease=1)  # and is never heard of again
+    run = await remote.begun(lease=1)  # and is never heard of again
     again = await Remote(world, "w2").one(wait=30, lease=4)
     assert (again["id"], again["version"], again["retries"]) == (run["id"], 2, 1)
     world.api.stop()  # or it takes that one back as well
@@ -779,8 +734,7 @@ async def test_what_a_dead_worker_held_runs_again_without_any_worker_of_ours(wor
 
 
 async def test_it_does_so_though_nobody_comes_any_more_and_then_rests(world: World, remote: Remote) -> None:
-    await world.enqueue(None)
-    run = await remote.one(lease=1)
+    run = await remote.begun(lease=1)
 
     async def rescued() -> bool:
         return (await now(world, run)).status == "pending"
@@ -801,8 +755,7 @@ async def test_a_live_worker_is_not_robbed(world: World, remote: Remote) -> None
 
     async def others() -> bool:
         assert await remote.hold(run, lease=3) == ["kept"]
-        job = await world.job(lost)
-        return job is not None and job.status == "pending"
+        return (await world.job(lost)).status == "pending"
 
     await until(others)
     assert (run["id"], await remote.done("complete", run)) == (kept, "completed")
@@ -811,28 +764,25 @@ async def test_a_live_worker_is_not_robbed(world: World, remote: Remote) -> None
 # ── A real server ──
 
 
-async def test_a_real_server_that_stops_answers_who_waits(world: World) -> None:
-    headers = dict(world.who["worker token"].headers)
-    with Server.running(world.place.url) as server:
-        async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60, trust_env=False) as client:
-            body = {"worker": "w1", "topics": ["mail"], "wait": 30}
-            asking = asyncio.create_task(client.post("/api/worker/claim", json=body))
-            await until(lambda: server.app.state.remote_workers.waiting == 1)
-            [loop] = server.app._loop_states
-            loop.call_soon_threadsafe(server.app.stop)
-            assert (await asking).json() == {"items": []}
-
-
-async def test_over_a_real_connection_that_breaks_nothing_is_lost(world: World) -> None:
+async def test_over_a_real_connection_that_breaks_nothing_is_lost_and_a_stop_answers_who_waits(world: World) -> None:
     headers = dict(world.who["worker token"].headers)
     body = {"worker": "w1", "topics": ["mail"], "wait": 30}
     with Server.running(world.place.url) as server:
         async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60, trust_env=False) as client:
-            asking = asyncio.create_task(client.post("/api/worker/claim", json=body))
-            await until(lambda: server.app.state.remote_workers.waiting == 1)
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+
+            async def waits() -> asyncio.Task[httpx.Response]:
+                asking = asyncio.create_task(client.post("/api/worker/claim", json=body))
+                await until(lambda: server.app.state.remote_workers.waiting == 1)
+                return asking
+
+            broken = await waits()
+            broken.cancel()
+            await asyncio.gather(broken, return_exceptions=True)
             await until(lambda: server.app.state.remote_workers.waiting == 0)
             job_id = await world.enqueue(None)
-            [run] = (await client.post("/api/worker/claim", json=body)).json()["items"]
+            [run] = items(await client.post("/api/worker/claim", json=body))
             assert (run["id"], run["version"]) == (job_id, 1)
+            asking = await waits()
+            [loop] = server.app._loop_states
+            loop.call_soon_threadsafe(server.app.stop)
+            assert items(await asking) == []

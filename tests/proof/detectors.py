@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 from msgspec.structs import replace
 
@@ -20,6 +19,7 @@ from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.stores.base import Hold, Progress, Store
 from rowlock.stores.sqlite.connection import SqliteConnection, rollback
 from rowlock.stores.sqlite.store import SqliteStore
+from tests.closing import connected
 from tests.proof import test_simulation
 from tests.proof.crash_points import CASES
 from tests.proof.crash_stage import Stage
@@ -267,15 +267,11 @@ def _url(store: Harness) -> str:
 @asynccontextmanager
 async def _in_the_way(store: Harness, statement: str, waiting: int) -> AsyncIterator[None]:
     """Somebody's open transaction, which ends when so many wait for it."""
-    connection = await asyncpg.connect(_url(store))
-    try:
-        async with connection.transaction():
-            await connection.execute(statement)
-            yield
-            while await connection.fetchval(_WAITING) < waiting:
-                pass  # each look is a round trip
-    finally:
-        await connection.close()
+    async with connected(_url(store)) as connection, connection.transaction():
+        await connection.execute(statement)
+        yield
+        while await connection.fetchval(_WAITING) < waiting:
+            pass  # each look is a round trip
 
 
 async def write_that_waited(store: Harness) -> None:
@@ -330,12 +326,9 @@ async def opposite_settles(store: Harness) -> None:
 
 async def lost_listener(store: Harness) -> None:
     url = _url(store)
-    connection = await asyncpg.connect(url)
-    try:
+    async with connected(url) as connection:
         onlooker = test_postgres_doorbell.Onlooker(connection)
         await test_postgres_doorbell.test_a_listener_that_was_terminated_is_replaced(url, onlooker)
-    finally:
-        await connection.close()
 
 
 # ── SQLite ──

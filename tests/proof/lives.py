@@ -56,6 +56,18 @@ class Step(Struct):
     """The archive's row after lines were added that the handler had logged before its own transaction."""
 
     @property
+    def old(self) -> Row:
+        """The row before. An enqueue has none."""
+        assert self.before is not None
+        return self.before
+
+    @property
+    def new(self) -> Row:
+        """The row after. What removes a job leaves none."""
+        assert self.after is not None
+        return self.after
+
+    @property
     def version(self) -> int:
         row = self.after or self.before
         return int(row["version"]) if row else 0

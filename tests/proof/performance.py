@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from rowlock.errors import StoreError
 from rowlock.stores import open_store
+from tests.closing import opening
 from tests.proof.checker import check
 from tests.proof.crash_case import Actor, Case
 from tests.proof.crash_child import Victims
@@ -30,9 +31,7 @@ async def perform(stage: Stage, case: Case, facts: Facts, point: Point | None) -
     """In this process; the reply is swallowed at `point`. How many calls it took."""
     trap = Trap()
     with trapped(trap):
-        store = open_store(stage.url)
-        await store.open()
-        try:
+        async with opening(open_store(stage.url)) as store:
             actor = Actor(stage.url, store, trap, facts)
             act = await case.ready(actor)
             trap.set(point, hang_up)
@@ -42,8 +41,6 @@ async def perform(stage: Stage, case: Case, facts: Facts, point: Point | None) -
             except (StoreError, OSError):  # a statement of the application's own fails in the driver's words
                 await (case.recover(actor, act) if case.recover else act())
                 calls = trap.calls
-        finally:
-            await store.close()
     return calls
 
 

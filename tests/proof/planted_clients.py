@@ -64,13 +64,12 @@ def a_refused_enqueue_made_a_job(garden: Garden) -> None:
 @breaks("S12")
 def a_claim_of_a_paused_topic(garden: Garden) -> None:
     _, claim = garden.step("claim")
-    assert claim.after is not None
     pause = next((c for c in garden.history.changes if c.table == "_jobs_topics" and c.op == "insert"), None)
     if pause is None or pause.after is None:
         raise Barren
     row = pause.after | {
-        "topic": claim.after["topic"],
-        "paused_at": claim.after["claimed_at"] - 1,
+        "topic": claim.new["topic"],
+        "paused_at": claim.new["claimed_at"] - 1,
         "paused_until": None,
     }
     place = [change.seq for change in garden.history.changes].index(claim.first)
@@ -132,9 +131,8 @@ def a_job_is_there_that_was_never_made(garden: Garden) -> None:
 @breaks("S20")
 def a_deleted_job_is_still_there(garden: Garden) -> None:
     life, step = garden.step("delete", lambda life, step: _last(life, step) and step.before)
-    assert step.before is not None
-    kept = garden.history.archive if step.before["status"] == "completed" else garden.history.jobs
-    kept[life.id] = step.before
+    kept = garden.history.archive if step.old["status"] == "completed" else garden.history.jobs
+    kept[life.id] = step.old
 
 
 @breaks("S20")
@@ -152,8 +150,7 @@ def a_live_job_was_pruned(garden: Garden) -> None:
 @breaks("S19")
 def a_move_without_an_entry(garden: Garden) -> None:
     _, step = garden.step("rescue")
-    assert step.before is not None
-    garden.alter(step, after={"history": step.before["history"], "history_dropped": step.before["history_dropped"]})
+    garden.alter(step, after={"history": step.old["history"], "history_dropped": step.old["history_dropped"]})
 
 
 @breaks("S19")
@@ -192,8 +189,7 @@ def an_audit_of_something_that_was_not_done(garden: Garden) -> None:
 @breaks("S19")
 def an_entry_of_the_past_was_rewritten(garden: Garden) -> None:
     _, step = garden.step("claim", lambda _, step: step.before and step.before["history"])
-    assert step.after is not None
-    garden.alter(step, after={"history": [step.after["history"][0] | {"by": "nobody"}, *step.after["history"][1:]]})
+    garden.alter(step, after={"history": [step.new["history"][0] | {"by": "nobody"}, *step.new["history"][1:]]})
 
 
 @breaks("S19")

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.proof.history import Execution, Fault
 from tests.proof.lives import HELD, Life, Step
-from tests.proof.planting import HOUR, Garden, breaks
+from tests.proof.planting import HOUR, PLANTS, Garden, Plant, breaks
 
 
 def _finished_run(garden: Garden) -> Execution:
@@ -13,25 +13,28 @@ def _finished_run(garden: Garden) -> Execution:
     return garden.execution(lambda one: (one.job_id, one.version) in done and one.ended is not None)
 
 
-@breaks("S8")
-def a_result_that_no_execution_produced(garden: Garden) -> None:
-    garden.swap(_finished_run(garden), result={"something": "else"})
+# A run whose return completed its job, with something else on record: invariant, name, fields.
+SWAPPED: list[tuple[str, str, dict[str, Any]]] = [
+    ("S8", "a result that no execution produced", {"result": {"something": "else"}}),
+    ("X1", "a completion of a run that never ended", {"ended": None, "result": None}),
+    ("X1", "a completion of a run that failed", {"error": "boom"}),
+    ("X2", "an execution of a version that was never claimed", {"version": 77}),
+    ("X2", "an execution by a worker that had not claimed it", {"worker": "host-999-dddd"}),
+]
+
+
+def swapping(fields: dict[str, Any]) -> Plant:
+    return lambda garden: garden.swap(_finished_run(garden), **fields)
+
+
+for invariant, name, fields in SWAPPED:
+    PLANTS[name] = (invariant, swapping(fields))
 
 
 @breaks("S8")
 def the_archive_has_another_result(garden: Garden) -> None:
     life = garden.life(lambda life: life.id in garden.history.archive)
     garden.history.archive[life.id] = garden.history.archive[life.id] | {"result": {"something": "else"}}
-
-
-@breaks("X1")
-def a_completion_of_a_run_that_never_ended(garden: Garden) -> None:
-    garden.swap(_finished_run(garden), ended=None, result=None)
-
-
-@breaks("X1")
-def a_completion_of_a_run_that_failed(garden: Garden) -> None:
-    garden.swap(_finished_run(garden), error="boom")
 
 
 @breaks("X1")
@@ -44,16 +47,6 @@ def a_completion_before_its_run_ended(garden: Garden) -> None:
 @breaks("X2")
 def a_version_that_was_executed_twice(garden: Garden) -> None:
     garden.history.executions.append(_finished_run(garden))
-
-
-@breaks("X2")
-def an_execution_of_a_version_that_was_never_claimed(garden: Garden) -> None:
-    garden.swap(_finished_run(garden), version=77)
-
-
-@breaks("X2")
-def an_execution_by_a_worker_that_had_not_claimed_it(garden: Garden) -> None:
-    garden.swap(_finished_run(garden), worker="host-999-dddd")
 
 
 @breaks("X2")
@@ -137,16 +130,14 @@ def jobs_that_took_too_long_after_the_last_fault(garden: Garden) -> None:
 @breaks("L2")
 def a_dead_worker_s_job_was_left_to_lie(garden: Garden) -> None:
     _, claim = garden.step("claim", lambda life, step: life.ends.get(step.version) is None)
-    assert claim.after is not None
-    garden.history.faults = [Fault(claim.at, "kill", claim.after["locked_by"])]
+    garden.history.faults = [Fault(claim.at, "kill", claim.new["locked_by"])]
     garden.history.settings |= {"slack": 1.0, "poll": 1.0}
 
 
 @breaks("L2")
 def a_dead_worker_s_job_was_taken_back_late(garden: Garden) -> None:
     life, step = garden.step("rescue", lambda life, step: step.at - life.claims[step.version].at > 90_000_000)
-    assert step.before is not None
-    garden.history.faults = [Fault(life.claims[step.version].at, "kill", step.before["locked_by"])]
+    garden.history.faults = [Fault(life.claims[step.version].at, "kill", step.old["locked_by"])]
     garden.history.settings |= {"slack": 1.0, "poll": 1.0}
 
 
@@ -171,8 +162,7 @@ def a_worker_that_took_too_long_to_stop(garden: Garden) -> None:
 @breaks("L6")
 def a_worker_that_stopped_and_left_a_lease(garden: Garden) -> None:
     _, claim = garden.step("claim", lambda life, step: life.ends.get(step.version) is None)
-    assert claim.after is not None
-    worker = claim.after["locked_by"]
+    worker = claim.new["locked_by"]
     garden.history.faults += [Fault(claim.at, "term", worker), Fault(claim.at, "gone", worker)]
 
 

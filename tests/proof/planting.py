@@ -1,7 +1,7 @@
 """Tools to plant a violation in a valid history. They raise `Barren` where there is nothing of the kind to spoil."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from msgspec import structs
 
@@ -9,6 +9,7 @@ from tests.proof.history import Execution, History, Operation, RowChange
 from tests.proof.lives import Life, Step, World
 from tests.proof.witness import ARCHIVE
 
+T = TypeVar("T")
 Where = Callable[[Life, Step], Any]
 HOUR = 3_600_000_000
 STRANGER = "0193fb1e-0000-7000-8000-00000000beef"  # no job has this id
@@ -22,6 +23,13 @@ def anywhere(_life: Life, _step: Step) -> bool:
     return True
 
 
+def first(things: Iterable[T], where: Callable[[T], Any]) -> T:
+    for thing in things:
+        if where(thing):
+            return thing
+    raise Barren
+
+
 class Garden:
     """A copy of a history, and ways to spoil it."""
 
@@ -32,29 +40,17 @@ class Garden:
         self.world = World(history)
 
     def step(self, move: str, where: Where = anywhere) -> tuple[Life, Step]:
-        for life in self.world.lives:
-            for step in life.steps:
-                if step.move == move and where(life, step):
-                    return life, step
-        raise Barren
+        steps = ((life, step) for life in self.world.lives for step in life.steps if step.move == move)
+        return first(steps, lambda found: where(*found))
 
     def life(self, where: Callable[[Life], Any]) -> Life:
-        for life in self.world.lives:
-            if where(life):
-                return life
-        raise Barren
+        return first(self.world.lives, where)
 
     def execution(self, where: Callable[[Execution], Any]) -> Execution:
-        for execution in self.history.executions:
-            if where(execution):
-                return execution
-        raise Barren
+        return first(self.history.executions, where)
 
     def operation(self, where: Callable[[Operation], Any]) -> Operation:
-        for operation in self.history.operations:
-            if where(operation):
-                return operation
-        raise Barren
+        return first(self.history.operations, where)
 
     # ── The witness's record ──
 
@@ -102,10 +98,7 @@ class Garden:
             self.history.changes.append(later)
 
     def audit(self, tx: int) -> RowChange:
-        for change in self.history.changes:
-            if change.table == "_jobs_audit" and change.tx == tx:
-                return change
-        raise Barren
+        return first(self.history.changes, lambda change: change.table == "_jobs_audit" and change.tx == tx)
 
     def forget(self, life: Life) -> None:
         """As if the job had never been written."""

@@ -17,6 +17,7 @@ import asyncpg
 
 from rowlock.core.moves import Cancel
 from rowlock.stores.postgres.store import PostgresStore
+from tests.closing import opening
 from tests.proof.history import Execution, History, Operation
 from tests.proof.history_app import new_ids
 from tests.proof.recorder import now
@@ -126,15 +127,11 @@ class SqlFleet:
         await line.close()
 
     async def _operate(self) -> None:
-        store = PostgresStore(self._url)
-        await store.open()
-        try:
+        async with opening(PostgresStore(self._url)) as store:
             while not self._over:
                 await asyncio.sleep(0.1)
                 if self._ids:
                     await store.move([self.random.choice(self._ids)], Cancel(by="ann"))
-        finally:
-            await store.close()
 
     # ── Workers ──
 

@@ -16,6 +16,7 @@ import pytest
 from rowlock.errors import InvalidState, KeyTaken
 from rowlock.jobs import Jobs
 from tests.databases import Databases, migrated
+from tests.faults import load
 from tests.proof import history_app
 from tests.proof.checker import check, summary
 from tests.proof.history import History
@@ -31,18 +32,7 @@ LEASE, POLL, GRACE = 1.5, 0.2, 2.0
 FULL = os.environ.get("ROWLOCK_PROOF") == "full"
 JOBS, KILLS = (3000, 6) if FULL else (100, 0)
 TIMEOUT = 900 if FULL else 90
-KINDS: dict[str, dict[str, Any]] = {
-    "quick": {},
-    "nap": {"seconds": 0.05},
-    "threaded": {},
-    "flaky": {"good_from": 2},
-    "hopeless": {},
-    "snoozing": {},
-    "giving_up": {},
-    "late": {},
-    "owning": {},
-    "parent": {},
-}
+KINDS: dict[str, dict[str, Any]] = {**load.KINDS, "late": {}}
 
 
 async def prepare(url: str) -> None:

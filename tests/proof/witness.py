@@ -13,9 +13,9 @@ from contextlib import closing
 from datetime import datetime
 from typing import Any, Protocol
 
-import asyncpg
 import msgspec
 
+from tests.closing import connected
 from tests.proof.history import History, RowChange
 from tests.stores.rows import micros
 
@@ -53,11 +53,8 @@ class TablesAt:
         if self.kind == "sqlite":
             with closing(sqlite3.connect(self._where, timeout=30.0)) as connection, connection:
                 return connection.execute(query).fetchall()
-        connection_ = await asyncpg.connect(self._where)
-        try:
+        async with connected(self._where) as connection_:
             return [tuple(record) for record in await connection_.fetch(query)]
-        finally:
-            await connection_.close()
 
     async def execute(self, statement: str) -> None:
         await self.fetch(statement)

@@ -76,6 +76,10 @@ class Runner:
     def begin(self, topic: str, *, link: Wire | None = None, **payload: Any) -> "asyncio.Task[Outcome]":
         return asyncio.create_task(self.run(topic, link=link, **payload))
 
+    async def begun(self, topic: str, file: Path, link: Wire | None = None) -> tuple["asyncio.Task[Outcome]", int]:
+        """The run of a handler that writes its pid into the file, and that pid."""
+        return self.begin(topic, link=link, file=str(file)), await pid_in(file)
+
 
 @asynccontextmanager
 async def children(jobs: Jobs, **options: Any) -> AsyncIterator[Runner]:

@@ -8,10 +8,8 @@ import pytest
 from rowlock.core.retry import Delays, Exponential, Quadratic
 from rowlock.jobs import Jobs
 from tests.proof.witness import TablesAt
+from tests.runtime.running import nothing
 from tests.servers import PostgresServer
-
-
-async def nothing() -> None: ...
 
 
 async def kept(url: str) -> dict[str, list[float]]:

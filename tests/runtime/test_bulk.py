@@ -11,6 +11,7 @@ from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Store
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.queries import Filter
+from tests.runtime.running import started
 from tests.waiting import ended, status_of
 
 
@@ -23,8 +24,7 @@ async def test_a_worker_requeues_what_was_started_and_runs_it(jobs: Jobs) -> Non
             raise RuntimeError("not yet")
         return n
 
-    jobs._worker = worker = jobs.make_worker(poll=0.1, maintenance=0.05)
-    await worker.start()
+    await started(jobs, poll=0.1, maintenance=0.05)
     made = [await flaky.enqueue(n) for n in range(5)]
     for one in made:
         assert (await ended(jobs, one.id)).status is Status.FAILED

@@ -16,7 +16,7 @@ from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.runtime.run import Run
 from rowlock.stores.base import Claim, Claimed
 from tests.proof.witness import TablesAt
-from tests.runtime.test_trouble import working
+from tests.runtime.running import ran, working
 from tests.stores.harness import FORGET_CLAIMS
 from tests.waiting import ended, until
 
@@ -57,6 +57,25 @@ def older_and_newer(jobs: Jobs, go_on: asyncio.Event) -> Any:
     return work
 
 
+def held_up(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, gate: asyncio.Event, error: Exception | None = None
+) -> list[list[Any]]:
+    """Let the first settle wait for the gate, and fail with the error if there is one. Return what is tried."""
+    store = working(jobs).claim_settle._store
+    settle, tried = store.settle, list[list[Any]]()
+
+    async def held(settlements: Any, claim: Any = None) -> Any:
+        tried.append([one.transition.result for one in settlements])
+        if len(tried) == 1:
+            await gate.wait()
+            if error is not None:
+                raise error
+        return await settle(settlements, claim)
+
+    monkeypatch.setattr(store, "settle", held)
+    return tried
+
+
 async def test_the_older_run_is_stopped_and_the_newer_one_counts(jobs: Jobs, url: str) -> None:
     begun, ends = asyncio.Event(), []
 
@@ -90,17 +109,7 @@ async def test_what_had_ended_is_not_settled_in_place_of_the_newer_one(
     gate, go_on = asyncio.Event(), asyncio.Event()
     work = older_and_newer(jobs, go_on)
     await jobs.start(poll=0.05)
-    store, tried = working(jobs).claim_settle._store, []
-    settle = store.settle
-
-    async def away(settlements: Any, claim: Any = None) -> Any:
-        tried.append([one.transition.result for one in settlements])
-        if len(tried) == 1:
-            await gate.wait()
-            raise StoreUnavailable("failing over")
-        return await settle(settlements, claim)
-
-    monkeypatch.setattr(store, "settle", away)
+    tried = held_up(jobs, monkeypatch, gate, StoreUnavailable("failing over"))
     made = await work.enqueue()
     await until(lambda: len(tried) == 1)
     await claimed_again(jobs, url)
@@ -138,7 +147,7 @@ async def test_an_outcome_that_is_settled_with_the_claim_that_brings_the_job_aga
         return await settle(settlements, claim)
 
     monkeypatch.setattr(store, "settle", away_at_first)
-    job = await ended(jobs, (await work.enqueue()).id)
+    job = await ran(jobs, work)
     assert (job.result, job.version) == ("the newer", 1)
     assert begun == ["run", "run"]
     assert tries[1] is not None  # it did settle and claim at once
@@ -151,16 +160,7 @@ async def test_a_settlement_that_arrives_after_all_does_not_make_us_forget_the_n
     gate, go_on = asyncio.Event(), asyncio.Event()
     work = older_and_newer(jobs, go_on)
     await jobs.start(poll=0.05)
-    store, tried = working(jobs).claim_settle._store, []
-    settle = store.settle
-
-    async def slow_at_first(settlements: Any, claim: Any = None) -> Any:
-        tried.append(settlements)
-        if len(tried) == 1:
-            await gate.wait()
-        return await settle(settlements, claim)
-
-    monkeypatch.setattr(store, "settle", slow_at_first)
+    tried = held_up(jobs, monkeypatch, gate)
     made = await work.enqueue()
     await until(lambda: len(tried) == 1)
     newer = await claimed_again(jobs, url)

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Generator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import asyncpg
@@ -15,46 +16,27 @@ from rowlock.core.moves import Rescue
 from rowlock.errors import InvalidInput, LeaseLost, StoreBusy, StoreUnavailable, WrongContext
 from rowlock.jobs import Jobs
 from rowlock.runtime.heartbeat import HeartbeatThread
-from rowlock.stores import open_store
-from rowlock.stores.base import Claim
+from rowlock.stores.base import Claim, Store
+from tests.proof.witness import TablesAt
+from tests.runtime.running import ran, started, working
 from tests.waiting import ended, status_of, until
 
 
-@pytest.fixture
-async def orders(jobs: Jobs, url: str) -> "Orders":
+class Orders(TablesAt):
     """A table of the application's own."""
-    orders = Orders(url)
-    await orders.create()
-    return orders
 
-
-class Orders:
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    async def create(self) -> None:
-        if self.url.startswith("sqlite"):
-            with self.sqlite() as conn:
-                conn.execute("CREATE TABLE orders (n INTEGER)")
-            conn.close()
-        else:
-            conn_ = await asyncpg.connect(self.url)
-            await conn_.execute("CREATE TABLE orders (n INTEGER)")
-            await conn_.close()
-
-    def sqlite(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.url.removeprefix("sqlite:///"))
+    def sqlite(self) -> closing[sqlite3.Connection]:
+        return closing(sqlite3.connect(self._where))
 
     async def all(self) -> list[int]:
-        if self.url.startswith("sqlite"):
-            conn = self.sqlite()
-            found = [n for (n,) in conn.execute("SELECT n FROM orders ORDER BY n")]
-            conn.close()
-            return found
-        other = await asyncpg.connect(self.url)
-        found = [row[0] for row in await other.fetch("SELECT n FROM orders ORDER BY n")]
-        await other.close()
-        return found
+        return [n for (n,) in await self.fetch("SELECT n FROM orders ORDER BY n")]
+
+
+@pytest.fixture
+async def orders(url: str) -> Orders:
+    orders = Orders(url)
+    await orders.execute("CREATE TABLE orders (n INTEGER)")
+    return orders
 
 
 async def add(conn: Any, n: int) -> None:
@@ -67,16 +49,6 @@ async def add(conn: Any, n: int) -> None:
 
 def add_sync(conn: Any, n: int) -> None:
     conn.execute(f"INSERT INTO orders VALUES ({n})")
-
-
-async def steal(url: str, job_id: str, worker: str, topic: str = "work") -> None:
-    """Another worker has the job now."""
-    store = open_store(url)
-    await store.open()
-    await store.move_due(Rescue(by="test", backoff=[0.0], workers=[worker]))
-    claimed = await store.claim(Claim("someone else", (Lane(topic),), 1, 600.0))
-    assert [job.id for job in claimed.jobs] == [job_id]
-    await store.close()
 
 
 # ── Transactions ──
@@ -93,9 +65,8 @@ async def test_a_transaction_commits_with_the_run(jobs: Jobs, orders: Orders) ->
         with ctx.transaction() as conn:
             add_sync(conn, 2)
 
-    await jobs.start()
     for task in (asynchronous, synchronous):
-        assert (await ended(jobs, (await task.enqueue()).id)).status is Status.COMPLETED
+        assert (await ran(jobs, task)).status is Status.COMPLETED
     assert await orders.all() == [1, 2]
 
 
@@ -106,15 +77,14 @@ async def test_an_error_in_it_takes_everything_back(jobs: Jobs, orders: Orders) 
             await add(conn, 1)
             raise ValueError("on second thoughts")
 
-    await jobs.start()
-    job = await ended(jobs, (await broken.enqueue()).id)
+    job = await ran(jobs, broken)
     assert "on second thoughts" in (job.last_error or "")
     assert await orders.all() == []
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_zombie_can_not_commit(
-    jobs: Jobs, orders: Orders, url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    jobs: Jobs, orders: Orders, elsewhere: Store, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease was lost while it worked; nobody has told it yet."""
     opened, stolen = threading.Event(), threading.Event()
@@ -143,13 +113,14 @@ async def test_a_zombie_can_not_commit(
 
     jobs.register("work", asynchronous if kind == "async" else synchronous)
     await jobs.start(lease=600)
-    worker = jobs._worker
-    assert worker is not None
+    worker = working(jobs)
     made = await jobs.enqueue("work")
     await until(opened.is_set)
     monkeypatch.setattr(worker._heartbeat_thread, "_tell", lambda *_: None)  # nobody tells the zombie
     worker.slots.stopping = True  # so that it doesn't claim the job again
-    await steal(url, made.id, worker.name)
+    await elsewhere.move_due(Rescue(by="test", backoff=[0.0], workers=[worker.name]))
+    claimed = await elsewhere.claim(Claim("someone else", (Lane("work"),), 1, 600.0))
+    assert [job.id for job in claimed.jobs] == [made.id]
     stolen.set()
     await until(lambda: bool(outcome))
     assert isinstance(outcome[0], LeaseLost)
@@ -203,9 +174,8 @@ async def test_a_transaction_that_also_completes_the_job(jobs: Jobs, orders: Ord
             ctx.complete({"order": 2})
         raise RuntimeError("too late to fail")
 
-    await jobs.start()
     for n, topic in enumerate((once.topic, once_in_a_thread.topic), 1):
-        job = await ended(jobs, (await jobs.enqueue(topic)).id)
+        job = await ran(jobs, topic)
         assert (job.status, job.result, job.version) == (Status.COMPLETED, {"order": n}, 1)
         events = [event.event for event in await jobs.events(job.id)]
         assert events == ["enqueued", "claimed", "completed"]
@@ -223,10 +193,9 @@ async def test_complete_belongs_into_a_transaction(jobs: Jobs, orders: Orders) -
             await add(conn, 1)
             ctx.complete(object())
 
-    await jobs.start()
-    job = await ended(jobs, (await outside.enqueue()).id)
+    job = await ran(jobs, outside)
     assert WrongContext.__name__ in (job.last_error or "")
-    job = await ended(jobs, (await unfit.enqueue()).id)
+    job = await ran(jobs, unfit)
     assert InvalidInput.__name__ in (job.last_error or "")
     assert await orders.all() == []
 
@@ -246,8 +215,7 @@ async def test_a_long_transaction_does_not_cost_the_worker_its_other_leases(jobs
         ctx.check()
         return "still mine"
 
-    jobs._worker = worker = jobs.make_worker(lease=1.5, poll=0.2, maintenance=0.1)
-    await worker.start()
+    await started(jobs, lease=1.5, poll=0.2, maintenance=0.1)
     second = await other.enqueue()
     await status_of(jobs, second.id, Status.PROCESSING)
     first = await slow.enqueue()
@@ -256,17 +224,17 @@ async def test_a_long_transaction_does_not_cost_the_worker_its_other_leases(jobs
     job = await ended(jobs, second.id)
     assert (job.result, job.version) == ("still mine", 1)
     job = await ended(jobs, first.id)
-    if orders.url.startswith("sqlite"):  # there it held the write lock, and was rolled back in time
+    if orders.kind == "sqlite":  # there it held the write lock, and was rolled back in time
         assert StoreBusy.__name__ in (job.last_error or "")
         assert await orders.all() == []
     else:
         assert (job.status, await orders.all()) == (Status.COMPLETED, [1])
 
 
-async def test_a_fence_on_a_connection_of_ones_own(jobs: Jobs, orders: Orders) -> None:
+async def test_a_fence_on_a_connection_of_ones_own(jobs: Jobs, orders: Orders, url: str) -> None:
     @jobs.task
     async def on_asyncpg(ctx: Context) -> None:
-        conn = await asyncpg.connect(orders.url)
+        conn = await asyncpg.connect(url)
         async with conn.transaction():
             await add(conn, 1)
             await ctx.fence(conn)
@@ -274,15 +242,11 @@ async def test_a_fence_on_a_connection_of_ones_own(jobs: Jobs, orders: Orders) -
 
     @jobs.task
     def on_sqlite3(ctx: Context) -> None:
-        conn = orders.sqlite()
-        with conn:
+        with orders.sqlite() as conn, conn:
             add_sync(conn, 1)
             ctx.sync.fence(conn)
-        conn.close()
 
-    await jobs.start()
-    task = on_sqlite3 if orders.url.startswith("sqlite") else on_asyncpg
-    job = await ended(jobs, (await task.enqueue()).id)
+    job = await ran(jobs, on_sqlite3 if orders.kind == "sqlite" else on_asyncpg)
     assert job.status is Status.COMPLETED, job.last_error
     assert await orders.all() == [1]
 
@@ -297,10 +261,9 @@ async def test_the_wrong_way_round_says_what_to_use(jobs: Jobs) -> None:
     async def blocking_fence(ctx: Context) -> None:
         ctx.sync.fence(None)
 
-    await jobs.start()
-    job = await ended(jobs, (await blocking.enqueue()).id)
+    job = await ran(jobs, blocking)
     assert "async with ctx.transaction()" in (job.last_error or "")
-    job = await ended(jobs, (await blocking_fence.enqueue()).id)
+    job = await ran(jobs, blocking_fence)
     assert "await ctx.fence(conn)" in (job.last_error or "")
 
 
@@ -337,23 +300,18 @@ async def test_children_inherit_whose_they_are(jobs: Jobs) -> None:
 async def test_a_child_in_the_transaction_goes_with_it(jobs: Jobs, orders: Orders) -> None:
     @jobs.task(max_retries=0)
     def parent(ctx: Context, fail: bool) -> None:
-        conn = orders.sqlite() if orders.url.startswith("sqlite") else None
-        if conn is None:
-            with ctx.transaction() as mine:
-                ctx.sync.enqueue("child", conn=mine)
-                if fail:
-                    raise ValueError("no")
-            return
-        with conn:
+        with ExitStack() as stack:
+            if orders.kind == "sqlite":
+                conn: Any = stack.enter_context(stack.enter_context(orders.sqlite()))
+            else:
+                conn = stack.enter_context(ctx.transaction())
             ctx.sync.enqueue("child", conn=conn)
             if fail:
                 raise ValueError("no")
-        conn.close()
 
-    await jobs.start()
-    await ended(jobs, (await parent.enqueue(fail=True)).id)
+    await ran(jobs, parent, fail=True)
     assert (await jobs.stats("child")).pending == 0
-    job = await ended(jobs, (await parent.enqueue(fail=False)).id)
+    job = await ran(jobs, parent, fail=False)
     assert job.status is Status.COMPLETED, job.last_error
     assert (await jobs.stats("child")).pending == 1
 
@@ -363,8 +321,7 @@ async def test_progress_refuses_what_is_no_number(jobs: Jobs) -> None:
     async def wrong(ctx: Context) -> None:
         ctx.progress("half")  # type: ignore[arg-type]
 
-    await jobs.start()
-    job = await ended(jobs, (await wrong.enqueue()).id)
+    job = await ran(jobs, wrong)
     assert "percent: must be a number" in (job.last_error or "")
 
 
@@ -404,12 +361,10 @@ async def test_a_sync_handler_has_everything_without_await(jobs: Jobs, orders: O
 async def test_a_fence_of_a_sync_context(jobs: Jobs, orders: Orders) -> None:
     @jobs.task(max_retries=0)
     def fenced(ctx: SyncContext) -> None:
-        if orders.url.startswith("sqlite"):
-            conn = orders.sqlite()
-            with conn:
+        if orders.kind == "sqlite":
+            with orders.sqlite() as conn, conn:
                 add_sync(conn, 1)
                 ctx.fence(conn)
-            conn.close()
         else:
             with ctx.transaction() as conn:
                 add_sync(conn, 1)

@@ -10,7 +10,7 @@ from rowlock.core import lifecycle
 from rowlock.core.job import Status
 from rowlock.jobs import Jobs
 from rowlock.runtime import outcomes
-from tests.waiting import ended
+from tests.runtime.running import ran
 
 HANG_UP = "SELECT pg_terminate_backend(pg_backend_pid())"
 FILL_UP = ("PRAGMA max_page_count = 1", "CREATE TABLE filler AS SELECT zeroblob(1000000) AS bytes")
@@ -42,11 +42,9 @@ async def test_a_handler_that_was_cut_off_runs_again_and_is_not_charged(jobs: Jo
                 await lose_the_database(conn)
         return ctx.job.version
 
-    made = await owning.enqueue()
-    await jobs.start()
-    job = await ended(jobs, made.id)
+    job = await ran(jobs, owning)
     assert (job.status, job.result, job.retries) == (Status.COMPLETED, 3, 0)
-    events = await jobs.events(made.id)
+    events = await jobs.events(job.id)
     reasons = [event.data["reason"] for event in events if event.event == "released"]
     assert len(reasons) == 2
     assert all(reason.startswith("The database was away: ") for reason in reasons)
@@ -66,9 +64,7 @@ async def test_sync_handlers_and_errors_that_name_their_cause(jobs: Jobs) -> Non
             raise Unsaved("the order is not saved") from error
         return ctx.job.version
 
-    made = await owning.enqueue()
-    await jobs.start()
-    job = await ended(jobs, made.id)
+    job = await ran(jobs, owning)
     assert (job.status, job.result, job.retries) == (Status.COMPLETED, 2, 0)
 
 
@@ -82,9 +78,7 @@ async def test_an_error_after_the_outage_is_the_handlers_own(jobs: Jobs) -> None
             pass
         raise ValueError("mine")
 
-    made = await owning.enqueue()
-    await jobs.start()
-    job = await ended(jobs, made.id)
+    job = await ran(jobs, owning)
     assert (job.status, job.version) == (Status.FAILED, 1)
     assert "ValueError: mine" in (job.last_error or "")
 
@@ -99,8 +93,6 @@ async def test_a_handler_that_takes_the_database_down_each_time_is_charged_in_th
         async with ctx.transaction() as conn:
             await lose_the_database(conn)
 
-    made = await owning.enqueue()
-    await jobs.start()
-    job = await ended(jobs, made.id)
+    job = await ran(jobs, owning)
     assert (job.status, job.version) == (Status.FAILED, 3)
     assert "The database was away 3 times" in (job.last_error or "")

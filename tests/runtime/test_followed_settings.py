@@ -13,6 +13,7 @@ from rowlock.jobs import Jobs
 from rowlock.runtime import worker as worker_module
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.runtime.slots import Slots
+from tests.runtime.running import nothing, working
 from tests.waiting import ended, status_of, until
 
 
@@ -26,35 +27,31 @@ def quick_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Jobs, "make_worker", lambda self, **given: made(self, maintenance=0.05, **given))
 
 
-async def nothing() -> None: ...
-
-
-def working(jobs: Jobs) -> WorkerSettings:
-    assert jobs._worker is not None
-    return jobs._worker.settings
+def followed(jobs: Jobs) -> WorkerSettings:
+    return working(jobs).settings
 
 
 async def test_what_was_never_set_has_its_default(jobs: Jobs) -> None:
     jobs.register("any", nothing)
     await jobs.start()
-    assert (working(jobs).concurrency, working(jobs).poll, working(jobs).lease) == (10, 1.0, 30.0)
+    assert (followed(jobs).concurrency, followed(jobs).poll, followed(jobs).lease) == (10, 1.0, 30.0)
 
 
 async def test_a_change_applies_while_it_works_and_can_be_taken_back(jobs: Jobs) -> None:
     jobs.register("any", nothing)
     await jobs.start()
     await change(jobs, worker_pool_size=3, poll_interval=0.5, lock_duration=60)
-    await until(lambda: (working(jobs).concurrency, working(jobs).poll, working(jobs).lease) == (3, 0.5, 60.0))
+    await until(lambda: (followed(jobs).concurrency, followed(jobs).poll, followed(jobs).lease) == (3, 0.5, 60.0))
     await change(jobs, worker_pool_size=None, poll_interval=None, lock_duration=None)
-    await until(lambda: (working(jobs).concurrency, working(jobs).poll, working(jobs).lease) == (10, 1.0, 30.0))
+    await until(lambda: (followed(jobs).concurrency, followed(jobs).poll, followed(jobs).lease) == (10, 1.0, 30.0))
 
 
 async def test_an_argument_is_stronger(jobs: Jobs) -> None:
     jobs.register("any", nothing)
     await change(jobs, worker_pool_size=3, lock_duration=60)
     await jobs.start(concurrency=7)
-    await until(lambda: working(jobs).lease == 60)
-    assert working(jobs).concurrency == 7
+    await until(lambda: followed(jobs).lease == 60)
+    assert followed(jobs).concurrency == 7
 
 
 async def test_so_are_the_environment_and_the_file(
@@ -68,8 +65,8 @@ async def test_so_are_the_environment_and_the_file(
         jobs.register("any", nothing)
         await change(jobs, worker_pool_size=3, poll_interval=0.5, lock_duration=60)
         await jobs.start()
-        await until(lambda: working(jobs).concurrency == 3)
-        assert (working(jobs).poll, working(jobs).lease) == (0.7, 40.0)
+        await until(lambda: followed(jobs).concurrency == 3)
+        assert (followed(jobs).poll, followed(jobs).lease) == (0.7, 40.0)
 
 
 async def test_more_slots_are_used_at_once(jobs: Jobs) -> None:
@@ -81,10 +78,8 @@ async def test_more_slots_are_used_at_once(jobs: Jobs) -> None:
 
     await change(jobs, worker_pool_size=1)
     await jobs.start()
-    await until(lambda: working(jobs).concurrency == 1)
-    made = [await slot.enqueue() for _ in range(3)]
-    assert jobs._worker is not None
-    worker = jobs._worker
+    await until(lambda: followed(jobs).concurrency == 1)
+    made, worker = [await slot.enqueue() for _ in range(3)], working(jobs)
     await until(lambda: worker.running == 1)
     await change(jobs, worker_pool_size=3)
     await until(lambda: worker.running == 3)
@@ -126,7 +121,7 @@ async def test_a_run_with_a_short_lease_keeps_it_while_leases_become_long(jobs: 
 
     await change(jobs, lock_duration=6)  # two thirds of it are for a machine that is slow
     await jobs.start()
-    await until(lambda: working(jobs).lease == 6)
+    await until(lambda: followed(jobs).lease == 6)
     made = await long.enqueue()
     await status_of(jobs, made.id, Status.PROCESSING)
     await change(jobs, lock_duration=600)

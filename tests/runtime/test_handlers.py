@@ -1,7 +1,6 @@
 """Handlers that misbehave: the job ends with a clear error, and the worker lives."""
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -10,6 +9,7 @@ import pytest
 
 from rowlock.core.job import Status
 from rowlock.jobs import Jobs
+from tests.runtime.running import ran
 from tests.waiting import ended
 
 
@@ -28,28 +28,11 @@ class Weird(Exception):
         raise RuntimeError("not even this")
 
 
-def unprintable() -> None:
-    raise Unprintable
+def raising(error: BaseException) -> Callable[[], object]:
+    def handler() -> NoReturn:
+        raise error
 
-
-def weird() -> None:
-    raise Weird("strange")
-
-
-def exits() -> None:
-    sys.exit(3)
-
-
-def unserialisable() -> object:
-    return {"thread": threading.current_thread()}
-
-
-def not_a_number() -> float:
-    return float("nan")
-
-
-def oversized() -> str:
-    return "x" * (2 << 20)
+    return handler
 
 
 def deep() -> object:
@@ -68,44 +51,23 @@ def chatty() -> int:
     return 1
 
 
-def nul() -> None:
-    raise ValueError("nul \0 and surrogate \ud800")
-
-
-def interrupts() -> None:
-    raise KeyboardInterrupt
-
-
-def stops() -> None:
-    raise StopIteration("out")
-
-
-def leaves() -> None:
-    raise GeneratorExit
-
-
-def huge_error() -> None:
-    raise ValueError("x" * (4 << 20))
-
-
-def group() -> None:
-    raise ExceptionGroup("two", [ValueError("first"), TypeError("second")])
-
-
-EXPECTED: dict[Callable[[], object], str] = {
-    unprintable: "Unprintable",
-    weird: "Weird",
-    exits: "SystemExit: 3",
-    unserialisable: "The handler's result can't be stored: result.thread",
-    not_a_number: "The handler's result can't be stored",
-    oversized: "The handler's result can't be stored",
-    deep: "The handler's result can't be stored",
-    endless: "RecursionError",
-    nul: "nul \N{REPLACEMENT CHARACTER} and surrogate ?",
-    stops: "StopIteration",
-    leaves: "GeneratorExit",
-    huge_error: "bytes left out",
-    group: "TypeError: second",
+UNFIT = "The handler's result can't be stored"
+GROUP = ExceptionGroup("two", [ValueError("first"), TypeError("second")])
+# What a handler does, and what its job's error says then.
+EXPECTED: dict[str, tuple[Callable[[], object], str]] = {
+    "unprintable": (raising(Unprintable()), "Unprintable"),
+    "weird": (raising(Weird("strange")), "Weird"),
+    "exits": (raising(SystemExit(3)), "SystemExit: 3"),
+    "unserialisable": (lambda: {"thread": threading.current_thread()}, f"{UNFIT}: result.thread"),
+    "not_a_number": (lambda: float("nan"), UNFIT),
+    "oversized": (lambda: "x" * (2 << 20), UNFIT),
+    "deep": (deep, UNFIT),
+    "endless": (endless, "RecursionError"),
+    "nul": (raising(ValueError("nul \0 and surrogate \ud800")), "nul \N{REPLACEMENT CHARACTER} and surrogate ?"),
+    "stops": (raising(StopIteration("out")), "StopIteration"),
+    "leaves": (raising(GeneratorExit()), "GeneratorExit"),
+    "huge_error": (raising(ValueError("x" * (4 << 20))), "bytes left out"),
+    "group": (raising(GROUP), "TypeError: second"),
 }
 
 
@@ -113,32 +75,31 @@ EXPECTED: dict[Callable[[], object], str] = {
 async def test_whatever_a_handler_does_the_job_ends_and_the_worker_lives(
     jobs: Jobs, kind: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def register(function: Callable[[], object]) -> None:
+    def register(topic: str, function: Callable[[], object]) -> None:
         async def in_the_loop() -> object:
             return function()
 
-        jobs.register(function.__name__, in_the_loop if kind == "async" else function, max_retries=0)
+        jobs.register(topic, in_the_loop if kind == "async" else function, max_retries=0)
 
-    for function in [*EXPECTED, chatty]:
-        register(function)
+    register("chatty", chatty)
+    for topic, (function, _) in EXPECTED.items():
+        register(topic, function)
     await jobs.start(concurrency=3)
-    made = {function: (await jobs.enqueue(function.__name__)).id for function in EXPECTED}
-    for function, job_id in made.items():
-        job = await ended(jobs, job_id)
-        assert job.status is Status.FAILED, function
-        if (function, kind) == (stops, "async"):
-            assert "RuntimeError: coroutine raised StopIteration" in (job.last_error or "")
-        else:
-            assert EXPECTED[function] in (job.last_error or ""), function
+    made = {topic: (await jobs.enqueue(topic)).id for topic in EXPECTED}
+    for topic, (_, expected) in EXPECTED.items():
+        job = await ended(jobs, made[topic])
+        assert job.status is Status.FAILED, topic
+        if (topic, kind) == ("stops", "async"):
+            expected = "RuntimeError: coroutine raised StopIteration"
+        assert expected in (job.last_error or ""), topic
         assert len(job.last_error or "") < 70_000
-    assert (await ended(jobs, (await jobs.enqueue("chatty")).id)).result == 1
+    assert (await ran(jobs, "chatty")).result == 1
     capfd.readouterr()
 
 
 async def test_a_keyboard_interrupt_in_a_thread_is_a_failure(jobs: Jobs) -> None:
-    jobs.register("interrupts", interrupts, max_retries=0)
-    await jobs.start()
-    job = await ended(jobs, (await jobs.enqueue("interrupts")).id)
+    jobs.register("interrupts", raising(KeyboardInterrupt()), max_retries=0)
+    job = await ran(jobs, "interrupts")
     assert "KeyboardInterrupt" in (job.last_error or "")
 
 
@@ -153,9 +114,8 @@ async def test_something_that_was_cancelled_inside_is_a_failure(jobs: Jobs) -> N
     async def raises_it() -> None:
         raise asyncio.CancelledError
 
-    await jobs.start()
     for task in (awaits_a_cancelled_task, raises_it):
-        job = await ended(jobs, (await task.enqueue()).id)
+        job = await ran(jobs, task)
         assert job.status is Status.FAILED
         assert "CancelledError" in (job.last_error or "")
 
@@ -164,8 +124,7 @@ async def test_a_sync_handler_that_returns_a_coroutine_says_what_to_do(jobs: Job
     async def inner() -> None: ...
 
     jobs.register("forgotten", lambda: inner(), max_retries=3)
-    await jobs.start()
-    job = await ended(jobs, (await jobs.enqueue("forgotten")).id)
+    job = await ran(jobs, "forgotten")
     assert (job.status, job.version) == (Status.FAILED, 1)
     assert "async def" in (job.last_error or "")
 
@@ -178,8 +137,7 @@ async def test_chained_exceptions_are_kept_whole(jobs: Jobs) -> None:
         except KeyError as error:
             raise ValueError("outer") from error
 
-    await jobs.start()
-    job = await ended(jobs, (await chained.enqueue()).id)
+    job = await ran(jobs, chained)
     text = job.last_error or ""
     assert text.index("KeyError: 'inner'") < text.index("direct cause") < text.index("ValueError: outer")
     assert "rowlock/runtime" not in text

@@ -1,13 +1,12 @@
 """Leases are kept while a handler blocks the event loop, and lost ones are noticed."""
 
 import asyncio
-import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,17 +21,13 @@ from rowlock.runtime import run as run_module
 from rowlock.runtime.heartbeat import _GOODBYE, HeartbeatThread
 from rowlock.runtime.run import Run, write_reports
 from rowlock.stores import open_store
-from rowlock.stores.base import Claim, Hold, NewLine, Progress, Store, WorkerInfo
+from rowlock.stores.base import Claim, Hold, Moved, NewLine, Progress, Store, WorkerInfo
+from tests.closing import opening
+from tests.runtime.running import nothing, ran, started, working
 from tests.waiting import ended, status_of, until
 
+T = TypeVar("T")
 BACKOFF = [0.0]
-
-
-async def other_store(url: str) -> Store:
-    """As another process would see the database."""
-    store = open_store(url)
-    await store.open()
-    return store
 
 
 async def test_a_handler_that_blocks_the_loop_keeps_its_lease(jobs: Jobs, url: str) -> None:
@@ -43,30 +38,33 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(jobs: Jobs, url: s
         return outlived.wait(60)
 
     made = await blocking.enqueue()
-    rescuing = asyncio.create_task(asyncio.to_thread(_rescue_until_outlived, url, made.id, outlived))
+
+    async def rescue_until_outlived(store: Store) -> None:
+        """Try to rescue all the time, until the job has been held for longer than its first lease."""
+        end: datetime | None = None
+        while end is None or await store.now() <= end:
+            end = end or (await store.read([made.id], Job))[made.id].locked_until
+            assert await store.move_due(Rescue(by="test", backoff=BACKOFF)) == []
+            await asyncio.sleep(0.02)
+
+    rescuing = asyncio.create_task(asyncio.to_thread(in_a_loop_of_its_own, url, rescue_until_outlived, outlived))
     await jobs.start(lease=3, poll=0.2)  # a slow machine may be two seconds late
     await rescuing
     job = await ended(jobs, made.id)
     assert (job.status, job.result, job.version) == (Status.COMPLETED, True, 1)
 
 
-def _rescue_until_outlived(url: str, job_id: str, outlived: threading.Event) -> None:
-    """In a thread with a loop of its own, because the other one is blocked: try to rescue all the time, until the
-    job has been held for longer than its first lease."""
+def in_a_loop_of_its_own(url: str, work: Callable[[Store], Awaitable[T]], after: threading.Event) -> T:
+    """For a thread, because the other loop is blocked until `after`."""
 
-    async def rescue() -> None:
-        store = await other_store(url)
-        end: datetime | None = None  # of the first lease
-        while end is None or await store.now() <= end:
-            end = end or (await store.read([job_id], Job))[job_id].locked_until
-            assert await store.move_due(Rescue(by="test", backoff=BACKOFF)) == []
-            await asyncio.sleep(0.02)
-        await store.close()
+    async def with_store() -> T:
+        async with opening(open_store(url)) as store:
+            return await work(store)
 
     try:
-        asyncio.run(rescue())
+        return asyncio.run(with_store())
     finally:
-        outlived.set()
+        after.set()
 
 
 async def test_past_its_timeout_and_grace_a_blocking_handler_loses_its_lease(jobs: Jobs, url: str) -> None:
@@ -84,34 +82,21 @@ async def test_past_its_timeout_and_grace_a_blocking_handler_loses_its_lease(job
                 raise
             threading.Event().wait(0.01)
 
+    async def rescue(store: Store) -> list[Moved]:
+        return await until(lambda: store.move_due(Rescue(by="test", backoff=BACKOFF)))
+
     made = await wedged.enqueue()
-    jobs._worker = worker = jobs.make_worker(lease=0.6, poll=0.2, grace=0.3, notice=0.0)
-    rescuing = asyncio.create_task(asyncio.to_thread(_rescue_until_taken, url, taken))
-    await worker.start()
-    assert await rescuing == [made.id]
+    rescuing = asyncio.create_task(asyncio.to_thread(in_a_loop_of_its_own, url, rescue, taken))
+    await started(jobs, lease=0.6, poll=0.2, grace=0.3, notice=0.0)
+    assert [one.id for one in await rescuing] == [made.id]
     await until(told.is_set)
     job = await jobs.get(made.id)
     assert (job.retries, job.crashes) == (1, 1)
     assert "Task timed out (worker crashed?)" in (job.last_error or "")
 
 
-def _rescue_until_taken(url: str, taken: threading.Event) -> list[str]:
-    async def rescue() -> list[str]:
-        store = await other_store(url)
-        try:
-            rescued = await until(lambda: store.move_due(Rescue(by="test", backoff=BACKOFF)))
-            return [one.id for one in rescued]
-        finally:
-            await store.close()
-
-    try:
-        return asyncio.run(rescue())
-    finally:
-        taken.set()
-
-
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_run_that_lost_its_lease_is_told_and_changes_nothing(jobs: Jobs, url: str, kind: str) -> None:
+async def test_a_run_that_lost_its_lease_is_told_and_changes_nothing(jobs: Jobs, elsewhere: Store, kind: str) -> None:
     told: list[str] = []
 
     async def looping(ctx: Context) -> None:
@@ -135,19 +120,16 @@ async def test_a_run_that_lost_its_lease_is_told_and_changes_nothing(jobs: Jobs,
     made = await jobs.enqueue("work")
     job = await status_of(jobs, made.id, Status.PROCESSING)
     assert job.locked_by is not None
-    store = await other_store(url)
-    await store.move_due(Rescue(by="test", backoff=BACKOFF, workers=[job.locked_by]))
+    await elsewhere.move_due(Rescue(by="test", backoff=BACKOFF, workers=[job.locked_by]))
     # Someone else has it before our worker could take it again.
-    await store.claim(Claim("someone else", (Lane("work"),), 1, 600.0))
+    await elsewhere.claim(Claim("someone else", (Lane("work"),), 1, 600.0))
     await until(lambda: bool(told))
     assert told == ["CancelledError" if kind == "async" else "LeaseLost"]
-    worker = jobs._worker
-    assert worker is not None
+    worker = working(jobs)
     await until(lambda: (made.id, 1) not in worker.slots.runs)
     now = await jobs.get(made.id)
     assert now.version >= 2
     assert now.status is Status.PROCESSING
-    await store.close()
 
 
 async def test_progress_is_written_a_few_times_a_second(jobs: Jobs) -> None:
@@ -162,8 +144,7 @@ async def test_progress_is_written_a_few_times_a_second(jobs: Jobs) -> None:
         await gate.wait()
 
     await jobs.start()
-    worker = jobs._worker
-    assert worker is not None
+    worker = working(jobs)
     store = worker._heartbeat_thread._store
     writes, write = [], store.progress
 
@@ -192,11 +173,9 @@ async def test_what_a_handler_says_last_is_kept(jobs: Jobs) -> None:
         ctx.log("no such file", level="error")
         raise FileNotFoundError("x")
 
-    await jobs.start()
-    made = await jobs.enqueue("brief", max_retries=1)
-    job = await ended(jobs, made.id)
+    job = await ran(jobs, "brief", max_retries=1)
     assert (job.status, job.progress, job.stage) == (Status.FAILED, 40, "looking")
-    log = await jobs.logs(made.id)
+    log = await jobs.logs(job.id)
     assert [(line.version, line.level, line.text) for line in log.lines] == [
         (1, "info", "attempt 1"), (1, "error", "no such file"),
         (2, "info", "attempt 2"), (2, "error", "no such file"),
@@ -209,9 +188,7 @@ async def test_the_log_is_bounded(jobs: Jobs) -> None:
         for n in range(1000):
             ctx.log(f"{n}: " + "x" * 5000)
 
-    await jobs.start()
-    made = await jobs.enqueue("verbose")
-    await ended(jobs, made.id)
+    made = await ran(jobs, "verbose")
     log = await jobs.logs(made.id)
     assert len(log.lines) == 200
     assert log.lines[-1].text.startswith("999: ")
@@ -219,10 +196,9 @@ async def test_the_log_is_bounded(jobs: Jobs) -> None:
 
 
 async def test_what_the_keeper_collects_at_the_last_moment_is_kept(
-    jobs: Jobs, url: str, monkeypatch: pytest.MonkeyPatch
+    jobs: Jobs, elsewhere: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look whether it writes and the writing itself it may take everything, and not have written it yet."""
-    store = await other_store(url)
     written: list[asyncio.Task[None]] = []
 
     async def late_keeper(own: Store, runs: Iterable[Run]) -> dict[Run, Hold]:
@@ -236,7 +212,7 @@ async def test_what_the_keeper_collects_at_the_last_moment_is_kept(
         report = run.collect()
         assert report is not None
         await asyncio.sleep(0.3)
-        [hold] = await store.progress([report])
+        [hold] = await elsewhere.progress([report])
         run.written(report, kept=hold is not Hold.LOST)
 
     monkeypatch.setattr(claim_settle, "write_reports", late_keeper)
@@ -246,12 +222,9 @@ async def test_what_the_keeper_collects_at_the_last_moment_is_kept(
     def brief(ctx: Context) -> None:
         ctx.log("last words")
 
-    await jobs.start()
-    made = await jobs.enqueue("brief")
-    await ended(jobs, made.id)
+    made = await ran(jobs, "brief")
     assert [line.text for line in (await jobs.logs(made.id)).lines] == ["last words"]
     assert written
-    await store.close()
 
 
 async def test_what_is_being_collected_counts_as_said(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,9 +250,7 @@ async def test_what_is_being_collected_counts_as_said(jobs: Jobs, monkeypatch: p
     def brief(ctx: Context) -> None:
         ctx.log("something")
 
-    await jobs.start()
-    made = await jobs.enqueue("brief")
-    await ended(jobs, made.id)
+    await ran(jobs, "brief")
     assert looked == [True]
 
 
@@ -306,9 +277,7 @@ async def test_a_heartbeat_that_is_asked_for_comes_at_once(jobs: Jobs) -> None:
 
 
 async def test_workers_report_themselves(jobs: Jobs) -> None:
-    @jobs.task
-    async def work() -> None: ...
-
+    jobs.register("work", nothing)
     await jobs.start(concurrency=3, lease=0.9)
     [first] = await jobs.workers.list()
     assert (first.topics, first.concurrency, first.lease, first.stopping) == (("work",), 3, 0.9, False)
@@ -328,13 +297,9 @@ async def test_a_worker_that_is_not_in_a_hurry_waits_until_it_is_off_the_registe
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy database takes a while, and whoever stays on the register looks like one that has died."""
-
-    @jobs.task
-    async def work() -> None: ...
-
+    jobs.register("work", nothing)
     await jobs.start()
-    worker = jobs._worker
-    assert worker is not None
+    worker = working(jobs)
     retire = worker._heartbeat_thread._store.retire
 
     async def slow_retire(names: Sequence[str]) -> int:
@@ -349,12 +314,9 @@ async def test_a_worker_that_is_not_in_a_hurry_waits_until_it_is_off_the_registe
 async def test_a_report_under_way_does_not_put_a_worker_that_has_left_back_on_the_register(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @jobs.task
-    async def work() -> None: ...
-
+    jobs.register("work", nothing)
     await jobs.start(lease=0.9)
-    worker = jobs._worker
-    assert worker is not None
+    worker = working(jobs)
     store = worker._heartbeat_thread._store
     report, retire = store.report, store.retire
     reporting, retired, written = threading.Event(), asyncio.Event(), threading.Event()
@@ -385,25 +347,18 @@ async def test_a_report_under_way_does_not_put_a_worker_that_has_left_back_on_th
     assert list(await jobs.workers.list()) == []
 
 
-async def test_the_dead_are_rescued_but_not_before_the_living_had_time_to_renew(
-    jobs: Jobs, url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_dead_are_rescued_but_not_before_the_living_had_time_to_renew(jobs: Jobs, elsewhere: Store) -> None:
     @jobs.task
-    async def work() -> str:
-        return "rescued"
+    async def work() -> None: ...
 
-    made = await jobs.enqueue("work")
-    store = await other_store(url)
-    await store.claim(Claim("a dead worker", (Lane("work"),), 1, 0.05))
-    caplog.set_level(logging.WARNING, "rowlock")
-    jobs._worker = worker = jobs.make_worker(lease=1.5, poll=0.1, maintenance=0.05)
+    made = await work.enqueue()
+    await elsewhere.claim(Claim("a dead worker", (Lane("work"),), 1, 0.05))
     began = time.monotonic()
-    await worker.start()
+    await started(jobs, lease=1.5, poll=0.1, maintenance=0.05)
     job = await ended(jobs, made.id)
     assert time.monotonic() - began >= 0.5  # a beat of heartbeats first
     assert (job.status, job.version, job.retries, job.crashes) == (Status.COMPLETED, 2, 1, 1)
     assert "a dead worker" in (job.last_error or "")
-    await store.close()
 
 
 async def test_last_words_wait_for_whoever_has_locked_the_job(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,8 +380,6 @@ async def test_last_words_wait_for_whoever_has_locked_the_job(jobs: Jobs, monkey
         ctx.progress(stage="done")
         ctx.log("last words")
 
-    made = await jobs.enqueue("brief")
-    await jobs.start()
-    job = await ended(jobs, made.id)
+    job = await ran(jobs, "brief")
     assert (job.status, job.stage, refused) == (Status.COMPLETED, "done", 20)
-    assert [line.text for line in (await jobs.logs(made.id)).lines] == ["last words"]
+    assert [line.text for line in (await jobs.logs(job.id)).lines] == ["last words"]

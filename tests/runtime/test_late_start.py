@@ -8,7 +8,7 @@ import pytest
 from rowlock.core.job import Status
 from rowlock.jobs import Jobs
 from rowlock.runtime.processes import TOO_LATE
-from tests.waiting import ended
+from tests.runtime.running import ran, working
 
 
 @pytest.mark.parametrize("threaded", [False, True])
@@ -25,8 +25,7 @@ async def test_a_handler_does_not_begin_after_its_lease(
 
     jobs.register("late", late if threaded else late_too, max_retries=0)
     await jobs.start(lease=5.0, poll=0.1)
-    worker = jobs._worker
-    assert worker is not None
+    worker = working(jobs)
     where, name = (worker._executor._threads, "run") if threaded else (worker._executor, "start")
     begin = getattr(where, name)
 
@@ -48,6 +47,6 @@ async def test_a_handler_does_not_begin_after_its_lease(
 
     monkeypatch.setattr(worker.claim_settle, "conclude", concluded)
     monkeypatch.setattr(where, name, frozen_once)
-    job = await ended(jobs, (await jobs.enqueue("late")).id)
+    job = await ran(jobs, "late")
     assert (job.status, job.version, begun) == (Status.COMPLETED, 2, [1])  # given back, at no cost, and run again
     assert slots == [None]

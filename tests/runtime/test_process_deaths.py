@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,10 @@ from rowlock.stores.base import Claim, Settled
 from tests.guard import processes, running
 from tests.runtime.apps import deeds
 from tests.runtime.children import Runner, Wire, children, gone, pid_in
-from tests.waiting import ended, until
+from tests.runtime.running import started
+from tests.waiting import cancelled, ended, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="child processes are not supported there")
-
-
-@pytest.fixture
-async def runner() -> AsyncIterator[Runner]:
-    async with children(deeds.jobs) as runner:
-        yield runner
 
 
 def retried(outcome: object) -> str:
@@ -62,16 +57,16 @@ async def test_a_crash_brings_the_signal_the_memory_and_the_stack(runner: Runner
 
 
 async def test_a_child_that_someone_kills_is_said_to_be_out_of_memory_perhaps(runner: Runner, tmp_path: Path) -> None:
-    task = runner.begin("work_on", file=str(tmp_path / "pid"))
-    os.kill(await pid_in(tmp_path / "pid"), signal.SIGKILL)
+    task, pid = await runner.begun("work_on", tmp_path / "pid")
+    os.kill(pid, signal.SIGKILL)
     error = retried(await task)
     assert "was killed by SIGKILL (signal 9)" in error
     assert "rowlock did not do that" in error
 
 
 async def test_a_signal_without_a_name_is_told_by_number(runner: Runner, tmp_path: Path) -> None:
-    task = runner.begin("work_on", file=str(tmp_path / "pid"))
-    os.kill(await pid_in(tmp_path / "pid"), 40)
+    task, pid = await runner.begun("work_on", tmp_path / "pid")
+    os.kill(pid, 40)
     assert "signal 40" in retried(await task)
 
 
@@ -223,9 +218,7 @@ async def test_cancelling_while_a_child_starts_leaves_none(runner: Runner) -> No
         job = await runner.claimed("add", {"a": 1, "b": 1})
         task = asyncio.create_task(runner.pool.run(job, deeds.add, Wire()))
         await asyncio.sleep(rounds / 1000)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
         await until(lambda: _children() <= before)
 
 
@@ -268,14 +261,14 @@ if __name__ == "__main__":
 
 def start(*argv: object, cwd: Path) -> "subprocess.Popen[str]":
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen(
-        [sys.executable, *map(str, argv)],
-        cwd=cwd,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen([sys.executable, *map(str, argv)], cwd=cwd, env=environment, text=True, **pipes)
+
+
+def said(*argv: object, cwd: Path) -> str:
+    """All that the program prints until its end."""
+    with start(*argv, cwd=cwd) as program:
+        return program.communicate(timeout=60)[0]
 
 
 @pytest.mark.parametrize("argv", [["program.py"], ["-m", "program"], ["-m", "package.program"]])
@@ -283,25 +276,19 @@ def test_a_handler_may_stand_in_the_program_itself(tmp_path: Path, argv: list[st
     (tmp_path / "package").mkdir()
     for file in (tmp_path / "program.py", tmp_path / "package/program.py"):
         file.write_text(PROGRAM + GUARD)
-    with start(*argv, "who", tmp_path / "pid", cwd=tmp_path) as program:
-        output, _ = program.communicate(timeout=60)
-    assert "Completed(result='__mp_main__')" in output
+    assert "Completed(result='__mp_main__')" in said(*argv, "who", tmp_path / "pid", cwd=tmp_path)
 
 
 def test_a_handler_may_be_registered_by_the_program(tmp_path: Path) -> None:
     (tmp_path / "handlers.py").write_text("def imported(file: str) -> str:\n    return __name__\n")
     registered = "\nimport handlers\njobs.register('imported', handlers.imported, process=True)\n"
     (tmp_path / "program.py").write_text(PROGRAM + registered + GUARD)
-    with start("program.py", "imported", tmp_path / "pid", cwd=tmp_path) as program:
-        output, _ = program.communicate(timeout=60)
-    assert "Completed(result='handlers')" in output
+    assert "Completed(result='handlers')" in said("program.py", "imported", tmp_path / "pid", cwd=tmp_path)
 
 
 def test_a_program_that_starts_whenever_it_is_loaded_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM + "asyncio.run(main(*sys.argv[1:]))\n")
-    with start("program.py", "who", tmp_path / "pid", cwd=tmp_path) as program:
-        output, _ = program.communicate(timeout=60)
-    assert "let it do so under" in output
+    assert "let it do so under" in said("program.py", "who", tmp_path / "pid", cwd=tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child must be able to see that its socket was closed")
@@ -318,8 +305,7 @@ async def test_a_worker_that_is_killed_leaves_no_child(tmp_path: Path, signalled
 async def test_a_child_without_a_worker_ends_also_where_the_kernel_does_not_help(
     runner: Runner, tmp_path: Path
 ) -> None:
-    task = runner.begin("work_on", file=str(tmp_path / "pid"))
-    pid = await pid_in(tmp_path / "pid")
+    task, pid = await runner.begun("work_on", tmp_path / "pid")
     [busy] = runner.pool._busy
     assert busy._transport is not None
     busy._transport.abort()  # all that a child sees of its worker's end
@@ -335,9 +321,7 @@ def test_interpreter_options_are_those_of_the_worker(tmp_path: Path) -> None:
     """)
     (tmp_path / "program.py").write_text(PROGRAM + told + GUARD)
     argv = ("-O", "-X", "utf8", "-W", "ignore", "program.py", "options", "x")
-    with start(*argv, cwd=tmp_path) as program:
-        output, _ = program.communicate(timeout=60)
-    assert "Completed(result=[1, 1, ['ignore']])" in output
+    assert "Completed(result=[1, 1, ['ignore']])" in said(*argv, cwd=tmp_path)
 
 
 # ── Should the worker die as well ──
@@ -389,8 +373,7 @@ async def test_a_crash_stays_on_the_board_until_it_is_settled(
     jobs.register(topic, task.function, process=True, max_retries=0, timeout=timeout)
     payload = {"code": 3} if topic == "exit_at_once" else {"file": str(tmp_path / "pid")}
     made = await jobs.enqueue(topic, payload)
-    jobs._worker = worker = jobs.make_worker(board=board)
-    await worker.start()
+    await started(jobs, board=board)
     job = await ended(jobs, made.id)
     assert job.status == "failed"
     assert seen[0] == [(made.id, 1)]

@@ -4,8 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from datetime import UTC, timedelta
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,24 @@ from rowlock.context import Interruption
 from rowlock.runtime.processes import refusal
 from tests.guard import processes, running
 from tests.runtime.apps import deeds
-from tests.runtime.children import Runner, Wire, children, gone, pid_in
+from tests.runtime.children import Runner, Wire, children, gone
 from tests.stores.harness import START
-from tests.waiting import until
+from tests.waiting import cancelled, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="child processes are not supported there")
-
-
-@pytest.fixture
-async def runner() -> AsyncIterator[Runner]:
-    async with children(deeds.jobs) as runner:
-        yield runner
 
 
 def completed(outcome: object) -> dict[str, object]:
     assert isinstance(outcome, Completed), outcome
     assert isinstance(outcome.result, dict)
     return outcome.result
+
+
+async def pid_of(runner: Runner) -> int:
+    """The pid of the child that runs the next job."""
+    pid = completed(await runner.run("add", a=1, b=1))["pid"]
+    assert isinstance(pid, int)
+    return pid
 
 
 # ── Results ──
@@ -133,55 +133,49 @@ async def test_an_error_brings_its_traceback_without_our_frames(runner: Runner) 
     assert "rowlock/runtime" not in outcome.error
 
 
-@pytest.mark.parametrize(
-    ("how", "until"),
-    [
-        ("seconds", 30.0),
-        ("duration", timedelta(minutes=2).total_seconds()),
-        ("time", deeds.UNTIL),
-        ("naive", deeds.UNTIL),
-    ],
-)
-async def test_a_handler_may_snooze(runner: Runner, how: str, until: object) -> None:
-    assert await runner.run("snooze", how=how) == Snoozed(until)  # type: ignore[arg-type]
+async def test_a_handler_may_snooze_or_give_up(runner: Runner) -> None:
     assert deeds.UNTIL.tzinfo is UTC
-
-
-async def test_a_snooze_that_is_none_fails_as_it_does_elsewhere(runner: Runner) -> None:
-    outcome = await runner.run("snooze", how="nonsense")
-    assert outcome == Failed("The handler can't snooze until 'tomorrow'", final=True)
-
-
-async def test_a_handler_may_give_up(runner: Runner) -> None:
+    for how, time in (("seconds", 30.0), ("duration", 120.0), ("time", deeds.UNTIL), ("naive", deeds.UNTIL)):
+        assert await runner.run("snooze", how=how) == Snoozed(time), how
+    wrong = await runner.run("snooze", how="nonsense")
+    assert wrong == Failed("The handler can't snooze until 'tomorrow'", final=True)
     assert await runner.run("give_up") == GaveUp("not wanted")
 
 
-@pytest.mark.parametrize("topic", ["leave", "ctrl_c", "async_ctrl_c", "cancels_itself", "recurse", "shy"])
-async def test_what_a_handler_raises_fails_the_job_and_the_child_goes_on(runner: Runner, topic: str) -> None:
-    before = completed(await runner.run("add", a=1, b=1))["pid"]
-    outcome = await runner.run(topic)
-    assert isinstance(outcome, Failed)
-    assert not outcome.final
-    named = {"leave": "SystemExit: leaving", "recurse": "RecursionError", "shy": "Shy", "cancels_itself": "Cancelled"}
-    assert named.get(topic, "KeyboardInterrupt") in outcome.error
-    assert completed(await runner.run("async_add", a=1, b=1))["pid"] == before
+RAISED = {
+    "leave": "SystemExit: leaving",
+    "ctrl_c": "KeyboardInterrupt",
+    "async_ctrl_c": "KeyboardInterrupt",
+    "cancels_itself": "Cancelled",
+    "recurse": "RecursionError",
+    "shy": "Shy",
+}
+
+
+async def test_what_a_handler_raises_fails_the_job_and_the_child_goes_on(runner: Runner) -> None:
+    before = await pid_of(runner)
+    for topic, named in RAISED.items():
+        outcome = await runner.run(topic)
+        assert isinstance(outcome, Failed), topic
+        assert not outcome.final
+        assert named in outcome.error
+        assert completed(await runner.run("async_add", a=1, b=1))["pid"] == before, topic
 
 
 # ── Interruptions ──
 
 
 async def test_ctrl_c_is_not_for_children_but_for_what_they_start(runner: Runner) -> None:
-    pid = completed(await runner.run("add", a=1, b=1))["pid"]
+    pid = await pid_of(runner)
     assert await runner.run("interrupt_itself") == Completed([pid, -signal.SIGINT])
 
 
 async def test_an_interruption_reaches_a_handler_that_looks(runner: Runner, tmp_path: Path) -> None:
     link = Wire()
-    running = runner.begin("work_until_told", link=link, file=str(tmp_path / "pid"))
-    pid = await pid_in(tmp_path / "pid")
+    task, pid = await runner.begun("work_until_told", tmp_path / "pid", link)
     link.interrupt(Interruption.CANCELLED)
-    assert await running == GaveUp(None)
-    assert completed(await runner.run("add", a=1, b=1))["pid"] == pid
+    assert await task == GaveUp(None)
+    assert await pid_of(runner) == pid
 
 
 async def test_an_interruption_that_is_older_than_the_run_reaches_it_too(runner: Runner, tmp_path: Path) -> None:
@@ -227,27 +221,20 @@ async def test_an_interruption_is_not_for_the_next_job(runner: Runner) -> None:
 
 
 async def test_cancelling_the_run_kills_the_child_first(runner: Runner, tmp_path: Path) -> None:
-    task = runner.begin("work_on", file=str(tmp_path / "pid"))
-    pid = await pid_in(tmp_path / "pid")
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    task, pid = await runner.begun("work_on", tmp_path / "pid")
+    await cancelled(task)
     assert not running({pid})
 
 
 async def test_a_child_is_killed_with_what_it_has_started(runner: Runner, tmp_path: Path) -> None:
-    task = runner.begin("work_on_in_a_program_of_its_own", file=str(tmp_path / "pid"))
-    pid = await pid_in(tmp_path / "pid")
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    task, pid = await runner.begun("work_on_in_a_program_of_its_own", tmp_path / "pid")
+    await cancelled(task)
     await gone(pid)
 
 
 async def test_closing_ends_what_runs(tmp_path: Path) -> None:
     async with children(deeds.jobs) as runner:
-        task = runner.begin("work_on", file=str(tmp_path / "pid"))
-        pid = await pid_in(tmp_path / "pid")
+        task, pid = await runner.begun("work_on", tmp_path / "pid")
         await runner.pool.close()
         assert not running({pid})
         outcome = await task
@@ -276,7 +263,7 @@ async def test_jobs_at_once_run_in_children_of_their_own(runner: Runner) -> None
 
 async def test_a_child_is_replaced_after_so_many_jobs() -> None:
     async with children(deeds.jobs, recycle_jobs=2) as runner:
-        pids = [completed(await runner.run("add", a=1, b=1))["pid"] for _ in range(5)]
+        pids = [await pid_of(runner) for _ in range(5)]
         assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
 
 
@@ -288,23 +275,19 @@ async def test_a_child_that_has_grown_is_replaced() -> None:
 
 async def test_children_that_nobody_needs_go(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rowlock.runtime.processes._IDLE", 0.01)
-    pid = completed(await runner.run("add", a=1, b=1))["pid"]
-    assert isinstance(pid, int)
+    pid = await pid_of(runner)
     await gone(pid)
-    assert completed(await runner.run("add", a=1, b=1))["pid"] != pid
+    assert await pid_of(runner) != pid
 
 
 async def test_an_idle_child_that_was_killed_is_replaced(runner: Runner) -> None:
     for _ in range(5):
-        pid = completed(await runner.run("add", a=1, b=1))["pid"]
-        assert isinstance(pid, int)
-        os.kill(pid, signal.SIGKILL)  # before the loop can hear of it
+        os.kill(await pid_of(runner), signal.SIGKILL)  # before the loop can hear of it
         assert completed(await runner.run("add", a=2, b=2))["sum"] == 4
 
 
 async def test_an_idle_child_that_was_killed_is_reaped_without_a_next_job(runner: Runner) -> None:
-    pid = completed(await runner.run("add", a=1, b=1))["pid"]
-    assert isinstance(pid, int)
+    pid = await pid_of(runner)
     os.kill(pid, signal.SIGKILL)
     await until(lambda: not Path(f"/proc/{pid}").exists() if sys.platform == "linux" else not running({pid}))
 
@@ -324,14 +307,14 @@ async def test_the_first_job_runs_in_the_child_that_was_started_for_it(runner: R
     runner.pool.warm_up(DEEDS)
     await until(lambda: own_children() - before)
     [warm] = own_children() - before
-    assert completed(await runner.run("add", a=1, b=1))["pid"] == warm
+    assert await pid_of(runner) == warm
     assert own_children() - before == {warm}
 
 
 async def test_a_job_that_comes_at_once_starts_no_second_child(runner: Runner) -> None:
     before = own_children()
     runner.pool.warm_up(DEEDS)
-    pid = completed(await runner.run("add", a=1, b=1))["pid"]
+    pid = await pid_of(runner)
     assert own_children() - before == {pid}
 
 
@@ -367,7 +350,7 @@ async def test_one_warm_child_stays_and_the_others_go(runner: Runner, monkeypatc
     results = await asyncio.gather(*(runner.run("add", a=n, b=n) for n in range(3)))
     pids = {result["pid"] for result in map(completed, results)}
     await until(lambda: len(own_children() - before) == 1)
-    assert completed(await runner.run("add", a=1, b=1))["pid"] in pids
+    assert await pid_of(runner) in pids
     assert len(own_children() - before) == 1
 
 
@@ -401,11 +384,8 @@ async def test_a_worker_warms_a_child_up_if_a_task_needs_one(tmp_path: Path, top
 # ── Which tasks can ──
 
 
-async def test_a_task_of_any_kind_can_run_in_a_child(runner: Runner) -> None:
+async def test_a_task_of_any_kind_and_a_partial_of_a_function_can_run_in_a_child(runner: Runner) -> None:
     assert await runner.run("plain") != Completed(os.getpid())
-
-
-async def test_a_partial_of_a_function_can_run_in_a_child(runner: Runner) -> None:
     assert await runner.run("square", base=7) == Completed(49)
 
 

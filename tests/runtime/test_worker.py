@@ -15,8 +15,8 @@ from rowlock.core.job import Job, Lane, Status
 from rowlock.core.retry import Delays
 from rowlock.errors import Cancelled, Final, InvalidInput, NotMigrated, Snooze, StoreUnavailable, WrongContext
 from rowlock.jobs import Jobs
-from rowlock.stores import open_store
-from rowlock.stores.base import Claim
+from rowlock.stores.base import Claim, Store
+from tests.runtime.running import nothing, ran, started, working
 from tests.waiting import ended, status_of, until
 
 AT_ONCE = Delays((0.0,))
@@ -36,8 +36,7 @@ async def test_async_functions_run_in_the_event_loop(jobs: Jobs) -> None:
     async def add(a: int, b: int) -> dict[str, object]:
         return {"sum": a + b, "here": asyncio.get_running_loop() is loop}
 
-    await jobs.start()
-    job = await ended(jobs, (await add.enqueue(1, b=2)).id)
+    job = await ran(jobs, add, 1, b=2)
     assert (job.status, job.result, job.version) == (Status.COMPLETED, {"sum": 3, "here": True}, 1)
     assert job.started_at is not None
     assert job.finished_at is not None
@@ -63,8 +62,7 @@ async def test_an_object_with_an_async_call_is_a_handler(jobs: Jobs) -> None:
             return 2 * n
 
     jobs.register("double", Double())
-    await jobs.start()
-    assert (await ended(jobs, (await jobs.enqueue("double", {"n": 21})).id)).result == 42
+    assert (await ran(jobs, "double", {"n": 21})).result == 42
 
 
 async def test_job_and_context_are_filled_in_wherever_they_stand(jobs: Jobs) -> None:
@@ -82,8 +80,7 @@ async def test_a_failure_is_retried_and_keeps_its_traceback_without_our_frames(j
     async def broken() -> None:
         raise ValueError("no such customer")
 
-    await jobs.start()
-    job = await ended(jobs, (await broken.enqueue()).id)
+    job = await ran(jobs, broken)
     assert (job.status, job.retries, job.version) == (Status.FAILED, 1, 2)
     assert job.last_error is not None
     assert job.last_error.startswith("Max retries exceeded: Traceback (most recent call last):")
@@ -98,8 +95,7 @@ async def test_final_fails_at_once(jobs: Jobs) -> None:
     def hopeless() -> None:
         raise Final("the account is closed")
 
-    await jobs.start()
-    job = await ended(jobs, (await hopeless.enqueue()).id)
+    job = await ran(jobs, hopeless)
     assert (job.status, job.version) == (Status.FAILED, 1)
     assert "the account is closed" in (job.last_error or "")
 
@@ -115,8 +111,7 @@ async def test_a_retry_callable_sees_the_exception(jobs: Jobs) -> None:
     async def broken() -> None:
         raise KeyError("x")
 
-    await jobs.start()
-    await ended(jobs, (await broken.enqueue()).id)
+    await ran(jobs, broken)
     assert [type(error) for error in seen] == [KeyError]
 
 
@@ -129,8 +124,7 @@ async def test_snooze_runs_later_and_costs_no_retry(jobs: Jobs) -> None:
             raise Snooze(datetime.now(UTC) + timedelta(seconds=0.2))
         return job.version
 
-    await jobs.start()
-    job = await ended(jobs, (await jobs.enqueue("patient")).id)
+    job = await ran(jobs, "patient")
     assert (job.status, job.result, job.retries) == (Status.COMPLETED, 3, 0)
     assert await events(jobs, job.id) == [
         "enqueued", "claimed", "snoozed", "claimed", "snoozed", "claimed", "completed",
@@ -152,8 +146,7 @@ async def test_a_snooze_until_a_time_when_the_clock_is_set(jobs: Jobs, monkeypat
             raise Snooze(job.created + timedelta(seconds=0.2))
         return job.version
 
-    await jobs.start()
-    job = await ended(jobs, (await jobs.enqueue("patient")).id)  # not in an hour
+    job = await ran(jobs, "patient")  # not in an hour
     assert (job.status, job.result) == (Status.COMPLETED, 2)
 
 
@@ -162,8 +155,7 @@ async def test_a_handler_may_cancel_its_own_job(jobs: Jobs) -> None:
     async def moot() -> None:
         raise Cancelled("the order was withdrawn")
 
-    await jobs.start()
-    job = await ended(jobs, (await moot.enqueue()).id)
+    job = await ran(jobs, moot)
     assert (job.status, job.cancel_reason) == (Status.CANCELLED, "the order was withdrawn")
 
 
@@ -207,9 +199,8 @@ async def test_middleware_stands_around_every_kind_of_handler(jobs: Jobs) -> Non
     def two() -> int:
         return 2
 
-    await jobs.start()
     for task in (one, two):
-        await ended(jobs, (await task.enqueue()).id)
+        await ran(jobs, task)
     assert seen == ["before one", "inner one", "after one: 1", "before two", "inner two", "after two: 2"]
 
 
@@ -231,11 +222,10 @@ async def test_middleware_may_replace_an_error_but_not_hide_it(jobs: Jobs) -> No
     async def swallowed() -> None:
         raise ValueError("still an error")
 
-    await jobs.start()
-    job = await ended(jobs, (await lookup.enqueue()).id)
+    job = await ran(jobs, lookup)
     assert (job.status, job.version) == (Status.FAILED, 1)
     assert "not found: " in (job.last_error or "")
-    job = await ended(jobs, (await swallowed.enqueue()).id)
+    job = await ran(jobs, swallowed)
     assert job.status is Status.FAILED
     assert "still an error" in (job.last_error or "")
 
@@ -253,8 +243,7 @@ async def test_an_async_handler_that_takes_too_long_is_cancelled(jobs: Jobs) -> 
         finally:
             cleaned_up.set()
 
-    await jobs.start()
-    job = await ended(jobs, (await slow.enqueue()).id)
+    job = await ran(jobs, slow)
     assert job.status is Status.FAILED
     assert "Timed out: the handler ran for more than 0.2 s" in (job.last_error or "")
     assert cleaned_up.is_set()
@@ -267,8 +256,7 @@ async def test_a_thread_hears_of_its_timeout_by_check(jobs: Jobs) -> None:
             ctx.check()
             time.sleep(0.01)
 
-    await jobs.start()
-    job = await ended(jobs, (await slow.enqueue()).id)
+    job = await ran(jobs, slow)
     assert "Timed out" in (job.last_error or "")
     assert jobs._worker is not None
     assert jobs._worker.slots.leaked == 0
@@ -297,15 +285,14 @@ async def test_what_can_not_be_stopped_is_settled_and_counted(jobs: Jobs) -> Non
     async def fine() -> str:
         return "fine"
 
-    jobs._worker = worker = jobs.make_worker(concurrency=5, notice=0.1)
-    await worker.start()
+    worker = await started(jobs, concurrency=5, notice=0.1)
     made = [(await task.enqueue()).id for task in (deaf, stubborn)]
     for job_id in made:
         job = await ended(jobs, job_id)
         assert job.status is Status.FAILED
         assert "Timed out" in (job.last_error or "")
     assert worker.slots.leaked == 2
-    assert (await ended(jobs, (await fine.enqueue()).id)).result == "fine"
+    assert (await ran(jobs, fine)).result == "fine"
     go_on.set()
     await asyncio.wait_for(stubborn_is_done.wait(), 60)
     await until(lambda: worker.slots.leaked == 0)
@@ -366,8 +353,7 @@ async def test_who_ignores_a_cancel_past_the_grace_ends_cancelled_and_its_result
         go_on.wait(60)
         return "late"
 
-    jobs._worker = worker = jobs.make_worker(concurrency=3, cancel_grace=0.2, maintenance=0.1)
-    await worker.start()
+    worker = await started(jobs, concurrency=3, cancel_grace=0.2, maintenance=0.1)
     made = await deaf.enqueue()
     await status_of(jobs, made.id, Status.PROCESSING)
     await jobs.cancel(made.id)
@@ -397,9 +383,7 @@ async def test_highest_priority_first(jobs: Jobs) -> None:
 
 
 async def test_a_delayed_job_is_picked_up_when_its_time_has_come(jobs: Jobs) -> None:
-    @jobs.task
-    async def later() -> None: ...
-
+    later = jobs.register("later", nothing)
     await jobs.start(poll=30)  # so it isn't polling that finds it
     made = await later.using(delay=0.5).enqueue()
     job = await ended(jobs, made.id)
@@ -409,12 +393,8 @@ async def test_a_delayed_job_is_picked_up_when_its_time_has_come(jobs: Jobs) -> 
 
 
 async def test_only_the_topics_that_were_asked_for(jobs: Jobs) -> None:
-    @jobs.task
-    async def mine() -> None: ...
-
-    @jobs.task
-    async def theirs() -> None: ...
-
+    mine = jobs.register("mine", nothing)
+    theirs = jobs.register("theirs", nothing)
     await jobs.start(topics=["mine"])
     other, own = await theirs.enqueue(), await mine.enqueue()
     await ended(jobs, own.id)
@@ -422,16 +402,12 @@ async def test_only_the_topics_that_were_asked_for(jobs: Jobs) -> None:
 
 
 async def test_a_paused_topic_is_left_alone_until_it_is_resumed(jobs: Jobs) -> None:
-    @jobs.task
-    async def work() -> None: ...
-
-    @jobs.task
-    async def other() -> None: ...
-
+    work = jobs.register("work", nothing)
+    other = jobs.register("other", nothing)
     await jobs.start()
     await jobs.topics.pause("work")
     made = await work.enqueue()
-    await ended(jobs, (await other.enqueue()).id)
+    await ran(jobs, other)
     assert (await jobs.get(made.id)).status is Status.PENDING
     await jobs.topics.resume("work")
     assert (await ended(jobs, made.id)).status is Status.COMPLETED
@@ -449,8 +425,7 @@ async def test_short_jobs_are_claimed_ahead_and_given_back_when_their_topic_is_p
             await gate.wait()
 
     await jobs.enqueue_many([quick.draft() for _ in range(200)])
-    jobs._worker = worker = jobs.make_worker(concurrency=2, ahead=60.0)
-    await worker.start()
+    worker = await started(jobs, concurrency=2, ahead=60.0)
     await until(lambda: worker.slots.lookahead() > 100)
     # While both slots are held, what comes in next is claimed ahead and can't start.
     holding = [(await quick.enqueue(hold=True)).id for _ in range(2)]
@@ -481,8 +456,7 @@ async def test_long_jobs_are_not_claimed_ahead(jobs: Jobs) -> None:
 
     made = [answer.id for answer in await jobs.enqueue_many([long.draft() for _ in range(8)])]
     await jobs.start(concurrency=2)
-    worker = jobs._worker
-    assert worker is not None
+    worker = working(jobs)
     most = 0
     while (await jobs.get(made[-1])).is_live:
         most = max(most, len([run for run in worker.slots.runs.values() if not run.concluded]))
@@ -490,24 +464,18 @@ async def test_long_jobs_are_not_claimed_ahead(jobs: Jobs) -> None:
     assert most == 2
 
 
-async def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back(jobs: Jobs) -> None:
+async def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back(jobs: Jobs, elsewhere: Store) -> None:
     """The claim is in the database, but the worker doesn't know: nobody should wait for the lease."""
-
-    @jobs.task
-    async def work() -> None: ...
-
+    work = jobs.register("work", nothing)
     made = await work.enqueue()
     jobs._worker = worker = jobs.make_worker(concurrency=2, lease=600.0)
-    store = open_store(jobs.settings.url)
-    await store.open()
-    claimed = await store.claim(Claim(worker.name, (Lane("work"),), 10, 600.0))
+    claimed = await elsewhere.claim(Claim(worker.name, (Lane("work"),), 10, 600.0))
     assert [job.id for job in claimed.jobs] == [made.id]
     await worker.start()
     worker.claim_settle.claim_lost = True
     job = await ended(jobs, made.id)
     assert (job.status, job.version, job.retries) == (Status.COMPLETED, 2, 0)
     assert "released" in await events(jobs, made.id)
-    await store.close()
 
 
 # ── Life ──
@@ -563,20 +531,16 @@ async def test_stop_gives_back_what_does_not_finish_at_no_cost(jobs: Jobs, kind:
 
 
 async def test_it_may_be_started_again(jobs: Jobs) -> None:
-    @jobs.task
-    async def work() -> None: ...
-
+    work = jobs.register("work", nothing)
     for _ in range(2):
         await jobs.start()
-        assert (await ended(jobs, (await work.enqueue()).id)).status is Status.COMPLETED
+        assert (await ran(jobs, work)).status is Status.COMPLETED
         await jobs.stop()
         await jobs.stop()  # nothing to do
 
 
 async def test_it_can_not_be_started_twice(jobs: Jobs) -> None:
-    @jobs.task
-    async def work() -> None: ...
-
+    jobs.register("work", nothing)
     await jobs.start()
     with pytest.raises(WrongContext, match="have a running worker already"):
         await jobs.start()
@@ -586,16 +550,14 @@ async def test_it_refuses_what_makes_no_sense(jobs: Jobs) -> None:
     with pytest.raises(InvalidInput, match=r"@jobs\.task"):
         await jobs.start()
 
-    @jobs.task
-    async def work() -> None: ...
-
+    work = jobs.register("work", nothing)
     with pytest.raises(InvalidInput, match="no handler for mail; there are handlers for: work"):
         await jobs.start(topics=["mail"])
     for name, value in {"concurrency": 0, "lease": 0, "poll": 0, "grace": -1}.items():
         with pytest.raises(InvalidInput, match=name):
             await jobs.start(**{name: value})  # type: ignore[arg-type]
     await jobs.start()  # nothing of that is left behind
-    assert (await ended(jobs, (await work.enqueue()).id)).status is Status.COMPLETED
+    assert (await ran(jobs, work)).status is Status.COMPLETED
 
 
 async def test_it_says_at_once_that_the_database_is_wrong(postgres_url: str) -> None:

@@ -18,6 +18,7 @@ from rowlock.core.lifecycle import Answer, Completed
 from rowlock.stores.base import Claim, Store
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
+from tests.closing import opening
 from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, claim_by, lanes, settlement
 
 ids = IdMaker(time.time_ns, os.urandom)
@@ -101,12 +102,8 @@ VERBS = {"insert": insert, "claim": claim, "settle": settle, "everything": every
 
 
 async def main(verb: str, target: str, worker: str) -> None:
-    store = open_store(target)
-    await store.open()
-    try:
+    async with opening(open_store(target)) as store:
         await VERBS[verb](store, worker)
-    finally:
-        await store.close()
 
 
 if __name__ == "__main__":

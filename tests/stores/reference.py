@@ -142,18 +142,10 @@ class Reference:
 
     def _born(self, new: NewJob) -> tuple[Job, bool]:
         same = (
-            "id",
-            "topic",
-            "template_version",
-            "priority",
-            "expires_at",
-            "key",
-            "scope",
-            "scope_id",
-            "tags",
-            "trace",
-        )
-        given: dict[str, Any] = {name: getattr(new, name) for name in (*same, "max_retries", "timeout")}
+            "id", "topic", "template_version", "priority", "expires_at", "key", "scope", "scope_id", "tags", "trace",
+            "max_retries", "timeout",
+        )  # fmt: skip
+        given: dict[str, Any] = {name: getattr(new, name) for name in same}
         blank: dict[str, Any] = dict.fromkeys(Job.__struct_fields__)
         run_at = self._after(new.delay) if new.run_at is None else new.run_at
         counts: dict[str, Any] = {"progress": 0.0, "retries": 0, "crashes": 0, "version": 0, "events_count": 1}

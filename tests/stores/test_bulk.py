@@ -589,18 +589,19 @@ async def disturb(store: Harness, chance: random.Random, acts: int) -> None:
 async def test_a_key_that_a_transaction_is_about_to_take_holds_up_nobody_else(
     real_postgres_store: PostgresHarness,
 ) -> None:
-    store = real_postgres_store
     jobs = [real_job(key=f"k{n}") for n in range(30)]
-    await store.insert(*jobs)
-    await store.store.move([one.id for one in jobs], Cancel(by="ann"))
-    bulk = await started(store, "requeue")
-    connection = await store.connection()
+    await real_postgres_store.insert(*jobs)
+    await real_postgres_store.store.move([one.id for one in jobs], Cancel(by="ann"))
+    bulk = await started(real_postgres_store, "requeue")
+    connection = await real_postgres_store.connection()
     async with connection.transaction():  # the application's own: it may take as long as it likes
         await connection.execute(
             "INSERT INTO _jobs (id, created, updated, run_at, timeout, priority, max_retries, ready, topic, status, "
             "key, payload) "
             "VALUES (gen_random_uuid(), now(), now(), now(), 60, 100, 3, true, 'mail', 'pending', 'k7', '{}')"
         )
-        ended = await client.run_all(store.store, bulk.id)
+        ended = await client.run_all(real_postgres_store.store, bulk.id)
     assert (ended.done, ended.locked) == (29, 1)
-    assert [item.job_id for item in await store.store.bulk_items(bulk.id, outcome="locked")] == [jobs[7].id]
+    assert [item.job_id for item in await real_postgres_store.store.bulk_items(bulk.id, outcome="locked")] == [
+        jobs[7].id
+    ]

@@ -72,15 +72,14 @@ async def test_a_newcomer_of_higher_priority_goes_first(store: Harness) -> None:
 
 async def test_a_newcomer_of_another_store_goes_first_soon(unpaired: Harness) -> None:
     """Another process put it there: a store that remembers a lower bound may miss it only for a moment."""
-    store = unpaired
-    other = await store.another()
-    await store.insert(*[job(priority=1) for _ in range(5000)])
-    await store.claim(limit=3)
+    other = await unpaired.another()
+    await unpaired.insert(*[job(priority=1) for _ in range(5000)])
+    await unpaired.claim(limit=3)
     high = job(priority=2)
     await other.insert([high])
     async with asyncio.timeout(20):
-        while (await store.claim(limit=1)).jobs[0].id != high.id:
-            await store.store.wait_for_work(0.005)
+        while (await unpaired.claim(limit=1)).jobs[0].id != high.id:
+            await unpaired.store.wait_for_work(0.005)
 
 
 async def test_given_back_keeps_its_place(store: Harness) -> None:
@@ -152,11 +151,10 @@ async def test_paused_topics_are_not_claimed(store: Harness) -> None:
 
 
 async def test_a_pause_binds_the_other_stores(unpaired: Harness) -> None:
-    store = unpaired
-    other = await store.another()
-    await store.insert(job(), job())
+    other = await unpaired.another()
+    await unpaired.insert(job(), job())
     assert len((await other.claim(claim_by(limit=1))).jobs) == 1
-    await store.store.pause("mail", by="ann")
+    await unpaired.store.pause("mail", by="ann")
     assert (await other.claim(claim_by())).jobs == []
 
 
@@ -192,17 +190,16 @@ async def test_settle_nothing_and_claim(store: Harness) -> None:
 
 async def test_a_claim_brings_no_more_than_so_many_bytes(unpaired: Harness) -> None:
     """About so many, in the same order, and at least one job. The rest is there for the next claim."""
-    store = unpaired
     text = random.Random(1).randbytes(5000).hex()  # nothing that a database can compress
     made = [job("mail", {"text": text}, priority=n % 3) for n in range(100)]
-    await store.store.insert(made)
+    await unpaired.store.insert(made)
     every = [one.id for one in sorted(made, key=lambda one: (-one.priority, one.id))]
-    first = await store.claim("w1", limit=100, size=300_000)
+    first = await unpaired.claim("w1", limit=100, size=300_000)
     assert 10 <= len(first.jobs) <= 60
     assert first.contended
     assert first.size == pytest.approx(len(first.jobs) * len(made[0].payload), rel=0.01)
-    single = await store.claim("w1", limit=100, size=1)
-    rest = await store.claim("w1", limit=100, size=10_000_000)
+    single = await unpaired.claim("w1", limit=100, size=1)
+    rest = await unpaired.claim("w1", limit=100, size=10_000_000)
     assert len(single.jobs) >= 1
     assert not rest.contended
     assert [one.id for answer in (first, single, rest) for one in answer.jobs] == every

@@ -29,59 +29,57 @@ def runs(counts: Counts) -> tuple[int, int, int]:
 
 
 async def test_a_batch_of_everything_is_told_apart(paired_store: Harness) -> None:
-    store = paired_store
     outcomes: list[Outcome] = [Failed("boom"), Completed(), Snoozed(5.0), Failed("boom"), Released(), GaveUp()]
-    await store.insert(*[job() for _ in outcomes], *[job("bills") for _ in outcomes])
-    jobs = (await store.claim("w1", "mail", limit=6)).jobs + (await store.claim("w1", "bills", limit=3)).jobs
+    await paired_store.insert(*[job() for _ in outcomes], *[job("bills") for _ in outcomes])
+    jobs = (await paired_store.claim("w1", "mail", limit=6)).jobs + (
+        await paired_store.claim("w1", "bills", limit=3)
+    ).jobs
     wishes = [settlement(one, outcome, ran=0.5) for one, outcome in zip(jobs, outcomes + outcomes, strict=False)]
-    await store.store.settle(wishes)
-    stats = await store.store.stats()
+    await paired_store.store.settle(wishes)
+    stats = await paired_store.store.stats()
     assert (runs(stats), stats.completed, stats.cancelled) == ((2, 3, 0), 2, 1)
     assert {topic: runs(of) for topic, of in stats.topics.items()} == {"mail": (1, 2, 0), "bills": (1, 1, 0)}
 
 
 async def test_a_run_that_is_rescued_is_lost_whatever_came_of_it(paired_store: Harness) -> None:
-    store = paired_store
-    await store.claimed()  # pays a retry
-    await store.claimed(max_retries=0)  # has none left
-    await store.claimed(start=False)  # never began, and pays nothing
-    await store.in_status(Status.CANCEL_REQUESTED, "bills")
-    await store.claimed(topic="bills")
-    await store.advance(LEASE + 1)
-    await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
-    stats = await store.store.stats()
+    await paired_store.claimed()  # pays a retry
+    await paired_store.claimed(max_retries=0)  # has none left
+    await paired_store.claimed(start=False)  # never began, and pays nothing
+    await paired_store.in_status(Status.CANCEL_REQUESTED, "bills")
+    await paired_store.claimed(topic="bills")
+    await paired_store.advance(LEASE + 1)
+    await paired_store.store.move_due(Rescue(by="m1", backoff=[1.0]))
+    stats = await paired_store.store.stats()
     assert (runs(stats), stats.expired, stats.cancelled) == ((0, 2, 5), 1, 1)
     assert {topic: runs(of) for topic, of in stats.topics.items()} == {"mail": (0, 1, 3), "bills": (0, 1, 2)}
 
 
 async def test_a_rescue_that_finds_nothing_counts_nothing(paired_store: Harness) -> None:
-    store = paired_store
-    await store.claimed()
-    assert await store.store.tidy("fold_counts", 10_000) == 1  # the enqueue's
-    assert await store.store.move_due(Rescue(by="m1", backoff=[1.0])) == []
-    assert await store.store.tidy("fold_counts", 10_000) == 0
+    await paired_store.claimed()
+    assert await paired_store.store.tidy("fold_counts", 10_000) == 1  # the enqueue's
+    assert await paired_store.store.move_due(Rescue(by="m1", backoff=[1.0])) == []
+    assert await paired_store.store.tidy("fold_counts", 10_000) == 0
 
 
 # ── What they outlive ──
 
 
 async def test_counters_of_runs_are_never_taken_back(paired_store: Harness) -> None:
-    store = paired_store
-    await store.settled(Completed())
-    retried = await store.settled(Failed("boom"))
-    await store.claimed(topic="bills", max_retries=0)
-    await store.advance(LEASE + 1)
-    await store.store.move_due(Rescue(by="m1", backoff=[1.0]))
-    assert runs(await store.store.stats()) == (1, 1, 1)
-    await store.store.move([retried.id], Cancel(by="ann"))
-    dead = [job_id for job_id, row in (await store.rows()).items() if row.job.status is not Status.COMPLETED]
-    await store.store.move(dead, Requeue(by="ann"))
-    await store.store.move(dead, Cancel(by="ann"))
-    await store.store.move(dead[:1], Delete(by="ann"))
-    await store.advance(2 * DAY)
-    await store.store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))
-    assert await store.rows() == {}
-    assert runs(await store.store.stats()) == (1, 1, 1)
+    await paired_store.settled(Completed())
+    retried = await paired_store.settled(Failed("boom"))
+    await paired_store.claimed(topic="bills", max_retries=0)
+    await paired_store.advance(LEASE + 1)
+    await paired_store.store.move_due(Rescue(by="m1", backoff=[1.0]))
+    assert runs(await paired_store.store.stats()) == (1, 1, 1)
+    await paired_store.store.move([retried.id], Cancel(by="ann"))
+    dead = [job_id for job_id, row in (await paired_store.rows()).items() if row.job.status is not Status.COMPLETED]
+    await paired_store.store.move(dead, Requeue(by="ann"))
+    await paired_store.store.move(dead, Cancel(by="ann"))
+    await paired_store.store.move(dead[:1], Delete(by="ann"))
+    await paired_store.advance(2 * DAY)
+    await paired_store.store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))
+    assert await paired_store.rows() == {}
+    assert runs(await paired_store.store.stats()) == (1, 1, 1)
 
 
 # ── For alerts ──
@@ -140,20 +138,21 @@ async def test_the_sum_of_seconds_does_not_fall_by_rounding(store: Harness) -> N
 
 
 async def test_the_oldest_ready_job_of_each_topic_and_of_all(paired_store: Harness) -> None:
-    store = paired_store
-    assert (await store.store.stats()).oldest_wait is None
-    await store.add()
-    await store.advance(2.5)
-    await store.insert(job(), job("bills", priority=9), job("later", delay=5))
-    await store.advance(1)
-    stats = await store.store.stats()
+    assert (await paired_store.store.stats()).oldest_wait is None
+    await paired_store.add()
+    await paired_store.advance(2.5)
+    await paired_store.insert(job(), job("bills", priority=9), job("later", delay=5))
+    await paired_store.advance(1)
+    stats = await paired_store.store.stats()
     assert stats.oldest_wait == 3.5
     assert {topic: of.oldest_wait for topic, of in stats.topics.items()} == {"mail": 3.5, "bills": 1.0, "later": None}
-    assert (await store.store.stats("none")).oldest_wait is None
-    await store.advance(7)
-    await store.store.promote()
-    await store.store.move([await store.add("later")], Update(by="ann", edit=Edit(run_at=store.now)))
-    assert (await store.store.stats("later")).oldest_wait == 3.0  # since it was due
+    assert (await paired_store.store.stats("none")).oldest_wait is None
+    await paired_store.advance(7)
+    await paired_store.store.promote()
+    await paired_store.store.move(
+        [await paired_store.add("later")], Update(by="ann", edit=Edit(run_at=paired_store.now))
+    )
+    assert (await paired_store.store.stats("later")).oldest_wait == 3.0  # since it was due
 
 
 @pytest.mark.parametrize("of", [None, "mail"])
@@ -176,14 +175,13 @@ async def test_a_run_at_that_was_over_is_no_wait(
 
 
 async def test_what_is_no_longer_ready_does_not_wait(paired_store: Harness) -> None:
-    store = paired_store
-    await store.add()
-    await store.advance(5)
+    await paired_store.add()
+    await paired_store.advance(5)
     for outcome, wait in ((Released(), 5.0), (Failed("boom"), None)):  # one keeps its place, one waits for its retry
-        [claimed] = (await store.claim()).jobs
-        assert (await store.store.stats()).oldest_wait is None
-        await store.store.settle([settlement(claimed, outcome, ran=0.0)])
-        assert (await store.store.stats()).oldest_wait == wait
+        [claimed] = (await paired_store.claim()).jobs
+        assert (await paired_store.store.stats()).oldest_wait is None
+        await paired_store.store.settle([settlement(claimed, outcome, ran=0.0)])
+        assert (await paired_store.store.stats()).oldest_wait == wait
 
 
 async def test_a_clock_that_went_back_is_no_negative_wait(store: Harness) -> None:
@@ -206,8 +204,7 @@ async def test_a_bounded_count_says_at_least(store: Harness, monkeypatch: pytest
 
 
 async def test_a_topic_whose_only_job_is_deleted_before_it_ran_is_gone(paired_store: Harness) -> None:
-    store = paired_store
-    await store.store.move([await store.add()], Delete(by="ann"))
+    await paired_store.store.move([await paired_store.add()], Delete(by="ann"))
     for _ in range(2):
-        assert (await store.store.stats()).topics == {}
-        await store.store.tidy("fold_counts", 10_000)
+        assert (await paired_store.store.stats()).topics == {}
+        await paired_store.store.tidy("fold_counts", 10_000)

@@ -67,10 +67,9 @@ async def test_nothing_at_all(store: Harness) -> None:
 
 
 async def test_a_large_batch_answers_in_order(unpaired: Harness) -> None:
-    store = unpaired
     new = [job(f"t{i % 7}", {"i": i}, priority=i % 5) for i in range(5000)]
-    assert [i.id for i in await store.insert(*new)] == [n.id for n in new]
-    found = await store.store.read([n.id for n in new], Job)
+    assert [i.id for i in await unpaired.insert(*new)] == [n.id for n in new]
+    found = await unpaired.store.read([n.id for n in new], Job)
     assert [found[n.id].payload["i"] for n in new] == list(range(5000))
     assert len({found[n.id].created for n in new}) == 1
 

@@ -8,12 +8,12 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-import asyncpg
 import pytest
 
 from rowlock.core.lifecycle import Completed, Failed, Outcome
 from rowlock.core.moves import Cancel, Delete, Requeue
 from rowlock.stores.base import Store
+from tests.closing import connected
 from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, claim_by, settlement
 from tests.stores.processes import deadlocks, real_job, stores
 from tests.waiting import until
@@ -82,8 +82,7 @@ class Rival:
     async def run(self, commit: bool, meanwhile: Callable[[], Awaitable[Any]]) -> Any:
         """What `meanwhile` answers, which begins while the transaction is open and may have to wait for its end."""
         if isinstance(self.harness, PostgresHarness):
-            connection = await asyncpg.connect(self.harness.url)
-            try:
+            async with connected(self.harness.url) as connection:
                 transaction = connection.transaction()
                 await transaction.start()
                 await connection.execute(self.statement("now()"))
@@ -92,8 +91,6 @@ class Rival:
                     pass  # each look is a round trip, which lets the others run
                 await (transaction.commit() if commit else transaction.rollback())
                 return await waiting
-            finally:
-                await connection.close()
         assert isinstance(self.harness, SqliteHarness)
         assert self.harness.path is not None
         with closing(sqlite3.connect(self.harness.path, isolation_level=None, timeout=30.0)) as connection_:
@@ -142,9 +139,10 @@ async def test_a_requeue_that_waits_for_its_key_holds_nothing(real_store: Harnes
     [inserted] = await real_store.store.insert([real_job(key="k")])
     await real_store.store.move([inserted.id], Cancel(by="ann"))
     rival = Rival(real_store, "k")
-    connection = await asyncpg.connect(real_store.url)
-    onlooker = await asyncpg.connect(real_store.url, server_settings={"lock_timeout": "900ms"})
-    try:
+    async with (
+        connected(real_store.url) as connection,
+        connected(real_store.url, server_settings={"lock_timeout": "900ms"}) as onlooker,
+    ):
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute(rival.statement("now()"))
@@ -154,9 +152,6 @@ async def test_a_requeue_that_waits_for_its_key_holds_nothing(real_store: Harnes
         assert not requeue.done()
         await (transaction.commit() if commit else transaction.rollback())
         [changed] = await requeue
-    finally:
-        await connection.close()
-        await onlooker.close()
     assert (changed.done, changed.holder) == (not commit, rival.new.id if commit else None)
     assert await deadlocks(real_store) == 0
 
@@ -175,16 +170,12 @@ async def test_a_cancel_and_a_delete_of_the_same_jobs(real_store: Harness) -> No
     async def waiting(count: int) -> bool:
         return len(await real_store.fetch("SELECT 1 FROM pg_locks WHERE NOT granted")) >= count
 
-    connection = await asyncpg.connect(real_store.url)
-    try:
-        async with connection.transaction():
-            await connection.execute("SELECT FROM _jobs WHERE id = $1 FOR UPDATE", live.id)
-            cancel = asyncio.ensure_future(canceller.move(both, Cancel(by="ann")))
-            await until(partial(waiting, 1))
-            delete = asyncio.ensure_future(deleter.move(both, Delete(by="bob")))
-            await until(partial(waiting, 2))
-    finally:
-        await connection.close()
+    async with connected(real_store.url) as connection, connection.transaction():
+        await connection.execute("SELECT FROM _jobs WHERE id = $1 FOR UPDATE", live.id)
+        cancel = asyncio.ensure_future(canceller.move(both, Cancel(by="ann")))
+        await until(partial(waiting, 1))
+        delete = asyncio.ensure_future(deleter.move(both, Delete(by="bob")))
+        await until(partial(waiting, 2))
     assert [change.done for change in await cancel] == [False, True]
     assert [change.done for change in await delete] == [True, True]
     assert await deadlocks(real_store) == 0

@@ -14,6 +14,7 @@ from rowlock.core.job import Log
 from rowlock.core.moves import Expire, Rescue
 from rowlock.stores.base import Beat, Hold, NewLine, Progress
 from rowlock.stores.postgres.store import PostgresStore
+from tests.closing import connected
 from tests.stores.conftest import postgres_store
 from tests.stores.harness import LEASE, START, Harness, PostgresHarness, ids, info, job
 
@@ -26,13 +27,9 @@ store = postgres_store
 @asynccontextmanager
 async def locked(store: Harness, job_id: str) -> AsyncIterator[None]:
     assert isinstance(store, PostgresHarness)
-    connection = await asyncpg.connect(store.url)
-    try:
-        async with connection.transaction():
-            await connection.execute("SELECT 1 FROM public._jobs WHERE id = $1 FOR UPDATE", job_id)
-            yield
-    finally:
-        await connection.close()
+    async with connected(store.url) as connection, connection.transaction():
+        await connection.execute("SELECT 1 FROM public._jobs WHERE id = $1 FOR UPDATE", job_id)
+        yield
 
 
 async def test_claim_takes_the_others_and_says_so(store: Harness) -> None:

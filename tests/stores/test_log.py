@@ -59,23 +59,21 @@ async def test_the_newest_lines_stay_and_the_others_are_counted(store: Harness) 
 
 @pytest.mark.parametrize("count", [3 * MAX_LOG_LINES, 10 * MAX_LOG_LINES])
 async def test_a_flood_of_long_lines_in_one_report(unpaired: Harness, count: int) -> None:
-    store = unpaired
-    claimed = await store.claimed()
+    claimed = await unpaired.claimed()
     flood = lines(*(f"{n} {'x' * MAX_LOG_TEXT}" for n in range(count)))
-    assert await store.store.progress([Progress(claimed.id, 1, 50.0, lines=flood)]) == [Hold.KEPT]
-    log = (await store.store.read([claimed.id], Log))[claimed.id]
+    assert await unpaired.store.progress([Progress(claimed.id, 1, 50.0, lines=flood)]) == [Hold.KEPT]
+    log = (await unpaired.store.read([claimed.id], Log))[claimed.id]
     assert log.dropped == count - MAX_LOG_LINES
     assert [line.text.split()[0] for line in log.lines] == [str(n) for n in range(count - MAX_LOG_LINES, count)]
     assert all(len(line.text.encode()) <= MAX_LOG_TEXT for line in log.lines)
 
 
 async def test_text_that_no_database_takes_is_cleaned(unpaired: Harness) -> None:
-    store = unpaired
-    claimed = await store.claimed()
+    claimed = await unpaired.claimed()
     awkward = 'quote " \\ \n\t NUL \0 surrogate \ud800 emoji \N{PILE OF POO} null [] {}'
-    await store.store.progress([Progress(claimed.id, 1, lines=lines(awkward, ""))])
+    await unpaired.store.progress([Progress(claimed.id, 1, lines=lines(awkward, ""))])
     clean = awkward.replace("\0", "\N{REPLACEMENT CHARACTER}").replace("\ud800", "?")
-    assert await texts(store, claimed.id) == [clean, ""]
+    assert await texts(unpaired, claimed.id) == [clean, ""]
 
 
 async def test_the_log_goes_through_all_runs_and_into_the_archive(store: Harness) -> None:

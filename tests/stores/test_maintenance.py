@@ -248,21 +248,19 @@ async def test_only_what_a_named_worker_had_started_is_a_suspect(store: Harness)
 
 @pytest.mark.parametrize("named", [True, False])
 async def test_how_a_worker_died_stands_in_the_error(unpaired: Harness, named: bool) -> None:
-    store = unpaired
-    claimed, ahead = await store.claimed("w1"), await store.claimed("w1", start=False)
-    await store.advance(OVERDUE)
-    await rescue(store, workers=["w1"] if named else None, detail="SIGKILL\0, peak memory 2 GiB")
+    claimed, ahead = await unpaired.claimed("w1"), await unpaired.claimed("w1", start=False)
+    await unpaired.advance(OVERDUE)
+    await rescue(unpaired, workers=["w1"] if named else None, detail="SIGKILL\0, peak memory 2 GiB")
     error = f"{NAMED}, SIGKILL\N{REPLACEMENT CHARACTER}, peak memory 2 GiB{'' if named else CRASH_UNSEEN}"
-    assert (await store.job(claimed.id)).last_error == error
-    assert (await store.row(claimed.id)).history[-1]["error"] == error
-    assert (await store.job(ahead.id)).last_error is None
+    assert (await unpaired.job(claimed.id)).last_error == error
+    assert (await unpaired.row(claimed.id)).history[-1]["error"] == error
+    assert (await unpaired.job(ahead.id)).last_error is None
 
 
 async def test_a_long_story_of_a_death_is_cut(unpaired: Harness) -> None:
-    store = unpaired
-    claimed = await store.claimed("w1")
-    await rescue(store, workers=["w1"], detail=f"begin {'ä' * 100_000} end")
-    error = (await store.job(claimed.id)).last_error
+    claimed = await unpaired.claimed("w1")
+    await rescue(unpaired, workers=["w1"], detail=f"begin {'ä' * 100_000} end")
+    error = (await unpaired.job(claimed.id)).last_error
     assert error is not None
     assert error.startswith(f"{NAMED}, begin ")
     assert error.endswith(" end")

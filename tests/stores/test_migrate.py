@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 from msgspec import structs
 
@@ -20,6 +19,7 @@ from rowlock.stores.migrations import Migration, load, made_by
 from rowlock.stores.postgres.functions import functions
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
+from tests.closing import connected
 from tests.databases import Databases, with_test_clock
 from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, job, settlement
 from tests.stores.processes import real_job
@@ -32,8 +32,7 @@ async def schema_of_sqlite(path: Path) -> list[Any]:
 
 
 async def schema_of_postgres(url: str) -> list[Any]:
-    connection = await asyncpg.connect(url)
-    try:
+    async with connected(url) as connection:
         columns = await connection.fetch(
             "SELECT table_name, ordinal_position, column_name, data_type, is_nullable, column_default "
             "FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2"
@@ -49,8 +48,6 @@ async def schema_of_postgres(url: str) -> list[Any]:
             "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public' ORDER BY 1"
         )
         return [*map(tuple, columns), *map(tuple, indexes), *map(tuple, checks), *map(tuple, views)]
-    finally:
-        await connection.close()
 
 
 async def migrate_at_once(make: Callable[[], Store]) -> None:

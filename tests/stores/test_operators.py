@@ -38,12 +38,6 @@ async def test_a_batch_of_every_status(store: Harness, verb: str, reason: str | 
     await store.claim("w9", *Status)
 
 
-async def test_a_cancelled_job_is_not_claimed_and_gives_up_its_key(store: Harness) -> None:
-    await store.store.move([await store.add(key="k")], Cancel(by="ann"))
-    second = await store.add(key="k")
-    assert [j.id for j in (await store.claim()).jobs] == [second]
-
-
 # ── requeue ──
 
 

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from rowlock.stores.base import Claim
 from rowlock.stores.postgres import claim_bounds
 from rowlock.stores.postgres.claim_bounds import MANY, NIL, SLACK, Lanes, Plan
 from rowlock.stores.postgres.store import PostgresStore
+from tests.closing import connected, opening
 from tests.core.test_lifecycle import a_job
 from tests.stores.harness import job, lanes
 from tests.stores.test_postgres_plans import FETCHED
@@ -126,21 +126,15 @@ def test_lanes_are_told_apart_and_none_is_named_twice() -> None:
 @pytest.fixture
 async def store(migrated_url: str) -> AsyncIterator[PostgresStore]:
     # Nothing is marked dead in an index before its end has been flushed.
-    store = PostgresStore(f"{migrated_url}?pool_size=2&synchronous_commit=on")
-    await store.open()
-    yield store
-    await store.close()
+    async with opening(PostgresStore(f"{migrated_url}?pool_size=2&synchronous_commit=on")) as store:
+        yield store
 
 
 @asynccontextmanager
 async def old_snapshot(url: str) -> AsyncIterator[None]:
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            await connection.fetchval("SELECT count(*) FROM _jobs")
-            yield
-    finally:
-        await connection.close()
+    async with connected(url) as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+        await connection.fetchval("SELECT count(*) FROM _jobs")
+        yield
 
 
 async def leave_dead(store: PostgresStore, *, ready: bool) -> None:
@@ -237,12 +231,8 @@ async def test_a_job_that_comes_late_to_its_place_is_found(store: PostgresStore,
         await leave_dead(store, ready=True)
         assert await leaves_out(store)
         late = [job(run_at=datetime.now(UTC) - timedelta(seconds=seconds)) for seconds in (1, 30, 3600)]
-        other = PostgresStore(migrated_url)  # ours would tell us
-        await other.open()
-        try:
+        async with opening(PostgresStore(migrated_url)) as other:  # ours would tell us
             await other.insert(late)
-        finally:
-            await other.close()
         found: set[str] = set()
         end = time.monotonic() + PATIENCE
         while found != {one.id for one in late} and time.monotonic() < end:

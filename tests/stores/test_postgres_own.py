@@ -3,7 +3,8 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -17,20 +18,33 @@ from rowlock.stores import open_store
 from rowlock.stores.base import Beat, Claim, Edit, Settled, Store
 from rowlock.stores.postgres.connections import parse_target
 from rowlock.stores.postgres.store import PostgresStore
+from tests.closing import connected, opening
 from tests.servers import PostgresServer
 from tests.stores.harness import claim_by, job, lanes, settlement
 from tests.waiting import until
 
 
-async def migrated(url: str) -> Store:
+@pytest.fixture
+async def store(migrated_url: str) -> AsyncIterator[PostgresStore]:
+    async with opening(PostgresStore(migrated_url)) as store:
+        yield store
+
+
+@pytest.fixture
+async def other(migrated_url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """A connection beside the store's own."""
+    async with connected(migrated_url) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def migrated(url: str) -> AsyncIterator[Store]:
     await open_store(url).migrate()
-    return await opened(url)
+    async with opening(open_store(url)) as store:
+        yield store
 
 
-async def opened(url: str) -> Store:
-    store = open_store(url)
-    await store.open()
-    return store
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 # ── Reaching it ──
@@ -70,35 +84,27 @@ async def test_a_wrong_password(postgres: PostgresServer) -> None:
 
 async def test_the_server_goes_away_and_comes_back() -> None:
     with PostgresServer() as server:
-        store = await migrated(server.url())
-        kept = job()
-        await store.insert([kept])
-        server.stop()
-        with pytest.raises(errors.StoreUnavailable, match=str(server.port)):
-            await store.insert([job()])
-        server.restart()
-        assert kept.id in await store.read([kept.id], Job)
-        await store.close()
+        async with migrated(server.url()) as store:
+            kept = job()
+            await store.insert([kept])
+            server.stop()
+            with pytest.raises(errors.StoreUnavailable, match=str(server.port)):
+                await store.insert([job()])
+            server.restart()
+            assert kept.id in await store.read([kept.id], Job)
 
 
-async def test_a_connection_cut_in_the_middle_leaves_the_outcome_unknown(
-    postgres: PostgresServer, migrated_url: str
-) -> None:
-    store = await opened(migrated_url)
-    other = await asyncpg.connect(migrated_url)
+async def test_a_connection_cut_in_the_middle_leaves_the_outcome_unknown(store: PostgresStore, other: Any) -> None:
     held = job()
     await store.insert([held])
     async with other.transaction():
         await other.execute("SELECT FROM public._jobs FOR UPDATE")
         cancel = asyncio.ensure_future(store.move([held.id], Cancel(by="ann")))
-        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        pids = await until(lambda: other.fetch(waiting))
+        pids = await until(lambda: other.fetch(WAITING))
         await other.execute("SELECT pg_terminate_backend($1)", pids[0]["pid"])
         with pytest.raises(errors.OutcomeUnknown):
             await cancel
     assert [change.done for change in await store.move([held.id], Cancel(by="ann"))] == [True]
-    await other.close()
-    await store.close()
 
 
 async def test_behind_a_pooler_types_are_asked_for_in_one_transaction(
@@ -115,14 +121,12 @@ async def test_behind_a_pooler_types_are_asked_for_in_one_transaction(
         return await real(self, typeoids, timeout)
 
     monkeypatch.setattr(driver, "_introspect_types", introspect)
-    store = open_store(f"{migrated_url}?statement_cache_size=0")
-    await store.open()
-    await store.insert([job(), job(key="a"), job(priority=7)])
-    claimed = (await store.claim(claim_by("w1"))).jobs
-    await store.heartbeat([Beat(one.id, one.version, started=True) for one in claimed], 30.0)
-    await store.settle([settlement(one, Completed(b"1")) for one in claimed])
-    await store.move_due(Rescue(by="w1", backoff=[1.0]), 10)
-    await store.close()
+    async with opening(open_store(f"{migrated_url}?statement_cache_size=0")) as store:
+        await store.insert([job(), job(key="a"), job(priority=7)])
+        claimed = (await store.claim(claim_by("w1"))).jobs
+        await store.heartbeat([Beat(one.id, one.version, started=True) for one in claimed], 30.0)
+        await store.settle([settlement(one, Completed(b"1")) for one in claimed])
+        await store.move_due(Rescue(by="w1", backoff=[1.0]), 10)
     assert together == [True]
 
 
@@ -203,9 +207,9 @@ async def test_hosts_that_are_gone_silent_or_standbys_are_passed_over(
         async with asyncio.timeout(0.5):
             await store.open()
     with pytest.raises(errors.StoreUnavailable, match=f"{server}: None of the hosts match"):
-        await open_store(url.replace("connect_timeout=30", "connect_timeout=0.2")).open()
+        await open_store(url.replace("connect_timeout=30", "connect_timeout=1.5")).open()
     await postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = off")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(25):  # and not the 30 s of connect_timeout
         with pytest.raises(errors.NotMigrated):
             await store.open()
     silent.close()
@@ -215,15 +219,12 @@ async def test_hosts_that_are_gone_silent_or_standbys_are_passed_over(
 
 
 async def test_schemas_of_ones_choice_are_apart(postgres_url: str) -> None:
-    one = await migrated(f"{postgres_url}?schema=Team_One")
-    two = await migrated(f"{postgres_url}?schema=two")
-    mine = job()
-    await one.insert([mine])
-    assert await two.read([mine.id], Job) == {}
-    assert (await two.claim(claim_by())).jobs == []
-    assert [claimed.id for claimed in (await one.claim(claim_by())).jobs] == [mine.id]
-    await one.close()
-    await two.close()
+    async with migrated(f"{postgres_url}?schema=Team_One") as one, migrated(f"{postgres_url}?schema=two") as two:
+        mine = job()
+        await one.insert([mine])
+        assert await two.read([mine.id], Job) == {}
+        assert (await two.claim(claim_by())).jobs == []
+        assert [claimed.id for claimed in (await one.claim(claim_by())).jobs] == [mine.id]
 
 
 async def test_the_printed_sql_does_what_migrate_does(postgres_url: str) -> None:
@@ -231,7 +232,7 @@ async def test_the_printed_sql_does_what_migrate_does(postgres_url: str) -> None
     connection = await asyncpg.connect(postgres_url)
     await connection.execute(by_hand.migration_sql(await by_hand.pending_migrations()))
     assert await by_hand.pending_migrations() == []
-    by_us = await migrated(f"{postgres_url}?schema=by_us")
+    await open_store(f"{postgres_url}?schema=by_us").migrate()
     dumped = """
         SELECT c.relname, c.relkind, pg_get_indexdef(c.oid), pg_get_viewdef(c.oid),
                array(SELECT ROW(attname, format_type(atttypid, atttypmod), attnotnull)::text FROM pg_attribute
@@ -244,11 +245,10 @@ async def test_the_printed_sql_does_what_migrate_does(postgres_url: str) -> None
     assert shapes[0] == shapes[1]
     assert len(shapes[0]) > 10
     await connection.close()
-    await by_us.close()
 
 
 async def test_missing_privileges_say_what_to_grant(postgres: PostgresServer, postgres_url: str) -> None:
-    store = await migrated(f"{postgres_url}?schema=guarded")
+    await open_store(f"{postgres_url}?schema=guarded").migrate()
     await postgres.execute("CREATE ROLE onlooker LOGIN PASSWORD 'look'")
     database = postgres_url.rsplit("/", 1)[1]
     await postgres.execute(
@@ -257,59 +257,42 @@ async def test_missing_privileges_say_what_to_grant(postgres: PostgresServer, po
         dbname=database,
     )
     url = f"postgresql://onlooker:look@{postgres.host}:{postgres.port}/{database}"
-    onlooker = open_store(f"{url}?schema=guarded")
-    await onlooker.open()
-    with pytest.raises(errors.AccessDenied, match="grant it to this role"):
-        await onlooker.insert([job()])
+    async with opening(open_store(f"{url}?schema=guarded")) as onlooker:
+        with pytest.raises(errors.AccessDenied, match="grant it to this role"):
+            await onlooker.insert([job()])
     with pytest.raises(errors.AccessDenied, match="CREATE on the schema"):
         await open_store(f"{url}?schema=not_mine").migrate()
-    await onlooker.close()
-    await store.close()
 
 
 async def test_a_read_only_server_is_said_to_be_one(migrated_url: str) -> None:
-    store = await opened(migrated_url)
-    standby = open_store(f"{migrated_url}?default_transaction_read_only=on")
-    await standby.open()
-    with pytest.raises(errors.StoreReadOnly, match="read-only"):
-        await standby.insert([job()])
-    await standby.close()
+    async with opening(open_store(f"{migrated_url}?default_transaction_read_only=on")) as standby:
+        with pytest.raises(errors.StoreReadOnly, match="read-only"):
+            await standby.insert([job()])
     assert issubclass(errors.StoreReadOnly, errors.StoreUnavailable)  # to be waited for
-    await store.close()
 
 
-async def test_connections_to_a_server_that_became_read_only_are_given_up(migrated_url: str) -> None:
-    store = await opened(migrated_url)
-    connection = await asyncpg.connect(migrated_url)
+async def test_connections_to_a_server_that_became_read_only_are_given_up(store: PostgresStore, other: Any) -> None:
     query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'rowlock' AND datname = current_database()"
     await asyncio.gather(*(store.insert([job()]) for _ in range(5)))  # on several connections
-    before = {pid for (pid,) in await connection.fetch(query)}
-    assert isinstance(store, PostgresStore)
+    before = {pid for (pid,) in await other.fetch(query)}
+    assert len(before) > 1
     async with store._connections.acquire() as mine:  # this one has been demoted
         await mine.execute("SET default_transaction_read_only = on")
     with pytest.raises(errors.StoreReadOnly):
         await store.insert([job()])
     await store.insert([job()])
 
-    for _ in range(500):
-        if not before & {pid for (pid,) in await connection.fetch(query)}:
-            break
-        await asyncio.sleep(0.02)
-    else:
-        pytest.fail("an old connection is still there")
-    assert len(before) > 1
-    await connection.close()
-    await store.close()
+    async def are_gone() -> bool:
+        return not before & {pid for (pid,) in await other.fetch(query)}
+
+    await until(are_gone)
 
 
 async def test_tables_dropped_under_our_feet(postgres_url: str) -> None:
-    store = await migrated(f"{postgres_url}?schema=gone")
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute("DROP SCHEMA gone CASCADE")
-    with pytest.raises(errors.NotMigrated, match="rowlock migrate"):
-        await store.insert([job()])
-    await connection.close()
-    await store.close()
+    async with migrated(f"{postgres_url}?schema=gone") as store, connected(postgres_url) as connection:
+        await connection.execute("DROP SCHEMA gone CASCADE")
+        with pytest.raises(errors.NotMigrated, match="rowlock migrate"):
+            await store.insert([job()])
 
 
 # ── Who may use it ──
@@ -319,7 +302,7 @@ async def test_an_unopened_and_a_closed_store_say_so(migrated_url: str) -> None:
     store = open_store(migrated_url)
     with pytest.raises(errors.StoreClosed):
         await store.insert([job()])
-    store = await opened(migrated_url)
+    await store.open()
     waiting = asyncio.ensure_future(store.wait_for_work(60.0))
     await asyncio.sleep(0)
     await store.close()
@@ -330,8 +313,9 @@ async def test_an_unopened_and_a_closed_store_say_so(migrated_url: str) -> None:
         await waiting
 
 
-async def test_a_store_from_before_a_fork_is_refused_in_the_child_and_lives_on_in_the_parent(migrated_url: str) -> None:
-    store = await opened(migrated_url)
+async def test_a_store_from_before_a_fork_is_refused_in_the_child_and_lives_on_in_the_parent(
+    store: PostgresStore,
+) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:  # no pytest, no event loop of the parent's here: say what happened and vanish
@@ -349,36 +333,31 @@ async def test_a_store_from_before_a_fork_is_refused_in_the_child_and_lives_on_i
     os.close(reading)
     os.close(writing)
     assert (await store.insert([job()]))[0].existing is False
-    await store.close()
 
 
 async def test_a_claim_of_many_continues_behind_the_last_one_but_sees_what_came_before_it_soon(
-    migrated_url: str,
+    store: PostgresStore, migrated_url: str
 ) -> None:
     """Deep backlogs are scanned from the last claimed job on; a job with a higher priority is found all the same."""
-    store, other = await opened(migrated_url), await opened(migrated_url)
     await store.insert([job() for _ in range(150)])
     many = Claim("w1", lanes("mail"), 50, 30.0)
     assert len((await store.claim(many)).jobs) == 50
     urgent = job(priority=200)
-    await other.insert([urgent])
+    async with opening(PostgresStore(migrated_url)) as other:
+        await other.insert([urgent])
     seen: list[str] = []
     while urgent.id not in seen:
         claimed = await store.claim(many)
         seen += [claimed_job.id for claimed_job in claimed.jobs]
         assert claimed.jobs or claimed.contended  # a short answer from behind the bound says: ask again
     assert len(seen) == len(set(seen))
-    await store.close()
-    await other.close()
 
 
 # ── A row that changes while we wait for its lock: too new for our snapshot, and still ours to write ──
 
 
 @pytest.mark.parametrize("verb", ["complete", "retry", "cancel", "requeue", "update", "delete", "settle in a batch"])
-async def test_a_write_that_waited_for_a_lock_is_not_lost(migrated_url: str, verb: str) -> None:
-    store = await opened(migrated_url)
-    other = await asyncpg.connect(migrated_url)
+async def test_a_write_that_waited_for_a_lock_is_not_lost(store: PostgresStore, other: Any, verb: str) -> None:
     await store.insert([job(), job()])
     run, neighbour = (await store.claim(claim_by())).jobs
     if verb == "requeue":
@@ -399,10 +378,7 @@ async def test_a_write_that_waited_for_a_lock_is_not_lost(migrated_url: str, ver
     async with other.transaction():
         await other.execute("UPDATE _jobs SET progress = 50 WHERE id = $1", run.id)
         asked = asyncio.ensure_future(wanted[verb]())
-        waiting = (
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        await until(lambda: other.fetchval(waiting))
+        await until(lambda: other.fetch(WAITING))
     answer = await asked
     after = (await store.read([run.id], Job)).get(run.id)
     if isinstance(answer, Settled):
@@ -413,12 +389,9 @@ async def test_a_write_that_waited_for_a_lock_is_not_lost(migrated_url: str, ver
         assert isinstance(answer, list)
         assert [change.done for change in answer] == [True]
         assert (after is None) == (verb == "delete")
-    await other.close()
-    await store.close()
 
 
-async def test_a_batch_whose_job_was_archived_before_under_the_same_id_still_settles(migrated_url: str) -> None:
-    store = await opened(migrated_url)
+async def test_a_batch_whose_job_was_archived_before_under_the_same_id_still_settles(store: PostgresStore) -> None:
     first = job()
     for _ in range(2):  # without repeat=True nobody looks into the archive
         await store.insert([first])
@@ -426,4 +399,3 @@ async def test_a_batch_whose_job_was_archived_before_under_the_same_id_still_set
         [verdict] = (await store.settle([settlement(run, Completed())])).verdicts
         assert verdict.answer is Answer.APPLIED
     assert (await store.read([first.id], Job))[first.id].status is Status.COMPLETED
-    await store.close()

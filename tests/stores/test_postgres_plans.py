@@ -16,6 +16,7 @@ from rowlock.stores.base import Claim
 from rowlock.stores.postgres import moves, rows
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.store import PostgresStore
+from tests.closing import opening
 from tests.stores.harness import info, job, lanes, settlement
 from tests.stores.test_sqlite_plans import lessened, shares
 
@@ -61,10 +62,8 @@ KEYED = """
 )
 async def store(request: pytest.FixtureRequest, migrated_url: str) -> AsyncIterator[PostgresStore]:
     """Planned once, while there was nothing to plan for; and planned anew for every call, as behind PgBouncer."""
-    store = PostgresStore(f"{migrated_url}?pool_size=2&{request.param}")
-    await store.open()
-    yield store
-    await store.close()
+    async with opening(PostgresStore(f"{migrated_url}?pool_size=2&{request.param}")) as store:
+        yield store
 
 
 class Meter:
@@ -226,16 +225,11 @@ async def test_a_plan_made_for_an_empty_archive_still_finds_jobs_by_their_primar
 ) -> None:
     """A new part is empty, and (topic, id) as good as any index. A day later it is read from end to end, if the plan is
     still the same."""
-    store = PostgresStore(migrated_url)
-    await store.open()
-    try:
-        async with store._connections.acquire() as connection:
-            await connection.execute("ANALYZE")
-            await connection.execute(f"PREPARE asked AS {getattr(store._sql, name)}")
-            found = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE asked({BY_ID[name]})")
-            await connection.execute("DEALLOCATE asked")
-    finally:
-        await store.close()
+    async with opening(PostgresStore(migrated_url)) as store, store._connections.acquire() as connection:
+        await connection.execute("ANALYZE")
+        await connection.execute(f"PREPARE asked AS {getattr(store._sql, name)}")
+        found = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE asked({BY_ID[name]})")
+        await connection.execute("DEALLOCATE asked")
     lines = [row[0] for row in found if " Scan " in row[0] and " on _jobs_archive" in row[0]]
     assert lines
     fine = ("_pkey on ", "Tid Scan on ", "_topic_finished_at_idx on ")  # the last one by topic and time: prune

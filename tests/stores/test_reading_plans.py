@@ -6,10 +6,8 @@ reads a table of jobs from end to end.
 
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,14 +23,14 @@ from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.queries import MAX_LIVE, Filter, TopicRetention, check_place
 from rowlock.stores.sqlite import maintenance, queries
-from rowlock.stores.sqlite.connect import connect_writer
 from rowlock.stores.sqlite.connection import SqliteConnection, microseconds
 from rowlock.stores.sqlite.listing import SqlitePart
 from rowlock.stores.sqlite.rows import sql
+from tests.closing import opening
 from tests.stores.harness import Harness, SqliteHarness, job
 from tests.stores.test_postgres_plans import FETCHED
 from tests.stores.test_postgres_plans import NOISE as POSTGRES_NOISE
-from tests.stores.test_sqlite_plans import NOISE, lessened, shares
+from tests.stores.test_sqlite_plans import NOISE, lessened, migrated_database, shares
 
 # The ids of that noise are no UUIDs, which pages can't do without.
 SQLITE_NOISE = [
@@ -89,14 +87,7 @@ def test_each_kind_of_walk_is_among_them() -> None:
 
 # ── SQLite ──
 
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[SqliteConnection]:
-    path = str(tmp_path / "jobs.db")
-    with closing(connect_writer(path, synchronous="normal", busy_timeout=5.0)) as conn:
-        database = SqliteConnection(conn, path)
-        database.migrate()
-        yield database
+database = migrated_database
 
 
 def steps(conn: sqlite3.Connection, read: Any) -> int:
@@ -196,10 +187,8 @@ def test_sqlite_reads_no_table_from_end_to_end(database: SqliteConnection) -> No
 )
 async def store(request: pytest.FixtureRequest, migrated_url: str) -> AsyncIterator[PostgresStore]:
     """As the store opens its sessions, and as PgBouncer would have them."""
-    store = PostgresStore(f"{migrated_url}?pool_size=2&{request.param}")
-    await store.open()
-    yield store
-    await store.close()
+    async with opening(PostgresStore(f"{migrated_url}?pool_size=2&{request.param}")) as store:
+        yield store
 
 
 async def blocks(connection: Any, read: Any) -> int:

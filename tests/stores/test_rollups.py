@@ -272,14 +272,14 @@ async def test_percentiles_of_many_batches_and_topics(store: Harness) -> None:
         await fold(store.store)
 
 
-async def test_both_stores_mean_the_same_buckets(real_store: Harness) -> None:
+async def test_both_stores_mean_the_same_buckets(real_postgres_store: PostgresHarness) -> None:
     """PostgreSQL counts them by itself."""
-    if not isinstance(real_store, PostgresHarness):
-        pytest.skip("SQLite has core.sketch count them")
     seconds = [0.0, -1.0, 1e-7, 3e-6, 0.00123, 0.5, 1.05, 7.7, 86_400.0, 4e8, 1e12]
     noted = ", ".join(f"({one})" for one in seconds)
     expression = Statements('"public"').fold_counts.split("timed.runs) AS seconds")[0].rsplit("minute, ", 1)[1]
-    found = await real_store.fetch(f"SELECT {expression.split(' AS bucket')[0]} FROM (VALUES {noted}) v (seconds)")
+    found = await real_postgres_store.fetch(
+        f"SELECT {expression.split(' AS bucket')[0]} FROM (VALUES {noted}) v (seconds)"
+    )
     assert [row[0] for row in found] == [bucket(one) for one in seconds]
 
 
@@ -324,9 +324,7 @@ async def test_rollups_are_kept_as_long_as_their_span_is(store: Harness) -> None
 # ── Who may only enqueue ──
 
 
-async def test_a_note_that_anybody_can_make_says_nothing_that_can_not_be(real_store: Harness) -> None:
-    if not isinstance(real_store, PostgresHarness):
-        pytest.skip("SQLite has no roles")
+async def test_a_note_that_anybody_can_make_says_nothing_that_can_not_be(real_postgres_store: PostgresHarness) -> None:
     notes = [
         "now(), ARRAY['mail', 'mail', 'bills'], 1", "now(), ARRAY['mail'], -1",
         "now(), ARRAY['mail'], 1000000", "now(), ARRAY['mail'], 0", "now(), ARRAY['mail'], NULL",
@@ -334,8 +332,8 @@ async def test_a_note_that_anybody_can_make_says_nothing_that_can_not_be(real_st
         "'2001-01-01', ARRAY['early'], 1", "'infinity', ARRAY['late'], 1", "NULL, ARRAY['never'], 1",
     ]  # fmt: skip
     for note in notes:
-        await real_store.fetch(f"SELECT _jobs_note_enqueued({note})")
-    found = await real_store.fetch(
+        await real_postgres_store.fetch(f"SELECT _jobs_note_enqueued({note})")
+    found = await real_postgres_store.fetch(
         "SELECT topic, enqueued, at BETWEEN now() - interval '10 minutes' AND now() + interval '2 minutes'"
         " FROM _jobs_counts ORDER BY topic, enqueued"
     )
@@ -348,13 +346,13 @@ async def test_a_note_that_anybody_can_make_says_nothing_that_can_not_be(real_st
 # ── Who is older ──
 
 
-async def test_what_an_older_release_counts_is_in_the_charts_as_far_as_it_knows(real_store: Harness) -> None:
-    if not isinstance(real_store, PostgresHarness):
-        pytest.skip("on SQLite it writes no notes")
-    await real_store.execute("INSERT INTO _jobs_counts (topic, completed, executions) VALUES ('mail', 3, 3)")
-    await fold(real_store.store)
-    assert total(await series(real_store)) == {"completed": 3}
-    assert (await real_store.store.stats()).completed == 3
+async def test_what_an_older_release_counts_is_in_the_charts_as_far_as_it_knows(
+    real_postgres_store: PostgresHarness,
+) -> None:
+    await real_postgres_store.execute("INSERT INTO _jobs_counts (topic, completed, executions) VALUES ('mail', 3, 3)")
+    await fold(real_postgres_store.store)
+    assert total(await series(real_postgres_store)) == {"completed": 3}
+    assert (await real_postgres_store.store.stats()).completed == 3
 
 
 OLD_FOLD = """
@@ -364,19 +362,19 @@ SELECT count(*)::int FROM folded
 """
 
 
-async def test_an_older_release_folds_nothing_that_would_be_missing_in_the_charts(real_store: Harness) -> None:
-    if not isinstance(real_store, PostgresHarness):
-        pytest.skip("on SQLite there was nothing to fold")
-    await real_store.settled(Completed())
-    assert isinstance(real_store.store, PostgresStore)
-    assert [row[0] for row in await real_store.store._fetch(OLD_FOLD)] == [0]
+async def test_an_older_release_folds_nothing_that_would_be_missing_in_the_charts(
+    real_postgres_store: PostgresHarness,
+) -> None:
+    await real_postgres_store.settled(Completed())
+    assert isinstance(real_postgres_store.store, PostgresStore)
+    assert [row[0] for row in await real_postgres_store.store._fetch(OLD_FOLD)] == [0]
     # One that knows of rollups, and not that requeues are counted.
-    await real_store.execute(
+    await real_postgres_store.execute(
         "BEGIN; SET LOCAL application_name = 'rowlock'; SET LOCAL rowlock.folds = 'rollups'; "
         "DELETE FROM _jobs_counts; COMMIT"
     )
-    assert await real_store.store.tidy("fold_counts", 10_000) == 2
-    assert total(await series(real_store)) == {"enqueued": 1, "completed": 1}
+    assert await real_postgres_store.store.tidy("fold_counts", 10_000) == 2
+    assert total(await series(real_postgres_store)) == {"enqueued": 1, "completed": 1}
 
 
 # ── Many at once ──
@@ -405,16 +403,14 @@ async def test_many_fold_while_others_work_and_nothing_is_lost_or_counted_twice(
     assert await deadlocks(real_store) == 0
 
 
-async def test_who_finds_another_one_folding_does_not_wait(real_store: Harness) -> None:
-    if not isinstance(real_store, PostgresHarness):
-        pytest.skip("on SQLite every write waits for its turn")
-    assert isinstance(real_store.store, PostgresStore)
-    await real_store.settled(Completed())
-    key = real_store.store._target.folding_key
-    await real_store.execute(f"BEGIN; SELECT pg_advisory_xact_lock({key}); LOCK TABLE _jobs_totals")
-    assert await real_store.store.tidy("fold_counts", 10_000) == 0
-    await real_store.execute("COMMIT")
-    assert await real_store.store.tidy("fold_counts", 10_000) == 2
+async def test_who_finds_another_one_folding_does_not_wait(real_postgres_store: PostgresHarness) -> None:
+    assert isinstance(real_postgres_store.store, PostgresStore)
+    await real_postgres_store.settled(Completed())
+    key = real_postgres_store.store._target.folding_key
+    await real_postgres_store.execute(f"BEGIN; SELECT pg_advisory_xact_lock({key}); LOCK TABLE _jobs_totals")
+    assert await real_postgres_store.store.tidy("fold_counts", 10_000) == 0
+    await real_postgres_store.execute("COMMIT")
+    assert await real_postgres_store.store.tidy("fold_counts", 10_000) == 2
 
 
 @pytest.mark.timeout(300)

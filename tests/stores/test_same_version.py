@@ -139,20 +139,19 @@ def statuses(outcomes: Sequence[Outcome]) -> list[Status]:
 @pytest.mark.parametrize("claims", [False, True], ids=["alone", "with a claim"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_batch_of_several_workers(unpaired: Harness, kind: str, claims: bool) -> None:
-    store = unpaired
-    lost, other = await given_twice(store, worker="B")
-    before = await store.row(lost.id)
-    ours = [await store.claimed("A"), await store.claimed("B"), by_anyone(await store.claimed("C"))]
+    lost, other = await given_twice(unpaired, worker="B")
+    before = await unpaired.row(lost.id)
+    ours = [await unpaired.claimed("A"), await unpaired.claimed("B"), by_anyone(await unpaired.claimed("C"))]
     wishes = [settlement(run, outcome) for run, outcome in zip(ours, KINDS[kind], strict=True)]
     wishes.insert(1, settlement(lost, Completed("0")))
-    waiting = await store.add("other")
-    settled = await store.store.settle(wishes, claim_by("A", "other") if claims else None)
+    waiting = await unpaired.add("other")
+    settled = await unpaired.store.settle(wishes, claim_by("A", "other") if claims else None)
     applied = Answer.APPLIED
     assert [verdict.answer for verdict in settled.verdicts] == [applied, Answer.LOST, applied, applied]
-    assert [(await store.job(run.id)).status for run in ours] == statuses(KINDS[kind])
+    assert [(await unpaired.job(run.id)).status for run in ours] == statuses(KINDS[kind])
     assert [one.id for one in settled.claimed.jobs] == [waiting] if settled.claimed else not claims
-    assert await store.row(lost.id) == before
-    assert await answers(store, settlement(other, Completed("B's"))) == [applied]
+    assert await unpaired.row(lost.id) == before
+    assert await answers(unpaired, settlement(other, Completed("B's"))) == [applied]
 
 
 @pytest.mark.parametrize("outcome", [Completed("B's"), Released()], ids=["completed", "released"])

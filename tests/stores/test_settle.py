@@ -10,13 +10,10 @@ from rowlock.core.lifecycle import (
     Failed,
     Outcome,
     Released,
-    Settlement,
     Snoozed,
-    Transition,
     Verdict,
 )
 from rowlock.core.moves import Cancel, Delete, Requeue
-from rowlock.stores.base import Hold, Progress
 from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import NOBODY, OUTCOMES, Harness, ids, job, settlement
 
@@ -44,13 +41,6 @@ async def test_each_outcome(store: Harness, ran: float | None, start: bool) -> N
         await store.advance(4)
         assert await settle(store, claimed, outcome, ran=ran) == APPLIED
         await store.story(claimed.id)
-
-
-async def test_the_last_retry(store: Harness) -> None:
-    claimed = await store.claimed(max_retries=0)
-    assert await settle(store, claimed, Failed("boom")) == APPLIED
-    after = await store.job(claimed.id)
-    assert (after.status, after.retries, after.last_error) == (Status.FAILED, 0, "Max retries exceeded: boom")
 
 
 async def test_an_error_stays_until_the_next(store: Harness) -> None:
@@ -160,40 +150,24 @@ async def test_one_job_twice_in_a_batch_is_settled_once(store: Harness, first: s
 
 
 async def test_a_large_batch(unpaired: Harness) -> None:
-    store = unpaired
-    await store.insert(*[job("mail", {"i": i}) for i in range(5000)])
-    claimed = (await store.claim(limit=5000)).jobs
+    await unpaired.insert(*[job("mail", {"i": i}) for i in range(5000)])
+    claimed = (await unpaired.claim(limit=5000)).jobs
     assert len(claimed) == 5000
-    await store.advance(1)
+    await unpaired.advance(1)
     kinds = list(OUTCOMES.values())
     wishes = [settlement(j, kinds[i % 7]) for i, j in enumerate(claimed)]
-    assert (await store.store.settle(wishes)).verdicts == [APPLIED] * 5000
-    rows = await store.rows()
+    assert (await unpaired.store.settle(wishes)).verdicts == [APPLIED] * 5000
+    rows = await unpaired.rows()
     for i, j in enumerate(claimed):
         assert rows[j.id].job.status is wishes[i].transition.status
 
 
-async def test_a_waiting_job_holds_no_lease(store: Harness) -> None:
-    claimed = await store.claimed()
-    waits = Transition(event="waited", status=Status.WAITING, ran=0.0)
-    assert (await store.store.settle([Settlement(claimed.id, 1, waits)])).verdicts == [APPLIED]
-    assert (await store.job(claimed.id)).locked_until is None
-
-
 async def test_a_stale_and_a_current_settlement_of_one_job_in_one_batch(unpaired: Harness) -> None:
     """Whatever their order, the stale one is lost and the current one counts."""
-    store = unpaired
-    first = await store.claimed()
-    await store.store.settle([settlement(first, Released())])
-    [second] = (await store.claim()).jobs
+    first = await unpaired.claimed()
+    await unpaired.store.settle([settlement(first, Released())])
+    [second] = (await unpaired.claim()).jobs
     stale, current = settlement(first, Failed("late")), settlement(second, Completed({"ok": True}))
-    verdicts = (await store.store.settle([stale, current])).verdicts
+    verdicts = (await unpaired.store.settle([stale, current])).verdicts
     assert [verdict.answer for verdict in verdicts] == [Answer.LOST, Answer.APPLIED]
-    assert (await store.job(first.id)).result == {"ok": True}
-
-
-async def test_of_several_progress_reports_in_one_batch_the_last_counts(store: Harness) -> None:
-    run = await store.claimed()
-    reports = [Progress(run.id, run.version, percent) for percent in (30.0, 20.0, 50.0, 40.0)]
-    assert await store.store.progress(reports) == [Hold.KEPT] * 4
-    assert (await store.job(run.id)).progress == 40.0
+    assert (await unpaired.job(first.id)).result == {"ok": True}

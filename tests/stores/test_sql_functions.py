@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from rowlock.core.lifecycle import Completed, Failed, Outcome, Released, Settlem
 from rowlock.core.moves import Cancel, Delete, Requeue, Rescue
 from rowlock.core.retry import DEFAULT_RETRY, Delays, RetryPolicy, backoff_table
 from rowlock.stores.postgres.store import PostgresStore
+from tests.closing import opening
 from tests.databases import Databases
 from tests.stores.conftest import postgres_store
 from tests.stores.harness import LEASE, NOBODY, START, PostgresHarness, claim_by
@@ -30,11 +31,25 @@ COUNTERS = "completed, failed, expired, cancelled, executions, execution_us, ret
 store = postgres_store
 
 
+@asynccontextmanager
+async def client_of(url: str, *, virtual: bool = True) -> AsyncIterator[SqlClient]:
+    client = await SqlClient.connect(url, virtual=virtual)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
 @pytest.fixture
 async def sql(store: PostgresHarness) -> AsyncIterator[SqlClient]:
-    client = await SqlClient.connect(store.url, virtual=True)
-    yield client
-    await client.close()
+    async with client_of(store.url) as client:
+        yield client
+
+
+@pytest.fixture
+async def other(store: PostgresHarness) -> AsyncIterator[SqlClient]:
+    async with client_of(store.url) as client:
+        yield client
 
 
 async def raw(store: PostgresHarness, job_id: str) -> dict[str, Any]:
@@ -201,7 +216,6 @@ async def test_the_same_id_makes_one_job(store: PostgresHarness, sql: SqlClient)
 
 async def test_an_id_that_was_made_and_completed_behind_our_back(store: PostgresHarness, sql: SqlClient) -> None:
     """Between the look and the insert; as if it had been there at the look and not at the insert."""
-    other = await SqlClient.connect(store.url, virtual=True)
     # A trigger that stands where the race would be: before our row is written, theirs comes into the archive.
     await store.execute(
         "CREATE FUNCTION meanwhile() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -213,11 +227,11 @@ async def test_an_id_that_was_made_and_completed_behind_our_back(store: Postgres
     await store.execute("CREATE TRIGGER meanwhile BEFORE INSERT ON _jobs FOR EACH ROW EXECUTE FUNCTION meanwhile()")
     assert await sql.enqueue(id=NOBODY) == NOBODY
     assert await store.fetch("SELECT count(*) FROM _jobs") == [(0,)]
-    await other.close()
 
 
-async def test_a_key_is_waited_for_and_taken_when_it_comes_free(store: PostgresHarness, sql: SqlClient) -> None:
-    other = await SqlClient.connect(store.url, virtual=True)
+async def test_a_key_is_waited_for_and_taken_when_it_comes_free(
+    store: PostgresHarness, sql: SqlClient, other: SqlClient
+) -> None:
     rolled_back = other.connection.transaction()
     await rolled_back.start()
     theirs = await other.enqueue(key="k")
@@ -225,7 +239,6 @@ async def test_a_key_is_waited_for_and_taken_when_it_comes_free(store: PostgresH
     await until_blocked(store, sql)
     await rolled_back.rollback()
     assert await waiting != theirs
-    await other.close()
 
 
 async def until_blocked(store: PostgresHarness, sql: SqlClient) -> None:
@@ -483,22 +496,22 @@ async def test_a_long_error_is_cut_as_python_cuts_it(store: PostgresHarness, sql
 
 async def test_a_server_that_has_just_come_up_rescues_nobody(store: PostgresHarness) -> None:
     """Its clients were locked out, and could not renew their leases."""
-    real = await SqlClient.connect(store.url)
-    run = await real.claimed()
-    await store.execute("UPDATE _jobs SET locked_until = '2026-01-01'")
-    assert await real.rescue(grace=timedelta(hours=23)) == 0
-    assert await real.heartbeat(run) == "kept"
-    await store.execute("UPDATE _jobs SET locked_until = '2026-01-01'")
-    assert await real.rescue(grace=timedelta(0)) == 1
-    await real.close()
+    async with client_of(store.url, virtual=False) as real:
+        run = await real.claimed()
+        await store.execute("UPDATE _jobs SET locked_until = '2026-01-01'")
+        assert await real.rescue(grace=timedelta(hours=23)) == 0
+        assert await real.heartbeat(run) == "kept"
+        await store.execute("UPDATE _jobs SET locked_until = '2026-01-01'")
+        assert await real.rescue(grace=timedelta(0)) == 1
 
 
 # ── At once ──
 
 
-async def test_a_write_that_waited_for_another_s_commit_looks_again(store: PostgresHarness, sql: SqlClient) -> None:
+async def test_a_write_that_waited_for_another_s_commit_looks_again(
+    store: PostgresHarness, sql: SqlClient, other: SqlClient
+) -> None:
     """A heartbeat's commit makes a new version of the row; the write that waited for it must not miss that."""
-    other = await SqlClient.connect(store.url, virtual=True)
     for write in REPEATED.values():
         run = await sql.claimed()
         transaction = other.connection.transaction()
@@ -509,11 +522,11 @@ async def test_a_write_that_waited_for_another_s_commit_looks_again(store: Postg
         await transaction.commit()
         assert await writing == "applied"
         await store.store.move([run.id], Delete(by="test"))
-    await other.close()
 
 
-async def test_of_two_that_complete_the_same_run_at_once_one_does(store: PostgresHarness, sql: SqlClient) -> None:
-    other = await SqlClient.connect(store.url, virtual=True)
+async def test_of_two_that_complete_the_same_run_at_once_one_does(
+    store: PostgresHarness, sql: SqlClient, other: SqlClient
+) -> None:
     run = await sql.claimed()
     await counted(store)
     transaction = other.connection.transaction()
@@ -526,17 +539,13 @@ async def test_of_two_that_complete_the_same_run_at_once_one_does(store: Postgre
     assert (await store.job(run.id)).result == {"by": "other"}
     [(_, *figures)] = await counted(store)
     assert figures[0] == 1
-    await other.close()
 
 
 async def test_many_claimers_never_get_the_same_job(store: PostgresHarness, sql: SqlClient) -> None:
     topics = ("mail", "bills")
     made = [await sql.enqueue(topic) for _ in range(60) for topic in topics]
     async with AsyncExitStack() as stack:
-        clients = []
-        for _ in range(6):
-            clients.append(await SqlClient.connect(store.url, virtual=True))
-            stack.push_async_callback(clients[-1].close)
+        clients = [await stack.enter_async_context(client_of(store.url)) for _ in range(6)]
 
         async def work(name: str, client: SqlClient) -> list[str]:
             mine: list[str] = []
@@ -557,16 +566,16 @@ async def test_many_claimers_never_get_the_same_job(store: PostgresHarness, sql:
 @pytest.fixture
 async def idle(databases: Databases) -> AsyncIterator[tuple[SqlClient, PostgresStore]]:
     """A client, and a worker's store that waits for work and is rung for."""
-    async with databases.fresh() as url:
-        waiting = PostgresStore(url)
-        await waiting.open()
-        while not await waiting.wait_for_work(1.0):  # its own start rings once
-            pass
-        await silence(waiting)
-        client = await SqlClient.connect(url)
-        yield client, waiting
-        await client.close()
-        await waiting.close()
+    async with databases.fresh() as url, opening(PostgresStore(url)) as waiting:
+        await silence_after_start(waiting)
+        async with client_of(url, virtual=False) as client:
+            yield client, waiting
+
+
+async def silence_after_start(waiting: PostgresStore) -> None:
+    while not await waiting.wait_for_work(1.0):  # its own start rings once
+        pass
+    await silence(waiting)
 
 
 async def silence(waiting: PostgresStore) -> None:
@@ -606,9 +615,7 @@ async def test_in_a_schema_of_one_s_own_that_is_not_searched(postgres_url: str) 
     await waiting.migrate()
     await waiting.open()
     connection = await asyncpg.connect(postgres_url)
-    while not await waiting.wait_for_work(1.0):  # its own start rings once
-        pass
-    await silence(waiting)
+    await silence_after_start(waiting)
     job_id = await connection.fetchval("""SELECT "Own_jobs".enqueue_job('mail', key => 'k')""")
     assert await waiting.wait_for_work(30.0)
     claim = """SELECT id, version FROM "Own_jobs".claim_job_batch('w1', '{mail}')"""

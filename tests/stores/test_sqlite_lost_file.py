@@ -32,6 +32,7 @@ from rowlock.jobs import Jobs
 from rowlock.stores.base import Beat, Guard
 from rowlock.stores.queries import Filter
 from rowlock.stores.sqlite.store import SqliteStore
+from tests.closing import opening
 from tests.databases import Databases
 from tests.runtime.system.fleet import opened
 from tests.stores.harness import claim_by, info, job, settlement
@@ -57,12 +58,8 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 @asynccontextmanager
 async def a_store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
-    await store.open()
-    try:
+    async with opening(SqliteStore(path)) as store:
         yield store
-    finally:
-        await store.close()
 
 
 # ── How a file is lost, and comes back ──

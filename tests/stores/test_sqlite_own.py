@@ -30,16 +30,26 @@ from rowlock.stores.sqlite.queries import read
 from rowlock.stores.sqlite.rows import sql
 from rowlock.stores.sqlite.settle import settle
 from rowlock.stores.sqlite.store import SqliteStore
+from tests.closing import opening
 from tests.stores.harness import claim_by, job, settlement
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(tmp_path / "jobs.db")
     await store.migrate()
-    await store.open()
-    yield store
-    await store.close()
+    async with opening(store):
+        yield store
+
+
+@contextmanager
+def direct(path: Path) -> Iterator[SqliteConnection]:
+    """A migrated database without the threads of a store."""
+    with closing(connect.connect_writer(str(path), synchronous="normal", busy_timeout=5.0)) as conn:
+        database = SqliteConnection(conn, str(path))
+        database.migrate()
+        yield database
 
 
 @contextmanager
@@ -259,36 +269,30 @@ https://dav.example.com/ on /Volumes/dav (webdav, nodev)
 """
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/home/me/jobs.db", None),
-        ("/mnt/my share/jobs.db", "nfs4"),
-        ("/mnt/my share2/jobs.db", None),
-        ("/mnt/smb/jobs.db", "cifs"),
-        ("/mnt/smb/local/jobs.db", None),
-        ("/home/me/remote/a/b/jobs.db", "fuse.sshfs"),
-        ("/mnt/c/jobs.db", None),
-        ("/mnt/plan9/jobs.db", "9p"),
-        ("/mnt/nfs-local/jobs.db", None),
-        ("/mnt/over/jobs.db", None),
-    ],
-)
-def test_network_file_systems_on_linux(path: str, kind: str | None) -> None:
-    assert filesystem.network_filesystem(path, filesystem.linux_mounts(LINUX)) == kind
+ON_LINUX = {
+    "/home/me/jobs.db": None,
+    "/mnt/my share/jobs.db": "nfs4",
+    "/mnt/my share2/jobs.db": None,
+    "/mnt/smb/jobs.db": "cifs",
+    "/mnt/smb/local/jobs.db": None,
+    "/home/me/remote/a/b/jobs.db": "fuse.sshfs",
+    "/mnt/c/jobs.db": None,
+    "/mnt/plan9/jobs.db": "9p",
+    "/mnt/nfs-local/jobs.db": None,
+    "/mnt/over/jobs.db": None,
+}
+ON_MACOS = {
+    "/Users/ann/jobs.db": None,
+    "/Volumes/share (1)/jobs.db": "smbfs",
+    "/Volumes/nfs/jobs.db": "nfs",
+    "/Volumes/dav/jobs.db": "webdav",
+}
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/Users/ann/jobs.db", None),
-        ("/Volumes/share (1)/jobs.db", "smbfs"),
-        ("/Volumes/nfs/jobs.db", "nfs"),
-        ("/Volumes/dav/jobs.db", "webdav"),
-    ],
-)
-def test_network_file_systems_on_macos(path: str, kind: str | None) -> None:
-    assert filesystem.network_filesystem(path, filesystem.macos_mounts(MACOS)) == kind
+def test_network_file_systems() -> None:
+    linux, macos = filesystem.linux_mounts(LINUX), filesystem.macos_mounts(MACOS)
+    assert {path: filesystem.network_filesystem(path, linux) for path in ON_LINUX} == ON_LINUX
+    assert {path: filesystem.network_filesystem(path, macos) for path in ON_MACOS} == ON_MACOS
 
 
 async def test_a_network_file_system_is_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,13 +331,11 @@ async def test_close_lets_what_was_asked_before_be_done(store: SqliteStore) -> N
 
 
 async def test_close_wakes_whoever_waits(store: SqliteStore) -> None:
-    waiting = asyncio.create_task(store.wait_for_work(60.0))
+    waiting = asyncio.create_task(store.wait_for_work(3600.0))
     await asyncio.sleep(0.05)
-    before = time.monotonic()
     await store.close()
     with pytest.raises(errors.StoreClosed):
-        await waiting
-    assert time.monotonic() - before < 5.0
+        await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_close_does_not_wait_for_a_lock(store: SqliteStore, tmp_path: Path) -> None:
@@ -341,11 +343,10 @@ async def test_close_does_not_wait_for_a_lock(store: SqliteStore, tmp_path: Path
         conn.execute("BEGIN IMMEDIATE")
         asked = asyncio.create_task(store.insert([job()]))
         await asyncio.sleep(0.05)
-        before = time.monotonic()
-        await store.close()
+        async with asyncio.timeout(25.0):  # and not the 30 s of busy_timeout
+            await store.close()
         with pytest.raises(errors.StoreBusy):
             await asked
-        assert time.monotonic() - before < 10.0  # and not the 30 s of busy_timeout
 
 
 async def test_a_cancelled_verb_that_has_not_begun_is_not_done(store: SqliteStore, tmp_path: Path) -> None:
@@ -390,23 +391,19 @@ async def test_what_is_quick_does_not_wait_behind_a_long_reading(store: SqliteSt
 
 
 async def test_busy_for_too_long(store: SqliteStore, tmp_path: Path) -> None:
-    patient = SqliteStore(tmp_path / "jobs.db", busy_timeout=0.2)
-    await patient.open()
-    try:
+    async with opening(SqliteStore(tmp_path / "jobs.db", busy_timeout=0.2)) as patient:
         with other_connection(tmp_path / "jobs.db") as conn:
             conn.execute("BEGIN IMMEDIATE")
             with pytest.raises(errors.StoreBusy, match=r"jobs\.db was locked by others for more than 0\.2 s"):
                 await patient.insert([job()])
             assert await patient.read(["x"], Job) == {}  # reading goes on
         await patient.insert([job()])
-    finally:
-        await patient.close()
 
 
 async def test_opening_while_someone_writes(store: SqliteStore, tmp_path: Path) -> None:
     with other_connection(tmp_path / "jobs.db") as conn:
         conn.execute("BEGIN IMMEDIATE")
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(25.0):  # and not the 30 s of busy_timeout
             await try_open(tmp_path / "jobs.db")
 
 
@@ -428,10 +425,8 @@ def test_the_clock_is_read_after_the_lock_was_taken(tmp_path: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    path = str(tmp_path / "jobs.db")
-    with closing(connect.connect_writer(path, synchronous="normal", busy_timeout=5.0)) as conn:
-        database = SqliteConnection(conn, path)
-        database.migrate()
+    with direct(tmp_path / "jobs.db") as database:
+        conn = database.conn
         (pages,) = conn.execute("PRAGMA page_count").fetchone()
         conn.execute(f"PRAGMA max_page_count = {pages + 2}").fetchall()
         new = [job("mail", {"text": "x" * 1000}) for _ in range(100)]
@@ -482,22 +477,19 @@ def test_a_verb_that_breaks_off_anywhere_has_done_nothing(at: str, monkeypatch: 
 
 
 def test_insert_in_the_transaction_of_the_caller(tmp_path: Path) -> None:
-    path = str(tmp_path / "shop.db")
-    with closing(connect.connect_writer(path, synchronous="normal", busy_timeout=5.0)) as ours:
-        database = SqliteConnection(ours, path)
-        database.migrate()
-        with closing(sqlite3.connect(path)) as theirs:
-            theirs.row_factory = sqlite3.Row
-            theirs.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
-            theirs.execute("INSERT INTO orders VALUES (1)")
-            kept, lost = job(key="order-1"), job()
-            [answer] = insert(theirs, microseconds(), [kept])
-            [again] = insert(theirs, microseconds(), [job(key="order-1")])
-            assert (answer.existing, again.existing, again.id) == (False, True, kept.id)
-            theirs.commit()
-            insert(theirs, microseconds(), [lost])
-            theirs.rollback()
-        assert list(read(ours, [kept.id, lost.id], Job)) == [kept.id]
+    path = tmp_path / "shop.db"
+    with direct(path) as ours, closing(sqlite3.connect(path)) as theirs:
+        theirs.row_factory = sqlite3.Row
+        theirs.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        theirs.execute("INSERT INTO orders VALUES (1)")
+        kept, lost = job(key="order-1"), job()
+        [answer] = insert(theirs, microseconds(), [kept])
+        [again] = insert(theirs, microseconds(), [job(key="order-1")])
+        assert (answer.existing, again.existing, again.id) == (False, True, kept.id)
+        theirs.commit()
+        insert(theirs, microseconds(), [lost])
+        theirs.rollback()
+        assert list(read(ours.conn, [kept.id, lost.id], Job)) == [kept.id]
 
 
 # ── In memory ──
@@ -526,13 +518,11 @@ async def test_in_memory() -> None:
 
 async def test_another_connections_commit_wakes(store: SqliteStore, tmp_path: Path) -> None:
     await store.wait_for_work(0.2)
-    waiting = asyncio.create_task(store.wait_for_work(10.0))
+    waiting = asyncio.create_task(store.wait_for_work(3600.0))
     await asyncio.sleep(0.1)
     with other_connection(tmp_path / "jobs.db") as conn:
         conn.execute("CREATE TABLE unrelated (a)")
-    before = time.monotonic()
-    assert await waiting
-    assert time.monotonic() - before < 2.0
+    assert await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_a_ring_between_two_waits_is_heard(store: SqliteStore) -> None:
@@ -551,11 +541,10 @@ async def test_many_may_wait(store: SqliteStore) -> None:
 
 
 async def test_waiting_costs_next_to_nothing(store: SqliteStore) -> None:
-    await store.wait_for_work(0.1)
-    await store.wait_for_work(1.0)
-    before = time.thread_time(), time.process_time()
-    assert not await store.wait_for_work(2.0)
-    assert time.process_time() - before[1] < 0.2  # 0.5 % of a core is usual; a busy machine doubles that and more
+    await store.wait_for_work(0.5)
+    before = time.process_time()
+    assert not await store.wait_for_work(1.0)
+    assert time.process_time() - before < 0.2  # 0.5 % of a core is usual; a busy machine doubles that and more
 
 
 # ── fork ──
@@ -652,7 +641,7 @@ async def test_an_answer_that_finds_no_memory_comes_later(
         deliver(answers)
 
     monkeypatch.setattr(threads, "deliver", hungry)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await store.promote() == 0
         assert await store.promote() == 0
 

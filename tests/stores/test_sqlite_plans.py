@@ -61,12 +61,15 @@ def lessened(noise: Sequence[str], share: int) -> list[str]:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[SqliteConnection]:
+def migrated_database(tmp_path: Path) -> Iterator[SqliteConnection]:
     path = str(tmp_path / "jobs.db")
     with closing(connect_writer(path, synchronous="normal", busy_timeout=5.0)) as conn:
         database = SqliteConnection(conn, path)
         database.migrate()
         yield database
+
+
+database = migrated_database
 
 
 def steps(conn: sqlite3.Connection, verb: Callable[[int], object]) -> int:

@@ -30,46 +30,43 @@ async def test_nothing(store: Harness) -> None:
 
 
 async def test_where_jobs_stand(paired_store: Harness) -> None:
-    store = paired_store
     statuses = sorted(Status, key=lambda status: status is Status.PENDING)  # last, or it would be claimed for another
     for status in statuses:
-        await store.in_status(status)
+        await paired_store.in_status(status)
     for status in statuses[1:]:
-        await store.in_status(status, "bills")
-    await store.add(delay=60)  # pending, but not ready
-    stats = await store.store.stats()
+        await paired_store.in_status(status, "bills")
+    await paired_store.add(delay=60)  # pending, but not ready
+    stats = await paired_store.store.stats()
     live = {"pending": 3, "processing": 2, "waiting": 2, "blocked": 1, "cancel_requested": 2}
     assert {name: getattr(stats, name) for name in live} == live
     assert ends(stats) == (2, 2, 2, 2)
     assert stats.success_rate == 2 / 6
     assert stats.capped == ()
     assert sorted(stats.topics) == ["bills", "mail"]
-    assert (await store.store.stats("bills")).topics == {}
+    assert (await paired_store.store.stats("bills")).topics == {}
 
 
 async def test_a_requeue_takes_it_back(paired_store: Harness) -> None:
-    store = paired_store
     for status in (Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.FAILED):
-        await store.in_status(status)
-    await store.store.tidy("fold_counts", 2)
-    await store.store.move(list(await store.rows()), Requeue(by="ann"))
-    assert ends(await store.store.stats()) == (0, 0, 0, 0)
-    jobs = (await store.claim()).jobs
-    await store.store.settle([settlement(one, Failed("no", final=True), ran=1.0) for one in jobs])
-    stats = await store.store.stats("mail")
+        await paired_store.in_status(status)
+    await paired_store.store.tidy("fold_counts", 2)
+    await paired_store.store.move(list(await paired_store.rows()), Requeue(by="ann"))
+    assert ends(await paired_store.store.stats()) == (0, 0, 0, 0)
+    jobs = (await paired_store.claim()).jobs
+    await paired_store.store.settle([settlement(one, Failed("no", final=True), ran=1.0) for one in jobs])
+    stats = await paired_store.store.stats("mail")
     assert (ends(stats), stats.success_rate, stats.avg_execution_time) == ((0, 4, 0, 0), 0.0, None)
 
 
 async def test_counters_outlive_prune_and_delete(paired_store: Harness) -> None:
-    store = paired_store
     for outcome in (Completed(), Failed("no", final=True), GaveUp(), Completed()):
-        await store.settled(outcome)
-    gone = [job_id for job_id, row in (await store.rows()).items() if row.job.status is Status.FAILED]
-    await store.store.move(gone, Delete(by="ann"))
-    await store.advance(2 * DAY)
-    await store.store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))
-    assert await store.rows() == {}
-    assert ends(await store.store.stats()) == (2, 1, 0, 1)
+        await paired_store.settled(outcome)
+    gone = [job_id for job_id, row in (await paired_store.rows()).items() if row.job.status is Status.FAILED]
+    await paired_store.store.move(gone, Delete(by="ann"))
+    await paired_store.advance(2 * DAY)
+    await paired_store.store.prune(Retention(completed=DAY, cancelled=DAY, failed=DAY, expired=DAY))
+    assert await paired_store.rows() == {}
+    assert ends(await paired_store.store.stats()) == (2, 1, 0, 1)
 
 
 async def test_the_average_is_of_runs_that_completed(store: Harness) -> None:

@@ -18,24 +18,8 @@ from tests.stores.harness import START, Harness, job, settlement
 store = shared_store
 
 TEXTS = [
-    "",
-    "a",
-    "A",
-    "ab",
-    "a_b",
-    "a%b",
-    "a*b",
-    "a[b",
-    "a?b",
-    "a\\b",
-    "ä",
-    "😀",
-    "Z",
-    "'",
-    '"',
-    "report.daily",
-    "\ue000",
-]
+    "", "a", "A", "ab", "a_b", "a%b", "a*b", "a[b", "a?b", "a\\b", "ä", "😀", "Z", "'", '"', "report.daily", "\ue000",
+]  # fmt: skip
 PATTERNS = [*TEXTS[1:], "a%", "%b", "%a%", "%", "a%b%", "%%", "report%", "_", "*", "[a]%"]
 
 

@@ -83,6 +83,13 @@ class Visitor:
         await self.page.get_by_role("button", name="Log in").click()
         await expect(self.page.get_by_role("heading", name="Overview", exact=True)).to_be_visible()
 
+    async def enter(self, screen: str = "", email: str = BOSS) -> Page:
+        """Log in, and go to a screen. Return the page."""
+        await self.log_in(email)
+        if screen:
+            await self.go(screen)
+        return self.page
+
     async def go(self, to: str) -> None:
         """To a screen, by what stands behind the #."""
         await self.page.evaluate("to => { location.hash = to }", f"#/{to}")

@@ -29,8 +29,7 @@ def below(world: World, prefix: str) -> Iterator[Server]:
 async def test_it_works_below_any_prefix(browser: Browser, sqlite_world: World) -> None:
     with below(sqlite_world, "/deep/queue") as server:
         async with visiting(browser, f"{server.url}/deep/queue") as visitor:
-            await visitor.log_in()
-            await visitor.go("jobs")
+            await visitor.enter("jobs")
             await expect(visitor.page.get_by_role("status").filter(has_text="Live")).to_be_visible()
             await expect(visitor.page.locator("tbody tr")).to_have_count(1)
 
@@ -40,9 +39,7 @@ async def test_a_server_that_comes_back_is_found_again(browser: Browser, sqlite_
     first = Server(sqlite_world.place.url)
     with first.serving():
         async with visiting(browser, first.url) as visitor:
-            page = visitor.page
-            await visitor.log_in()
-            await visitor.go("jobs?topic=later")
+            page = await visitor.enter("jobs?topic=later")
             await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
             first.call(first.app.stop)
             await asyncio.to_thread(first.stop)
@@ -62,8 +59,7 @@ async def test_without_streams_it_asks_every_few_seconds(sqlite_visitor: Visitor
     page = sqlite_visitor.page
     broken = "class { constructor() { setTimeout(() => this.onerror()) } addEventListener() {} close() {} }"
     await page.add_init_script(f"window.EventSource = {broken}")
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("jobs?topic=polled")
+    await sqlite_visitor.enter("jobs?topic=polled")
     await expect(page.get_by_role("status").filter(has_text="Every 3 seconds")).to_be_visible()
     await sqlite_world.enqueue(None, topic="polled", delay=3600)
     await expect(page.locator("tbody tr")).to_have_count(1)
@@ -84,8 +80,7 @@ async def test_a_session_that_has_ended_leads_to_the_login(browser: Browser, sql
 @pytest.mark.proof
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_the_theme_is_chosen_and_remembered(sqlite_visitor: Visitor, theme: str) -> None:
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
+    page = await sqlite_visitor.enter()
     for _ in range(["system", "light", "dark"].index(theme)):
         await page.keyboard.press("t")
     await page.reload()

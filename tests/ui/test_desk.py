@@ -19,9 +19,7 @@ from tests.ui.browser import Visitor, visiting
 async def test_a_topic_is_paused_until_a_time_and_shows_how_long_it_runs(visitor: Visitor, world: World) -> None:
     await world.ended(None, "bills")
     await (await world.store()).tidy("fold_counts", 10_000)
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("topics")
+    page = await visitor.enter("topics")
     row = page.get_by_role("row").filter(has_text="bills")
     await row.get_by_role("button", name="Pause").click()
     await page.get_by_label("Why?").fill("the bank is away")
@@ -52,9 +50,7 @@ async def test_workers_show_what_they_run_and_what_a_dead_one_held(visitor: Visi
     running = await world.enqueue(None, topic="letters")
     await store.claim(claim_by("alive", "letters", lease=600))
     await store.report(info("alive", lease=600.0, running=0, concurrency=3))
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("workers")
+    page = await visitor.enter("workers")
     alive, gone = page.get_by_role("row").filter(has_text="alive"), page.get_by_role("row").filter(has_text="gone")
     await expect(alive).to_contain_text("1 / 3")  # it has said nothing of it yet
     await expect(alive.get_by_role("link", name="letters", exact=True)).to_have_attribute("href", f"#/job/{running}")
@@ -67,9 +63,7 @@ async def test_a_group_of_failures_is_deleted(visitor: Visitor, world: World) ->
     for n in range(2):
         await world.ended(None, "bills", error=f"ValueError: {n}")
     await world.ended(None, "letters", error="KeyError: 1")
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("failures")
+    page = await visitor.enter("failures")
     await page.get_by_role("button", name="30 days").click()
     await page.get_by_role("link", name="bills").click()
     row = page.get_by_role("row").filter(has_text="bills")
@@ -87,9 +81,7 @@ async def test_a_group_of_failures_is_deleted(visitor: Visitor, world: World) ->
 @pytest.mark.proof
 async def test_a_new_job_has_all_that_was_asked_for_and_a_key_is_made_once(visitor: Visitor, world: World) -> None:
     await world.enqueue(None, topic="bills", payload={"n": 1}, delay=3600)
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("new")
+    page = await visitor.enter("new")
     await page.get_by_role("combobox", name="Topic").fill("bills")
     await page.get_by_role("button", name="Copy the last payload of this topic").click()
     await expect(page.get_by_label("Payload")).to_have_value('{\n  "n": 1\n}')
@@ -127,9 +119,7 @@ async def test_tokens_are_bound_and_sessions_ended(browser: Browser, world: Worl
     with Server.running(world.place.url) as server:
         async with visiting(browser, server.url) as guest, visiting(browser, server.url) as visitor:
             await guest.log_in(GUEST)
-            page = visitor.page
-            await visitor.log_in()
-            await visitor.go("access")
+            page = await visitor.enter("access")
             await page.get_by_role("button", name="New token").click()
             await page.get_by_label("Name").fill("the shop")
             await page.get_by_role("checkbox", name="read see all jobs").check()
@@ -156,9 +146,7 @@ async def test_tokens_are_bound_and_sessions_ended(browser: Browser, world: Worl
 
 @pytest.mark.proof
 async def test_settings_are_saved_with_a_reason_and_the_browser_has_its_own(visitor: Visitor, world: World) -> None:
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("settings")
+    page = await visitor.enter("settings")
     await page.get_by_label("Slots of a worker").fill("7")
     await page.get_by_label("Poll, in seconds").fill("0.5")
     await page.get_by_label("Lease, in seconds").fill("45")
@@ -182,9 +170,7 @@ async def test_settings_are_saved_with_a_reason_and_the_browser_has_its_own(visi
 async def test_the_audit_has_pages(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     for n in range(60):
         await sqlite_world.jobs.topics.pause("bills", reason=f"number {n}")
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("audit")
+    page = await sqlite_visitor.enter("audit")
     await expect(page.get_by_text("number 59")).to_be_visible()
     await page.get_by_role("button", name="Older").click()
     await expect(page.get_by_text("number 9", exact=True)).to_be_visible()
@@ -210,9 +196,7 @@ async def test_a_wrong_password_is_told_with_the_request(sqlite_visitor: Visitor
 async def test_groups_of_failures_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     for n, topic in enumerate(("bills", "bills", "letters")):
         await sqlite_world.ended(None, topic, error="ValueError: no", payload={"n": n})
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("failures")
+    page = await sqlite_visitor.enter("failures")
     await expect(page.locator("tbody tr")).to_have_count(2)
     await page.keyboard.press("j")
     await page.keyboard.press("j")
@@ -231,9 +215,7 @@ async def test_the_audit_is_searched_and_says_what_was_changed(visitor: Visitor,
     for n in range(3):
         await world.jobs.cancel(await world.enqueue(None, topic=f"bills.{n}", delay=3600), by="ann", reason="no money")
     await world.change_settings(worker_pool_size=7, poll_interval=2.0, reason="a quiet night")
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("audit")
+    page = await visitor.enter("audit")
     entry = page.locator("tbody tr").filter(has_text="a quiet night")
     await expect(entry).to_contain_text("worker pool size: – → 7")
     await expect(entry).to_contain_text("poll interval: – → 2")
@@ -257,9 +239,7 @@ async def test_the_audit_is_searched_and_says_what_was_changed(visitor: Visitor,
 async def test_switching_off_the_api_is_asked_for_by_our_own_dialog(
     sqlite_visitor: Visitor, sqlite_world: World
 ) -> None:
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("settings")
+    page = await sqlite_visitor.enter("settings")
     await page.get_by_label("The HTTP API and this page are on").uncheck()
     await page.get_by_role("button", name="Save", exact=True).click()
     dialog = page.get_by_role("dialog")
@@ -280,9 +260,7 @@ async def test_numbers_are_rounded_once_and_fit(sqlite_visitor: Visitor, sqlite_
     store = await sqlite_world.store()
     [claimed] = (await store.claim(claim_by("w1", "slow"))).jobs
     await store.progress([Progress(job_id, claimed.version, 80 / 3, "reading", None, ())])
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go(f"job/{job_id}")
+    page = await sqlite_visitor.enter(f"job/{job_id}")
     await expect(page.get_by_text("27 %")).to_have_count(1)
     await expect(page.locator("main")).not_to_contain_text("26.6")
     why = await sqlite_world.get("superuser", f"/api/jobs/{job_id}/why")

@@ -13,8 +13,7 @@ from tests.ui.browser import Visitor
 async def test_a_filter_is_typed_with_suggestions_and_saved_by_a_name(visitor: Visitor, world: World) -> None:
     await world.ended(None, "bills", error="ValueError: no money", payload={"user": {"id": 7}}, tags=["vip"])
     await world.ended(None, "bills", error="KeyError: 'x'", payload={"user": {"id": 8}})
-    page = visitor.page
-    await visitor.log_in()
+    page = await visitor.enter()
     await page.keyboard.press("/")  # from wherever one is
     await expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     bar = page.get_by_label("Filter jobs")
@@ -65,9 +64,7 @@ async def test_pages_tabs_columns_and_times(visitor: Visitor, world: World) -> N
     jobs = [{"topic": "many", "payload": {"n": n}, "delay": 3600, "key": f"key-{n}"} for n in range(60)]
     await world.jobs.enqueue_many(jobs)
     await world.ended(None, "many", error="no")
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("jobs?topic=many")
+    page = await visitor.enter("jobs?topic=many")
     await expect(page.locator("tbody tr")).to_have_count(50)
     await page.get_by_role("button", name="Older").click()
     await expect(page.locator("tbody tr")).to_have_count(11)
@@ -98,9 +95,7 @@ async def test_pages_tabs_columns_and_times(visitor: Visitor, world: World) -> N
 async def test_pages_of_a_time_that_goes_on(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     """A cursor is for one question, so an age becomes a time on older pages. One of another question is dropped."""
     await sqlite_world.jobs.enqueue_many([{"topic": "many", "payload": {"n": n}} for n in range(60)])
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("jobs?topic=many&created_from=2h")
+    page = await sqlite_visitor.enter("jobs?topic=many&created_from=2h")
     await expect(page.locator("tbody tr")).to_have_count(50)
     await page.get_by_role("button", name="Older").click()
     await expect(page.locator("tbody tr")).to_have_count(10)
@@ -118,9 +113,7 @@ async def test_pages_of_a_time_that_goes_on(sqlite_visitor: Visitor, sqlite_worl
 @pytest.mark.proof
 async def test_live_is_paused_and_goes_on(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     first = await sqlite_world.enqueue(None, topic="live", delay=3600)
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("jobs?topic=live")
+    page = await sqlite_visitor.enter("jobs?topic=live")
     await expect(page.locator("tbody tr")).to_have_count(1)
     await page.keyboard.press(".")
     await expect(page.get_by_role("status").filter(has_text="Paused")).to_be_visible()
@@ -134,8 +127,7 @@ async def test_live_is_paused_and_goes_on(sqlite_visitor: Visitor, sqlite_world:
 async def test_numbers_and_charts_lead_to_jobs(visitor: Visitor, world: World) -> None:
     await world.ended(None, "bills", error="no")
     await world.ended(None, "letters")
-    page = visitor.page
-    await visitor.log_in()
+    page = await visitor.enter()
     await page.get_by_role("button", name="24h").click()
     assert "range=24h" in page.url
     await page.get_by_role("link", name="Dead letters").click()
@@ -169,9 +161,7 @@ async def test_a_search_goes_on_among_older_jobs(visitor: Visitor, world: World)
     other = await world.enqueue(None, topic="old", payload={"user": {"id": 9}}, delay=3600)
     for _ in range(6):
         await world.jobs.enqueue_many([{"topic": "new", "payload": {"user": {"id": 1}}, "delay": 3600}] * 1000)
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("jobs?payload=user.id%3D7")
+    page = await visitor.enter("jobs?payload=user.id%3D7")
     await expect(page.get_by_text("No match among the newest jobs")).to_be_visible()
     await expect(page.get_by_text("Searched jobs back to ")).to_be_visible()
     await page.get_by_role("button", name="Search older").click()
@@ -201,9 +191,7 @@ async def test_every_term_can_be_typed_and_the_tabs_count_what_is_left(visitor: 
     done = await world.ended(None, "mail", payload={"n": 1})
     await world.enqueue(None, topic="mail", payload={"n": 2}, delay=9999, key="k-1", scope="user", tags=["vip"])
     await world.enqueue("u-7", topic="bills", payload={"n": 2}, delay=9999)
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("jobs")
+    page = await visitor.enter("jobs")
     bar, rows = page.get_by_label("Filter jobs"), page.locator("tbody tr")
     await expect(rows).to_have_count(5)
     cases = {
@@ -241,9 +229,7 @@ async def test_jobs_of_a_time_range(visitor: Visitor, world: World) -> None:
     value = ago if world.place.kind == "sqlite" else f"'{ago.isoformat()}'"
     await world.place.fetch(f"UPDATE _jobs SET created = {value}, stray = true WHERE id = '{old}'")
     new = await world.enqueue(None, topic="times", delay=9999)
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("jobs?topic=times")
+    page = await visitor.enter("jobs?topic=times")
     rows = page.locator("tbody tr")
     await expect(rows).to_have_count(2)
     for choice, count, found in (("Last hour", 1, new), ("Last 24 hours", 2, old), ("Last 15 minutes", 1, new)):

@@ -6,7 +6,6 @@ import re
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from rowlock.core.job import Job
 from rowlock.core.lifecycle import Failed, Outcome, Released
 from rowlock.core.moves import CancelTimeout, Update
 from rowlock.stores.base import Edit, NewLine, Progress
@@ -15,12 +14,6 @@ from tests.stores.harness import claim_by, settlement
 from tests.ui.browser import Visitor, visiting
 
 SECRET = "hunter22"
-
-
-async def there(world: World, job_id: str) -> Job:
-    job = await world.job(job_id)
-    assert job is not None
-    return job
 
 
 async def more(page: Page, action: str) -> None:
@@ -39,9 +32,7 @@ async def audited(world: World, job_id: str) -> list[tuple[str, str | None]]:
 
 async def test_a_dead_letter_runs_again_with_another_payload_as_the_job_it_is(visitor: Visitor, world: World) -> None:
     job_id = await world.ended(None, "one", error="ValueError: no", payload={"n": 1}, key="k")
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go(f"job/{job_id}")
+    page = await visitor.enter(f"job/{job_id}")
     await expect(page.get_by_text("ValueError: no").first).to_be_visible()
     await page.keyboard.press("e")
     await page.get_by_label("Payload").fill('{"n": 9223372036854775807}')
@@ -52,7 +43,7 @@ async def test_a_dead_letter_runs_again_with_another_payload_as_the_job_it_is(vi
     await visitor.toast("The job is changed, and pending again")
     await expect(page.locator(".hero").get_by_text("pending")).to_be_visible()
     await expect(page.locator(".timeline").get_by_text("requeued")).to_be_visible()
-    job = await there(world, job_id)
+    job = await world.job(job_id)
     assert (job.status, job.payload, job.priority) == ("pending", {"n": 9223372036854775807}, 7)
     assert (job.key, job.tags) == ("k", ("late", "again"))
     assert await audited(world, job_id) == [("requeue", "a typo")]
@@ -62,9 +53,7 @@ async def test_a_dead_letter_runs_again_with_another_payload_as_the_job_it_is(vi
 @pytest.mark.proof
 async def test_a_job_that_has_run_again_meanwhile_is_not_overwritten(visitor: Visitor, world: World) -> None:
     job_id = await world.ended(None, "one", error="ValueError: no", payload={"n": 1})
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go(f"job/{job_id}")
+    page = await visitor.enter(f"job/{job_id}")
     await expect(page.get_by_text("ValueError: no").first).to_be_visible()
     await page.keyboard.press("e")
     await page.get_by_label("Payload").fill('{"n": 2}')
@@ -77,7 +66,7 @@ async def test_a_job_that_has_run_again_meanwhile_is_not_overwritten(visitor: Vi
     await page.get_by_role("dialog").get_by_role("button", name="Requeue").click()
     await expect(page.get_by_role("dialog").get_by_text("it has run again since version 1")).to_be_visible()
     await expect(page.get_by_role("dialog").get_by_text("request")).to_be_visible()
-    assert (await there(world, job_id)).payload == {"n": 3}
+    assert (await world.job(job_id)).payload == {"n": 3}
     assert all("409 (Conflict)" in complaint for complaint in visitor.complaints)
     visitor.complaints.clear()
 
@@ -85,12 +74,10 @@ async def test_a_job_that_has_run_again_meanwhile_is_not_overwritten(visitor: Vi
 @pytest.mark.proof
 async def test_a_job_is_run_now_cloned_and_steered_by_keys(visitor: Visitor, world: World) -> None:
     job_id = await world.enqueue(None, topic="one", payload={"n": 1}, delay=3600, tags=["a"])
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go(f"job/{job_id}")
+    page = await visitor.enter(f"job/{job_id}")
     await more(page, "Run now")
     await visitor.toast("is due now")
-    job = await there(world, job_id)
+    job = await world.job(job_id)
     assert job.run_at <= job.updated
     await page.keyboard.press("c")
     await page.get_by_label("Why?").fill("not needed")
@@ -104,7 +91,7 @@ async def test_a_job_is_run_now_cloned_and_steered_by_keys(visitor: Visitor, wor
     await page.get_by_label("Why?").fill("much later")
     await page.get_by_role("button", name="Save").click()
     await visitor.toast("The job is changed")
-    job = await there(world, job_id)
+    job = await world.job(job_id)
     assert (job.run_at.year in (2098, 2099), job.tags) == (True, ())
     assert [action for action, _ in await audited(world, job_id)] == ["update", "requeue", "cancel", "update"]
     await more(page, "Clone…")
@@ -122,9 +109,7 @@ async def test_a_running_job_is_watched_and_asked_to_stop(visitor: Visitor, worl
     job_id = await world.enqueue(None, topic="one")
     store = await world.store()
     [claimed] = (await store.claim(claim_by("w1", "one"))).jobs
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go(f"job/{job_id}")
+    page = await visitor.enter(f"job/{job_id}")
     lines = (NewLine(0.0, "warning", "half of it"),)
     await store.progress([Progress(job_id, claimed.version, 40.0, "packing", "box 2", lines)])
     await expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "40")
@@ -135,7 +120,7 @@ async def test_a_running_job_is_watched_and_asked_to_stop(visitor: Visitor, worl
     await visitor.toast("was asked to stop")
     await expect(page.get_by_role("button", name="Undo")).to_have_count(0)  # it can't be requeued before it has stopped
     await expect(page.get_by_text("half of it")).to_be_visible()
-    job = await there(world, job_id)
+    job = await world.job(job_id)
     assert (job.status, job.cancel_reason) == ("cancel_requested", "the customer left")
 
 
@@ -147,16 +132,14 @@ async def test_what_is_hidden_is_revealed_to_who_says_why_and_never_sent_back(vi
     await world.change_settings(redact=["password"])
     payload = {"password": SECRET, "n": 1}
     job_id = await world.ended(None, "one", error=f"ValueError: password={SECRET}", payload=payload)
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go(f"job/{job_id}")
+    page = await visitor.enter(f"job/{job_id}")
     await expect(page.locator(".json").get_by_text("[redacted]")).to_be_visible()
     await page.keyboard.press("e")
     await expect(page.get_by_label("Payload")).not_to_be_editable()
     await page.get_by_label("Priority").fill("9")
     await page.get_by_role("dialog").get_by_role("button", name="Requeue").click()
     await visitor.toast("The job is changed, and pending again")
-    job = await there(world, job_id)
+    job = await world.job(job_id)
     assert (job.payload, job.priority) == (payload, 9)
     assert SECRET not in await page.content()
     await page.get_by_role("button", name="Reveal…").click()
@@ -171,7 +154,7 @@ async def test_what_is_hidden_is_revealed_to_who_says_why_and_never_sent_back(vi
     await page.get_by_label("Payload").fill('{"password": "hunter33"}')
     await page.get_by_role("button", name="Save").click()
     await visitor.toast("The job is changed")
-    assert (await there(world, job_id)).payload == {"password": "hunter33"}
+    assert (await world.job(job_id)).payload == {"password": "hunter33"}
     await expect(page.locator(".json").get_by_text("[redacted]")).to_be_visible()
     await visitor.go("audit")
     await expect(page.get_by_text("the customer asks")).to_be_visible()
@@ -182,9 +165,7 @@ async def test_what_is_hidden_is_revealed_to_who_says_why_and_never_sent_back(vi
 async def test_who_only_looks_is_not_offered_to_reveal_and_would_be_refused(visitor: Visitor, world: World) -> None:
     await world.change_settings(redact=["password"])
     job_id = await world.ended(None, "one", error="no", payload={"password": SECRET})
-    page = visitor.page
-    await visitor.log_in(GUEST)
-    await visitor.go(f"job/{job_id}")
+    page = await visitor.enter(f"job/{job_id}", GUEST)
     await expect(page.locator(".json").get_by_text("[redacted]")).to_be_visible()
     await expect(page.get_by_role("button", name="Reveal…")).to_have_count(0)
     for path, body in (("reveal", '{"reason": "x"}'), ("requeue", '{"payload": {}}'), ("cancel", "{}")):
@@ -210,9 +191,7 @@ async def test_a_job_is_copied_as_json_and_as_code(browser: Browser, sqlite_worl
     with Server.running(sqlite_world.place.url) as server:
         allowed = {"permissions": ["clipboard-read", "clipboard-write"]}
         async with visiting(browser, server.url, **allowed) as visitor:
-            page = visitor.page
-            await visitor.log_in()
-            await visitor.go(f"job/{job_id}")
+            page = await visitor.enter(f"job/{job_id}")
             for name, wanted in (
                 ("Copy the id", [job_id]),
                 ("Copy the payload", [f'"n": {large}']),
@@ -233,9 +212,7 @@ async def test_a_job_is_copied_as_json_and_as_code(browser: Browser, sqlite_worl
 @pytest.mark.proof
 async def test_a_job_that_somebody_else_deletes_says_so_and_stays_in_sight(visitor: Visitor, world: World) -> None:
     job_id = await world.ended(None, "one", error="ValueError: no", payload={"n": 1})
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go(f"job/{job_id}")
+    page = await visitor.enter(f"job/{job_id}")
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
     await expect(page.get_by_text("ValueError: no").first).to_be_visible()
     await page.get_by_role("button", name="More").click()
@@ -250,8 +227,7 @@ async def test_a_job_that_somebody_else_deletes_says_so_and_stays_in_sight(visit
 async def test_a_job_that_is_not_there_is_said_calmly(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     job_id = await sqlite_world.ended(None, "one", error="no")
     await sqlite_world.jobs.delete(job_id)
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go(f"job/{job_id}")
+    await sqlite_visitor.enter(f"job/{job_id}")
     await expect(sqlite_visitor.page.get_by_role("heading", name="Job not found")).to_be_visible()
     async with asyncio.timeout(30):  # the browser complains about each of four answers
         while len(sqlite_visitor.complaints) < 4:  # noqa: ASYNC110 - nothing tells when it does
@@ -266,9 +242,7 @@ async def test_what_can_not_be_loaded_again_stays_and_says_how_old_it_is(
     sqlite_visitor: Visitor, sqlite_world: World, screen: str
 ) -> None:
     job_id = await sqlite_world.ended(None, "one", error="no")
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go(f"job/{job_id}" if screen == "job" else screen)
+    page = await sqlite_visitor.enter(f"job/{job_id}" if screen == "job" else screen)
     shown = page.locator(".attempt" if screen == "job" else "tbody tr").first
     await expect(shown).to_be_visible()
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
@@ -298,9 +272,7 @@ async def test_attempts_are_runs_and_not_claims(visitor: Visitor, world: World) 
         await store.move([job_id], Update(by="ann", edit=Edit(delay=0.0)))  # the retry is due now
         [claimed] = (await store.claim(claim_by("w1", "ahead", limit=1, start=ran is not None))).jobs
         await store.settle([settlement(claimed, outcome, ran=ran)])
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("jobs?topic=ahead")
+    page = await visitor.enter("jobs?topic=ahead")
     row = page.locator("tbody tr")
     await expect(row.filter(has_text="failed")).to_be_visible()
     await expect(row.locator("td[data-label=tries]")).to_have_text("2")

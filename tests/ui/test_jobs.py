@@ -15,9 +15,7 @@ LARGE = 9_223_372_036_854_775_807  # a number that JavaScript would round
 async def test_a_list_is_filtered_and_its_jobs_are_requeued_together(visitor: Visitor, world: World) -> None:
     failed = [await world.ended(None, "bills", error=f"Boom {n}", payload={"n": n}) for n in range(3)]
     await world.ended(None, "letters", error="other")
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("jobs?status=failed")
+    page = await visitor.enter("jobs?status=failed")
     await expect(page.locator("tbody tr")).to_have_count(4)
     await page.keyboard.press("/")
     await page.keyboard.type("topic:bills")
@@ -36,9 +34,7 @@ async def test_a_list_is_filtered_and_its_jobs_are_requeued_together(visitor: Vi
     await page.get_by_role("button", name="Requeue 3 jobs").click()
     await visitor.toast("3 jobs requeued")
     for job_id in failed:
-        job = await world.job(job_id)
-        assert job is not None
-        assert job.status == "pending"
+        assert (await world.job(job_id)).status == "pending"
 
 
 @pytest.mark.proof
@@ -46,9 +42,7 @@ async def test_more_than_a_hundred_are_deleted_only_after_their_number_is_typed(
     sqlite_visitor: Visitor, sqlite_world: World
 ) -> None:
     await sqlite_world.jobs.enqueue_many([{"topic": "many", "payload": {"n": n}, "delay": 3600} for n in range(101)])
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("jobs?topic=many")
+    page = await sqlite_visitor.enter("jobs?topic=many")
     await page.get_by_label("Select the page").check()
     await page.get_by_role("button", name="Select all 101 matching").click()
     await page.get_by_role("button", name="Delete").click()
@@ -64,9 +58,7 @@ async def test_more_than_a_hundred_are_deleted_only_after_their_number_is_typed(
 
 async def test_rows_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     ids = [await sqlite_world.enqueue(None, topic="keys", payload={"n": n}, delay=3600) for n in range(3)]
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("jobs?topic=keys")
+    page = await sqlite_visitor.enter("jobs?topic=keys")
     await expect(page.locator("tbody tr")).to_have_count(3)
     for key in ("j", "j", "x"):
         await page.keyboard.press(key)
@@ -75,9 +67,7 @@ async def test_rows_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_
     await page.keyboard.press("k")
     await page.keyboard.press("c")
     await sqlite_visitor.toast("is cancelled")
-    cancelled = await sqlite_world.job(ids[-1])
-    assert cancelled is not None
-    assert cancelled.status == "cancelled"
+    assert (await sqlite_world.job(ids[-1])).status == "cancelled"
     await page.get_by_role("button", name="Undo").click()
     await sqlite_visitor.toast("Undone")
     await page.keyboard.press("Enter")
@@ -95,9 +85,7 @@ async def test_rows_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_
 
 async def test_what_happens_is_shown_without_asking(visitor: Visitor, world: World) -> None:
     first = await world.enqueue(None, topic="live", delay=3600)
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("jobs?topic=live")
+    page = await visitor.enter("jobs?topic=live")
     await expect(page.locator("tbody tr")).to_have_count(1)
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
     await world.jobs.cancel(first)
@@ -109,9 +97,7 @@ async def test_what_happens_is_shown_without_asking(visitor: Visitor, world: Wor
 
 async def test_a_job_is_watched_edited_cancelled_requeued_and_deleted(visitor: Visitor, world: World) -> None:
     job_id = await world.enqueue(None, topic="one", payload={"n": LARGE, "f": 1.5}, delay=3600)
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go(f"job/{job_id}")
+    page = await visitor.enter(f"job/{job_id}")
     await expect(page.locator(".json").get_by_text(str(LARGE))).to_be_visible()
     await expect(page.get_by_text("It is not due before")).to_be_visible()
     await page.get_by_role("button", name="More").click()
@@ -121,9 +107,7 @@ async def test_a_job_is_watched_edited_cancelled_requeued_and_deleted(visitor: V
     await page.get_by_label("Payload").fill(json.dumps({"n": LARGE - 1}))
     await page.get_by_role("button", name="Save").click()
     await visitor.toast("The job is changed")
-    changed = await world.job(job_id)
-    assert changed is not None
-    assert changed.payload == {"n": LARGE - 1}
+    assert (await world.job(job_id)).payload == {"n": LARGE - 1}
     await page.get_by_role("button", name="Cancel", exact=True).click()
     await page.get_by_label("Why?").fill("not needed")
     await page.get_by_role("button", name="Cancel the job").click()
@@ -134,14 +118,12 @@ async def test_a_job_is_watched_edited_cancelled_requeued_and_deleted(visitor: V
     await page.get_by_role("button", name="Delete…").click()
     await page.get_by_role("button", name="Delete", exact=True).click()
     await visitor.toast("is deleted")
-    assert await world.job(job_id) is None
+    assert await world.find(job_id) is None
 
 
 @pytest.mark.proof
 async def test_a_new_job_is_made_from_json(sqlite_visitor: Visitor, sqlite_world: World) -> None:
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("new")
+    page = await sqlite_visitor.enter("new")
     await page.get_by_role("combobox", name="Topic").fill("made.here")
     await page.get_by_label("Payload").fill(f'{{"n": {LARGE}}}')
     await page.get_by_label("Priority").fill("explicit")
@@ -155,9 +137,7 @@ async def test_a_new_job_is_made_from_json(sqlite_visitor: Visitor, sqlite_world
 @pytest.mark.proof
 async def test_jobs_are_exported(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await sqlite_world.enqueue(None, topic="one", payload={"n": LARGE, "f": "=1+1"}, key="=cmd()")
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("jobs?topic=one")
+    page = await sqlite_visitor.enter("jobs?topic=one")
     await expect(page.locator("tbody tr")).to_have_count(1)
     texts = {}
     for name in ("NDJSON", "CSV"):

@@ -18,8 +18,7 @@ async def test_a_lost_server_is_told_and_found_again(browser: Browser, sqlite_wo
     with first.serving():
         async with visiting(browser, first.url, **PHONE) as visitor:
             page, banner = visitor.page, visitor.page.locator(".banner")
-            await visitor.log_in()
-            await visitor.go("jobs?topic=kept")
+            await visitor.enter("jobs?topic=kept")
             await expect(page.locator("tbody tr")).to_have_count(1)
             await expect(banner).to_have_count(0)
             first.call(first.app.stop)
@@ -49,8 +48,7 @@ async def test_a_lost_database_is_told_also_by_a_page_that_is_opened_then(
         with Server.running(proxy.through(url)) as server:
             async with visiting(browser, server.url, **context) as visitor:
                 page, banner = visitor.page, visitor.page.locator(".banner")
-                await visitor.log_in()
-                await visitor.go("jobs?topic=kept")
+                await visitor.enter("jobs?topic=kept")
                 await expect(page.locator("tbody tr")).to_have_count(1)
                 proxy.cut()
                 await expect(banner).to_contain_text("The server can't reach its database for")

@@ -28,9 +28,7 @@ async def test_pending_jobs_are_reprioritised_rescheduled_cancelled_requeued_and
     visitor: Visitor, world: World
 ) -> None:
     await world.jobs.enqueue_many([{"topic": "many", "payload": {"n": n}, "delay": 3600} for n in range(3)])
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("jobs?topic=many")
+    page = await visitor.enter("jobs?topic=many")
 
     async def jobs() -> list[tuple[str, int, bool]]:
         now = await (await world.store()).now()
@@ -94,9 +92,7 @@ async def test_pending_jobs_are_reprioritised_rescheduled_cancelled_requeued_and
 async def test_what_can_not_be_had_is_said_before_and_what_was_skipped_after(visitor: Visitor, world: World) -> None:
     dead = [await world.ended(None, "many", error="no", payload={"n": n}, key=f"k{n}") for n in range(2)]
     holder = await world.enqueue(None, topic="many", key="k0", delay=3600)
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("jobs?topic=many")
+    page = await visitor.enter("jobs?topic=many")
     await pick_all(page, 3)
     await page.get_by_role("button", name="Requeue").click()
     await expect(page.get_by_text("1 is pending and can't be")).to_be_visible()
@@ -116,8 +112,7 @@ def nobody_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.proof
 @pytest.mark.usefixtures("nobody_looks_by_itself")
 async def test_a_bulk_action_is_stopped_and_goes_on(world: World, visitor: Visitor) -> None:
-    page = visitor.page
-    await visitor.log_in()
+    page = await visitor.enter()
     await world.jobs.enqueue_many([{"topic": "many", "delay": 3600} for _ in range(4)])
     made = await world.jobs.bulk.prepare("cancel", Filter(topics=["many"]), dry_run=False)
     await (await world.store()).run_bulk(made.id, 1)
@@ -137,9 +132,7 @@ async def test_a_bulk_action_is_stopped_and_goes_on(world: World, visitor: Visit
 @pytest.mark.proof
 async def test_a_preview_shows_what_is_meant_page_by_page(visitor: Visitor, world: World) -> None:
     ids = [await world.ended(None, "bills", error="ValueError: no money", payload={"bill": n}) for n in range(12)]
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("failures")
+    page = await visitor.enter("failures")
     await page.get_by_role("row").filter(has_text="no money").get_by_role("button", name="Requeue").click()
     sample = page.get_by_label("Jobs in the preview")
     shown = set[str]()

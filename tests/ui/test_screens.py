@@ -169,9 +169,7 @@ async def test_nothing_that_a_dialog_a_note_or_a_suggestion_shows_is_run(
     sqlite_visitor: Visitor, sqlite_world: World
 ) -> None:
     [dead, *_] = await furnish(sqlite_world)
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go(f"job/{dead}")
+    page = await sqlite_visitor.enter(f"job/{dead}")
     await expect(page.get_by_text("Evil:").first).to_be_visible()
     await page.keyboard.press("e")
     await page.get_by_label("Why?").fill(EVIL[1])
@@ -240,8 +238,7 @@ async def test_the_screens_that_are_looked_at_most_are_accessible(sqlite_visitor
 
 async def test_who_only_looks_is_offered_nothing_else(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     job_id = await sqlite_world.ended(None, "mail", error="no")
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in(GUEST)
+    page = await sqlite_visitor.enter(email=GUEST)
     await expect(page.get_by_role("link", name="Settings")).to_have_count(0)
     for screen in ("jobs", f"job/{job_id}", "failures", "topics", "settings"):
         await sqlite_visitor.go(screen)
@@ -308,9 +305,7 @@ async def test_a_link_that_brings_its_account_along_works_again(browser: Browser
 @pytest.mark.proof
 async def test_topics_are_paused_and_go_on(visitor: Visitor, world: World) -> None:
     await world.enqueue(None, topic="a/b.c", delay=3600)
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("topics")
+    page = await visitor.enter("topics")
     await page.get_by_role("row").filter(has_text="a/b.c").get_by_role("button", name="Pause").click()
     await page.get_by_label("Why?").fill("the bank is away")
     await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
@@ -325,9 +320,7 @@ async def test_topics_are_paused_and_go_on(visitor: Visitor, world: World) -> No
 async def test_failures_that_are_alike_are_requeued_together(visitor: Visitor, world: World) -> None:
     for n in range(3):
         await world.ended(None, "bills", error=f"ValueError: {n}")
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("failures")
+    page = await visitor.enter("failures")
     row = page.get_by_role("row").filter(has_text="bills")
     await expect(row).to_have_count(1)
     await row.get_by_role("button", name="Requeue").click()
@@ -340,9 +333,7 @@ async def test_failures_that_are_alike_are_requeued_together(visitor: Visitor, w
 
 @pytest.mark.proof
 async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sqlite_world: World) -> None:
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("access")
+    page = await sqlite_visitor.enter("access")
     rule = page.get_by_label("Who may see jobs?")
     await rule.fill("scope_id ==")
     await expect(page.locator(".wrong").first).to_be_visible()
@@ -393,8 +384,7 @@ async def test_dialogs_menus_and_notes_are_accessible(browser: Browser, sqlite_w
                 if violations := await visitor.violations():
                     found[what] = violations
 
-            await visitor.log_in()
-            await visitor.go(f"job/{dead}")
+            await visitor.enter(f"job/{dead}")
             for name in ("Edit and requeue…", "Clone…", "Delete…"):
                 await page.get_by_role("button", name="More").click()
                 await look("the menu")

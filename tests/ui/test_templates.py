@@ -66,9 +66,7 @@ async def fill_order(page: Page, code: str = "AB") -> None:
 
 async def test_a_form_is_made_from_the_schema(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await sqlite_world.jobs.templates.create({"topic": "orders", "version": 1, "schema": ORDER})
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("new?topic=orders")
+    page = await sqlite_visitor.enter("new?topic=orders")
     enqueue = page.get_by_role("button", name="Enqueue")
     await enqueue.click()  # nothing is sent: these are missing
     for field in ("order_id", "mode"):
@@ -226,9 +224,7 @@ async def test_a_token_may_have_the_scope_of_templates(sqlite_visitor: Visitor, 
 
 async def test_what_the_server_refuses_is_shown_at_its_field(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await sqlite_world.jobs.templates.create({"topic": "orders", "schema": ORDER})
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("new?topic=orders")
+    page = await sqlite_visitor.enter("new?topic=orders")
     await fill_order(page, code="lower")
     await page.get_by_role("button", name="Enqueue").click()
     field = group(page, "items[1]").get_by_label("code")
@@ -247,8 +243,7 @@ async def test_a_version_that_no_live_worker_has_is_marked(sqlite_visitor: Visit
         await sqlite_world.jobs.templates.create({"topic": "mail/slow", "version": version, "title": "Slow mail"})
     for _ in range(2):
         await sqlite_world.enqueue(None, topic="mail/slow", version=1)
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
+    page = await sqlite_visitor.enter()
     await page.keyboard.press("g")
     await page.keyboard.press("p")
     await expect(page.locator("tbody tr")).to_have_count(2)
@@ -266,9 +261,7 @@ async def test_a_version_that_no_live_worker_has_is_marked(sqlite_visitor: Visit
 @pytest.mark.proof
 async def test_a_template_is_disabled_with_a_reason(visitor: Visitor, world: World) -> None:
     await world.jobs.templates.create({"topic": "orders", "version": 1})
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go("templates")
+    page = await visitor.enter("templates")
     await page.get_by_role("button", name="Disable orders, version 1").click()
     await page.get_by_label("Why?").fill("the shop is closed")
     await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
@@ -295,9 +288,7 @@ async def test_a_template_is_disabled_with_a_reason(visitor: Visitor, world: Wor
 @pytest.mark.proof
 async def test_templates_are_written_compared_and_changed(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await sqlite_world.jobs.templates.create({"topic": "orders", "version": 1, "schema": ORDER, "retry": [30, 120]})
-    page = sqlite_visitor.page
-    await sqlite_visitor.log_in()
-    await sqlite_visitor.go("templates")
+    page = await sqlite_visitor.enter("templates")
     await page.get_by_role("button", name="New template").click()
     dialog = page.get_by_role("dialog")
     text = dialog.get_by_label("Definition")
@@ -336,9 +327,7 @@ async def test_templates_are_written_compared_and_changed(sqlite_visitor: Visito
 async def test_a_job_says_where_it_stands_in_its_line(visitor: Visitor, world: World) -> None:
     options: dict[str, Any] = {"topic": "orders", "key": "7", "if_live": "queue"}
     ids = [await world.enqueue(None, payload={"n": n}, **options) for n in range(3)]
-    page = visitor.page
-    await visitor.log_in()
-    await visitor.go(f"job/{ids[2]}")
+    page = await visitor.enter(f"job/{ids[2]}")
     place = page.locator(".line")
     await expect(place).to_contain_text(re.compile(rf"Behind job\s+…{ids[1][-12:]}\s+\(2 ahead of it\)"))
     await expect(place.get_by_role("link", name=ids[0][-12:])).to_be_visible()

@@ -29,9 +29,7 @@ async def run(cell: Cell) -> Result:
                 with stage.record.operation("enqueue", [job_id], topic="blocks", key=None) as told:
                     told(await jobs.enqueue("blocks", {"seconds": seconds}, id=job_id, max_retries=0, priority=150))
                 await stage.pause(LEASE / 2, 3 * LEASE)
-        await stage.drained()
-        await stage.stop_all()
-        result = await stage.judged(cell.result(blocks=cell.scale.blocks))
+        result = await stage.finished(cell.result(blocks=cell.scale.blocks))
         result.violations += await asyncio.to_thread(lambda: [*robbed(World(stage.histories[-1]))])
         return result
 

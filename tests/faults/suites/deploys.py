@@ -47,9 +47,7 @@ async def run(cell: Cell) -> Result:
                 await deploy.migrate_ahead(n)
             await deploy.refused_by_the_old_one()
             await deploy.roll(release=3, APP_MIGRATIONS=str(times))
-        await stage.drained()
-        await stage.stop_all()
-        result = await stage.judged(cell.result())
+        result = await stage.finished(cell.result())
         result.violations += [*deploy.violations, *strangers(stage.histories[-1])]
         result.figures |= {"migrations": deploy.migrations, **stops(stage.histories[-1])}
         return result

@@ -49,9 +49,7 @@ async def run(cell: Cell) -> Result:
                     await stage.pause(1.0, 3.0)
                     old, seconds = await suffer(stage, pair, way)
                     times[way] = max(times.get(way, 0.0), seconds)
-            await stage.drained()
-            await stage.stop_all()
-            result = await stage.judged(cell.result())
+            result = await stage.finished(cell.result())
             result.figures["enqueues whose callers were told that the outcome is unknown"] = load.unknown
             for way, seconds in times.items():
                 result.figures[f"s from promotion until all workers claim, {way}"] = seconds

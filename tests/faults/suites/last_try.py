@@ -24,9 +24,7 @@ async def run(cell: Cell) -> Result:
             await until(lambda: holds_many(stage), what="a worker to claim ahead", patience=PATIENCE)
             stage.kill_machine(worker)
         await stage.start_workers(1)
-        await stage.drained()
-        await stage.stop_all()
-        result = await stage.judged(cell.result())
+        result = await stage.finished(cell.result())
         result.figures |= dead_letters(World(stage.histories[-1]))
         return result
 

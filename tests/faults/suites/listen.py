@@ -63,9 +63,7 @@ async def run(cell: Cell) -> Result:
                 await asyncio.sleep(CALM)
                 await lose(stage, wires, loss, gone)
             await asyncio.sleep(CALM)
-        await stage.drained()
-        await stage.stop_all()
-        result = await stage.judged(cell.result())
+        result = await stage.finished(cell.result())
         judge(result, stage, losses)
         return result
 

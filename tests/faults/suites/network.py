@@ -48,9 +48,7 @@ async def run(cell: Cell) -> Result:
         async with load.going_on(rate=cell.scale.rate / 2, least=cell.scale.cuts * 50):
             todo = cuts.chosen(cell.scale.cuts)
             await asyncio.gather(*(cuts.make(todo) for _ in range(AT_ONCE)))
-        await stage.drained()
-        await stage.stop_all()
-        result = await stage.judged(cell.result())
+        result = await stage.finished(cell.result())
         result.figures |= {
             "enqueues whose callers were told that the outcome is unknown": load.unknown,
             "runs that outlived their lease": lost(World(stage.histories[-1])),

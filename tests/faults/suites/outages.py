@@ -65,9 +65,7 @@ async def run(cell: Cell) -> Result:
                 await asyncio.sleep(BEFORE)
                 await suffer(stage, server, outage)
                 await asyncio.sleep(AFTER)
-        await stage.drained()
-        await stage.stop_all()
-        result = await stage.judged(cell.result())
+        result = await stage.finished(cell.result())
         world = World(stage.histories[-1])
         result.violations += robbed(world)
         times = [(outage, recovery(world, outage)) for outage in outages]

@@ -46,9 +46,7 @@ async def run(cell: Cell) -> Result:
                 await load.pile("quick", 50)
                 await stops.while_busy()
         await stage.start_workers(1)
-        await stage.drained()
-        await stage.stop_all()
-        result = await stage.judged(cell.result(stops=len(stops.locked + stops.busy)))
+        result = await stage.finished(cell.result(stops=len(stops.locked + stops.busy)))
         result.violations += stops.violations
         result.figures |= {
             "s longest stop while locked": max(stops.locked),

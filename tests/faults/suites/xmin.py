@@ -5,10 +5,10 @@ import asyncio
 import statistics
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-
-import asyncpg
+from typing import Any
 
 from rowlock.jobs import Jobs
+from tests.closing import connected
 from tests.faults.load import Load
 from tests.faults.places import on_server
 from tests.faults.results import Result
@@ -36,9 +36,7 @@ async def run(cell: Cell) -> Result:
                     await kill_one(stage)
                 await asyncio.sleep(max(0.0, seconds - (now() - began) / 1e6))
             ended = now()
-        await stage.drained()
-        await stage.stop_all()
-        result = await stage.judged(cell.result())
+        result = await stage.finished(cell.result())
         result.figures["s it was held"] = round((ended - began) / 1e6, 1)
         result.figures |= await asyncio.to_thread(thirds, World(stage.histories[-1]), began, ended)
         return result
@@ -47,19 +45,14 @@ async def run(cell: Cell) -> Result:
 @asynccontextmanager
 async def pinned(stage: Stage) -> AsyncIterator[None]:
     """While the block runs, the database keeps every row that anyone saw at its beginning, and all that came after."""
-    connection = await asyncpg.connect(stage.direct)
-    try:
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            stage.record.fault("snapshot", "held")
-            horizon = await connection.fetchval(
-                "SELECT backend_xmin FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-            )
-            seen = await connection.fetchval("SELECT count(*) FROM _jobs_archive")
-            yield
-            assert horizon is not None, "the snapshot holds nothing back"
-            assert seen == await connection.fetchval("SELECT count(*) FROM _jobs_archive"), "the snapshot was not held"
-    finally:
-        await connection.close()
+    old: Any = {"isolation": "repeatable_read", "readonly": True}
+    async with connected(stage.direct) as connection, connection.transaction(**old):
+        stage.record.fault("snapshot", "held")
+        horizon = await connection.fetchval("SELECT backend_xmin FROM pg_stat_activity WHERE pid = pg_backend_pid()")
+        seen = await connection.fetchval("SELECT count(*) FROM _jobs_archive")
+        yield
+        assert horizon is not None, "the snapshot holds nothing back"
+        assert seen == await connection.fetchval("SELECT count(*) FROM _jobs_archive"), "the snapshot was not held"
 
 
 async def kill_one(stage: Stage) -> None:

@@ -24,9 +24,7 @@ async def run(cell: Cell) -> Result:
         async with load.going_on(rate=cell.scale.rate / 2, least=zombies * 50):
             turns = [zombies // AT_ONCE + (n < zombies % AT_ONCE) for n in range(AT_ONCE)]
             await asyncio.gather(*(freeze(stage, asleep, turn) for turn in turns))
-        await stage.drained()
-        await stage.stop_all()
-        result = await stage.judged(cell.result())
+        result = await stage.finished(cell.result())
         result.figures["stale runs that ended"] = stale(stage)
         return result
 

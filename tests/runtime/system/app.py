@@ -49,12 +49,16 @@ async def nap(job: Job, seconds: float, again: float | None = None) -> dict[str,
     return {"run": job.version, "pid": os.getpid()}
 
 
-@jobs.task
-def doze(job: Job, seconds: float) -> dict[str, Any]:
+def asleep(job: Job, seconds: float) -> dict[str, Any]:
     note("began", job)
     time.sleep(seconds)
     note("ended", job)
     return {"run": job.version, "pid": os.getpid()}
+
+
+@jobs.task
+def doze(job: Job, seconds: float) -> dict[str, Any]:
+    return asleep(job, seconds)
 
 
 @jobs.task
@@ -81,10 +85,7 @@ async def stubborn(job: Job) -> None:
 
 @jobs.task(process=True)
 def toil(job: Job, seconds: float) -> dict[str, Any]:
-    note("began", job)
-    time.sleep(seconds)
-    note("ended", job)
-    return {"run": job.version, "pid": os.getpid()}
+    return asleep(job, seconds)
 
 
 @jobs.task

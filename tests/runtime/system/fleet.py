@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-import asyncpg
-
 from rowlock import Job, Jobs
+from tests.closing import connected
 from tests.guard import processes, running
 from tests.waiting import PATIENCE, until
 
@@ -195,11 +194,8 @@ class Fleet:
                 rows = connection.execute(query).fetchall()
             connection.close()
             return rows
-        pg = await asyncpg.connect(self.url)
-        try:
+        async with connected(self.url) as pg:
             return [tuple(row) for row in await pg.fetch(query)]
-        finally:
-            await pg.close()
 
     async def events(self, job_id: str) -> list[str]:
         return [event.event for event in await self.jobs.events(job_id)]

@@ -1,0 +1,34 @@
+"""A worker in this process, and jobs that it runs."""
+
+from typing import Any
+
+from rowlock.core.job import Job
+from rowlock.jobs import Jobs
+from rowlock.runtime.worker import Worker
+from rowlock.tasks import Task
+from tests.waiting import ended
+
+
+async def nothing() -> None:
+    """A handler, for jobs that don't crash: a suspect runs in a child process, which would look for its task here."""
+
+
+async def started(jobs: Jobs, **settings: Any) -> Worker:
+    """Start a worker, also with settings that `jobs.start` does not take."""
+    jobs._worker = worker = jobs.make_worker(**settings)
+    await worker.start()
+    return worker
+
+
+def working(jobs: Jobs) -> Worker:
+    """The worker that was started."""
+    assert jobs._worker is not None
+    return jobs._worker
+
+
+async def ran(jobs: Jobs, task: Task[..., Any] | str, *arguments: Any, **more: Any) -> Job:
+    """Enqueue a job, start a worker unless one works already, and return the job at its end."""
+    made = await (jobs.enqueue(task, *arguments, **more) if isinstance(task, str) else task.enqueue(*arguments, **more))
+    if jobs._worker is None:
+        await jobs.start()
+    return await ended(jobs, made.id)
