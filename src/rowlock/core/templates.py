@@ -27,11 +27,11 @@ from rowlock.core.job import (
     check_whole,
 )
 from rowlock.core.retry import DEFAULT_RETRY, Delays, Exponential, Quadratic, RetryPolicy
+from rowlock.core.steps import MAX_STEPS
 from rowlock.errors import InvalidInput
 
 IfLive = Literal["reject", "queue", "replace"]
 MAX_TEMPLATE_VERSION = 1_000_000
-MAX_STEPS = 1000
 MAX_TITLE, MAX_DESCRIPTION = 200, 4000
 
 # Fields that are frozen from version 1 on: a job that was enqueued under a version is run by what it was enqueued for.

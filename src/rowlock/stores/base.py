@@ -21,6 +21,7 @@ from rowlock.core.job import Event, Job, Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
 from rowlock.core.moves import Decision, Due, Order, Patch, patches
 from rowlock.core.moves import Edit as Edit
+from rowlock.core.steps import StepMark, StoredStep
 from rowlock.core.verify import StoredRow
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration
@@ -277,14 +278,16 @@ def in_line(
 
 class Guard(Struct):
     """The run that a transaction belongs to. It commits only while the run holds its lease (HELD, same version, same
-    worker; None: any worker). `completion`: the transaction also completes the job, by this settlement. `outage`: the
-    store sets it if the database went away during the application's own statements."""
+    worker; None: any worker). `completion`: the transaction also completes the job, by this settlement. `checkpoint`: it
+    also stores the result of a step. `outage`: the store sets it if the database went away during the application's own
+    statements."""
 
     id: str
     version: int
     completion: Settlement | None = None
     worker: str | None = None
     outage: bool = False
+    checkpoint: StepMark | None = None
 
 
 class Store(Protocol):
@@ -348,6 +351,16 @@ class Store(Protocol):
         ...
 
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]: ...
+
+    async def checkpoint(self, marks: Sequence[StepMark]) -> list[Hold]:
+        """Store what runs say about their steps, each guarded by status, version AND worker; also `step` and, if the
+        mark says so, `progress` of the job. Waits for a locked row: KEPT, CANCEL (written, too) or LOST. A repeat
+        changes nothing. Several marks of one job are applied in their order."""
+        ...
+
+    async def steps(self, job_id: str) -> list[StoredStep]:
+        """Return the stored steps of a job, live or archived, by position."""
+        ...
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
         """Return how runs stand, without writing anything: KEPT, CANCEL or LOST."""
