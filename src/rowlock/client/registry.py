@@ -42,6 +42,7 @@ class TaskOptions(TypedDict, total=False):
     retention: float | timedelta | None
     title: str | None
     description: str | None
+    steps: Sequence[Callable[..., Any]]
     process: bool
     memory: float | None
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 from types import CoroutineType, coroutine
 from typing import Any
 
 from rowlock.context import Context
-from rowlock.core import codec
 from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Snoozed
 from rowlock.errors import Cancelled, Final, InvalidInput, Snooze
 from rowlock.tasks import Task
+from rowlock.tracebacks import error_text
 
 RunMiddleware = Callable[[Context], Generator[None, Any, None] | None]
 
-MAX_ERROR = 64 << 10  # bytes of a traceback that are kept
-_OURS = str(Path(__file__).parent)  # frames of the runtime are left out of tracebacks
 
 
 def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMiddleware]) -> Outcome:
@@ -172,26 +168,3 @@ def outcome_of(error: BaseException) -> Outcome:
             return Failed(str(error), error)
         case _:
             return Failed(error_text(error), error, final=isinstance(error, Final))
-
-
-def error_text(error: BaseException) -> str:
-    """Return the traceback without frames of the runtime, even if the exception raises when it is formatted."""
-    try:
-        report = traceback.TracebackException.from_exception(error)
-        _drop_our_frames(report)
-        text = "".join(report.format()).rstrip("\n")
-    except BaseException as problem:
-        text = f"{type(error).__qualname__} (its traceback can't be shown: {type(problem).__qualname__})"
-    return codec.clean_text(text, MAX_ERROR)
-
-
-def _drop_our_frames(report: traceback.TracebackException) -> None:
-    seen: set[int] = set()
-    todo: list[traceback.TracebackException | None] = [report]
-    while todo:
-        one = todo.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_OURS)]
-        todo += [one.__cause__, one.__context__, *(one.exceptions or ())]
