@@ -208,20 +208,24 @@ def moved(decided: Iterable[Decision]) -> list[Moved]:
 
 class Changed(Struct, frozen=True):
     """An operator's order for one job. `status` is after the change, or why there was none; None: no such job. A job
-    that was deleted has the status that it had. `holder`: requeue only, the live job that has the key."""
+    that was deleted has the status that it had. `holder`: requeue only, the live job that has the key. `steps`: requeue
+    from a step only, the names of all stored steps if none is the one that was asked for."""
 
     id: str
     done: bool
     status: Status | None
     holder: str | None = None
+    steps: tuple[str, ...] | None = None
 
 
 def changed(decided: Iterable[Decision]) -> dict[str, Changed]:
     """The answers to an operator's order, by id."""
     answers = {}
     for row, answer in decided:
-        done, holder = (True, None) if isinstance(answer, Patch) else (False, answer.holder)
-        answers[row.id] = Changed(row.id, done, answer.status or row.status, holder)
+        if isinstance(answer, Patch):
+            answers[row.id] = Changed(row.id, True, answer.status or row.status)
+        else:
+            answers[row.id] = Changed(row.id, False, answer.status, answer.holder, answer.steps)
     return answers
 
 

@@ -2,4 +2,5 @@ SELECT {row} FROM _jobs j
 LEFT JOIN _jobs_records r ON r.kind = 'template' AND r.id = j.topic || '@' || j.template_version
 WHERE j.status = 'cancel_requested'
   AND j.cancel_requested_at < :now - coalesce(json_extract(r.data, '$.template.cancel.grace'), :grace) * 1000000
+  AND (j.step IS NULL OR NOT ({shielded}))
 ORDER BY j.cancel_requested_at LIMIT :limit
