@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
@@ -29,6 +29,7 @@ from rowlock.errors import (
     Cancelled,
     InvalidInput,
     LeaseLost,
+    StoreError,
     StoreFull,
     StoreUnavailable,
     TimeLimit,
@@ -217,6 +218,7 @@ class Context(AnyContext):
     SyncContext instead."""
 
     _open: tuple[Guard, ...] = ()  # the guards of open transactions
+    is_unfinished = False  # call `finish` when the handler has ended
     _outage: BaseException | None = None  # the error that the handler got when the jobs' database went away
     _fenced = False  # the handler has completed the job in a transaction of its own, which may be committed or not
     _steps: RunSteps | None = None  # the steps of this run, once there are any
@@ -232,12 +234,10 @@ class Context(AnyContext):
     # ── Steps ──
 
     @overload
-    def step(
-        self, function: Step[P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    def step(self, function: Step[P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
     @overload
-    def step(  # type: ignore[overload-overlap] # a sync one may return a coroutine
+    def step(
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]: ...
 
@@ -280,12 +280,44 @@ class Context(AnyContext):
         if self._step_here() is not None:
             raise WrongContext(f"ctx.step inside of the step {self._step_here()}: only the handler may call steps")
         if self._open:
-            raise WrongContext("ctx.step inside of ctx.transaction(): end the transaction first, or let the step open it")
+            raise WrongContext(
+                "ctx.step inside of ctx.transaction(): end the transaction first, or let the step open it"
+            )
         if self._steps is None:
             from rowlock.run_steps import RunSteps  # that module imports this one; most handlers have no steps
 
             self._steps = RunSteps(self)
+            self.is_unfinished = True
         return self._steps
+
+    async def finish(self, error: BaseException | None = None) -> None:
+        """The handler has ended: with `error`, or by returning. Raise if it must not have ended so."""
+        if self._steps is not None:
+            await self._steps.finish(cancel=isinstance(error, asyncio.CancelledError))
+        if self._fenced and not self._link.completed:
+            with suppress(StoreError) if error is not None else nullcontext():
+                self._link.completed = await self._host.status(self.job.id) is Status.COMPLETED
+        if error is None:
+            self._check_end()
+
+    def finish_sync(self, error: BaseException | None = None) -> None:
+        """See `finish`."""
+        if self._steps is not None:
+            self._steps.finish_sync()
+        if self._fenced and not self._link.completed:
+            with suppress(StoreError) if error is not None else nullcontext():
+                self._link.completed = self._host.status_sync(self.job.id) is Status.COMPLETED
+        if error is None:
+            self._check_end()
+
+    def _check_end(self) -> None:
+        if self._steps is not None:
+            self._steps.refuse_swallowed()
+        if self._fenced and not self._link.completed:
+            raise WrongContext(
+                "the handler has called ctx.fence(conn, complete=…), but its transaction is not committed: commit it "
+                "before the handler returns"
+            )
 
     def bind(self, call: StepCall) -> Context:
         """Return a Context for the function of a step."""
@@ -334,7 +366,7 @@ class Context(AnyContext):
         if guard.checkpoint is not None and self._call is not None:
             self._call.fenced = True
         if guard.completion is not None:
-            self._fenced = True
+            self._fenced = self.is_unfinished = True
 
     def transaction(self) -> FencedTransaction:
         """Open a transaction on the jobs' database. It commits only if this run still holds its lease.
@@ -427,9 +459,7 @@ class SyncContext(AnyContext):
     def step(self, function: Step[P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     @overload
-    def step(
-        self, function: Callable[Concatenate[SyncContext, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
+    def step(self, function: Callable[Concatenate[SyncContext, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     @overload
     def step(self, function: Callable[Concatenate[Context, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...

@@ -276,6 +276,17 @@ class Suspend(BaseException):
         super().__init__(f"the run goes on in {delay:g} s, with another try of the step {step}")
 
 
+def suspension(error: BaseException) -> Suspend | None:
+    """Return the Suspend that ended a handler: alone, or in a group of nothing else, as task groups raise it."""
+    if isinstance(error, Suspend):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = [suspension(one) for one in error.exceptions]
+        if all(found):
+            return found[0]
+    return None
+
+
 class Snooze(RowlockError):
     """`raise Snooze(30)`: run the job again after so many seconds, a timedelta, or at a time. Costs no retry."""
 

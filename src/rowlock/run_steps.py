@@ -92,7 +92,13 @@ class StepCall:
     task: asyncio.Task[Any] | None = None  # of an async handler
 
     def __init__(
-        self, steps: RunSteps, step: Step[..., Any], n: int, position: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        steps: RunSteps,
+        step: Step[..., Any],
+        n: int,
+        position: int,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> None:
         self.steps = steps
         self.step = step
@@ -485,19 +491,24 @@ class RunSteps:
                 return
         callback()
 
-    async def finish(self) -> None:
+    async def finish(self, *, cancel: bool = False) -> None:
         """The handler has ended. Wait for steps that it has left behind: what they have done is to be stored, and they
-        must not run beside the next run. A cancel of this task cancels them."""
+        must not run beside the next run. `cancel`, or a cancel of this task: cancel them."""
         self._ended = True
         if not self._running:
             return
+        if cancel:
+            self._cancel_all()
         try:
             await self._do(None, _Quiet())
         except asyncio.CancelledError:
-            for call in tuple(self._running):
-                if call.task is not None:
-                    call.task.cancel()
+            self._cancel_all()
             raise
+
+    def _cancel_all(self) -> None:
+        for call in tuple(self._running):
+            if call.task is not None:
+                call.task.cancel()
 
     def finish_sync(self) -> None:
         self._ended = True
@@ -589,7 +600,9 @@ class RunSteps:
 
     def _call_sync(self, call: StepCall) -> Any:
         if call.step.is_async:
-            raise WrongContext(f"the step {call} is async, and this handler is not: declare the handler with `async def`")
+            raise WrongContext(
+                f"the step {call} is async, and this handler is not: declare the handler with `async def`"
+            )
         token = _current.set(call)
         try:
             value = call.invoke()
@@ -628,14 +641,3 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
 
     threading.Thread(target=work, name="rowlock-step", daemon=True).start()
     return await future
-
-
-def suspension(error: BaseException) -> Suspend | None:
-    """Return the Suspend that ended a handler: alone, or in a group of nothing else, as task groups raise it."""
-    if isinstance(error, Suspend):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        found = [suspension(one) for one in error.exceptions]
-        if all(found):
-            return found[0]
-    return None

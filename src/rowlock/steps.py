@@ -198,7 +198,7 @@ def step_of(function: Callable[..., Any]) -> Step[..., Any]:
         return kept
     if not callable(function):
         raise InvalidInput("step", "not_callable", f"{function!r:.80} is no function: ctx.step(function, *arguments)")
-    made = Step(function)
+    made: Step[..., Any] = Step(function)
     with suppress(AttributeError, TypeError):  # not every callable takes attributes
         setattr(function, _KEPT, made)
     return made
