@@ -8,12 +8,12 @@ import pytest
 from msgspec import structs
 
 from rowlock.core.job import Job, Status
-from rowlock.core.lifecycle import Completed, Failed, Released
-from rowlock.core.moves import Cancel, Requeue
+from rowlock.core.lifecycle import Answer, Completed, Failed, GaveUp, Released, StepRetry
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Edit, Requeue, Rescue, Update
 from rowlock.core.steps import StepState
-from rowlock.stores.base import Hold, Progress
+from rowlock.stores.base import DAY, Hold, Progress, Retention
 from tests.stores.conftest import paired_store
-from tests.stores.harness import NOBODY, START, Harness, mark, settlement
+from tests.stores.harness import LEASE, NOBODY, START, Harness, job, mark, settlement
 
 store = paired_store
 
@@ -191,3 +191,273 @@ async def test_a_locked_row_is_waited_for(store: Harness) -> None:
     assert answers[::2] == [[KEPT]] * 40
     assert [step.result for step in await real.steps(run.id)] == list(range(40))
     await store.paired.adopt()
+
+
+# ── The life of the job ──
+
+
+async def test_the_next_run_finds_the_results_and_keeps_the_progress(store: Harness) -> None:
+    run = await stepped(store, "a", "b")
+    await store.store.settle([settlement(run, Failed("boom"))])
+    await store.advance(60)
+    await store.store.promote()
+    [again] = (await store.claim("w2")).jobs
+    assert (again.step, again.progress) == ("b", pytest.approx(200 / 3))
+    assert again.progress == (await store.job(run.id)).progress
+    assert await states(store, again) == {"a": "succeeded", "b": "succeeded"}
+    plain = await store.claimed("w3")
+    await store.store.progress([Progress(plain.id, 1, 50.0)])
+    await store.store.settle([settlement(plain, Released())])
+    assert (await store.claim("w3")).jobs[0].progress == 0.0
+
+
+async def test_the_end_of_a_step_is_an_event_of_its_run(store: Harness) -> None:
+    run = await store.claimed()
+    await store.store.checkpoint([mark(run, "b", "succeeded"), mark(run, "a", "running")])
+    await store.store.settle([settlement(run, Failed("boom"))])
+    await store.advance(60)
+    await store.store.promote()
+    [again] = (await store.claim()).jobs
+    await store.store.checkpoint([mark(again, "a", "failed", n=2, error="no")])
+    await store.advance(1)
+    await store.store.checkpoint([mark(again, "a", "succeeded")])
+    await store.store.move([run.id], Cancel(by="ann"))
+    await store.advance(1)
+    await store.store.checkpoint([mark(again, "c", "succeeded")])
+    assert await store.story(run.id) == [
+        *("enqueued", "claimed", "step_succeeded", "retried"),
+        *("claimed", "step_failed", "cancel_requested", "step_succeeded", "step_succeeded"),
+    ]
+    events = await store.events(run.id)
+    assert [event.seq for event in events] == list(range(9))
+    failed = next(event for event in events if event.event == "step_failed")
+    assert (failed.version, failed.data) == (2, {"step": "a", "n": 2, "position": 1, "error": "no"})
+
+
+async def test_an_own_retry_of_a_step_costs_the_job_nothing(store: Harness) -> None:
+    run = await store.claimed()
+    await store.store.checkpoint([mark(run, "a", "pending", retries=1, error="no answer")])
+    settled = await store.store.settle([settlement(run, StepRetry(20.0, "no answer", "a"), ran=1.0)])
+    assert [verdict.answer for verdict in settled.verdicts] == [Answer.APPLIED]
+    job = await store.job(run.id)
+    assert (job.status, job.retries, job.last_error) == (Status.PENDING, 0, "no answer")
+    assert job.run_at == START + timedelta(seconds=20)
+    entry = (await store.row(run.id)).history[-1]
+    assert (entry["event"], entry["reason"], entry["delay"]) == ("step_retried", "a", 20.0)
+
+
+async def test_completed_jobs_keep_their_steps(store: Harness) -> None:
+    run = await stepped(store, "a", "b")
+    before = await store.store.steps(run.id)
+    await store.store.settle([settlement(run, Completed())])
+    assert await store.store.steps(run.id) == before
+    assert (await store.job(run.id)).step == "b"
+    assert await store.store.checkpoint([mark(run, "c", "succeeded")]) == [LOST]
+
+
+@pytest.mark.parametrize("status", [Status.PENDING, Status.FAILED, Status.CANCELLED, Status.COMPLETED])
+async def test_steps_go_with_a_job_that_is_deleted(store: Harness, status: Status) -> None:
+    outcomes = {
+        Status.PENDING: Released(),
+        Status.FAILED: Failed("no", final=True),
+        Status.CANCELLED: GaveUp(),
+        Status.COMPLETED: Completed(),
+    }
+    stays = await stepped(store, "a", topic="other")
+    run = await stepped(store, "a", "b")
+    await store.store.settle([settlement(run, outcomes[status])])
+    await store.store.move([run.id, stays.id], Delete(by="ann"))
+    assert await store.store.steps(run.id) == []
+    assert await states(store, stays) == {"a": "succeeded"}
+
+
+async def test_steps_go_with_jobs_that_are_pruned(store: Harness) -> None:
+    for outcome in (Completed(), GaveUp(), Failed("no", final=True)):
+        run = await stepped(store, "a")
+        await store.store.settle([settlement(run, outcome)])
+    stays = await stepped(store, "a")
+    await store.advance(8 * DAY)
+    assert await store.store.prune(Retention(failed=DAY)) == 3
+    assert await store.fetch("SELECT DISTINCT job_id FROM _jobs_steps") == [
+        (found,) for (found,) in await store.fetch(f"SELECT id FROM _jobs WHERE id = '{stays.id}'")
+    ]
+
+
+@pytest.mark.parametrize("remove", ["delete", "prune"])
+async def test_an_id_that_is_used_again_keeps_its_steps(shared_store: Harness, remove: str) -> None:
+    """The older job is in the archive, and goes while the newer one runs."""
+    store = shared_store
+    run = await stepped(store, "a")
+    await store.store.settle([settlement(run, Completed())])
+    await store.advance(8 * DAY)
+    await store.insert(job(id=run.id))
+    [again] = (await store.claim("w9")).jobs
+    assert await store.store.checkpoint([mark(again, "b", "running")]) == [KEPT]
+    if remove == "delete":
+        await store.store.move([run.id], Delete(by="ann"))
+    else:
+        assert await store.store.prune(Retention()) == 1
+    assert await store.fetch("SELECT * FROM _jobs_archive") == []
+    assert list(await states(store, run)) == ["a", "b"]
+
+
+# ── Requeue ──
+
+ENDED = (("a", "succeeded"), ("b", "succeeded"), ("c", "failed"))
+
+
+async def test_a_requeue_keeps_results_and_nothing_else(store: Harness) -> None:
+    rest = (("d", "running"), ("e", "pending"), ("f", "cancelled"))
+    job = await dead(store, *ENDED, *rest)
+    assert (await requeue(store, job)).done
+    assert await states(store, job) == {"a": "succeeded", "b": "succeeded"}
+    after = await store.job(job.id)
+    assert (after.step, after.progress) == ("b", 40.0)
+    [line] = await store.audit()
+    assert line.data == {"dropped_steps": ["c", "d", "e", "f"]}
+
+
+async def test_a_requeue_of_which_no_result_is_left(store: Harness) -> None:
+    job = await dead(store, ("c", "failed"))
+    await requeue(store, job)
+    after = await store.job(job.id)
+    assert (after.step, after.progress, await states(store, job)) == (None, 0.0, {})
+
+
+async def test_a_requeue_without_the_results(store: Harness) -> None:
+    job = await dead(store, *ENDED)
+    await requeue(store, job, keep_steps=False)
+    assert await states(store, job) == {}
+    assert (await store.job(job.id)).step is None
+
+
+@pytest.mark.parametrize(
+    ("from_step", "left"), [("a", []), ("b", ["a"]), ("b#1", ["a"]), ("b#2", ["a", "b"]), ("c", ["a", "b", "b#2"])]
+)
+async def test_a_requeue_from_a_step(store: Harness, from_step: str, left: list[str]) -> None:
+    run = await store.claimed()
+    marks = [
+        mark(run, "a", "succeeded"),
+        mark(run, "b", "succeeded"),
+        mark(run, "b", "succeeded", n=2, position=3),
+        mark(run, "c", "failed", position=4),
+    ]
+    await store.store.checkpoint(marks)
+    await store.store.settle([settlement(run, Failed("never", final=True))])
+    answer = await requeue(store, run, from_step=from_step)
+    assert (answer.done, list(await states(store, run))) == (True, left)
+    assert (await store.row(run.id)).history[-1]["from_step"] == from_step
+
+
+@pytest.mark.parametrize("said", ["x", "a#2", "c#0", ""])
+async def test_a_requeue_from_a_step_that_is_not_there_is_refused(store: Harness, said: str) -> None:
+    job = await dead(store, *ENDED)
+    before = await store.rows()
+    answer = await requeue(store, job, from_step=said)
+    assert (answer.done, answer.status, answer.steps) == (False, Status.FAILED, ("a", "b", "c"))
+    assert await store.rows() == before
+    assert await store.audit() == []
+    plain = await store.in_status(Status.FAILED)
+    assert (await requeue(store, plain, from_step="a")).steps == ()
+
+
+@pytest.mark.parametrize(("payload", "left"), [('{"n":1}', ["a", "b"]), ('{"n":2}', [])])
+async def test_a_requeue_with_another_payload_drops_the_results(store: Harness, payload: str, left: list[str]) -> None:
+    job = await dead(store, *ENDED, payload={"n": 1})
+    await requeue(store, job, edit=Edit(payload=payload))
+    assert list(await states(store, job)) == left
+
+
+@pytest.mark.parametrize(("payload", "left"), [('{"n":1}', ["a"]), ('{"n":2}', [])])
+async def test_an_update_of_the_payload_drops_the_results(store: Harness, payload: str, left: list[str]) -> None:
+    run = await stepped(store, "a", payload={"n": 1})
+    await store.store.settle([settlement(run, Released())])
+    await store.store.move([run.id], Update(by="ann", edit=Edit(priority=7)))
+    assert list(await states(store, run)) == ["a"]
+    await store.store.move([run.id], Update(by="ann", edit=Edit(payload=payload)))
+    assert list(await states(store, run)) == left
+    assert (await store.job(run.id)).step == (left or [None])[0]
+
+
+async def test_an_undone_cancel_keeps_all_steps(store: Harness) -> None:
+    run = await store.claimed()
+    await store.store.checkpoint([mark(run, "a", "succeeded", percent=7.0), mark(run, "b", "pending", retries=2)])
+    await store.store.settle([settlement(run, Released())])
+    await store.store.move([run.id], Cancel(by="ann"))
+    await requeue(store, run, undo=True)
+    assert await states(store, run) == {"a": "succeeded", "b": "pending"}
+    job = await store.job(run.id)
+    assert (job.step, job.progress) == ("b", 7.0)
+
+
+async def test_many_jobs_are_requeued_at_once(store: Harness) -> None:
+    jobs = [await dead(store, *ENDED[:n], key=f"k{n}" if n % 2 else None) for n in range(4)]
+    answers = await store.store.move([job.id for job in jobs], Requeue(by="ann", from_step="b"))
+    assert [answer.done for answer in answers] == [False, False, True, True]
+    assert [list(await states(store, job)) for job in jobs] == [[], ["a"], ["a"], ["a"]]
+
+
+async def test_a_run_after_a_requeue_writes_anew(store: Harness) -> None:
+    job = await dead(store, *ENDED)
+    await requeue(store, job, from_step="b")
+    [again] = (await store.claim()).jobs
+    await store.store.checkpoint([mark(again, "b", "succeeded", result='"new"'), mark(again, "c", "succeeded")])
+    assert [(step.name, step.version, step.result) for step in await store.store.steps(job.id)] == [
+        ("a", 1, None),
+        ("b", 2, "new"),
+        ("c", 2, None),
+    ]
+
+
+# ── Steps that are not cancelable ──
+
+
+async def in_shielded_step(store: Harness) -> Job:
+    run = await store.claimed()
+    await store.store.checkpoint([mark(run, "a", "running", cancelable=False)])
+    await store.store.move([run.id], Cancel(by="ann"))
+    return run
+
+
+async def cancelled_by_timeout(store: Harness) -> list[str]:
+    return [moved.id for moved in await store.store.move_due(CancelTimeout(by="m1", grace=5.0))]
+
+
+async def test_no_cancel_timeout_during_a_step_that_is_not_cancelable(store: Harness) -> None:
+    run = await in_shielded_step(store)
+    other = await store.claimed("w2")
+    await store.store.checkpoint([mark(other, "a", "running", cancelable=True)])
+    await store.store.move([other.id], Cancel(by="ann"))
+    await store.advance(10)
+    assert await cancelled_by_timeout(store) == [other.id]
+    assert await store.store.checkpoint([mark(run, "a", "succeeded", cancelable=False)]) == [CANCEL]
+    assert await cancelled_by_timeout(store) == [run.id]
+
+
+async def test_the_shield_ends_with_the_lease(store: Harness) -> None:
+    run = await in_shielded_step(store)
+    await store.advance(LEASE)
+    assert await cancelled_by_timeout(store) == []
+    await store.advance(1e-6)
+    assert await cancelled_by_timeout(store) == [run.id]
+
+
+async def test_the_shield_is_that_of_its_own_run(store: Harness) -> None:
+    run = await store.claimed()
+    await store.store.checkpoint([mark(run, "a", "running", cancelable=False)])
+    await store.advance(LEASE + 1)
+    await store.store.move_due(Rescue(by="m1", backoff=[0.0]))
+    [again] = (await store.claim("w2")).jobs
+    await store.store.move([again.id], Cancel(by="ann"))
+    await store.advance(10)
+    assert await cancelled_by_timeout(store) == [run.id]
+
+
+async def test_shielded_jobs_don_t_hide_others_from_the_timeout(store: Harness) -> None:
+    for _ in range(3):
+        await in_shielded_step(store)
+    await store.advance(1)
+    other = await store.in_status(Status.CANCEL_REQUESTED)
+    await store.advance(10)
+    assert [moved.id for moved in await store.paired.real.move_due(CancelTimeout(by="m1", grace=5.0), 2)] == [other.id]
+    store.paired.reference.move_due(CancelTimeout(by="m1", grace=5.0))

@@ -480,6 +480,11 @@ class Store(Protocol):
         """Return rows of _jobs or of the archive, from the largest id down, below `before`: for `verify`."""
         ...
 
+    async def step_owners(self, *, before: str | None, limit: int) -> dict[str, bool]:
+        """Read what is stored of `limit` steps, from the largest id of a job down, below `before`. Return the ids of
+        these jobs in that order; False: there is no such job. For `verify`."""
+        ...
+
     async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         """By end state: how many jobs there are (counted up to `limit`), and how many have ended so, ever."""
         ...

@@ -73,7 +73,7 @@ SHAPES: dict[type, Sequence[str]] = {
     Status: ("id", "status"),
     Log: ("id", "log", "log_dropped"),
 }
-STORED = [name for name in StoredRow.__struct_fields__ if name != "twice"]  # `twice` is no column
+STORED = [name for name in StoredRow.__struct_fields__ if name not in ("twice", "has_steps")]  # these are no columns
 # What `complete` copies from _jobs to the archive as it is.
 COPIED = [
     name

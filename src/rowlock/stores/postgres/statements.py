@@ -78,7 +78,8 @@ _GRACE_OVER = (
 # The run is in a step that is not cancelable, and its lease is live. The range is for the planner: see read.sql.
 _SHIELDED = (
     "j.locked_until >= (SELECT clock_timestamp()) AND EXISTS (SELECT FROM {schema}._jobs_steps s "
-    "WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable AND s.version = j.version)"
+    "WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable "
+    "AND s.version = j.version)"
 )
 # The columns that a move may set.
 _PATCHED = {

@@ -682,6 +682,10 @@ class PostgresStore:
         statement = self._sql.stored_rows_archived if archived else self._sql.stored_rows
         return [rows.stored_row(row) for row in await self._fetch(statement, before or rows.LARGEST_ID, max(limit, 0))]
 
+    async def step_owners(self, *, before: str | None, limit: int) -> dict[str, bool]:
+        found = await self._fetch(self._sql.step_owners, before or rows.LARGEST_ID, max(limit, 0))
+        return {str(job_id): there for job_id, there in found}
+
     async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         found = await self._fetch(self._sql.end_counts, max(limit, 0))
         return {rows.STATUS[status]: (there, counted) for status, there, counted in found}

@@ -42,3 +42,8 @@ def _values(mark: StepMark, now: int) -> dict[str, object]:
 
 def steps(conn: Connection, job_id: str) -> list[StoredStep]:
     return [step(row) for row in conn.execute(sql("steps"), (job_id,)).fetchall()]
+
+
+def owners(conn: Connection, before: str | None, limit: int) -> dict[str, bool]:
+    asked = {"before": before or "g", "limit": max(limit, 0)}
+    return {job_id: bool(there) for job_id, there in conn.execute(sql("step_owners"), asked).fetchall()}

@@ -360,6 +360,9 @@ class SqliteStore:
     async def stored_rows(self, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
         return await self._read(lambda conn: queries.stored_rows(conn, archived=archived, before=before, limit=limit))
 
+    async def step_owners(self, *, before: str | None, limit: int) -> dict[str, bool]:
+        return await self._read(lambda conn: steps.owners(conn, before, limit))
+
     async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         return await self._read(lambda conn: queries.end_counts(conn, limit))
 
