@@ -41,7 +41,7 @@ from rowlock.tasks import EnqueueOptions, Enqueues, Task
 
 if TYPE_CHECKING:
     from rowlock.run_steps import RunSteps, StepCall
-    from rowlock.steps import Step
+    from rowlock.steps import Running, Step
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -234,30 +234,30 @@ class Context(AnyContext):
     # ── Steps ──
 
     @overload
-    def step(self, function: Step[P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+    def step(self, function: Step[P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> Running[R]: ...
 
     @overload
     def step(
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Running[R]: ...
 
     @overload
     def step(
         self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Running[R]: ...
 
     @overload
     def step(
         self, function: Callable[Concatenate[Context, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Running[R]: ...
 
     @overload
     def step(
         self, function: Callable[Concatenate[SyncContext, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Running[R]: ...
 
     @overload
-    def step(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+    def step(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Running[R]: ...
 
     def step(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Run a step and store its result; if it is stored, return it. A later run of the job does not run it again.

@@ -43,6 +43,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
+# What an async function returns. Not Coroutine[Any, Any, R]: mypy finds the overloads of ctx.step ambiguous for an Any.
+Running = Coroutine[object, None, R]
+
 MAX_STEP_NAME = MAX_TITLE  # characters
 
 _KEPT = "__rowlock_step__"
@@ -146,12 +149,10 @@ class StepMaker(Protocol):
     @overload
     def __call__(  # type: ignore[overload-overlap] # a sync one may return a coroutine
         self, function: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], /
-    ) -> Step[P, R, Callable[Concatenate[A, P], Coroutine[Any, Any, R]]]: ...
+    ) -> Step[P, R, Callable[Concatenate[A, P], Running[R]]]: ...
 
     @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Step[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R, Callable[P, Running[R]]]: ...
 
     @overload
     def __call__(self, function: Callable[Concatenate[S, P], R], /) -> Step[P, R, Callable[Concatenate[S, P], R]]: ...
@@ -163,11 +164,11 @@ class StepMaker(Protocol):
 @overload
 def step(  # type: ignore[overload-overlap] # a sync one may return a coroutine
     function: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], /
-) -> Step[P, R, Callable[Concatenate[A, P], Coroutine[Any, Any, R]]]: ...
+) -> Step[P, R, Callable[Concatenate[A, P], Running[R]]]: ...
 
 
 @overload
-def step(function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
+def step(function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R, Callable[P, Running[R]]]: ...
 
 
 @overload
@@ -189,7 +190,7 @@ def step(function: Any = None, /, **options: Any) -> Any:
     return lambda decorated: Step(decorated, typing.cast(StepOptions, options))
 
 
-def step_of(function: Callable[..., Any]) -> Step[..., Any]:
+def step_of(function: Step[..., Any, Any] | Callable[..., Any]) -> Step[..., Any]:
     """Return the function as a Step. A plain function keeps its own: reading its annotations takes a while."""
     if isinstance(function, Step):
         return function

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import typing_extensions  # its TypeVar has a default, also before Python 3.13
 
     from rowlock.context import Context
+    from rowlock.steps import Step
 
     F_co = typing_extensions.TypeVar("F_co", bound=Callable[..., Any], covariant=True, default=Callable[..., Any])
 else:
@@ -117,7 +118,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     retention: float | timedelta | None = None  # how long finished jobs stay
     title: str | None = None
     description: str | None = None  # None: the function's docstring
-    steps: Sequence[Callable[..., Any]] = ()  # steps that it may call: for the page, and for weighted progress
+    steps: Sequence[
+        Step[..., Any, Any] | Callable[..., Any]
+    ] = ()  # steps that it may call: for the page, and for weighted progress
     process: bool = False  # run in a child process
     memory: float | None = None  # MiB that the child process may use; None: half of the machine's memory
 
@@ -441,7 +444,7 @@ def _description(policy: Policy, function: Callable[..., Any]) -> str | None:
     return codec.clean_text(" ".join(doc.split("\n\n")[0].split()), MAX_DESCRIPTION)
 
 
-def _declared(steps: Sequence[Callable[..., Any]]) -> tuple[StepInfo, ...]:
+def _declared(steps: Sequence[Step[..., Any, Any] | Callable[..., Any]]) -> tuple[StepInfo, ...]:
     if not steps:
         return ()
     from rowlock.steps import step_of  # that module imports this one
