@@ -311,8 +311,8 @@ class Expire(Order, frozen=True, kw_only=True):
 
 
 class CancelTimeout(Order, frozen=True, kw_only=True):
-    """`grace`: the seconds that a worker has to stop a job, from the request on. `shielded`: jobs with a live lease whose
-    run is in a step that is not cancelable; the store fills them in."""
+    """`grace`: the seconds that a worker has to stop a job, from the request on. `shielded`: jobs with a live lease
+    whose run is in a step that is not cancelable; the store fills them in."""
 
     verb = "cancel_timeout"
     grace: float = 30.0
