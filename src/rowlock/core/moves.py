@@ -274,6 +274,7 @@ class Requeue(Update, frozen=True, kw_only=True):
             columns |= {"step": None, "progress": 0}
         failed = None if row.fingerprint is None or row.finished_at is None else (row.fingerprint, row.finished_at)
         told = {"changed": list(wanted) or None, "from_step": self.from_step, **_counted(dropped)}
+        told["keep_steps"] = None if self.keep_steps or not dropped else False
         return Patch(
             status=status,
             columns=columns | wanted,
