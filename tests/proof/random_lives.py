@@ -272,31 +272,37 @@ class RandomLives:
             stored = {step.name: step for step in await self.harness.store.steps(job.id)}
             over = {name for name, step in stored.items() if step.state in STEP_ENDS}
             left = [name for name in ("fetch", "check", "send") if name not in over]
+            if over:  # what is written lazily may come late
+                marks.append(self._mark(job, worker, min(over), _RUNNING))
             if not left:
                 continue
             name, retries = left[0], stored[left[0]].retries if left[0] in stored else 0
             for state in self.random.choice(_STATES):
                 if state is StepState.RUNNING:
                     self.history.step_runs.append(StepRun(job.id, job.version, name, 1, self.now))
-                marks.append(
-                    StepMark(
-                        id=job.id,
-                        version=job.version,
-                        worker=worker,
-                        name=name,
-                        n=1,
-                        position=4 - len(left),
-                        function=name,
-                        state=state,
-                        result=encode([job.id, job.version], "result") if state is StepState.SUCCEEDED else None,
-                        retries=retries + (state is StepState.PENDING),
-                        cancelable=name != "send",
-                        percent=self.random.choice([None, 30.0 * (4 - len(left))]),
-                    )
-                )
+                tried = retries + (state is StepState.PENDING)
+                marks.append(self._mark(job, worker, name, state, position=4 - len(left), retries=tried))
         await self.harness.advance(0.001)  # or nothing would tell what came first
         await self.harness.store.checkpoint(marks)
         await self.harness.advance(0.001)
+
+    def _mark(
+        self, job: Job, worker: str, name: str, state: StepState, position: int = 1, retries: int = 0
+    ) -> StepMark:
+        return StepMark(
+            id=job.id,
+            version=job.version,
+            worker=worker,
+            name=name,
+            n=1,
+            position=position,
+            function=name,
+            state=state,
+            result=encode([job.id, job.version], "result") if state is _SUCCEEDED else None,
+            retries=retries,
+            cancelable=name != "send",
+            percent=self.random.choice([None, 30.0 * position]),
+        )
 
     async def _kill(self) -> None:
         worker = self.random.choice(WORKERS)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rowlock.core.moves import CancelTimeout, Order, Refusal, Requeue, Rescue
+from rowlock.core.moves import Order, Refusal, Requeue, Rescue
 from rowlock.stores import sql
 from rowlock.stores.sqlite import moves as sqlite_moves
 from rowlock.stores.sqlite import settle
@@ -78,11 +78,6 @@ def _any_holder(rows: Any, run: Any) -> bool:
     return run.id in rows
 
 
-def _unshielded(order: type[CancelTimeout]) -> Callable[..., Any]:
-    patch = order.patch
-    return lambda self, *arguments: patch(replace(self, shielded=frozenset()), *arguments)
-
-
 def _nothing(*_arguments: Any, **_options: Any) -> None:
     pass
 
@@ -106,7 +101,6 @@ def _patched(order: type[Order], without: str = "", **more: Any) -> Callable[...
     [
         (settle, "_may", _any_version, {"S6", "S8", "X1"}),
         (settle, "_holds", _any_holder, {"S21"}),
-        (CancelTimeout, "patch", _unshielded(CancelTimeout), {"S21"}),
         (sqlite_moves, "_audit", _nothing, {"S19", "S20"}),
         (Rescue, "patch", _patched(Rescue, without="retries"), {"S9"}),
         (Rescue, "patch", _patched(Rescue, without="locked_by"), {"S3"}),
@@ -116,7 +110,6 @@ def _patched(order: type[Order], without: str = "", **more: Any) -> Callable[...
     ids=[
         "the fence is off",
         "the fence of steps is off",
-        "nothing is shielded from a cancel",
         "the audit is not written",
         "rescue doesn't charge",
         "rescue keeps the lease's owner",
