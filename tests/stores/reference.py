@@ -606,6 +606,7 @@ class Reference:
                     changed=sorted(wanted) or None,
                     from_step=order.from_step,
                     dropped_steps=len(dropped) or None,
+                    keep_steps=False if dropped and not order.keep_steps else None,
                 ),
                 ready=run_at <= self.now,
                 status=Status.PENDING,

@@ -121,8 +121,8 @@ class TimedOut(Struct, frozen=True):
 
 
 class StepRetry(Struct, frozen=True):
-    """A step failed that has a retry policy of its own: run the job again after so many seconds. Costs the job no retry:
-    the step counts its own."""
+    """A step failed that has a retry policy of its own: run the job again after so many seconds. Costs the job no
+    retry, because the step counts its own."""
 
     delay: float
     error: str

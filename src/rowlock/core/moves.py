@@ -274,6 +274,7 @@ class Requeue(Update, frozen=True, kw_only=True):
             columns |= {"step": None, "progress": 0}
         failed = None if row.fingerprint is None or row.finished_at is None else (row.fingerprint, row.finished_at)
         told = {"changed": list(wanted) or None, "from_step": self.from_step, **_counted(dropped)}
+        told["keep_steps"] = None if self.keep_steps or not dropped else False
         return Patch(
             status=status,
             columns=columns | wanted,
@@ -311,8 +312,8 @@ class Expire(Order, frozen=True, kw_only=True):
 
 
 class CancelTimeout(Order, frozen=True, kw_only=True):
-    """`grace`: the seconds that a worker has to stop a job, from the request on. `shielded`: jobs with a live lease whose
-    run is in a step that is not cancelable; the store fills them in."""
+    """`grace`: the seconds that a worker has to stop a job, from the request on. `shielded`: jobs with a live lease
+    whose run is in a step that is not cancelable; the store fills them in."""
 
     verb = "cancel_timeout"
     grace: float = 30.0

@@ -1,4 +1,4 @@
-"""Steps: parts of a handler whose results are stored. What a run writes about them, and what the database knows of them.
+"""Steps: parts of a handler whose results are stored. What a run writes about them, and what is stored of them.
 
 A run is the only writer of its job's steps, because every mark is guarded by version and worker. So the run itself may
 number its steps, count them and add up their sizes.
@@ -127,7 +127,8 @@ class MarkingRun(NamedTuple):
 
 
 class RunMarks(NamedTuple):
-    """What a run says, all in all. `step` and `percent` are for the job's row; None: it stays. One mark for each step."""
+    """What a run says, all in all: one mark for each step. `step` and `percent` are for the job's row; None: it
+    stays."""
 
     step: str
     percent: float | None

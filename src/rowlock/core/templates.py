@@ -27,7 +27,7 @@ from rowlock.core.job import (
     check_whole,
 )
 from rowlock.core.retry import DEFAULT_RETRY, Delays, Exponential, Quadratic, RetryPolicy
-from rowlock.core.steps import MAX_STEPS
+from rowlock.core.steps import MAX_STEPS as MAX_STEPS
 from rowlock.errors import InvalidInput
 
 IfLive = Literal["reject", "queue", "replace"]

@@ -282,9 +282,9 @@ def in_line(
 
 class Guard(Struct):
     """The run that a transaction belongs to. It commits only while the run holds its lease (HELD, same version, same
-    worker; None: any worker). `completion`: the transaction also completes the job, by this settlement. `checkpoint`: it
-    also stores the result of a step. `outage`: the store sets it if the database went away during the application's own
-    statements."""
+    worker; None: any worker). `checkpoint`: the transaction also stores what is said about a step. `completion`: then
+    it completes the job, by this settlement. `outage`: the store sets it if the database went away during the
+    application's own statements."""
 
     id: str
     version: int

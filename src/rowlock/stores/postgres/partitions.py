@@ -5,8 +5,8 @@ A UUIDv7 begins with 48 bits of milliseconds, so a day is a range of ids. Jobs w
 id, or a day whose partition was dropped) go to the DEFAULT partition `_jobs_archive_rest`, where `prune` finds them; so
 do their steps, in `_jobs_steps_rest`.
 
-A day of the archive and the same day of the steps are dropped together. Steps of jobs of that day that are not archived,
-such as dead letters, are moved to the DEFAULT partition.
+A day of the archive and the same day of the steps are dropped together. Steps of jobs of that day that are not in the
+archive, such as dead letters, are moved to the DEFAULT partition.
 
 Many processes may call this at once: an advisory lock lets one of them work. It waits for a table's lock only for a
 short time, because other transactions queue behind it. The next pass repeats what has failed.
@@ -133,7 +133,7 @@ async def _drop_steps(connection: Any, target: Target, day: date) -> bool:
     orphans = f"{rest} s WHERE {_span('s.job_id', day)} AND NOT EXISTS (SELECT FROM {jobs} j WHERE j.id = s.job_id)"
     if await _are_many(connection, orphans):
         raise _TooMany
-    await connection.execute(f"DELETE FROM {orphans}")
+    await connection.execute(f"DELETE FROM {orphans}")  # noqa: S608 - our own names
     if day not in await _existing(connection, target, "_jobs_steps"):
         return False
     kept = f"{jobs} j JOIN {part} s ON s.job_id = j.id WHERE j.step IS NOT NULL AND {_span('j.id', day)}"

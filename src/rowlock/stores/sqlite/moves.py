@@ -136,7 +136,6 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
             if row.step is not None:
                 drop_steps(conn, [row.id])
         else:
-            conn.executemany(sql("drop_step"), [(row.id, step.name, step.n) for step in patch.dropped_steps])
             columns = patch.columns | {"line_seq": next_place(conn)} if patch.to_end else patch.columns
             shapes[tuple(columns)].append(columns | {"n": row.place})
     failures = [patch.first_failure for _, patch in written if patch.first_failure is not None]
@@ -144,6 +143,8 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
     for names, changes in shapes.items():
         setting = ", ".join(f"{name} = :{name}" for name in names)
         conn.executemany(f"UPDATE _jobs SET {setting} WHERE n = :n", changes)  # noqa: S608 - names from core.moves
+    for row, patch in written:
+        conn.executemany(sql("drop_step"), [(row.id, step.name, step.n) for step in patch.dropped_steps])
     append_history(conn, [(row.place, patch.entry) for row, patch in written if patch.entry])
     add_moves(conn, now, tally(written))
     if order.is_audited:
