@@ -294,7 +294,7 @@ class Context(AnyContext):
         """The handler has ended: with `error`, or by returning. Raise if it must not have ended so."""
         if self._steps is not None:
             await self._steps.finish(cancel=isinstance(error, asyncio.CancelledError))
-        if self._fenced and not self._link.completed:
+        if self._fenced and not self._link.completed and not isinstance(error, asyncio.CancelledError):
             with suppress(StoreError) if error is not None else nullcontext():
                 self._link.completed = await self._host.status(self.job.id) is Status.COMPLETED
         if error is None:

@@ -11,7 +11,7 @@ from rowlock import Context, Jobs, StepState
 from rowlock.core.moves import Rescue
 from rowlock.errors import LeaseLost, WrongContext
 from rowlock.stores.callers import AsyncCaller
-from tests.client.conn_kinds import Kind, done
+from tests.client.conn_kinds import Kind
 from tests.runtime.children import Wire
 from tests.stores.harness import claim_by, job
 
@@ -36,7 +36,7 @@ async def fence(ctx: Context, kind: Kind, value: int) -> None:
     # What ctx.sync.fence does. It would refuse to be called here, where an event loop runs; a connection of SQLite can't
     # be used in another thread.
     guard = ctx.guard_for(value)
-    await done(caller.fence(guard))
+    caller.fence(guard)
     ctx.note_fence(guard)
 
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec import Struct
 
 from rowlock import (
+    Cancelled,
     Context,
     Final,
     Jobs,
@@ -21,6 +22,7 @@ from rowlock import (
     SyncContext,
     step,
 )
+from rowlock.core.moves import CancelTimeout
 from rowlock.errors import InvalidInput, WrongContext
 from tests.waiting import ended, until
 
@@ -614,14 +616,15 @@ async def test_a_step_that_is_not_cancelable_ends_first(jobs: Jobs, deeds: Deeds
             ctx.step(finalize)
             ctx.step(after)
 
-    worker = jobs.make_worker(poll=0.1, cancel_grace=0.05, notice=0.05, maintenance=0.05)
+    worker = jobs.make_worker(poll=0.1, cancel_grace=0.05, notice=0.05)
     await jobs._run(worker)
     made = await jobs.enqueue("work")
     await until(runs.is_set)
     await jobs.cancel(made.id)
     [run] = worker.slots.runs.values()
     await until(lambda: run._when_open is not None)  # the grace is over
-    await asyncio.sleep(0.2)  # some passes of maintenance
+    store = await jobs._store()
+    assert await store.move_due(CancelTimeout(by="test", grace=0.0)) == []
     assert (await jobs.get(made.id)).status is Status.CANCEL_REQUESTED
     go.set()
     job = await ended(jobs, made.id)
@@ -851,11 +854,11 @@ async def test_the_wrong_colour_is_refused(jobs: Jobs) -> None:
 
     @jobs.task
     def one(ctx: SyncContext) -> None:
-        ctx.step(asynchronous)
+        ctx.step(asynchronous)  # type: ignore[unused-coroutine]
 
     @jobs.task
     def two(ctx: Context) -> None:
-        ctx.step(asynchronous)
+        ctx.step(asynchronous)  # type: ignore[unused-coroutine]
 
     @jobs.task
     async def three(ctx: Context) -> None:
@@ -863,7 +866,7 @@ async def test_the_wrong_colour_is_refused(jobs: Jobs) -> None:
 
     @jobs.task
     async def four(ctx: Context) -> None:
-        await ctx.step(confused)  # type: ignore[call-overload]
+        await (await ctx.step(confused))  # it is typed as a sync function that returns a coroutine
 
     @jobs.task
     async def five(ctx: Context) -> None:
@@ -975,3 +978,115 @@ async def test_jobs_without_steps_never_touch_the_table(jobs: Jobs) -> None:
     await jobs.start()
     job = await ended(jobs, (await work.enqueue()).id)
     assert (job.step, await jobs.steps(job.id)) == (None, [])
+
+
+async def test_a_step_that_the_handler_left_behind_ends_before_the_run(jobs: Jobs, deeds: Deeds) -> None:
+    failed = asyncio.Event()
+
+    async def broken() -> None:
+        failed.set()
+        raise ValueError
+
+    async def patient() -> None:
+        await failed.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        deeds.do("patient")
+
+    @jobs.task(retry=[0], max_retries=1)
+    async def work(ctx: Context) -> None:
+        await asyncio.gather(ctx.step(broken), ctx.step(patient))
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert (job.status, job.version, deeds.all) == (Status.FAILED, 2, ["patient"])
+
+
+async def test_steps_left_behind_end_with_the_jobs_timeout(jobs: Jobs, deeds: Deeds) -> None:
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            deeds.do("cancelled")
+
+    kept: list[Any] = []
+
+    @jobs.task(timeout=0.3, max_retries=0)
+    async def work(ctx: Context) -> None:
+        kept.append(asyncio.create_task(ctx.step(endless)))
+        await asyncio.sleep(0)
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert "Timed out" in (job.last_error or "")
+    await until(lambda: deeds.all == ["cancelled"])
+
+
+async def test_a_cancel_waits_for_a_sync_step_in_its_thread(jobs: Jobs, deeds: Deeds) -> None:
+    """What the handler undoes must not be done beside it. What it has done is stored."""
+    runs, go = threading.Event(), threading.Event()
+
+    def blind() -> str:
+        runs.set()
+        go.wait(60)
+        return deeds.do("done")
+
+    @step(cancelable=False)
+    async def undo() -> None:
+        deeds.do("undone")
+
+    async def never() -> None:
+        deeds.do("never")
+
+    @jobs.task
+    async def work(ctx: Context) -> None:
+        try:
+            await ctx.step(blind)
+            await ctx.step(never)
+        except Cancelled:
+            await ctx.step(undo)
+            raise
+
+    worker = jobs.make_worker(poll=0.1, cancel_grace=0.05, notice=60)
+    await jobs._run(worker)
+    made = await work.enqueue()
+    await until(runs.is_set)
+    await jobs.cancel(made.id)
+    [run] = worker.slots.runs.values()
+    await until(lambda: run.fiber is not None and run.fiber.cancelling())
+    go.set()
+    job = await ended(jobs, made.id)
+    assert (job.status, deeds.all) == (Status.CANCELLED, ["done", "undone"])
+    assert [(one.name, one.state) for one in await jobs.steps(made.id)] == [
+        ("blind", StepState.SUCCEEDED),
+        ("undo", StepState.SUCCEEDED),
+    ]
+
+
+async def test_a_cancel_of_gathered_steps_can_be_undone(jobs: Jobs, deeds: Deeds) -> None:
+    runs = asyncio.Event()
+
+    async def patient() -> None:
+        runs.set()
+        await asyncio.Event().wait()
+
+    @step(cancelable=False)
+    async def undo(n: int) -> None:
+        await asyncio.sleep(0.15)
+        deeds.do(f"undo {n}")
+
+    @jobs.task
+    async def work(ctx: Context) -> None:
+        try:
+            await asyncio.gather(ctx.step(patient), ctx.step(patient))
+        except Cancelled:
+            await ctx.step(undo, 1)
+            await ctx.step(undo, 2)
+            raise
+
+    await jobs._run(jobs.make_worker(poll=0.1, cancel_grace=0.05, notice=0.05))
+    made = await work.enqueue()
+    await runs.wait()
+    await jobs.cancel(made.id)
+    assert (await ended(jobs, made.id)).status is Status.CANCELLED
+    assert deeds.all == ["undo 1", "undo 2"]
