@@ -250,6 +250,8 @@ class Reference:
         before = steps.get((mark.name, mark.n))
         if before is not None and before.state in STEP_ENDS:
             return hold
+        if before is not None and before.version == mark.version and mark.state is StepState.RUNNING:
+            return hold
         began = self._after(-mark.age)
         if before is not None and (before.version, before.retries) == (mark.version, mark.retries):
             began = before.started_at

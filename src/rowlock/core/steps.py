@@ -42,7 +42,8 @@ class StepMark(Struct, frozen=True, kw_only=True):
     another function under a stored name is noticed. `retries`: of the step's own retry policy. `age`: seconds since it
     began. `percent`: the job's progress from now on; None: unchanged. `worker`: who must hold the job; None: any.
 
-    An end (SUCCEEDED, FAILED) that is stored stays as it is: no mark replaces it. Only a requeue removes it.
+    An end (SUCCEEDED, FAILED) that is stored stays as it is: no mark replaces it. Only a requeue removes it. RUNNING
+    replaces nothing that the same run has stored: it is written by another thread, and may come after what follows it.
     """
 
     id: str
@@ -147,7 +148,7 @@ def _merged(marks: list[StepMark]) -> RunMarks:
     percent = None
     for mark in marks:
         before = steps.get((mark.name, mark.n))
-        if before is None or before.state not in STEP_ENDS:
+        if before is None or (before.state not in STEP_ENDS and mark.state is not StepState.RUNNING):
             steps[mark.name, mark.n] = mark
         percent = percent if mark.percent is None else mark.percent
     return RunMarks(marks[-1].name, percent, list(steps.values()))

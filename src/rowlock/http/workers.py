@@ -35,8 +35,8 @@ from rowlock.http.problems import Problem, check_range
 from rowlock.http.request import Gone
 from rowlock.http.routes import Routes, scope
 from rowlock.http.shapes import copied
-from rowlock.runtime.handlers import MAX_ERROR
 from rowlock.stores.base import Beat, Claim, Hold, NewLine, Progress, Store
+from rowlock.tracebacks import MAX_ERROR
 
 ROUTES = Routes()
 

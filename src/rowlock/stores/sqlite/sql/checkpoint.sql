@@ -9,3 +9,4 @@ ON CONFLICT (job_id, name, n) DO UPDATE SET
                       ELSE excluded.started_at END,
     finished_at = excluded.finished_at
 WHERE state NOT IN ('succeeded', 'failed')  -- an end stays
+    AND NOT (version = excluded.version AND excluded.state = 'running')  -- it may come late: see StepMark
