@@ -26,7 +26,11 @@ async def status(store: Harness) -> None:
 
 
 async def end(store: Harness) -> None:
-    await test_steps.test_nothing_replaces_an_end(store, "succeeded", "running")
+    await test_steps.test_nothing_replaces_an_end(store, "succeeded", "pending")
+
+
+async def late(store: Harness) -> None:
+    await test_steps.test_a_late_mark_of_a_running_step_replaces_nothing(store)
 
 
 async def shield(store: Harness) -> None:

@@ -58,6 +58,14 @@ STEPS: tuple[Defence, ...] = (
         "an end stays", "sqlite", sqlite(rowlock.stores.sqlite.steps, "checkpoint", _ENDS_STAY, "true"), red.end
     ),
     Defence("an end stays", "postgres", postgres("checkpoint", f"s.{_ENDS_STAY}", "true"), red.end),
+    Defence(
+        "a late mark replaces nothing", "sqlite",
+        sqlite(rowlock.stores.sqlite.steps, "checkpoint", "excluded.state = 'running'", "false"), red.late,
+    ),
+    Defence(
+        "a late mark replaces nothing", "postgres",
+        postgres("checkpoint", "excluded.state = 'running'", "false"), red.late,
+    ),
     Defence("claim keeps the progress", "sqlite", sqlite(claim, "claim", _KEEPS, "0"), red.progress),
     Defence("claim keeps the progress", "postgres", postgres(_CLAIMS, _KEEPS, "0"), red.progress),
     Defence(

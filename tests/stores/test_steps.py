@@ -96,7 +96,21 @@ async def test_anything_replaces_what_is_no_end(store: Harness, first: str, late
     await store.store.checkpoint([mark(run, "a", first)])
     await store.advance(1)
     await store.store.checkpoint([mark(run, "a", later, retries=1)])
-    assert await states(store, run) == {"a": later}
+    assert await states(store, run) == {"a": first if later is StepState.RUNNING else later}
+
+
+async def test_a_late_mark_of_a_running_step_replaces_nothing(store: Harness) -> None:
+    """Another thread writes it. It must not take back the retry that the step has counted since."""
+    run = await store.claimed()
+    await store.store.checkpoint([mark(run, "a", "pending", retries=1, error="no answer")])
+    before = await store.store.steps(run.id)
+    await store.store.checkpoint([mark(run, "a", "running", retries=0)])
+    assert await store.store.steps(run.id) == before
+    await store.store.settle([settlement(run, Released())])
+    [again] = (await store.claim()).jobs
+    await store.store.checkpoint([mark(again, "a", "running", retries=1)])
+    [step] = await store.store.steps(run.id)
+    assert (step.state, step.retries, step.version) == ("running", 1, 2)
 
 
 async def test_several_marks_of_one_job_in_one_batch(store: Harness) -> None:
@@ -112,7 +126,7 @@ async def test_several_marks_of_one_job_in_one_batch(store: Harness) -> None:
         mark(run, "c", "running", percent=None),
     ]
     assert await store.store.checkpoint(marks) == [KEPT] * len(marks)
-    assert await states(store, run) == {"a": "succeeded", "b": "running", "b#2": "succeeded", "c": "running"}
+    assert await states(store, run) == {"a": "succeeded", "b": "pending", "b#2": "succeeded", "c": "running"}
     job = await store.job(run.id)
     assert (job.step, job.progress) == ("c", 30.0)
 

@@ -86,7 +86,9 @@ def trap_sqlite() -> None:
     open_ = connect._connect
 
     def trapping(path: str, mode: str, patience: int, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
-        mixed = type("Trapping", (TrappingSqlite, factory) if factory is not sqlite3.Connection else (TrappingSqlite,), {})
+        mixed = type(
+            "Trapping", (TrappingSqlite, factory) if factory is not sqlite3.Connection else (TrappingSqlite,), {}
+        )
         return open_(path, mode, patience, mixed)
 
     connect._connect = trapping
