@@ -24,6 +24,10 @@ def _swap(garden: Garden, change: RowChange, **fields: Any) -> None:
     changes[changes.index(change)] = structs.replace(change, **fields)
 
 
+def _state(row: dict[str, Any] | None) -> str | None:
+    return None if row is None else str(row["state"])
+
+
 def _ended(change: RowChange) -> bool:
     return change.after is not None and change.after["state"] == "succeeded"
 
@@ -80,14 +84,14 @@ def a_step_that_did_not_mark_its_job(garden: Garden) -> None:
 @breaks("S21")
 def a_requeue_kept_a_step_that_failed(garden: Garden) -> None:
     requeues = {step.tx for life in garden.world.lives for step in life.steps if step.move == "requeue"}
-    gone = _find(garden, lambda one: one.op == "delete" and one.tx in requeues and one.before["state"] != "succeeded")
+    gone = _find(garden, lambda one: one.op == "delete" and one.tx in requeues and _state(one.before) != "succeeded")
     garden.history.changes.remove(gone)
 
 
 @breaks("S21")
 def a_requeue_dropped_a_result_that_it_should_keep(garden: Garden) -> None:
     requeues = {step.tx: step for life in garden.world.lives for step in life.steps if step.move == "requeue"}
-    gone = _find(garden, lambda one: one.op == "delete" and one.tx in requeues and one.before["state"] == "succeeded")
+    gone = _find(garden, lambda one: one.op == "delete" and one.tx in requeues and _state(one.before) == "succeeded")
     step = requeues[gone.tx]
     assert step.before is not None
     entry = {name: value for name, value in step.entries[0].items() if name not in ("from_step", "keep_steps")}
@@ -141,7 +145,7 @@ def a_cancel_timed_out_during_a_step_that_is_not_cancelable(garden: Garden) -> N
             one.after is not None and step.version == one.after["version"] and step.seq > one.seq for step in steps
         )
 
-    change = _find(garden, lambda one: marked(one) and one.after["state"] not in ("succeeded", "failed"))
+    change = _find(garden, lambda one: marked(one) and _state(one.after) not in ("succeeded", "failed"))
     assert change.after is not None
     key = (change.after["job_id"], change.after["name"])
     shield = {"state": "running", "cancelable": False}

@@ -360,7 +360,7 @@ class RandomLives:
                 edit=Edit(
                     priority=7,
                     delay=self.random.choice([0.0, 3.0]),
-                    payload=self.random.choice([UNSET, '{"n":"other"}']),
+                    payload='{"n":"other"}' if self.random.random() < 0.5 else UNSET,
                 ),
             ),
         )

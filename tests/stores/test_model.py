@@ -82,7 +82,7 @@ said = st.builds(
     ),
     st.sampled_from([0, 0, 1, 2, 70, 201]),
 )
-marks = st.lists(
+marks: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
     st.builds(
         dict,
         name=st.sampled_from(["a", "b"]),

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 from msgspec import structs
 
@@ -13,7 +14,7 @@ from rowlock.core.moves import Cancel, CancelTimeout, Delete, Edit, Requeue, Res
 from rowlock.core.steps import StepState
 from rowlock.stores.base import DAY, Hold, Progress, Retention
 from tests.stores.conftest import paired_store
-from tests.stores.harness import LEASE, NOBODY, START, Harness, job, mark, settlement
+from tests.stores.harness import LEASE, NOBODY, START, Harness, PostgresHarness, job, mark, settlement
 
 store = paired_store
 
@@ -292,9 +293,7 @@ async def test_steps_go_with_jobs_that_are_pruned(store: Harness) -> None:
     stays = await stepped(store, "a")
     await store.advance(8 * DAY)
     assert await store.store.prune(Retention(failed=DAY)) == 3
-    assert await store.fetch("SELECT DISTINCT job_id FROM _jobs_steps") == [
-        (found,) for (found,) in await store.fetch(f"SELECT id FROM _jobs WHERE id = '{stays.id}'")
-    ]
+    assert [str(job_id) for (job_id,) in await store.fetch("SELECT job_id FROM _jobs_steps")] == [stays.id]
 
 
 @pytest.mark.parametrize("remove", ["delete", "prune"])
@@ -467,11 +466,61 @@ async def test_the_shield_is_that_of_its_own_run(store: Harness) -> None:
     assert await cancelled_by_timeout(store) == [run.id]
 
 
-async def test_shielded_jobs_don_t_hide_others_from_the_timeout(store: Harness) -> None:
+async def test_shielded_jobs_don_t_hide_others_from_the_timeout(shared_store: Harness) -> None:
+    store = shared_store
     for _ in range(3):
         await in_shielded_step(store)
     await store.advance(1)
     other = await store.in_status(Status.CANCEL_REQUESTED)
     await store.advance(10)
-    assert [moved.id for moved in await store.paired.real.move_due(CancelTimeout(by="m1", grace=5.0), 2)] == [other.id]
-    store.paired.reference.move_due(CancelTimeout(by="m1", grace=5.0))
+    assert [moved.id for moved in await store.store.move_due(CancelTimeout(by="m1", grace=5.0), 2)] == [other.id]
+
+
+WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+async def test_a_shielded_step_that_begins_while_the_timeout_looks(postgres_store: PostgresHarness) -> None:
+    """The timeout's statement has its snapshot, and no lock yet, when the step is marked."""
+    store = postgres_store
+    run = await store.claimed()
+    await store.store.checkpoint([mark(run, "a", "succeeded")])
+    await cancelled_by_timeout(store)  # so that the statement is planned, which reads the clock, too
+    await store.store.move([run.id], Cancel(by="ann"))
+    await store.advance(10)
+    blocker = await asyncpg.connect(store.url)
+    try:
+        async with blocker.transaction():
+            await blocker.execute(
+                "LOCK TABLE testclock.clock IN ACCESS EXCLUSIVE MODE"
+            )  # the statement reads its clock
+            timeout = asyncio.create_task(store.store.move_due(CancelTimeout(by="m1", grace=5.0)))
+            while not await store.fetch(WAITING):  # noqa: ASYNC110 - the server gives no signal
+                await asyncio.sleep(0.01)
+            await store.execute(
+                "INSERT INTO _jobs_steps (job_id, name, n, position, function, state, retries, cancelable, version,"
+                " started_at) SELECT id, 'b', 1, 2, 'b', 'running', 0, false, 1, created FROM _jobs;"
+                " UPDATE _jobs SET step = 'b', updated = now()"
+            )
+        assert await timeout == []
+    finally:
+        await blocker.close()
+    assert (await store.job(run.id)).status is Status.CANCEL_REQUESTED
+
+
+async def test_a_mark_that_waited_for_its_row_is_written(postgres_store: PostgresHarness) -> None:
+    """A row that changed meanwhile is too new for the statement's snapshot."""
+    store = postgres_store
+    run = await store.claimed()
+    blocker = await asyncpg.connect(store.url)
+    try:
+        async with blocker.transaction():
+            await blocker.execute(f"UPDATE public._jobs SET stage = 'x' WHERE id = '{run.id}'")
+            marking = asyncio.create_task(store.store.checkpoint([mark(run, "a", "succeeded", percent=50.0)]))
+            while not await store.fetch(WAITING):  # noqa: ASYNC110 - the server gives no signal
+                await asyncio.sleep(0.01)
+        assert await marking == [KEPT]
+    finally:
+        await blocker.close()
+    assert await states(store, run) == {"a": "succeeded"}
+    job = await store.job(run.id)
+    assert (job.step, job.progress, job.stage) == ("a", 50.0, "x")

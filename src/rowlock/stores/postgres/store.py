@@ -112,6 +112,7 @@ T = TypeVar("T")
 log = logging.getLogger("rowlock")
 
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
+MARK_ATTEMPTS = 100  # of a checkpoint; it is repeated if its rows changed while it waited for their locks
 RINGS = 0.01  # seconds between two in which an insert rings: a NOTIFY takes a global lock when it commits
 NOTHING = Claimed([], contended=False, next_due=None)
 _PARTITIONS = 600.0  # seconds between two looks at the archive's partitions
@@ -470,10 +471,10 @@ class PostgresStore:
     async def checkpoint(self, marks: Sequence[StepMark]) -> list[Hold]:
         holds: dict[MarkingRun, Hold] = {}
         left = marks_by_run(marks)
-        for _ in range(ATTEMPTS):
+        for _ in range(MARK_ATTEMPTS):
             if not left:
-                return [holds[mark.run] for mark in marks]
-            # A job once in a statement: what others say about it comes after that.
+                break
+            # A job once in a statement: what another worker says about it comes after that.
             batch = {run: left[run] for run in {run.id: run for run in reversed(left)}.values()}
             query = checkpoint(self._sql, batch)
             [(answer,)] = await self._fetch(query.text, query.parameter)
@@ -483,7 +484,9 @@ class PostgresStore:
                 if hold is not Hold.UNSEEN:
                     holds[run] = hold
                     del left[run]
-        raise errors.StoreBusy(f"{self._target.label}: steps of {len(left)} jobs could not be stored, again and again")
+        if left:
+            raise errors.StoreBusy(f"{self._target.label}: steps of {len(left)} jobs could not be stored")
+        return [holds[mark.run] for mark in marks]
 
     async def steps(self, job_id: str) -> list[StoredStep]:
         return [rows.step(row) for row in await self._fetch(self._sql.steps, job_id)]
