@@ -290,6 +290,7 @@ stored AS (
                           ELSE excluded.started_at END,
         finished_at = excluded.finished_at
     WHERE s.state NOT IN ('succeeded', 'failed')  -- an end stays
+        AND NOT (s.version = excluded.version AND excluded.state = 'running')  -- it may come late: see StepMark
 )
 -- `written` is false for a row that was changed since our snapshot: it is locked, but too new for the UPDATE.
 SELECT coalesce(json_agg(json_build_array(held.id, held.status, held.version, held.locked_by, marked.id IS NOT NULL)), '[]')::text

@@ -71,9 +71,13 @@ class _Stored:
         for step in moves:
             if step.move == "cancel_timeout":
                 yield from self._shield(step, slack)
+        kinds = {(change.table, change.op) for change in changes}
+        is_undone = {(JOBS, "insert"), (JOBS, "delete")} <= kinds  # PostgreSQL's answer to an id that is archived
         for change in changes:
             if change.table == STEPS:
                 yield from self._mark(change, held, moves)
+            elif is_undone:
+                continue
             elif change.after is not None:
                 self.job = change.after
             elif change.table == ARCHIVE or not any(one.table == ARCHIVE and one.after for one in changes):
