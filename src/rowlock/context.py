@@ -294,7 +294,7 @@ class Context(AnyContext):
         """The handler has ended: with `error`, or by returning. Raise if it must not have ended so."""
         if self._steps is not None:
             await self._steps.finish(cancel=isinstance(error, asyncio.CancelledError))
-        if self._fenced and not self._link.completed:
+        if self._fenced and not self._link.completed and not isinstance(error, asyncio.CancelledError):
             with suppress(StoreError) if error is not None else nullcontext():
                 self._link.completed = await self._host.status(self.job.id) is Status.COMPLETED
         if error is None:
@@ -380,8 +380,8 @@ class Context(AnyContext):
         return FencedTransaction(self._here(), self._host, self._guard(), self._link.lease / 3)
 
     def complete(self, result: Any = None) -> None:
-        """Complete the job with this result in the COMMIT of the open `transaction()`; inside a step, the step. Then the
-        writes and the completion happen together, once, or not at all. What the handler, or the step, returns is
+        """Complete the job with this result in the COMMIT of the open `transaction()`; inside a step, the step. Then
+        the writes and the completion happen together, once, or not at all. What the handler, or the step, returns is
         ignored."""
         here = self._here()
         if len(here._open) != 1:

@@ -89,6 +89,7 @@ class StepCall:
     result: str | None = None  # canonical JSON text; None: null
     stored = False
     fenced = False
+    has_reported = False  # the function has reported some progress
     task: asyncio.Task[Any] | None = None  # of an async handler
 
     def __init__(
@@ -159,7 +160,7 @@ class StepCall:
         """Its result is in the database."""
         self.stored = True
         self.result = mark.result
-        self.steps.count(self, mark.result)
+        self.steps.count(self, mark)
 
     def value(self) -> Any:
         """Return the stored result as a replay sees it."""
@@ -216,6 +217,10 @@ class RunSteps:
         """Return the step of this run in which the caller is."""
         call = _current.get(None)
         return call if call is not None and call.steps is context._steps else None
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._link.interruption is Interruption.CANCELLED
 
     # ── The call ──
 
@@ -291,21 +296,20 @@ class RunSteps:
                 yield from self._persist(call.mark(StepState.RUNNING))
             else:
                 self._link.mark(call.mark(StepState.RUNNING))
+            call.began = time.monotonic()
             try:
                 value = yield _Call()
                 if call.late:
                     raise call.timeout_error()
                 yield from self._succeed(call, value)
             except asyncio.CancelledError:
-                self._link.unmark(call.name, call.n)
-                if call.step.cancelable and self._link.interruption is Interruption.CANCELLED:
-                    # The executor has cancelled the task. The handler gets an error that it can catch, to undo.
-                    task = asyncio.current_task()
-                    if task is not None:
-                        task.uncancel()
-                    self._link.mark(call.mark(StepState.CANCELLED))
-                    raise Cancelled(self.job.cancel_reason) from None
-                raise
+                if not (call.step.cancelable and self.is_cancelled):
+                    self._link.mark(call.mark(StepState.PENDING))
+                    raise
+                # The executor has cancelled the task. The handler gets an error that it can catch, to undo.
+                _uncancel()
+                self._link.mark(call.mark(StepState.CANCELLED))
+                raise Cancelled(self.job.cancel_reason) from None
             except BaseException as error:
                 yield from self._fail(call, error)
                 raise
@@ -337,9 +341,9 @@ class RunSteps:
         self._link.unmark(call.name, call.n)
         if call.stored or not isinstance(error, Exception) or self.context.is_cut_off(error):
             return
-        cancelled = self._link.interruption is Interruption.CANCELLED
         if isinstance(error, Snooze | Interrupted) or not call.step.has_policy:
-            mark = call.mark(StepState.CANCELLED if cancelled else StepState.PENDING, error=error_text(error))
+            state = StepState.CANCELLED if self.is_cancelled else StepState.PENDING
+            mark = call.mark(state, error=error_text(error))
             if call.step.cancelable:
                 self._link.mark(mark)
             else:  # a cancel must not wait for it any longer
@@ -373,7 +377,8 @@ class RunSteps:
             try:
                 hold = yield _Store(mark)
             except (StoreUnavailable, StoreBusy):
-                if time.monotonic() + pause > end or self._link.interruption is not None:
+                must_end = self._link.interruption is not None and (mark.cancelable or not self.is_cancelled)
+                if must_end or time.monotonic() + pause > end:
                     raise
                 yield _Pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
                 pause = min(2 * pause, _LAST_PAUSE)
@@ -447,9 +452,11 @@ class RunSteps:
                 f"{MAX_STEP_BYTES >> 20} MiB together. Store the data elsewhere and return its id"
             )
 
-    def count(self, call: StepCall, text: str | None) -> None:
+    def count(self, call: StepCall, mark: StepMark) -> None:
         self._done.add(call.step.name)
-        self._bytes += 0 if text is None else len(text.encode())
+        self._bytes += 0 if mark.result is None else len(mark.result.encode())
+        if call.has_reported:  # what the step has reported may not be written yet: it must not come after this
+            self._link.report(mark.percent, None, None)
 
     # ── Progress ──
 
@@ -461,6 +468,7 @@ class RunSteps:
         """Return the job's progress when so much of this step is done. None: leave it as it is."""
         if not self._total:
             return percent
+        call.has_reported = True
         if call.step.name not in self._weights:
             return None
         self._shares[call.step.name] = min(max(percent, 0), 100) / 100
@@ -579,7 +587,7 @@ class RunSteps:
         deadline = asyncio.timeout(None)
         try:
             if not call.step.is_async:
-                value = await _in_thread(call.invoke)
+                value = await self._in_thread(call.invoke)
                 if not isawaitable(value):
                     return value
             else:
@@ -598,6 +606,19 @@ class RunSteps:
             with suppress(ValueError):  # an ending event loop closes coroutines from another context
                 _current.reset(token)
 
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """A cancel of the job waits for the thread, which nothing can stop: what the handler undoes must not be done
+        beside it. The executor leaves the run behind if that takes too long."""
+        future = _start_thread(function)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.done() or not self.is_cancelled:
+                raise
+        await asyncio.wait({future})
+        _uncancel()
+        return future.result()
+
     def _call_sync(self, call: StepCall) -> Any:
         if call.step.is_async:
             raise WrongContext(
@@ -614,7 +635,14 @@ class RunSteps:
             _current.reset(token)
 
 
-async def _in_thread(function: Callable[[], Any]) -> Any:
+def _uncancel() -> None:
+    """The cancel of this task has reached its aim."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
+
+
+def _start_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
     """A daemon thread for each call: a pool would limit how many run at once, and keep the program from ending."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
@@ -640,4 +668,4 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
             loop.call_soon_threadsafe(answer, result, problem)
 
     threading.Thread(target=work, name="rowlock-step", daemon=True).start()
-    return await future
+    return future

@@ -1,5 +1,7 @@
-"""A job of five steps, in a worker that kills itself (SIGKILL) at a named moment. Run by test_steps_kill.py:
-`from tests.runtime.apps import step_kills; step_kills.main()`, with its orders in the environment.
+"""A job of five steps, and one that is undone, in a worker that kills itself (SIGKILL) at a named moment.
+
+test_steps_kill.py runs it: `from tests.runtime.apps import step_kills; step_kills.main()`. Its orders are in the
+environment.
 
 The trap stands at the boundary to the drivers: it sees the marks that a connection sends, and the COMMIT after them. It
 notes what it has seen in a file, before it kills.
@@ -18,12 +20,14 @@ from weakref import WeakKeyDictionary
 
 import asyncpg
 
-from rowlock import Context, Jobs, step
+from rowlock import Context, Jobs, StepFailed, step
 from rowlock.stores.sqlite import connect
 
 URL, FOLDER = os.environ["ROWLOCK_URL"], Path(os.environ["STEP_KILLS"])
 TRAP = os.environ.get("STEP_KILLS_TRAP", "")  # such as "third before"
 STEPS = ("first", "second", "third", "fourth", "fifth")
+SAGA = ("reserve", "charge", "ship", "undo charge", "undo reserve")  # ship fails for good
+ENDS = ("succeeded", "failed")
 
 jobs = Jobs(URL)
 
@@ -54,9 +58,9 @@ def die() -> NoReturn:
 
 
 def marked(text: object) -> str | None:
-    """The step whose success a statement stores, by its parameter."""
-    if isinstance(text, str) and '"marks"' in text and '"succeeded"' in text:
-        return next(name for name in STEPS if f'"{name}"' in text)
+    """The step whose end a statement stores, by its parameter."""
+    if isinstance(text, str) and '"marks"' in text and any(f'"{end}"' in text for end in ENDS):
+        return next(name for name in (*STEPS, *SAGA) if f'"name":"{name}"' in text)
     return None
 
 
@@ -68,7 +72,7 @@ class TrappingSqlite(sqlite3.Connection):
     def executemany(self, statement: str, parameters: Any, /) -> Any:
         parameters = list(parameters)
         for one in parameters:
-            if isinstance(one, dict) and one.get("state") == "succeeded":
+            if isinstance(one, dict) and one.get("state") in ENDS:
                 self.step = one["name"]
         return super().executemany(statement, parameters)
 
@@ -148,6 +152,39 @@ async def five(ctx: Context) -> list[int]:
         function = step(booked) if name in ("second", "fourth") else step(plain)
         found.append(await ctx.step(function.using(name=name), name))
     return found
+
+
+async def broken(name: str) -> None:
+    await simple(name)
+    raise ValueError("no truck")
+
+
+async def simple(name: str) -> None:
+    note("runs", name)
+    spring(f"{name} in")
+
+
+async def undone(ctx: Context, name: str) -> None:
+    note("runs", name)
+    async with ctx.transaction() as conn:
+        if isinstance(conn, sqlite3.Connection):
+            conn.execute("INSERT INTO orders VALUES (?)", (SAGA.index(name),))
+        else:
+            await conn.execute("INSERT INTO orders VALUES ($1)", SAGA.index(name))
+        spring(f"{name} in")
+        ctx.complete()
+
+
+@jobs.task(retry=[0], max_retries=100)
+async def saga(ctx: Context) -> None:
+    for name in ("reserve", "charge"):
+        await ctx.step(step(simple).using(name=name), name)
+    try:
+        await ctx.step(step(max_retries=0)(broken).using(name="ship"), "ship")
+    except StepFailed:
+        for name in ("undo charge", "undo reserve"):
+            await ctx.step(step(undone).using(name=name), name)
+        raise
 
 
 trap_sqlite()
