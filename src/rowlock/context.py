@@ -380,8 +380,8 @@ class Context(AnyContext):
         return FencedTransaction(self._here(), self._host, self._guard(), self._link.lease / 3)
 
     def complete(self, result: Any = None) -> None:
-        """Complete the job with this result in the COMMIT of the open `transaction()`; inside a step, the step. Then the
-        writes and the completion happen together, once, or not at all. What the handler, or the step, returns is
+        """Complete the job with this result in the COMMIT of the open `transaction()`; inside a step, the step. Then
+        the writes and the completion happen together, once, or not at all. What the handler, or the step, returns is
         ignored."""
         here = self._here()
         if len(here._open) != 1:

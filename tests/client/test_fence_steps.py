@@ -1,5 +1,5 @@
-"""ctx.fence(conn, complete=value) in a step: on every kind of connection, the step's result commits with the caller's own
-transaction, or not at all."""
+"""ctx.fence(conn, complete=value) in a step: on every kind of connection, the step's result commits with the caller's
+own transaction, or not at all."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,8 +33,8 @@ async def fence(ctx: Context, kind: Kind, value: int) -> None:
     if isinstance(caller, AsyncCaller):
         await ctx.fence(kind.conn, complete=value)
         return
-    # What ctx.sync.fence does. It would refuse to be called here, where an event loop runs; a connection of SQLite can't
-    # be used in another thread.
+    # What ctx.sync.fence does. It would refuse to be called here, where an event loop runs. A connection of SQLite
+    # can't be used in another thread.
     guard = ctx.guard_for(value)
     caller.fence(guard)
     ctx.note_fence(guard)
@@ -65,7 +65,7 @@ async def test_a_rollback_takes_the_result_back(kind: Kind) -> None:
         return 0
 
     async with running(kind) as ctx:
-        with pytest.raises(WrongContext, match="the step book has called .* but its transaction is not committed"):
+        with pytest.raises(WrongContext, match=r"the step book has called .* but its transaction is not committed"):
             await ctx.step(book)
         assert (await kind.place.committed())[0] == []
         assert await kind.place.store.steps(ctx.job.id) == []

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any
 
 from tests.proof.history import RowChange
 from tests.proof.lives import HELD, Row, Step, World
@@ -47,6 +46,15 @@ def _by_job(world: World) -> dict[str, list[RowChange]]:
     return {job_id: changes for job_id, changes in mine.items() if job_id in stepped}
 
 
+class _End:
+    """From when to when an end was stored, by which run."""
+
+    def __init__(self, since: int, version: int) -> None:
+        self.since = since
+        self.until: int | None = None
+        self.version = version
+
+
 class _Stored:
     """The steps of a job, as they were written one after the other."""
 
@@ -54,7 +62,7 @@ class _Stored:
         self.job_id = job_id
         self.job: Row | None = None
         self.rows: dict[Key, Row] = {}
-        self.ended: defaultdict[Key, list[list[int | None]]] = defaultdict(list)  # from when to when an end was stored
+        self.ended: defaultdict[Key, list[_End]] = defaultdict(list)
 
     def follow(self, changes: list[RowChange], moves: list[Step], slack: int) -> Iterator[str]:
         """All that a transaction did."""
@@ -63,9 +71,13 @@ class _Stored:
         for step in moves:
             if step.move == "cancel_timeout":
                 yield from self._shield(step, slack)
+        kinds = {(change.table, change.op) for change in changes}
+        is_undone = {(JOBS, "insert"), (JOBS, "delete")} <= kinds  # PostgreSQL's answer to an id that is archived
         for change in changes:
             if change.table == STEPS:
                 yield from self._mark(change, held, moves)
+            elif is_undone:
+                continue
             elif change.after is not None:
                 self.job = change.after
             elif change.table == ARCHIVE or not any(one.table == ARCHIVE and one.after for one in changes):
@@ -91,15 +103,15 @@ class _Stored:
             yield f"{what}: the row before is not what was there"
         if after is None:
             self.rows.pop(key, None)
-            if self.ended[key] and self.ended[key][-1][1] is None:
-                self.ended[key][-1][1] = change.at
+            if self.ended[key] and self.ended[key][-1].until is None:
+                self.ended[key][-1].until = change.at
             yield from _removal(what, row, moves)
             return
         self.rows[key] = after
         if before is not None and before["state"] in ENDS:
             yield f"{what} had {before['state']}, and was written again as {after['state']}"
         elif after["state"] in ENDS:
-            self.ended[key].append([change.at, None])
+            self.ended[key].append(_End(change.at, after["version"]))
         if held is None or held["status"] not in HELD:
             yield f"{what} was written although nobody held the job"
         elif after["version"] != held["version"]:
@@ -133,11 +145,14 @@ def _is_undo(step: Step) -> bool:
     return bool(step.before and step.after and step.before["run_at"] == step.after["run_at"])
 
 
-def _begun_again(world: World, job_id: str, ended: dict[Key, list[list[Any]]]) -> Iterator[str]:
+def _begun_again(world: World, job_id: str, ended: dict[Key, list[_End]]) -> Iterator[str]:
+    """A run knows what it has stored itself, and what older runs have stored. A run that was frozen, and has lost its
+    job, does not know what newer ones did."""
     for run in world.history.step_runs:
         begun = world.by_database(run.begun)
         if run.job_id != job_id or begun is None:
             continue
-        for since, until in ended.get((run.name, run.n), ()):
-            if since + world.apart < begun and (until is None or begun + world.apart < until):
-                yield f"step {run.name}#{run.n} began in run {run.version} at {begun}, and had ended at {since}"
+        for end in ended.get((run.name, run.n), ()):
+            there = end.since + world.apart < begun and (end.until is None or begun + world.apart < end.until)
+            if there and end.version <= run.version:
+                yield f"step {run.name}#{run.n} began in run {run.version} at {begun}, and had ended at {end.since}"

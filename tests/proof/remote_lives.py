@@ -106,7 +106,7 @@ class RemoteLives(PlainLives):
         elif said.status == 200:
             known = told == said
         else:
-            known = (told.status, told.answer["code"]) == (409, "lost")
+            known = (told.status, told.answer.get("code")) == (409, "lost")
         if not known:
             self.wrong.append(f"{said} was answered by {told}")
 

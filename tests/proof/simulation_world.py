@@ -23,7 +23,7 @@ from rowlock.client import enqueue as client_enqueue
 from rowlock.client.enqueue import safe_insert
 from rowlock.context import Context
 from rowlock.core.ids import IdMaker
-from rowlock.core.job import Job, NewJob, new_job
+from rowlock.core.job import Job, NewJob, Status, new_job
 from rowlock.core.retry import Quadratic
 from rowlock.core.steps import StepMark, StoredStep
 from rowlock.errors import OutcomeUnknown, StoreError
@@ -139,6 +139,19 @@ class Machine:
     async def steps(self, job_id: str) -> list[StoredStep]:
         stored: list[StoredStep] = await self.line.steps(job_id)
         return stored
+
+    async def status(self, job_id: str) -> Status | None:
+        found: dict[str, Status] = await self.line.read([job_id], Status)
+        return found.get(job_id)
+
+    def checkpoint_sync(self, mark: StepMark) -> Hold:
+        raise AssertionError("handlers are async here")
+
+    def steps_sync(self, job_id: str) -> list[StoredStep]:
+        raise AssertionError("handlers are async here")
+
+    def status_sync(self, job_id: str) -> Status | None:
+        raise AssertionError("handlers are async here")
 
     @property
     def sync(self) -> Any:

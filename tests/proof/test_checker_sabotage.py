@@ -99,7 +99,7 @@ def _patched(order: type[Order], without: str = "", **more: Any) -> Callable[...
 @pytest.mark.parametrize(
     ("module", "function", "instead", "invariants"),
     [
-        (settle, "_may", _any_version, {"S6", "S8", "X1"}),
+        (settle, "_may", _any_version, {"S3", "S6", "S8", "X1"}),
         (settle, "_holds", _any_holder, {"S21"}),
         (sqlite_moves, "_audit", _nothing, {"S19", "S20"}),
         (Rescue, "patch", _patched(Rescue, without="retries"), {"S9"}),

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from rowlock import (
     Jobs,
     Snooze,
     Status,
-    StepChanged,
     StepFailed,
     StepState,
     SyncContext,
@@ -251,8 +251,7 @@ async def test_after_its_last_try_the_handler_may_undo(jobs: Jobs, deeds: Deeds)
         try:
             await ctx.step(ship)
         except StepFailed as failed:
-            assert failed.step == "ship"
-            assert "no truck" in failed.error
+            deeds.do(f"{failed.step}: {last_line(failed.error)}")
             await ctx.step(undo, "charge")
             if crashes:
                 crashes.pop()
@@ -262,7 +261,8 @@ async def test_after_its_last_try_the_handler_may_undo(jobs: Jobs, deeds: Deeds)
 
     await jobs.start()
     job = await ended(jobs, (await sell.enqueue()).id)
-    assert deeds.all == ["reserve", "charge", "ship", "ship", "undo charge", "undo reserve"]
+    again = "ship: ValueError: no truck"  # the failure is stored
+    assert deeds.all == ["reserve", "charge", "ship", "ship", again, "undo charge", again, "undo reserve"]
     assert (job.status, job.retries) == (Status.FAILED, 1)
     assert "the step ship has failed for good: ValueError: no truck" in last_line(job.last_error)
     assert [(one.name, one.n, one.state, one.retries) for one in await jobs.steps(job.id)] == [
@@ -371,18 +371,14 @@ async def test_a_handler_that_swallows_suspend_fails_for_good(jobs: Jobs, sync: 
 
         @jobs.task("work")
         def swallow(ctx: SyncContext) -> None:
-            try:
+            with suppress(BaseException):
                 ctx.step(broken)
-            except BaseException:
-                pass
     else:
 
         @jobs.task("work")
         async def swallow_async(ctx: Context) -> None:
-            try:
+            with suppress(BaseException):
                 await ctx.step(broken)
-            except BaseException:
-                pass
 
     await jobs.start()
     job = await ended(jobs, (await jobs.enqueue("work")).id)
@@ -487,11 +483,7 @@ async def test_a_result_of_another_type_is_refused(jobs: Jobs) -> None:
 
     @jobs.task(retry=[0])
     async def work(ctx: Context) -> None:
-        try:
-            await ctx.step(old if ctx.job.version == 1 else new)
-        except StepChanged as changed:
-            assert changed.step == "old"
-            raise
+        await ctx.step(old if ctx.job.version == 1 else new)
         raise ValueError
 
     await jobs.start()
@@ -950,7 +942,7 @@ async def test_a_job_has_at_most_a_thousand_steps_and_16_mib(jobs: Jobs, monkeyp
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "a\0b"])
 def test_a_name_must_be_usable(name: str) -> None:
-    with pytest.raises(InvalidInput, match="^name: "):
+    with pytest.raises(InvalidInput, match=r"^name: "):
         step(lambda: None).using(name=name)
 
 
@@ -966,7 +958,7 @@ def test_a_name_must_be_usable(name: str) -> None:
     ],
 )
 def test_a_policy_must_be_usable(options: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidInput, match=f"^{field}: "):
+    with pytest.raises(InvalidInput, match=rf"^{field}: "):
         step(**options)(lambda: None)
 
 

@@ -1,11 +1,11 @@
-"""kill -9 of the worker in each of five steps, before and after each COMMIT: no finished step runs again, and what steps
-write in their transactions is there exactly once."""
+"""kill -9 of the worker in each of five steps, before and after each COMMIT: no finished step runs again, and what
+steps write in their transactions is there exactly once."""
 
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,7 @@ class Stage:
         """Run a worker, until it has killed itself or the job has ended. Return its exit code."""
         given = {"ROWLOCK_URL": self.url, "STEP_KILLS": str(self.folder)}
         given |= {"STEP_KILLS_TRAP": trap, "STEP_KILLS_JOB": self.job_id}
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: ASYNC220 - a moment
             [sys.executable, "-c", "from tests.runtime.apps import step_kills; step_kills.main()"],
             cwd=ROOT,
             env={**os.environ, **given},
@@ -73,15 +73,15 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(jobs: Jobs, orders: Orders, url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+async def stage(jobs: Jobs, orders: Orders, url: str, tmp_path: Path) -> Stage:
     made = await jobs.enqueue("five", max_retries=100)
-    yield Stage(jobs, url, tmp_path, made.id)
+    return Stage(jobs, url, tmp_path, made.id)
 
 
 @pytest.fixture
-async def saga(jobs: Jobs, orders: Orders, url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+async def saga(jobs: Jobs, orders: Orders, url: str, tmp_path: Path) -> Stage:
     made = await jobs.enqueue("saga", max_retries=100)
-    yield Stage(jobs, url, tmp_path, made.id)
+    return Stage(jobs, url, tmp_path, made.id)
 
 
 def again(traps: Sequence[str]) -> Counter[str]:

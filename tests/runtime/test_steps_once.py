@@ -239,11 +239,8 @@ async def test_concurrent_steps_share_a_statement(jobs: Jobs, monkeypatch: pytes
 async def test_fence_completes_the_job_outside_of_steps(jobs: Jobs, orders: Orders, url: str, ending: str) -> None:
     @jobs.task(max_retries=0)
     def work(ctx: SyncContext) -> str:
-        conn: Any
-        if url.startswith("sqlite"):
-            conn = sqlite3.connect(url.removeprefix("sqlite:///"))
-        else:
-            conn = psycopg.connect(url)
+        file = url.removeprefix("sqlite:///")
+        conn: Any = psycopg.connect(url) if file == url else sqlite3.connect(file)
         conn.execute("INSERT INTO orders VALUES (1)")
         ctx.fence(conn, complete="by fence")
         if ending == "rollback":

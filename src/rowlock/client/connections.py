@@ -27,8 +27,8 @@ _all: weakref.WeakSet[Stores] = weakref.WeakSet()
 
 
 class Handle(Struct):
-    """An open store, with its bell, for one event loop. Concurrent inserts share a commit (`group`), and so do the marks
-    of steps (`checkpoints`)."""
+    """An open store, with its bell, for one event loop. Concurrent inserts share a commit (`group`). So do the marks of
+    steps (`checkpoints`)."""
 
     store: Store
     group: Group[NewJob, Enqueued]

@@ -14,7 +14,7 @@ from rowlock.core.templates import StepInfo
 
 
 class StepStatus(Struct, frozen=True, kw_only=True):
-    """`n`: the how manieth call of this name. `position`: the place among the job's steps, from 1; None: not called yet.
+    """`n`: the number of the call of this name, from 1. `position`: the place among the job's steps; None: not called.
     `retries`: of the step's own policy. `title`, `timeout`, `weight` and `max_retries` are those that the template
     declares."""
 

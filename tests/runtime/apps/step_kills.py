@@ -1,5 +1,7 @@
-"""A job of five steps, and one that is undone, in a worker that kills itself (SIGKILL) at a named moment. Run by test_steps_kill.py:
-`from tests.runtime.apps import step_kills; step_kills.main()`, with its orders in the environment.
+"""A job of five steps, and one that is undone, in a worker that kills itself (SIGKILL) at a named moment.
+
+test_steps_kill.py runs it: `from tests.runtime.apps import step_kills; step_kills.main()`. Its orders are in the
+environment.
 
 The trap stands at the boundary to the drivers: it sees the marks that a connection sends, and the COMMIT after them. It
 notes what it has seen in a file, before it kills.
