@@ -23,14 +23,14 @@ WITH line AS MATERIALIZED (
 ),
 head AS MATERIALIZED (
     SELECT h.* FROM line l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL
           AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
     ) h
 ),
 held AS MATERIALIZED (
     SELECT h.* FROM line l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line_seq < l.newest AND j.line = l.line AND j.line IS NOT NULL
           AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
         FOR NO KEY UPDATE SKIP LOCKED
@@ -44,7 +44,7 @@ bounds AS MATERIALIZED (
 ),
 blocked AS MATERIALIZED (
     SELECT h.* FROM bounds l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked'
           AND j.line_seq <= coalesce(l.until, j.line_seq)
         ORDER BY j.line_seq
@@ -247,13 +247,61 @@ LIMIT $3::int;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
-    WHERE j.status = 'cancel_requested' AND j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce((SELECT (r.data->'template'->'cancel'->>'grace')::float8 FROM public._jobs_records r WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version AND json_typeof(r.data->'template'->'cancel'->'grace') = 'number'), $2::float8) * interval '1 second'
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    WHERE j.status = 'cancel_requested' AND j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce((SELECT (r.data->'template'->'cancel'->>'grace')::float8 FROM public._jobs_records r WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version AND json_typeof(r.data->'template'->'cancel'->'grace') = 'number'), $2::float8) * interval '1 second' AND (j.step IS NULL OR NOT (j.locked_until >= (SELECT clock_timestamp()) AND EXISTS (SELECT FROM public._jobs_steps s WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable AND s.version = j.version)))
     ORDER BY j.cancel_requested_at
     LIMIT $1::int
     FOR NO KEY UPDATE SKIP LOCKED
 )
 SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, held.* FROM held;
+
+-- ════ checkpoint ════
+
+-- One JSON text has all runs and their marks, so that the statement serves the store, ctx.transaction() and any caller's
+-- connection: [{"id", "run", "worker", "step", "percent", "marks": [{"name", "n", …}, …]}, …], each job once.
+-- It waits for locked rows, in the order of ids. The guard is checked outside: see fence.sql.
+WITH asked AS MATERIALIZED (
+    SELECT * FROM json_to_recordset($1::text::json)
+        AS asked (id uuid, run int, worker text, step text, percent float8, marks json)
+    ORDER BY id
+),
+held AS MATERIALIZED (
+    SELECT asked.*, h.* FROM asked CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid, j.status, j.version, j.locked_by
+        FROM public._jobs j WHERE j.id = asked.id FOR NO KEY UPDATE
+    ) h
+),
+ok AS MATERIALIZED (
+    SELECT *, clock_timestamp() AS now FROM held
+    WHERE version = run AND (worker IS NULL OR worker = locked_by) AND status IN ('processing', 'cancel_requested')
+),
+marked AS (
+    UPDATE public._jobs j SET step = ok.step, progress = coalesce(ok.percent, j.progress), updated = ok.now
+    FROM ok
+    WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok)) AND j.id = ok.id
+    RETURNING j.id
+),
+stored AS (
+    INSERT INTO public._jobs_steps AS s (
+        job_id, name, n, position, function, state, retries, cancelable, version, started_at, finished_at, result, error)
+    SELECT ok.id, m.name, m.n, m.position, m.function, m.state, m.retries, m.cancelable, ok.run,
+           ok.now - m.age * interval '1 second', CASE WHEN m.state NOT IN ('pending', 'running') THEN ok.now END,
+           m.result::json, m.error
+    FROM marked JOIN ok ON ok.id = marked.id CROSS JOIN LATERAL json_to_recordset(ok.marks) AS m (
+        name text, n int, position int, function text, state text, retries int, cancelable bool, age float8, result text,
+        error text)
+    ON CONFLICT (job_id, name, n) DO UPDATE SET
+        position = excluded.position, function = excluded.function, state = excluded.state, retries = excluded.retries,
+        cancelable = excluded.cancelable, version = excluded.version, result = excluded.result, error = excluded.error,
+        started_at = CASE WHEN s.version = excluded.version AND s.retries = excluded.retries THEN s.started_at
+                          ELSE excluded.started_at END,
+        finished_at = excluded.finished_at
+    WHERE s.state NOT IN ('succeeded', 'failed')  -- an end stays
+        AND NOT (s.version = excluded.version AND excluded.state = 'running')  -- it may come late: see StepMark
+)
+-- `written` is false for a row that was changed since our snapshot: it is locked, but too new for the UPDATE.
+SELECT coalesce(json_agg(json_build_array(held.id, held.status, held.version, held.locked_by, marked.id IS NOT NULL)), '[]')::text
+FROM held LEFT JOIN marked ON marked.id = held.id;
 
 -- ════ claim ════
 
@@ -339,9 +387,10 @@ claimed AS (
         status = 'processing', ready = false, version = version + 1, locked_by = $10::text,
         locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
         started_at = CASE WHEN $12::bool THEN (SELECT now FROM claim_clock) END,
-        progress = 0, stage = NULL, message = NULL, updated = (SELECT now FROM claim_clock)
+        progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
+        updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
+    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
 ),
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
@@ -358,7 +407,7 @@ claim_summary AS (
         FROM claim_clock OFFSET 0
     ) summary
 )
-SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM (SELECT *, NULL::uuid[] AS applied FROM claim_summary) summary
+SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::float8, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM (SELECT *, NULL::uuid[] AS applied FROM claim_summary) summary
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j;
 
 -- ════ complete ════
@@ -526,9 +575,10 @@ claimed AS (
         status = 'processing', ready = false, version = version + 1, locked_by = $15::text,
         locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
         started_at = CASE WHEN $17::bool THEN (SELECT now FROM claim_clock) END,
-        progress = 0, stage = NULL, message = NULL, updated = (SELECT now FROM claim_clock)
+        progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
+        updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
+    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
 ),
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
@@ -545,7 +595,7 @@ claim_summary AS (
         FROM claim_clock OFFSET 0
     ) summary
 )
-SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
+SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::float8, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j;
 
 -- ════ count_ready ════
@@ -555,6 +605,17 @@ SELECT (SELECT count(*) FROM (SELECT FROM public._jobs j
                               LIMIT $3::int) r)
 FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS l (topic, template_version, n)
 ORDER BY l.n;
+
+-- ════ drop_all_steps ════
+
+-- Of a job that is gone. An id may have been used twice, and the other job is still there.
+DELETE FROM public._jobs_steps
+WHERE job_id = $1::uuid AND NOT EXISTS (SELECT FROM public._jobs j WHERE j.id = $1::uuid);
+
+-- ════ drop_steps ════
+
+DELETE FROM public._jobs_steps
+WHERE job_id = $1::uuid AND (name, n) IN (SELECT * FROM unnest($2::text[], $3::int[]));
 
 -- ════ end_counts ════
 
@@ -575,6 +636,15 @@ UNION ALL
 SELECT d.status, d.n, coalesce(CASE d.status WHEN 'failed' THEN c.failed WHEN 'expired' THEN c.expired
                                              ELSE c.cancelled END, 0)::bigint
 FROM dead d CROSS JOIN counted c;
+
+-- ════ ended_steps ════
+
+-- For events: without results. Only a job whose `step` says so has any. By a range: see read.sql.
+SELECT s.job_id, s.name, s.n, s.position, s.function, s.state, NULL AS result, s.error, s.retries, s.cancelable, s.version,
+       s.started_at, s.finished_at
+FROM public._jobs_steps s
+WHERE s.job_id >= $1::uuid AND s.job_id <= $1::uuid AND s.state IN ('succeeded', 'failed') AND (
+    SELECT step FROM public._jobs_all WHERE id >= $1::uuid AND id <= $1::uuid ORDER BY id LIMIT 1) IS NOT NULL;
 
 -- ════ events ════
 
@@ -659,7 +729,7 @@ WHERE coalesce(i.id, k.id) IS NOT NULL
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= (SELECT clock_timestamp())
     ORDER BY j.expires_at
     LIMIT $1::int
@@ -1158,12 +1228,12 @@ SELECT coalesce(json_agg(id), '[]')::text FROM gone;
 WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
 held AS MATERIALIZED (
     SELECT h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
 old AS MATERIALIZED (
     SELECT a.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, 'completed' AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, NULL::text AS line, NULL::bigint AS line_seq, NULL::text AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
+        SELECT j.id AS id, j.topic AS topic, 'completed' AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, NULL::text AS line, NULL::bigint AS line_seq, NULL::text AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
         WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1  -- by a range: see read.sql
     ) a
     WHERE $3::bool OR s.id NOT IN (SELECT id FROM held)
@@ -1439,7 +1509,7 @@ old AS MATERIALIZED (
     ) h
     LIMIT $1::int
 ),
-gone AS (DELETE FROM public._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) RETURNING 1),
+gone AS (DELETE FROM public._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) RETURNING id, step),
 old_archived AS MATERIALIZED (
     SELECT h.* FROM (SELECT * FROM kept WHERE status = 'completed' AND since IS NOT NULL) k CROSS JOIN LATERAL (
         SELECT a.id, a.ctid AS tid FROM public._jobs_archive a WHERE a.topic = k.topic AND a.finished_at <= k.since
@@ -1451,7 +1521,14 @@ old_archived AS MATERIALIZED (
 gone_archived AS (  -- see delete.sql
     DELETE FROM public._jobs_archive
     WHERE ctid = ANY (ARRAY(SELECT tid FROM old_archived)) AND (id IN (SELECT id FROM old_archived)) IS TRUE
-    RETURNING 1
+    RETURNING id, step
+),
+dropped_steps AS (  -- an id may have been used twice, and the other job is still there
+    DELETE FROM public._jobs_steps WHERE job_id = ANY (ARRAY(
+        SELECT id FROM gone WHERE step IS NOT NULL
+        UNION ALL
+        SELECT a.id FROM gone_archived a
+        WHERE a.step IS NOT NULL AND NOT EXISTS (SELECT FROM public._jobs j WHERE j.id = a.id)))
 )
 SELECT (SELECT count(*) FROM gone)::int + (SELECT count(*) FROM gone_archived)::int;
 
@@ -1567,7 +1644,7 @@ SELECT topic, backoff FROM public._jobs_topics WHERE backoff IS NOT NULL;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until < (SELECT least(clock_timestamp(), coalesce($2::timestamptz, 'infinity')))
     ORDER BY j.locked_until
     LIMIT $1::int
@@ -1579,7 +1656,7 @@ SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])
     ORDER BY j.locked_until
     LIMIT $1::int
@@ -2024,9 +2101,10 @@ claimed AS (
         status = 'processing', ready = false, version = version + 1, locked_by = $22::text,
         locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
         started_at = CASE WHEN $24::bool THEN (SELECT now FROM claim_clock) END,
-        progress = 0, stage = NULL, message = NULL, updated = (SELECT now FROM claim_clock)
+        progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
+        updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
+    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
 ),
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
@@ -2043,7 +2121,7 @@ claim_summary AS (
         FROM claim_clock OFFSET 0
     ) summary
 )
-SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
+SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::float8, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j;
 
 -- ════ settle_mixed ════
@@ -2319,9 +2397,10 @@ claimed AS (
         status = 'processing', ready = false, version = version + 1, locked_by = $22::text,
         locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
         started_at = CASE WHEN $24::bool THEN (SELECT now FROM claim_clock) END,
-        progress = 0, stage = NULL, message = NULL, updated = (SELECT now FROM claim_clock)
+        progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
+        updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
+    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
 ),
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
@@ -2338,7 +2417,7 @@ claim_summary AS (
         FROM claim_clock OFFSET 0
     ) summary
 )
-SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
+SELECT seen, next_due, now, until, applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::float8, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM settle_summary CROSS JOIN claim_summary
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j;
 
 -- ════ settle_on_conn ════
@@ -2438,6 +2517,15 @@ settle_summary AS (
     FROM (SELECT id FROM gone UNION ALL SELECT id FROM moved) written
 )
 SELECT CASE WHEN applied IS NULL THEN 'applied' ELSE 'refused' END FROM settle_summary;
+
+-- ════ shielded ════
+
+-- Which of these jobs a cancel timeout must leave alone. They are locked; this is a statement of its own, because one that
+-- waited for the lock would not see a step that began meanwhile.
+SELECT j.id FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
+    SELECT id, version, locked_until FROM public._jobs WHERE id = asked.id
+) j
+WHERE j.locked_until >= (SELECT clock_timestamp()) AND EXISTS (SELECT FROM public._jobs_steps s WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable AND s.version = j.version);
 
 -- ════ standing ════
 
@@ -2548,16 +2636,38 @@ SELECT NULL, coalesce(topic, ''), NULL, NULL, NULL,
              -sum(least(cancelled, 0))]::bigint[]
 FROM public._jobs_counts j WHERE enqueued = 0 AND deleted = 0 AND j.topic = $3::text GROUP BY GROUPING SETS ((topic), ()) HAVING count(*) > 0;
 
+-- ════ step_owners ════
+
+SELECT s.job_id, EXISTS (SELECT 1 FROM public._jobs j WHERE j.id = s.job_id)
+                 OR EXISTS (SELECT 1 FROM public._jobs_archive a WHERE a.id = s.job_id)
+FROM (SELECT job_id FROM public._jobs_steps WHERE job_id < $1::uuid ORDER BY job_id DESC LIMIT $2::int) s;
+
+-- ════ step_places ════
+
+SELECT s.* FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
+    SELECT job_id, name, n, position, state FROM public._jobs_steps WHERE job_id >= asked.id AND job_id <= asked.id
+) s
+ORDER BY s.job_id, s.position, s.name, s.n;
+
+-- ════ steps ════
+
+-- As a range: see read.sql.
+SELECT job_id, name, n, position, function, state, result, error, retries, cancelable, version, started_at, finished_at
+FROM public._jobs_steps WHERE job_id >= $1::uuid AND job_id <= $1::uuid
+ORDER BY position, name, n;
+
 -- ════ stored_rows ════
 
 -- Newest first, along the primary key; one snapshot, so that a job that is being completed is not seen twice.
-SELECT j.id, j.topic, j.status, j.ready, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.locked_by, j.locked_until, j.finished_at, j.history, j.history_dropped, EXISTS (SELECT 1 FROM public._jobs_archive a WHERE a.id = j.id) AS twice
+SELECT j.id, j.topic, j.status, j.ready, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.locked_by, j.locked_until, j.finished_at, j.history, j.history_dropped, j.step, EXISTS (SELECT 1 FROM public._jobs_archive a WHERE a.id = j.id) AS twice,
+       EXISTS (SELECT 1 FROM public._jobs_steps s WHERE s.job_id = j.id) AS has_steps
 FROM public._jobs j WHERE j.id < $1::uuid ORDER BY j.id DESC LIMIT $2::int;
 
 -- ════ stored_rows_archived ════
 
 -- Newest first, along the primary key; one snapshot, so that a job that is being completed is not seen twice.
-SELECT j.id, j.topic, 'completed', false, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.locked_by, NULL, j.finished_at, j.history, j.history_dropped, EXISTS (SELECT 1 FROM public._jobs a WHERE a.id = j.id) AS twice
+SELECT j.id, j.topic, 'completed', false, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.locked_by, NULL, j.finished_at, j.history, j.history_dropped, j.step, EXISTS (SELECT 1 FROM public._jobs a WHERE a.id = j.id) AS twice,
+       EXISTS (SELECT 1 FROM public._jobs_steps s WHERE s.job_id = j.id) AS has_steps
 FROM public._jobs_archive j WHERE j.id < $1::uuid ORDER BY j.id DESC LIMIT $2::int;
 
 -- ════ uncancelable ════
@@ -2597,6 +2707,7 @@ moved AS (
         last_error = CASE WHEN p.change ? 'last_error' THEN (p.change->>'last_error')::text ELSE j.last_error END,
         fingerprint = CASE WHEN p.change ? 'fingerprint' THEN (p.change->>'fingerprint')::text ELSE j.fingerprint END,
         locked_by = CASE WHEN p.change ? 'locked_by' THEN (p.change->>'locked_by')::text ELSE j.locked_by END,
+        step = CASE WHEN p.change ? 'step' THEN (p.change->>'step')::text ELSE j.step END,
         priority = CASE WHEN p.change ? 'priority' THEN (p.change->>'priority')::int ELSE j.priority END,
         retries = CASE WHEN p.change ? 'retries' THEN (p.change->>'retries')::int ELSE j.retries END,
         crashes = CASE WHEN p.change ? 'crashes' THEN (p.change->>'crashes')::int ELSE j.crashes END,
@@ -2656,7 +2767,7 @@ audited AS (
 )
 SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM gone_archived);
 
--- ════ functions, revision 2 ════
+-- ════ functions, revision 3 ════
 
 -- For clients without rowlock's library: any language that speaks SQL can enqueue and work by these functions (docs/sql.md).
 -- They run with the rights of their caller. Claim, settle and complete are the store's own: functions.py puts them in.
@@ -3269,7 +3380,8 @@ BEGIN
             status = 'processing', ready = false, version = version + 1, locked_by = claim_job_batch.worker::text,
             locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
             started_at = CASE WHEN true::bool THEN (SELECT now FROM claim_clock) END,
-            progress = 0, stage = NULL, message = NULL, updated = (SELECT now FROM claim_clock)
+            progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
+            updated = (SELECT now FROM claim_clock)
         WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
         RETURNING j.*
     ),

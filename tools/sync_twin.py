@@ -38,6 +38,7 @@ from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.step_list import StepStatus
 from rowlock.client.templates import Change, Templates
 from rowlock.client.topics import Topics
 from rowlock.client.verify import Report
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 T = TypeVar("T")
 Answers = list[Enqueued]  # `list` is a verb below
+Steps = list[StepStatus]
 
 
 class SyncJobs:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rowlock.client.step_list import StepStatus
     from rowlock.client.why import Why
     from rowlock.context import Context, SyncContext
     from rowlock.core.ids import IdMaker
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         decide,
     )
     from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, RetryPolicy
+    from rowlock.core.steps import StepState
     from rowlock.core.templates import Cancel
     from rowlock.errors import (
         Cancelled,
@@ -35,11 +37,15 @@ if TYPE_CHECKING:
         LeaseLost,
         OnceTaken,
         Snooze,
+        StepChanged,
+        StepFailed,
+        Suspend,
         TimeLimit,
         WorkerStopping,
         WrongResult,
     )
     from rowlock.jobs import Jobs
+    from rowlock.steps import Step, step
     from rowlock.stores import open_store
     from rowlock.stores.base import Enqueued, WorkerInfo
     from rowlock.stores.bulk import Bulk, BulkItem
@@ -91,6 +97,12 @@ __all__ = [
     "Snoozed",
     "Stats",
     "Status",
+    "Step",
+    "StepChanged",
+    "StepFailed",
+    "StepState",
+    "StepStatus",
+    "Suspend",
     "SyncContext",
     "Task",
     "TimeLimit",
@@ -103,9 +115,12 @@ __all__ = [
     "decide",
     "new_job",
     "open_store",
+    "step",
 ]
 
 _HOMES = {
+    "rowlock.client.step_list": "StepStatus",
+    "rowlock.core.steps": "StepState",
     "rowlock.client.why": "Why",
     "rowlock.context": "Context SyncContext",
     "rowlock.core.ids": "IdMaker",
@@ -114,10 +129,11 @@ _HOMES = {
     "rowlock.core.retry": "FINAL Delays Exponential Quadratic RetryPolicy",
     "rowlock.core.templates": "Cancel",
     "rowlock.errors": (
-        "Cancelled Final Interrupted JobCancelled JobFailed LeaseLost OnceTaken Snooze TimeLimit WorkerStopping "
-        "WrongResult"
+        "Cancelled Final Interrupted JobCancelled JobFailed LeaseLost OnceTaken Snooze StepChanged StepFailed Suspend "
+        "TimeLimit WorkerStopping WrongResult"
     ),
     "rowlock.jobs": "Jobs",
+    "rowlock.steps": "Step step",
     "rowlock.stores": "open_store",
     "rowlock.stores.base": "Enqueued WorkerInfo",
     "rowlock.stores.failures": "Failure Failures",

@@ -11,28 +11,40 @@ def embed(ctx: Context, file_id: str) -> int:
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import StrEnum
 from types import TracebackType
-from typing import Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from msgspec import UNSET, UnsetType
 
 from rowlock.core import codec
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Settlement, Transition
+from rowlock.core.steps import StepMark, StoredStep
 from rowlock.errors import (
     Cancelled,
     InvalidInput,
     LeaseLost,
+    StoreError,
     StoreFull,
     StoreUnavailable,
     TimeLimit,
     WorkerStopping,
     WrongContext,
 )
-from rowlock.stores.base import Enqueued, Guard
-from rowlock.tasks import EnqueueOptions, Enqueues
+from rowlock.stores.base import Enqueued, Guard, Hold
+from rowlock.tasks import EnqueueOptions, Enqueues, Task
+
+if TYPE_CHECKING:
+    from rowlock.run_steps import RunSteps, StepCall
+    from rowlock.steps import Running, Step
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Interruption(StrEnum):
@@ -68,6 +80,19 @@ class Link(Protocol):
 
     def beat(self) -> None: ...
 
+    def mark(self, mark: StepMark) -> None:
+        """Write this about a step, some time soon. A later mark of the same step replaces it."""
+        ...
+
+    def unmark(self, name: str, n: int) -> None:
+        """Drop a mark that is not written yet."""
+        ...
+
+    def shield(self, change: int) -> None:
+        """A step that can't be cancelled begins (1), or has ended (-1). In between, a cancel doesn't end the handler by
+        force."""
+        ...
+
 
 class Host(Enqueues, Protocol):
     """What a Context needs from `Jobs`."""
@@ -75,6 +100,18 @@ class Host(Enqueues, Protocol):
     async def fence(self, guard: Guard, conn: Any) -> None: ...
 
     def fence_sync(self, guard: Guard, conn: Any) -> None: ...
+
+    async def checkpoint(self, mark: StepMark) -> Hold: ...
+
+    def checkpoint_sync(self, mark: StepMark) -> Hold: ...
+
+    async def steps(self, job_id: str) -> list[StoredStep]: ...
+
+    def steps_sync(self, job_id: str) -> list[StoredStep]: ...
+
+    async def status(self, job_id: str) -> Status | None: ...
+
+    def status_sync(self, job_id: str) -> Status | None: ...
 
     async def transaction(self, guard: Guard, longest: float) -> AbstractAsyncContextManager[Any]: ...
 
@@ -98,12 +135,25 @@ class AnyContext:
     def cancelled(self) -> bool:
         """True if the run must end: the job was cancelled, its timeout or its lease is over, or the worker stops."""
         self._link.looks = True
-        return self._link.interruption is not None
+        call = self._step_here()
+        if call is not None and call.late:
+            return True
+        why = self._link.interruption
+        return why is not None and not _is_deaf(call, why)
 
     def check(self) -> None:
         """Raise if the run must end: Cancelled, TimeLimit, LeaseLost or WorkerStopping. It is cheap: no I/O."""
         self._link.looks = True
+        call = self._step_here()
+        if call is not None:
+            call.check()
+        self.must_end(call)
+
+    def must_end(self, call: StepCall | None = None) -> None:
+        """Raise if the run must end. `call`: the step that is about to run, or runs."""
         match self._link.interruption:
+            case Interruption.CANCELLED if _is_deaf(call, Interruption.CANCELLED):
+                pass
             case Interruption.CANCELLED:
                 raise Cancelled(self.job.cancel_reason)
             case Interruption.TIMED_OUT:
@@ -125,6 +175,8 @@ class AnyContext:
         """Report the progress, 0 to 100. Call it as often as you like: the worker writes it a few times a second."""
         if percent is not None and (isinstance(percent, bool) or not isinstance(percent, int | float)):
             raise InvalidInput("percent", "not_a_number", f"must be a number from 0 to 100, not {percent!r:.40}")
+        if percent is not None and (call := self._step_here()) is not None:
+            percent = call.steps.percent_within(call, percent)
         self._link.report(percent, None if stage is None else str(stage), None if message is None else str(message))
 
     def log(self, text: object, *, level: str = "info") -> None:
@@ -132,6 +184,10 @@ class AnyContext:
         self._link.log(str(level), str(text))
 
     # ── For both ──
+
+    def _step_here(self) -> StepCall | None:
+        """Return the step in which this is called; None: outside of steps."""
+        raise NotImplementedError
 
     def _guard(self) -> Guard:
         if lost := self._lost():
@@ -152,17 +208,130 @@ class AnyContext:
         return {**inherited, **options}  # type: ignore[typeddict-item]
 
 
+def _is_deaf(call: StepCall | None, why: Interruption) -> bool:
+    """True if this step may go on all the same: it can't be cancelled."""
+    return why is Interruption.CANCELLED and call is not None and not call.step.cancelable
+
+
 class Context(AnyContext):
     """One run of a job. Only the handler that got it may use it, and only while it runs. A sync handler may take a
     SyncContext instead."""
 
     _open: tuple[Guard, ...] = ()  # the guards of open transactions
+    is_unfinished = False  # call `finish` when the handler has ended
     _outage: BaseException | None = None  # the error that the handler got when the jobs' database went away
+    _fenced = False  # the handler has completed the job in a transaction of its own, which may be committed or not
+    _steps: RunSteps | None = None  # the steps of this run, once there are any
+    _call: StepCall | None = None  # the step that this Context is bound to …
+    _handlers: Context | None = None  # … and the Context of its handler
+    task: Task[..., Any] | None = None
 
     @property
     def sync(self) -> SyncContext:
         """The same for handlers that can't `await`."""
         return SyncContext(self)
+
+    # ── Steps ──
+
+    @overload
+    def step(self, function: Step[P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> Running[R]: ...
+
+    @overload
+    def step(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Running[R]: ...
+
+    @overload
+    def step(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Running[R]: ...
+
+    @overload
+    def step(
+        self, function: Callable[Concatenate[Context, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Running[R]: ...
+
+    @overload
+    def step(
+        self, function: Callable[Concatenate[SyncContext, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Running[R]: ...
+
+    @overload
+    def step(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Running[R]: ...
+
+    def step(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Run a step and store its result; if it is stored, return it. A later run of the job does not run it again.
+
+            prepared = await ctx.step(prepare, target)
+
+        The step is found by the function's name and the number of the call. Call steps in the same order in each run. A
+        first parameter of type Context is filled in with one that is bound to the step.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongContext(
+                "this handler is not async: annotate its ctx with SyncContext, or call ctx.sync.step(…)"
+            ) from None
+        steps = self._ready_for_step()
+        return steps.run(steps.begin(function, args, kwargs))
+
+    def _ready_for_step(self) -> RunSteps:
+        if self._step_here() is not None:
+            raise WrongContext(f"ctx.step inside of the step {self._step_here()}: only the handler may call steps")
+        if self._open:
+            raise WrongContext(
+                "ctx.step inside of ctx.transaction(): end the transaction first, or let the step open it"
+            )
+        if self._steps is None:
+            from rowlock.run_steps import RunSteps  # that module imports this one; most handlers have no steps
+
+            self._steps = RunSteps(self)
+            self.is_unfinished = True
+        return self._steps
+
+    async def finish(self, error: BaseException | None = None) -> None:
+        """The handler has ended: with `error`, or by returning. Raise if it must not have ended so."""
+        if self._steps is not None:
+            await self._steps.finish(cancel=isinstance(error, asyncio.CancelledError))
+        if self._fenced and not self._link.completed and not isinstance(error, asyncio.CancelledError):
+            with suppress(StoreError) if error is not None else nullcontext():
+                self._link.completed = await self._host.status(self.job.id) is Status.COMPLETED
+        if error is None:
+            self._check_end()
+
+    def finish_sync(self, error: BaseException | None = None) -> None:
+        """See `finish`."""
+        if self._steps is not None:
+            self._steps.finish_sync()
+        if self._fenced and not self._link.completed:
+            with suppress(StoreError) if error is not None else nullcontext():
+                self._link.completed = self._host.status_sync(self.job.id) is Status.COMPLETED
+        if error is None:
+            self._check_end()
+
+    def _check_end(self) -> None:
+        if self._steps is not None:
+            self._steps.refuse_swallowed()
+        if self._fenced and not self._link.completed:
+            raise WrongContext(
+                "the handler has called ctx.fence(conn, complete=…), but its transaction is not committed: commit it "
+                "before the handler returns"
+            )
+
+    def bind(self, call: StepCall) -> Context:
+        """Return a Context for the function of a step."""
+        bound = Context(self.job, self._link, self._host)
+        bound._call, bound._handlers, bound._steps, bound.task = call, self, self._steps, self.task
+        return bound
+
+    def _step_here(self) -> StepCall | None:
+        return self._call if self._call is not None or self._steps is None else self._steps.current(self)
+
+    def _here(self) -> Context:
+        """Return the Context of the step in which this is called; else this one."""
+        call = self._step_here()
+        return self if call is None else call.context
 
     # ── Write ──
 
@@ -173,14 +342,31 @@ class Context(AnyContext):
         with self.noticing_outages():
             return await self._host.enqueue(topic, payload, **self._inherit(options))
 
-    async def fence(self, conn: Any) -> None:
+    async def fence(self, conn: Any, *, complete: Any = UNSET) -> None:
         """Check the lease in your own transaction, as its last statement before COMMIT.
 
         Raise LeaseLost if this run has lost the job; then let the transaction roll back. Until the transaction ends, no
-        other worker can take the job.
+        other worker can take the job. `complete`: the transaction also completes the step in which this is called, or
+        the job, with this result.
         """
+        guard = self._here().guard_for(complete)
         with self.noticing_outages():
-            await self._host.fence(self._guard(), conn)
+            await self._host.fence(guard, conn)
+        self._here().note_fence(guard)
+
+    def guard_for(self, complete: Any) -> Guard:
+        """Return the guard of a transaction. `complete`: as in `fence`."""
+        guard = self._guard()
+        if not isinstance(complete, UnsetType):
+            self._complete(guard, complete)
+        return guard
+
+    def note_fence(self, guard: Guard) -> None:
+        """The caller's own transaction has the guard's writes. Whether it commits is found out later."""
+        if guard.checkpoint is not None and self._call is not None:
+            self._call.fenced = True
+        if guard.completion is not None:
+            self._fenced = self.is_unfinished = True
 
     def transaction(self) -> FencedTransaction:
         """Open a transaction on the jobs' database. It commits only if this run still holds its lease.
@@ -191,14 +377,22 @@ class Context(AnyContext):
         `conn` is from asyncpg on PostgreSQL (psycopg in sync handlers), from sqlite3 on SQLite. On SQLite it holds the
         write lock: keep it short.
         """
-        return FencedTransaction(self, self._host, self._guard(), self._link.lease / 3)
+        return FencedTransaction(self._here(), self._host, self._guard(), self._link.lease / 3)
 
     def complete(self, result: Any = None) -> None:
-        """Complete the job with this result in the COMMIT of the open `transaction()`. Then the writes and the
-        completion happen together, once, or not at all. The handler's return value is ignored."""
-        if len(self._open) != 1:
+        """Complete the job with this result in the COMMIT of the open `transaction()`; inside a step, the step. Then
+        the writes and the completion happen together, once, or not at all. What the handler, or the step, returns is
+        ignored."""
+        here = self._here()
+        if len(here._open) != 1:
             raise WrongContext("call ctx.complete() inside exactly one `with ctx.transaction():` block")
-        [guard] = self._open
+        [guard] = here._open
+        here._complete(guard, result)
+
+    def _complete(self, guard: Guard, result: Any) -> None:
+        if self._call is not None:
+            guard.checkpoint = self._call.success(result)
+            return
         done = Transition(
             event="completed",
             status=Status.COMPLETED,
@@ -215,7 +409,7 @@ class Context(AnyContext):
         try:
             yield
         except (StoreUnavailable, StoreFull) as error:
-            self._outage = error
+            (self._handlers or self)._outage = error
             raise
 
     def is_cut_off(self, error: BaseException) -> bool:
@@ -233,9 +427,11 @@ class Context(AnyContext):
     def _ended(self, guard: Guard, *, committed: bool, error: BaseException | None) -> None:
         self._open = tuple(one for one in self._open if one is not guard)
         if guard.outage and error is not None:
-            self._outage = error
+            (self._handlers or self)._outage = error
         if committed and guard.completion is not None:
             self._link.completed = True
+        if committed and guard.checkpoint is not None and self._call is not None:
+            self._call.has_stored(guard.checkpoint)
 
 
 class SyncContext(AnyContext):
@@ -259,15 +455,38 @@ class SyncContext(AnyContext):
         with self._context.noticing_outages():
             return self._host.sync.enqueue(topic, payload, **self._inherit(options))
 
-    def fence(self, conn: Any) -> None:
+    @overload
+    def step(self, function: Step[P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    def step(self, function: Callable[Concatenate[SyncContext, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    def step(self, function: Callable[Concatenate[Context, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    def step(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def step(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """See Context.step."""
+        steps = self._context._ready_for_step()
+        return steps.run_sync(steps.begin(function, args, kwargs))
+
+    def _step_here(self) -> StepCall | None:
+        return self._context._step_here()
+
+    def fence(self, conn: Any, *, complete: Any = UNSET) -> None:
         """See Context.fence."""
-        with self._context.noticing_outages():
-            self._host.fence_sync(self._guard(), conn)
+        context = self._context._here()
+        guard = context.guard_for(complete)
+        with context.noticing_outages():
+            self._host.fence_sync(guard, conn)
+        context.note_fence(guard)
 
     def transaction(self) -> SyncTransaction:
         """See Context.transaction. It is for `with` only; `conn` is from psycopg on PostgreSQL, from sqlite3 on
         SQLite."""
-        return SyncTransaction(self._context, self._host, self._guard(), self._link.lease / 3)
+        return SyncTransaction(self._context._here(), self._host, self._guard(), self._link.lease / 3)
 
     def complete(self, result: Any = None) -> None:
         """See Context.complete."""

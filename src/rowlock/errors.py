@@ -20,6 +20,8 @@
     ├── BulkNotFound          there is no such bulk action, or it was pruned
     ├── BulkRefused           the bulk action's status doesn't allow this; .status
     ├── Final                 raised by a handler: the job has failed, don't retry
+    │   ├── StepFailed        a step has failed for the last time; .step and .error
+    │   └── StepChanged       the code does not fit a stored step any more; .step and .problem
     ├── Snooze                raised by a handler: run the job later; costs no retry
     ├── Interrupted           this run must end; ctx.check() raises one of these
     │   ├── Cancelled         the job was cancelled; a handler may also raise it
@@ -44,6 +46,8 @@
         ├── MigrationChanged  an applied migration differs from the one in this code
         ├── StoreClosed       the store was closed, or never opened
         └── ForkedStore       the store was opened before fork(); open a new one in the child
+
+    Suspend                   a BaseException: the run ends here and goes on later; let it pass
 
 Errors carry data, so that no caller has to parse a message. No message ever holds a password.
 """
@@ -248,6 +252,51 @@ class ConnectionRefused(RowlockError):
 
 class Final(RowlockError):
     """`raise Final("no such customer")`: the job has failed and is not retried."""
+
+
+class StepFailed(Final):
+    """A step with a retry policy of its own has failed for the last time. Catch it to undo what other steps have done.
+    If it leaves the handler, the job fails for good. `error` is the text of the step's error, with its traceback."""
+
+    def __init__(self, step: str, error: str) -> None:
+        self.step = step
+        self.error = error
+        why = error.strip().rpartition("\n")[2]
+        super().__init__(f"the step {step} has failed for good" + (f": {why}" if why else ""))
+
+
+class StepChanged(Final):
+    """What is stored of a step does not fit the code that runs now."""
+
+    def __init__(self, step: str, problem: str, way_out: str) -> None:
+        self.step = step
+        self.problem = problem
+        super().__init__(
+            f"the step {step} has changed: {problem}. {way_out}, or give the task a new version=. For this job alone, "
+            "an operator can requeue it without its stored steps: jobs.requeue(id, keep_steps=False)"
+        )
+
+
+class Suspend(BaseException):
+    """Raised by ctx.step through the handler: the run ends here, and the job goes on later. Let it pass. `delay`:
+    seconds until then. `error`: why the step is tried again."""
+
+    def __init__(self, step: str, delay: float, error: str) -> None:
+        self.step = step
+        self.delay = delay
+        self.error = error
+        super().__init__(f"the run goes on in {delay:g} s, with another try of the step {step}")
+
+
+def suspension(error: BaseException) -> Suspend | None:
+    """Return the Suspend that ended a handler: alone, or in a group of nothing else, as task groups raise it."""
+    if isinstance(error, Suspend):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = [suspension(one) for one in error.exceptions]
+        if all(found):
+            return found[0]
+    return None
 
 
 class Snooze(RowlockError):

@@ -25,6 +25,7 @@ from rowlock.client.failures import FailureGroups
 from rowlock.client.middleware import Around
 from rowlock.client.random_bytes import noise
 from rowlock.client.registry import Registry
+from rowlock.client.step_list import StepStatus, listed
 from rowlock.client.templates import Templates
 from rowlock.client.topics import Topics
 from rowlock.client.verify import Report, verify
@@ -33,6 +34,7 @@ from rowlock.client.workers import Workers
 from rowlock.core import codec
 from rowlock.core.ids import IdMaker, check_id
 from rowlock.core.job import (
+    MAX_TEXT,
     Event,
     Job,
     Lane,
@@ -47,6 +49,7 @@ from rowlock.core.job import (
 )
 from rowlock.core.lifecycle import MOVES
 from rowlock.core.moves import Cancel, Delete, Edit, Requeue, Update
+from rowlock.core.templates import StepInfo
 from rowlock.errors import (
     CancelUnsupported,
     InvalidInput,
@@ -76,6 +79,7 @@ if TYPE_CHECKING:  # a process that only enqueues loads neither the worker nor t
 
 R = TypeVar("R")
 Answers = list[Enqueued]  # `list` is a verb below
+Steps = list[StepStatus]
 _VERSION = {"version"}  # the only option of a plain call of a task
 
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job in `wait`
@@ -371,6 +375,22 @@ class Jobs(Registry):
         job = await self.get(job_id)
         return (await (await self._store()).read([job.id], Log)).get(job.id, Log([]))
 
+    async def steps(self, job_id: str) -> Steps:
+        """Return the steps of a job: those that its runs have called, in their order, then those that its template
+        declares and that were not called yet."""
+        job = await self.get(job_id)
+        store = await self._store()
+        stored = await store.steps(job.id) if job.step is not None else []
+        await self.definitions.refresh()
+        return listed(job, stored, self._declared_steps(job))
+
+    def _declared_steps(self, job: Job) -> tuple[StepInfo, ...]:
+        published = self.definitions.published(job.topic, job.template_version)
+        if published is not None:
+            return published.steps
+        task = self.lanes().get(Lane(job.topic, job.template_version))
+        return () if task is None else task.template.steps
+
     async def why(self, job_id: str) -> Why:
         """Return why the job is not running; or which worker runs it, or how it ended."""
         job = await self.get(job_id)
@@ -448,10 +468,16 @@ class Jobs(Registry):
         payload: Mapping[str, Any] | UnsetType = UNSET,
         tags: Sequence[str] | UnsetType = UNSET,
         version: int | None = None,
+        from_step: str | None = None,
+        keep_steps: bool = True,
         reason: str | None = None,
         by: str | None = None,
     ) -> Job:
         """Run a failed, expired or cancelled job again, with its retries reset and with the given changes.
+
+        Steps that have succeeded keep their results, unless the payload changes. `from_step`: this step and all that
+        were called after it run again: "charge", or "charge#2" for the second call. `keep_steps` False: all steps run
+        again.
 
         Raise KeyTaken if another live job has its key, VersionPassed if the job has run again since `version`.
         """
@@ -463,10 +489,17 @@ class Jobs(Registry):
             reason=check_reason(reason),
             edit=edit,
             version=None if version is None else check_version(version),
+            from_step=None if from_step is None else codec.check_text(from_step, "from_step", max_chars=MAX_TEXT),
+            keep_steps=bool(keep_steps),
         )
+        if from_step is not None and not keep_steps:
+            raise InvalidInput("from_step", "both_given", "give from_step, or keep_steps=False for all steps, not both")
         [change] = await handle.store.move([wanted], order)
         if change.holder is not None:
             raise KeyTaken(wanted, (await self.get(wanted)).key or "", change.holder)
+        if change.steps is not None:
+            known = f"there are: {', '.join(change.steps)}" if change.steps else "the job has no stored steps"
+            raise InvalidInput("from_step", "unknown_step", f"{from_step!r:.80} is no stored step of the job; {known}")
         if version is not None and not change.done and change.status in MOVES["requeue"].sources:
             raise VersionPassed(wanted, "requeue", version)
         _demand("requeue", change)

@@ -236,6 +236,8 @@ def _outcome(ctx: Context, error: BaseException | None) -> str:
         return "lost"
     if error is None:
         return "completed"
+    if isinstance(error, GeneratorExit):  # the run goes on later
+        return "suspended"
     match why:
         case Interruption.TIMED_OUT:
             return "timed_out"

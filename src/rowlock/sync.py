@@ -17,6 +17,7 @@ from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.step_list import StepStatus
 from rowlock.client.templates import Change, Templates
 from rowlock.client.topics import Topics
 from rowlock.client.verify import Report
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 T = TypeVar("T")
 Answers = list[Enqueued]  # `list` is a verb below
+Steps = list[StepStatus]
 
 
 class SyncJobs:
@@ -161,6 +163,11 @@ class SyncJobs:
         """Return the lines that the job's handlers wrote with `ctx.log`, oldest first."""
         return self._run(lambda: self._async.logs(job_id))
 
+    def steps(self, job_id: str) -> Steps:
+        """Return the steps of a job: those that its runs have called, in their order, then those that its template
+        declares and that were not called yet."""
+        return self._run(lambda: self._async.steps(job_id))
+
     def why(self, job_id: str) -> Why:
         """Return why the job is not running; or which worker runs it, or how it ended."""
         return self._run(lambda: self._async.why(job_id))
@@ -205,10 +212,16 @@ class SyncJobs:
         payload: Mapping[str, Any] | UnsetType = UNSET,
         tags: Sequence[str] | UnsetType = UNSET,
         version: int | None = None,
+        from_step: str | None = None,
+        keep_steps: bool = True,
         reason: str | None = None,
         by: str | None = None,
     ) -> Job:
         """Run a failed, expired or cancelled job again, with its retries reset and with the given changes.
+
+        Steps that have succeeded keep their results, unless the payload changes. `from_step`: this step and all that
+        were called after it run again: "charge", or "charge#2" for the second call. `keep_steps` False: all steps run
+        again.
 
         Raise KeyTaken if another live job has its key, VersionPassed if the job has run again since `version`.
         """
@@ -221,6 +234,8 @@ class SyncJobs:
                 payload=payload,
                 tags=tags,
                 version=version,
+                from_step=from_step,
+                keep_steps=keep_steps,
                 reason=reason,
                 by=by,
             )

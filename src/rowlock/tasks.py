@@ -35,6 +35,7 @@ from rowlock.core.templates import (
     MAX_DESCRIPTION,
     Cancel,
     IfLive,
+    StepInfo,
     Template,
     check_if_live,
     check_template,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     import typing_extensions  # its TypeVar has a default, also before Python 3.13
 
     from rowlock.context import Context
+    from rowlock.steps import Step
 
     F_co = typing_extensions.TypeVar("F_co", bound=Callable[..., Any], covariant=True, default=Callable[..., Any])
 else:
@@ -118,6 +120,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     retention: float | timedelta | None = None  # how long finished jobs stay
     title: str | None = None
     description: str | None = None  # None: the function's docstring
+    steps: Sequence[
+        Step[..., Any, Any] | Callable[..., Any]
+    ] = ()  # steps that it may call: for the page, and for weighted progress
     process: bool = False  # run in a child process
     memory: float | None = None  # MiB that the child process may use; None: half of the machine's memory
 
@@ -151,14 +156,14 @@ class Task(Generic[P, R_co, F_co]):
         self.function = function
         self.policy = policy
         self.arguments = Arguments(function)
-        self.is_async = _is_async(function)
+        self.is_async = is_async(function)
         if self.is_async:
             self.arguments.refuse_sync_context()
         self.kind: Kind = "process" if policy.process else "async" if self.is_async else "thread"
         self.version = check_template_version(policy.version)
         runs = _listed(policy.runs, "runs", "versions, such as [1, 2]")
         self.runs = frozenset(check_template_version(version, f"runs[{n}]") for n, version in enumerate(runs))
-        self.retry: RetryPolicy = _retry(policy.retry)
+        self.retry: RetryPolicy = check_retry(policy.retry)
         self._jobs = jobs
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", topic)
@@ -175,6 +180,7 @@ class Task(Generic[P, R_co, F_co]):
                 description=_description(policy, self.function),
                 schema=payload_schema(arguments.type, is_open=arguments.is_open, defaults=arguments.defaults),
                 result=result_schema(arguments.returns.type),
+                steps=_declared(policy.steps),
                 max_retries=policy.max_retries,
                 retry=retry_data(self.retry),
                 timeout=check_timeout(policy.timeout),
@@ -281,7 +287,7 @@ class Arguments:
                     raise InvalidInput(
                         name, "positional", f"{self._name} can't be a handler: make this a named parameter"
                     )
-                case _ if (kind := _injected(hint)) is not None:
+                case _ if (kind := injected(hint)) is not None:
                     self.injected[name] = kind
                 case _ if parameter.default is inspect.Parameter.empty:
                     fields[name] = _usable(hint)
@@ -409,18 +415,32 @@ class ReturnType:
 
     def convert(self, job: Job) -> Any:
         """Return the result of a completed job, in the handler's own type. Raise WrongResult if it doesn't fit."""
-        if self.type is Any:
-            return job.result
-        if self.type is NoneType:
-            if job.result is not None:
-                raise WrongResult(job, "its result is not null, as its handler is annotated")
-            return None
+        if self.type is NoneType and job.result is not None:
+            raise WrongResult(job, "its result is not null, as its handler is annotated")
         try:
-            return msgspec.convert(job.result, self.type, str_keys=True, dec_hook=_decode_model)
-        except msgspec.ValidationError as error:
-            misfit = explain(error, self.type)
+            return self.read(job.result)
+        except Misfit as misfit:
             where = f"result.{misfit.path}" if misfit.path else "its result"
             raise WrongResult(job, f"{where} {misfit.problem}") from None
+
+    def read(self, result: Any) -> Any:
+        """Return stored JSON values in the annotated type. Raise Misfit if they don't fit."""
+        if self.type is Any:
+            return result
+        try:
+            return msgspec.convert(result, self.type, str_keys=True, dec_hook=_decode_model)
+        except msgspec.ValidationError as error:
+            found = explain(error, self.type)
+            raise Misfit(found.path, found.problem) from None
+
+
+class Misfit(ValueError):
+    """A stored value is not of the annotated type: at `path` inside it."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path} {problem}" if path else problem)
 
 
 def _is_json(hint: Any) -> bool:
@@ -440,7 +460,7 @@ def _description(policy: Policy, function: Callable[..., Any]) -> str | None:
     return codec.clean_text(" ".join(doc.split("\n\n")[0].split()), MAX_DESCRIPTION)
 
 
-def _retry(given: object) -> RetryPolicy:
+def check_retry(given: object) -> RetryPolicy:
     if isinstance(given, Quadratic | Delays | Exponential):
         return retry_policy(retry_data(given))
     if isinstance(given, Sequence) and not isinstance(given, str | bytes):
@@ -475,11 +495,19 @@ def _whole(value: Any) -> Any:
     return [_whole(one) for one in value] if isinstance(value, list) else value
 
 
+def _declared(steps: Sequence[Step[..., Any, Any] | Callable[..., Any]]) -> tuple[StepInfo, ...]:
+    if not steps:
+        return ()
+    from rowlock.steps import step_of  # that module imports this one
+
+    return tuple(step_of(function).info for function in steps)
+
+
 def _without_default(hint: Any) -> Any:
     return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.NotRequired else hint
 
 
-def _injected(hint: Any) -> type | None:
+def injected(hint: Any) -> type | None:
     """Return what the worker fills in for a parameter of this type; None if its value is in the payload."""
     from rowlock.context import Context, SyncContext  # that module imports this one
 
@@ -487,7 +515,7 @@ def _injected(hint: Any) -> type | None:
     return next((kind for kind in kinds if kind is hint or kind in typing.get_args(hint)), None)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__
 
 

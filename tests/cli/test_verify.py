@@ -142,6 +142,29 @@ def test_a_job_that_is_kept_twice_is_found(shell: Shell) -> None:
     assert found["twice"] == other
 
 
+STEP = (
+    "INSERT INTO _jobs_steps (job_id, name, n, position, function, state, retries, cancelable, version, started_at)"
+    " SELECT id, 'a', 1, 1, 'a', 'succeeded', 0, true, 1, created FROM _jobs"
+)
+
+
+def test_steps_that_contradict_their_job_are_found(shell: Shell) -> None:
+    job_id = failed(shell)
+    sql(shell, STEP, "UPDATE _jobs SET step = 'a'")
+    assert shell.json("verify")["findings"] == []
+    sql(shell, "UPDATE _jobs SET step = NULL")
+    assert checks(shell) == {"steps": job_id}
+    sql(shell, "UPDATE _jobs SET step = 'a'", "DELETE FROM _jobs_steps")
+    assert checks(shell) == {"steps": job_id}
+
+
+def test_steps_of_a_job_that_is_gone_are_found(shell: Shell) -> None:
+    job_id = failed(shell)
+    shell.add()
+    sql(shell, STEP, "UPDATE _jobs SET step = 'a'", f"DELETE FROM _jobs WHERE id = '{job_id}'")
+    assert checks(shell) == {"steps": job_id}
+
+
 def test_two_live_jobs_with_one_key_are_found(shell: Shell) -> None:
     shell.add("mail", "{}", "--key", "a")
     older_or_newer = {shell.add("mail", "{}", "--key", "b")}

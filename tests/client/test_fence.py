@@ -22,7 +22,7 @@ from tests.client.conn_kinds import KINDS, Kind, Place, fence
 from tests.client.test_conn_settings import somebody_waits
 from tests.closing import connected
 from tests.databases import execute
-from tests.stores.harness import claim_by, ids, job, settlement
+from tests.stores.harness import claim_by, ids, job, mark, settlement
 
 pytestmark = pytest.mark.sampled(4)  # kinds of connections
 
@@ -69,6 +69,28 @@ async def test_the_fence_may_be_the_first_statement(kind: Kind) -> None:
         await kind.fence(guard(run))
         await kind.order(1)
     assert await orders(kind.place) == [1]
+
+
+async def test_a_step_s_result_commits_with_the_writes(kind: Kind) -> None:
+    run = await claimed(kind.place)
+    for n, completes in enumerate((False, True), start=1):
+        done = mark(run, f"s{n}", "succeeded", result='{"ä":[1.5,null]}', percent=12.5)
+        await write(kind, structs.replace(guard(run, completes=completes), checkpoint=done), n)
+        step = (await kind.place.store.steps(run.id))[-1]
+        assert (step.name, step.result, step.version) == (f"s{n}", {"ä": [1.5, None]}, run.version)
+        assert (await now(kind.place, run)).step == f"s{n}"
+    assert await orders(kind.place) == [1, 2]
+    assert (await now(kind.place, run)).status is Status.COMPLETED
+
+
+async def test_a_zombie_stores_no_result(kind: Kind) -> None:
+    zombie = await claimed(kind.place, "w1")
+    await kind.place.store.move_due(Rescue(by="m1", backoff=[0.0], workers=["w1"]))
+    [current] = (await kind.place.store.claim(claim_by("w2"))).jobs
+    with pytest.raises(LeaseLost):
+        await write(kind, structs.replace(guard(zombie), checkpoint=mark(zombie, "a", "succeeded")))
+    assert (await orders(kind.place), await kind.place.store.steps(zombie.id)) == ([], [])
+    assert await now(kind.place, zombie) == current
 
 
 async def test_a_zombie_commits_nothing(kind: Kind) -> None:

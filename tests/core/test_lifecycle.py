@@ -23,6 +23,7 @@ from rowlock.core.lifecycle import (
     Released,
     Snoozed,
     Standing,
+    StepRetry,
     TimedOut,
     Transition,
     Verdict,
@@ -86,7 +87,7 @@ def test_nothing_but_requeue_brings_a_finished_job_back() -> None:
 def test_a_cancel_request_only_ends() -> None:
     ends = {Status.CANCELLED, Status.COMPLETED}
     for name, move in MOVES.items():
-        if Status.CANCEL_REQUESTED in move.sources and name not in ("heartbeat", "progress", "rescue"):
+        if Status.CANCEL_REQUESTED in move.sources and name not in ("heartbeat", "progress", "checkpoint", "rescue"):
             assert move.targets <= ends, name
 
 
@@ -95,6 +96,7 @@ def test_a_cancel_request_only_ends() -> None:
 # outcome -> in processing with retries left, in processing without, when a cancel was requested
 RETRY, DEAD, CANCELLED = ("retried", "pending"), ("failed", "failed"), ("cancelled", "cancelled")
 DONE, LATER, BACK = ("completed", "completed"), ("snoozed", "pending"), ("released", "pending")
+STEP = ("step_retried", "pending")
 DECISIONS: list[tuple[Outcome, tuple[str, str], tuple[str, str], tuple[str, str]]] = [
     (Completed(), DONE, DONE, DONE),
     (Completed({"a": 1}), DONE, DONE, DONE),
@@ -104,6 +106,7 @@ DECISIONS: list[tuple[Outcome, tuple[str, str], tuple[str, str], tuple[str, str]
     (Failed("boom", exception=ValueError("boom")), RETRY, DEAD, CANCELLED),
     (Failed("boom", final=True), DEAD, DEAD, CANCELLED),
     (TimedOut(5.0), RETRY, DEAD, CANCELLED),
+    (StepRetry(5.0, "boom", "fetch"), STEP, STEP, CANCELLED),
     (Snoozed(5.0), LATER, LATER, CANCELLED),
     (Snoozed(NOW), LATER, LATER, CANCELLED),
     (Released(), BACK, BACK, CANCELLED),
@@ -148,6 +151,13 @@ def test_what_each_decision_carries() -> None:
     assert decide(a_job(), Completed(), NOW).result is None
     assert decide(a_job(), Failed("bo\0om"), NOW).error == "bo\N{REPLACEMENT CHARACTER}om"
     assert decide(a_job(retries=3), Failed("boom"), NOW).error == "Max retries exceeded: boom"
+    again = decide(a_job(retries=3), StepRetry(5.0, "bo\0om", "fetch\0"), NOW)
+    assert (again.delay, again.error, again.reason) == (
+        5.0,
+        "bo\N{REPLACEMENT CHARACTER}om",
+        "fetch\N{REPLACEMENT CHARACTER}",
+    )
+    assert decide(a_job(), StepRetry(nan, "boom", "fetch"), NOW).delay == 0.0
     assert decide(a_job(retries=3), Failed("boom", final=True), NOW).error == "boom"
     timed_out = decide(a_job(retries=3), TimedOut(5.0), NOW).error
     assert timed_out == "Max retries exceeded: Timed out: the handler ran for more than 5 s"

@@ -49,7 +49,7 @@ whom: dict[str, Any] = {"by": names, "reason": st.none() | names}
 orders: st.SearchStrategy[Order] = st.one_of(
     *(st.builds(kind, **whom) for kind in (Cancel, Delete, Expire, CancelTimeout, Replace, Unblock)),
     st.builds(Update, edit=edits, **whom),
-    st.builds(Requeue, edit=edits, version=st.none() | numbers, undo=st.booleans(), **whom),
+    st.builds(Requeue, edit=edits, version=st.none() | numbers, undo=st.booleans(), keep_steps=st.booleans(), **whom),
     st.builds(Rescue, backoff=st.lists(st.floats(0, 100), min_size=1), workers=st.sampled_from([None, ["w1"]]), **whom),
 )
 
@@ -80,6 +80,7 @@ def rows(draw: st.DrawFn) -> Row:
         if_live=None,
         line=draw(st.none() | names),
         line_seq=draw(numbers),
+        step=draw(st.none() | names),
         fingerprint=draw(st.none() | names) if status in DEAD else None,
         events=draw(numbers),
         tags=draw(st.none() | st.just('["x"]')),
@@ -153,7 +154,7 @@ def test_undo_leaves_time_and_retries_as_they_were(status: Status) -> None:
     """Of a cancelled job that waited for its time."""
     row = Row(
         "1", "mail", status, 0, 0, 100, NOW + 5, 2, 3, 1, NOW, None, None, NOW, None, None, None, None, None, None,
-        None, None, 1, None, None, None,
+        None, None, None, 1, None, None, None,
     )  # fmt: skip
     patch = move(row, Requeue(by="ann", undo=True), NOW)
     assert isinstance(patch, Patch)

@@ -27,7 +27,8 @@ def differ(wanted: Any, found: Any, at: str = "$") -> list[str]:
 async def test_the_requests_of_the_page_are_answered_as_it_says(tmp_path: Path) -> None:
     examples = EXAMPLE.findall(PAGE.read_text("utf-8"))
     assert [path.rpartition("/")[2] for path, *_ in examples] == [
-        "claim", "heartbeat", "progress", "log", "fail", "claim", "complete", "complete", "goodbye"
+        "claim", "heartbeat", "progress", "log", "checkpoint", "steps", "fail", "claim", "complete", "complete",
+        "goodbye",
     ]  # fmt: skip
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     async with Jobs(url) as jobs:

@@ -100,7 +100,7 @@ def may_edit(who: Who, rules: Rules, target: Target) -> bool:
 
 
 def is_edit(route: Route, ready: "Ready") -> bool:
-    return route.method == "PATCH" or (route.path.endswith("/requeue") and bool(ready.json))
+    return route.method == "PATCH" or (route.path.endswith("/requeue") and not {*(ready.json or {})} <= {"keep_steps"})
 
 
 def may_give_token(who: Who, rules: Rules, target: Target, ready: "Ready") -> bool:
@@ -322,6 +322,9 @@ REQUESTS: dict[str, Prepare] = {
     ),
     "POST /api/worker/progress": of_run("progress", 200),
     "POST /api/worker/log": of_run("log", 200, lines=[{"text": "x"}]),
+    "POST /api/worker/steps": of_run("steps"),
+    "POST /api/worker/checkpoint": of_run("checkpoint", name="split", position=1, state="running"),
+    "POST /api/worker/retry-step": of_run("retry-step", step="split", delay=1, error="x"),
     "POST /api/worker/complete": of_run("complete"),
     "POST /api/worker/fail": of_run("fail", error="x"),
     "POST /api/worker/snooze": of_run("snooze", seconds=1),
@@ -351,6 +354,7 @@ MORE: list[tuple[str, Prepare]] = [
     ("PATCH /api/jobs/{id}", on_job(json={"payload": {"amount": 1}})),
     ("POST /api/jobs/{id}/requeue", on_job("/requeue", {"payload": {"amount": 1}}, cancelled=True)),
     ("POST /api/jobs/{id}/requeue", on_job("/requeue", {"delay": 5}, cancelled=True)),
+    ("POST /api/jobs/{id}/requeue", on_job("/requeue", {"keep_steps": False}, cancelled=True)),
     ("POST /api/jobs/{id}/clone", on_job("/clone", {"payload": {"amount": 1}})),
     ("POST /api/jobs/{id}/token", on_job("/token", {"cancel": True}, 201)),
     ("POST /api/jobs/{id}/token", on_job("/token", {"manage": True}, 201)),

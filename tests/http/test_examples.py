@@ -50,7 +50,7 @@ async def test_the_example_of_an_enqueue_works(world: World) -> None:
     assert told.keys() == EXAMPLES["EnqueuedBody"].keys()
     job = (await world.get("superuser", f"/api/jobs/{told['id']}")).json()
     assert asked.items() <= job.items()
-    assert job.keys() == EXAMPLES["JobBody"].keys()
+    assert {*job, "steps"} == {*EXAMPLES["JobBody"]}  # it has no steps
 
 
 BODIES = {

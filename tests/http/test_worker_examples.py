@@ -43,7 +43,18 @@ class Example(Struct, frozen=True):
     lease: int
 
 
+# What the one in bash runs if it has a step: the same as the handler of the other one.
+STEPPING = r"""
+job=$(cat)
+[[ $job =~ \"name\":\"([a-z]+)\".*\"seconds\":([0-9]+) ]]
+compose() { printf 'hello %s\n' "$1"; }
+greeting=$(step compose compose "${BASH_REMATCH[1]}") || exit
+sleep "${BASH_REMATCH[2]}"
+echo "$greeting"
+"""
+
 PLAIN = Example("plain", [sys.executable, str(FOLDER / "worker.py"), "greet"], 3)
+STEPS = Example("bash", ["bash", str(FOLDER / "worker.sh"), "greet", "bash", "-c", STEPPING], 3)
 BASH = Example("bash", ["bash", str(FOLDER / "worker.sh"), "greet", sys.executable, "-c", HANDLER], 3)
 needs_curl = pytest.mark.skipif(not (shutil.which("bash") and shutil.which("curl")), reason="needs bash and curl")
 
@@ -165,3 +176,25 @@ async def test_one_that_is_killed_or_frozen_loses_its_job_and_changes_nothing_an
         after = await stage.ended(await stage.enqueue(name="bob"))
         assert after.locked_by in {run.locked_by for run in runs}
         assert [await jobs.get(job.id) for job in ended] == ended
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [on(PLAIN, "sqlite"), on(STEPS, "sqlite", needs_curl), on(PLAIN, "postgres", pytest.mark.proof)],
+    indirect=True,
+)
+async def test_a_step_that_a_killed_worker_has_stored_is_not_run_again(stage: Stage) -> None:
+    jobs = stage.jobs
+    job_id = await stage.enqueue(name="ada", seconds=4)
+
+    async def is_stored() -> bool:
+        return (await jobs.get(job_id)).step is not None
+
+    with stage.worker():
+        await until(is_stored)
+    [before] = await (await stage.world.store()).steps(job_id)
+    assert (before.name, before.state, before.result, before.version) == ("compose", "succeeded", "hello ada", 1)
+    with stage.worker():
+        done = await stage.ended(job_id)
+    assert (done.status, done.result, done.version) == ("completed", "hello ada", 2)
+    assert await (await stage.world.store()).steps(job_id) == [before]

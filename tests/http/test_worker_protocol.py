@@ -23,8 +23,12 @@ from tests.http.harness import JSON, Place, Server, Who, World, by_hand, is_prob
 from tests.http.oracle import NOWHERE
 from tests.waiting import until
 
-SETTLE = ("complete", "fail", "snooze", "release", "give-up")
-SAID: dict[str, JSON] = {"fail": {"error": "no"}, "snooze": {"seconds": 9}, "log": {"lines": [{"text": "so far"}]}}
+SETTLE = ("complete", "fail", "retry-step", "snooze", "release", "give-up")
+SAID: dict[str, JSON] = {
+    "fail": {"error": "no"}, "retry-step": {"step": "a", "delay": 9, "error": "no"}, "snooze": {"seconds": 9},
+    "log": {"lines": [{"text": "so far"}]},
+}  # fmt: skip
+STEP = {"name": "a", "position": 1, "state": "succeeded"}
 
 
 def items(answer: httpx.Response) -> list[JSON]:
@@ -111,7 +115,8 @@ async def now(world: World, run: JSON) -> Job:
 
 async def rows(world: World) -> str:
     """All that is known of all jobs."""
-    return repr([await world.place.fetch(f"SELECT * FROM {table}") for table in ("_jobs", "_jobs_archive")])
+    tables = ("_jobs", "_jobs_archive", "_jobs_steps")
+    return repr([await world.place.fetch(f"SELECT * FROM {table}") for table in tables])
 
 
 async def take_away(world: World, *workers: str) -> None:
@@ -546,8 +551,9 @@ async def test_a_repeat_is_known_also_when_others_have_it_by_now(world: World, r
 async def everything(remote: Remote, run: JSON) -> None:
     """All that it could say of a run that it doesn't have: it changes nothing, and is told so."""
     before = await rows(remote.world)
-    for verb in SETTLE:
+    for verb in (*SETTLE, "steps"):
         assert is_problem(await remote.about(verb, run), 409, "lost")
+    assert is_problem(await remote.about("checkpoint", run, **STEP), 409, "lost")
     for verb in ("progress", "log"):
         assert (await remote.about(verb, run)).json()["hold"] == "lost"
     assert await remote.hold(run) == ["lost"]
@@ -618,7 +624,7 @@ async def test_a_token_that_is_for_some_topics_claims_those_alone(world: World) 
 async def test_a_token_without_the_scope_gets_nothing(world: World) -> None:
     await world.enqueue(None)
     for who in ("read token", "enqueue token", "manage token", "mail token", "job token", "user A"):
-        for verb in ("claim", "heartbeat", "progress", "log", "goodbye", *SETTLE):
+        for verb in ("claim", "heartbeat", "progress", "log", "steps", "checkpoint", "goodbye", *SETTLE):
             assert is_problem(await Remote(world, who=who).say(verb), 403)
 
 

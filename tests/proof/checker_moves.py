@@ -19,6 +19,8 @@ COLUMNS = {  # what a move may change; everything else must stay
     },
     "heartbeat": {"locked_until", "started_at"},
     "progress": {"progress", "stage", "message", "updated", "log", "log_dropped"},
+    "checkpoint": {"step", "progress", "updated"},
+    "retry_step": _SETTLED | {"run_at", "last_error"},
     "fail": _SETTLED | {"run_at", "retries", "last_error", "finished_at", "fingerprint"},
     "snooze": _SETTLED | {"run_at"},
     "release": _SETTLED | {"run_at"},  # only with a delay: see S11
@@ -34,13 +36,23 @@ COLUMNS = {  # what a move may change; everything else must stay
     | {"run_at", "retries", "crashes", "last_error", "finished_at"}
     | {"fingerprint"},
     "expire": _ENTRY | {"status", "ready", "finished_at", "last_error", "fingerprint"},
-    "update": _ENTRY | {"priority", "run_at", "ready", "payload", "tags"},
+    "update": _ENTRY | {"priority", "run_at", "ready", "payload", "tags"} | {"step", "progress"},
     "requeue": _ENTRY
     | {"status", "ready", "run_at", "retries", "crashes", "progress", "stage", "message", "result", "expires_at"}
-    | {"finished_at", "cancel_requested_at", "cancel_reason", "fingerprint", "line_seq"},
+    | {"finished_at", "cancel_requested_at", "cancel_reason", "fingerprint", "line_seq", "step"}
+    | {"payload", "priority", "tags"},
     "complete": {"status", "updated", "started_at", "finished_at", "result"},
 }
-_NEW = {"version": 0, "retries": 0, "crashes": 0, "history_dropped": 0, "progress": 0, "history": None, "result": None}
+_NEW = {
+    "step": None,
+    "version": 0,
+    "retries": 0,
+    "crashes": 0,
+    "history_dropped": 0,
+    "progress": 0,
+    "history": None,
+    "result": None,
+}
 
 
 def s3_legal_moves_that_fold_to_the_row(world: World) -> Found:
@@ -155,7 +167,7 @@ def s6_worker_writes_carry_the_current_version(world: World) -> Found:
                     yield life.id, f"{step} by {entry.get('by')}, the lease is {before['locked_by']}'s"
             if step.move == "complete" and after["locked_by"] != before["locked_by"]:
                 yield life.id, f"{step} by {after['locked_by']}, the lease is {before['locked_by']}'s"
-            if step.move in ("fail", "snooze") and not _ended_without_a_word(after):
+            if step.move in ("fail", "snooze", "retry_step") and not _ended_without_a_word(after):
                 yield from _settled_by_another(world, life, step)
             if step.move == "progress":
                 for line in _new_lines(before, after):
@@ -293,7 +305,11 @@ def s11_no_claim_before_run_at(world: World) -> Found:
                     yield life.id, f"{step} at {after['claimed_at']}, past expires_at {before['expires_at']}"
             if step.move == "expire" and (before["expires_at"] is None or before["expires_at"] > step.at + world.slack):
                 yield life.id, f"{step} before expires_at {before['expires_at']}"
-            if step.move in ("fail", "snooze", "rescue") and after["status"] == "pending" and step.said("delay"):
+            if (
+                step.move in ("fail", "retry_step", "snooze", "rescue")
+                and after["status"] == "pending"
+                and step.said("delay")
+            ):
                 due = step.said("at") + round(step.said("delay") * 1e6)
                 if after["run_at"] < due - 1 or after["ready"]:
                     yield life.id, f"{step} has to wait until {due}, but is due at {after['run_at']}"

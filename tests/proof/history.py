@@ -16,7 +16,7 @@ class RowChange(Struct, frozen=True):
     at: int
     """The database's clock, microseconds."""
     table: str
-    """_jobs, _jobs_archive, _jobs_audit, _jobs_topics or _jobs_workers."""
+    """_jobs, _jobs_archive, _jobs_steps, _jobs_audit, _jobs_topics, …"""
     op: str
     """insert, update or delete."""
     tx: int
@@ -63,6 +63,17 @@ class Execution(Struct, frozen=True):
     """How it was interrupted, if it was."""
 
 
+class StepRun(Struct, frozen=True):
+    """A handler's own record: the function of a step began."""
+
+    job_id: str
+    version: int
+    name: str
+    n: int
+    begun: int
+    """As that of an Execution."""
+
+
 class Fault(Struct, frozen=True):
     """What the suite did to the system: kill, stop, cont, term, exit, outage, cut, …"""
 
@@ -84,6 +95,9 @@ class History(Struct):
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     archive: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Final rows, by id."""
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    """What is stored of steps at the end."""
+    step_runs: list[StepRun] = field(default_factory=list)
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The product's own events, per job."""
     at_rest: bool = False

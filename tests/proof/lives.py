@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from tests.proof.history import Execution, Fault, History, Operation, RowChange
-from tests.proof.witness import ARCHIVE, AUDIT, JOBS
+from tests.proof.witness import ARCHIVE, AUDIT, JOBS, STEPS
 
 Row = dict[str, Any]
 
@@ -21,6 +21,7 @@ _LINES = frozenset({"log", "log_dropped"})
 _MOVE_OF_EVENT = {
     "retried": "fail",
     "failed": "fail",
+    "step_retried": "retry_step",
     "snoozed": "snooze",
     "released": "release",
     "waited": "wait",
@@ -189,18 +190,23 @@ def changed(before: Row, after: Row) -> set[str]:
 def _lives(changes: list[RowChange]) -> list[Life]:
     mine: dict[str, list[RowChange]] = defaultdict(list)
     deleted: dict[str, set[int]] = defaultdict(set)  # by job: transactions whose audit says so
+    marked: dict[str, set[int]] = defaultdict(set)  # by job: transactions that stored something of a step
     for change in changes:
         row = change.after or change.before
         if row is None:
             continue
         if change.table in (JOBS, ARCHIVE):
             mine[row["id"]].append(change)
+        elif change.table == STEPS and change.after is not None:
+            marked[row["job_id"]].add(change.tx)
         elif change.table == AUDIT and row["action"] == "delete":
             deleted[row["job_id"]].add(change.tx)
     lives = []
     for job_id, own in mine.items():
         life = Life(job_id, [])
         for step in _steps(own, deleted.get(job_id, set())):
+            if step.move == "progress" and (step.tx in marked[job_id] or "step" in _different(step)):
+                step.move = "checkpoint"
             if life.steps and life.gone:
                 lives.append(life)
                 life = Life(job_id, [])
@@ -208,6 +214,10 @@ def _lives(changes: list[RowChange]) -> list[Life]:
         if life.steps:
             lives.append(life)
     return lives
+
+
+def _different(step: Step) -> set[str]:
+    return changed(step.before or {}, step.after or {})
 
 
 def _steps(changes: list[RowChange], deleted_in: set[int]) -> list[Step]:

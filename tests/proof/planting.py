@@ -34,7 +34,10 @@ class Garden:
     """A copy of a history, and ways to spoil it."""
 
     def __init__(self, history: History) -> None:
-        copies = {n: list(getattr(history, n)) for n in ("changes", "operations", "executions", "faults")}
+        copies = {
+            n: list(getattr(history, n))
+            for n in ("changes", "operations", "executions", "faults", "steps", "step_runs")
+        }
         copies |= {n: dict(getattr(history, n)) for n in ("jobs", "archive", "events", "settings")}  # type: ignore[misc]
         self.history = structs.replace(history, **copies)
         self.world = World(history)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from rowlock.client.verify import verify
@@ -22,17 +23,19 @@ from rowlock.core.lifecycle import (
     Released,
     Settlement,
     Snoozed,
+    StepRetry,
     TimedOut,
     decide,
 )
 from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.core.retry import Delays
+from rowlock.core.steps import STEP_ENDS, StepMark, StepState
 from rowlock.core.templates import line_of
 from rowlock.core.verify import Finding
 from rowlock.errors import OnceTaken
 from rowlock.stores.base import DAY, Beat, Edit, Hold, NewLine, Progress, Retention
 from rowlock.stores.sqlite.store import SqliteStore
-from tests.proof.history import Execution, Fault, History, Operation
+from tests.proof.history import Execution, Fault, History, Operation, StepRun
 from tests.proof.witness import Witness, lend
 from tests.stores.harness import Harness, SqliteHarness, claim_by
 from tests.stores.rows import micros
@@ -46,9 +49,21 @@ _VERBS = (
     "enqueue_once",
     *("claim",) * 5,
     *("settle",) * 6,
+    *("step", "step", "step"),
     *("heartbeat", "progress", "transaction", "maintain", "maintain"),
     *("cancel", "requeue", "requeue", "update", "delete", "pause", "resume", "wait", "wait", "kill", "again", "reuse"),
 )
+
+
+_RUNNING, _SUCCEEDED = StepState.RUNNING, StepState.SUCCEEDED
+_STATES = [
+    *((_RUNNING, _SUCCEEDED),) * 3,
+    (_RUNNING,),
+    (_RUNNING,),
+    (_RUNNING, StepState.FAILED),
+    (_RUNNING, StepState.PENDING),
+    (_RUNNING, StepState.CANCELLED),
+]
 
 
 class RandomLives:
@@ -213,6 +228,7 @@ class RandomLives:
             Failed("never", final=True),
             TimedOut(600.0),
             Snoozed(3.0),
+            StepRetry(2.0, "no answer", "fetch"),
             Released(),
             GaveUp("no longer wanted"),
         ]
@@ -248,6 +264,45 @@ class RandomLives:
             for job, worker in self.running
         ]
         await self.harness.store.progress(reports)
+
+    async def _step(self) -> None:
+        """Some runs go on with their steps, as handlers do: what is done is not done again."""
+        marks = []
+        for job, worker in self.random.sample(self.running, min(len(self.running), 3)):
+            stored = {step.name: step for step in await self.harness.store.steps(job.id)}
+            over = {name for name, step in stored.items() if step.state in STEP_ENDS}
+            left = [name for name in ("fetch", "check", "send") if name not in over]
+            if over:  # what is written lazily may come late
+                marks.append(self._mark(job, worker, min(over), _RUNNING))
+            if not left:
+                continue
+            name, retries = left[0], stored[left[0]].retries if left[0] in stored else 0
+            for state in self.random.choice(_STATES):
+                if state is StepState.RUNNING:
+                    self.history.step_runs.append(StepRun(job.id, job.version, name, 1, self.now))
+                tried = retries + (state is StepState.PENDING)
+                marks.append(self._mark(job, worker, name, state, position=4 - len(left), retries=tried))
+        await self.harness.advance(0.001)  # or nothing would tell what came first
+        await self.harness.store.checkpoint(marks)
+        await self.harness.advance(0.001)
+
+    def _mark(
+        self, job: Job, worker: str, name: str, state: StepState, position: int = 1, retries: int = 0
+    ) -> StepMark:
+        return StepMark(
+            id=job.id,
+            version=job.version,
+            worker=worker,
+            name=name,
+            n=1,
+            position=position,
+            function=name,
+            state=state,
+            result=encode([job.id, job.version], "result") if state is _SUCCEEDED else None,
+            retries=retries,
+            cancelable=name != "send",
+            percent=self.random.choice([None, 30.0 * position]),
+        )
 
     async def _kill(self) -> None:
         worker = self.random.choice(WORKERS)
@@ -290,11 +345,24 @@ class RandomLives:
         await self.harness.store.move(running or self._some(), Cancel(by="ann", reason="not today"))
 
     async def _requeue(self) -> None:
-        await self.harness.store.move(self._some(), Requeue(by="ann"))
+        from_step = self.random.choice([None, None, "check"])
+        keep_steps = self.random.random() < 0.8
+        edit = Edit(payload='{"n":"new"}') if self.random.random() < 0.2 else Edit()
+        await self.harness.store.move(
+            self._some(), Requeue(by="ann", from_step=from_step, keep_steps=keep_steps, edit=edit)
+        )
 
     async def _update(self) -> None:
         await self.harness.store.move(
-            self._some(), Update(by="bob", edit=Edit(priority=7, delay=self.random.choice([0.0, 3.0])))
+            self._some(),
+            Update(
+                by="bob",
+                edit=Edit(
+                    priority=7,
+                    delay=self.random.choice([0.0, 3.0]),
+                    payload='{"n":"other"}' if self.random.random() < 0.5 else UNSET,
+                ),
+            ),
         )
 
     async def _delete(self) -> None:

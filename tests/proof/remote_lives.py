@@ -14,7 +14,7 @@ from msgspec import Struct
 from rowlock.access import tokens
 from rowlock.client.definitions import Definitions
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Released, Snoozed, TimedOut
+from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Released, Snoozed, StepRetry, TimedOut
 from rowlock.http.app import Api
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Store
@@ -106,7 +106,7 @@ class RemoteLives(PlainLives):
         elif said.status == 200:
             known = told == said
         else:
-            known = (told.status, told.answer["code"]) == (409, "lost")
+            known = (told.status, told.answer.get("code")) == (409, "lost")
         if not known:
             self.wrong.append(f"{said} was answered by {told}")
 
@@ -163,7 +163,7 @@ class RemoteLives(PlainLives):
             case Failed() | TimedOut():
                 final = isinstance(outcome, Failed) and outcome.final
                 return "fail", {"error": "boom", "final": final, "delay": self.random.choice([0.0, 9.0])}
-            case Snoozed():
+            case Snoozed() | StepRetry():  # workers in other languages have no steps
                 return "snooze", {"seconds": 3.0}
             case Released() | CutOff():
                 return "release", {}

@@ -155,6 +155,7 @@ def _history(world: World, plan: Plan, drained: bool) -> History:
     if not jumped:
         known["monotonic_offset"] = 0.0
     history = History("sqlite", known, operations=world.operations, executions=world.executions(), faults=world.faults)
+    history.step_runs = world.step_runs
     drive(Witness(Tables(world.database.conn)).collect(history))
     history.at_rest = drained
     return history

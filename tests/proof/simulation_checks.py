@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from msgspec import Struct
 
 from tests.proof.history import Execution, History, RowChange, Violation
 from tests.proof.simulation_world import EPOCH, Machine, World, excuses, overlaps
+from tests.proof.witness import STEPS
 
 _SETTLED_WITHIN = 1.0  # seconds in which a worker that is well must have settled what has ended
 
@@ -18,6 +20,8 @@ _HEARD_WITHIN = 0.5  # … beyond a heartbeat, in which it hears that a run of i
 def check_simulation(world: World, history: History) -> list[Violation]:
     found = [Violation("L6", None, text) for text in world.bad_stops]
     found += _business(world, history)
+    found += _paid(world, history)
+    found += _step_values(world, history)
     found += _last_words(world, history)
     found += _taken(world, history)
     if not history.at_rest:
@@ -40,6 +44,39 @@ def _business(world: World, history: History) -> Iterator[Violation]:
             yield Violation("S17", job_id, "its handler's transaction was committed, but it is not completed")
         elif row is not None and row["version"] != versions[0]:
             yield Violation("S17", job_id, f"committed in run {versions[0]}, completed in run {row['version']}")
+
+
+def _paid(world: World, history: History) -> Iterator[Violation]:
+    """What a step wrote together with its result is there once."""
+    stored = Counter(
+        (change.after["job_id"], change.after["version"])
+        for change in history.changes
+        if change.table == STEPS
+        and change.after
+        and (change.after["name"], change.after["state"]) == ("pay", "succeeded")
+    )
+    paid = Counter(world.database.conn.execute("SELECT job_id, version FROM paid").fetchall())
+    for job_id, version in stored.keys() | paid.keys():
+        if stored[job_id, version] != paid[job_id, version]:
+            text = (
+                f"its step wrote {paid[job_id, version]} times in run {version}, and {stored[job_id, version]} results"
+            )
+            yield Violation("S17", job_id, text)
+    for job_id, times in Counter(job_id for job_id, _ in stored.elements()).items():
+        if times > 1:  # no operator of the simulation asks for a step to be run again
+            yield Violation("S21", job_id, f"its step was paid {times} times")
+
+
+def _step_values(world: World, history: History) -> Iterator[Violation]:
+    """What ctx.step returns is what is stored."""
+    stored = {
+        (change.after["job_id"], change.after["name"], str(change.after["result"]))
+        for change in history.changes
+        if change.table == STEPS and change.after and change.after["state"] == "succeeded"
+    }
+    for job_id, name, value in world.step_values:
+        if (job_id, name, str(value)) not in stored:
+            yield Violation("S21", job_id, f"its step {name} returned {value}, which was never stored")
 
 
 def _is_removal(change: RowChange) -> bool:

@@ -13,7 +13,7 @@ from rowlock.stores.sqlite.connection import SqliteConnection
 from rowlock.stores.sqlite.insert import insert
 from rowlock.stores.sqlite.rows import moment
 from rowlock.stores.sqlite.store import SqliteStore
-from tests.proof.simulation_handlers import BUSINESS
+from tests.proof.simulation_handlers import BUSINESS, PAID
 from tests.proof.witness import TABLES, Witness
 
 T = TypeVar("T")
@@ -95,6 +95,7 @@ class _Kept:
         self.now = SimulatedDatabase(conn, lambda: 0)
         self.now.connection.migrate()
         conn.execute(BUSINESS)
+        conn.execute(PAID)
         conn.create_function("witness_clock", 0, lambda: self.now.clock())
         conn.create_function("witness_transaction", 0, lambda: self.now.connection.begun)
         drive(Witness(Tables(conn)).install(clock="witness_clock()", transaction="witness_transaction()"))
@@ -103,7 +104,7 @@ class _Kept:
         conn = self.now.conn
         if conn.in_transaction:
             conn.execute("ROLLBACK")
-        for table in (*TABLES, "_jobs_totals", "business", "_witness", "sqlite_sequence"):
+        for table in (*TABLES, "_jobs_totals", "business", "paid", "_witness", "sqlite_sequence"):
             conn.execute(f"DELETE FROM {table}")
         self.now = SimulatedDatabase(conn, clock)
         return self.now

@@ -12,11 +12,15 @@ from rowlock.context import Context
 from rowlock.core.job import Job
 from rowlock.core.retry import Delays
 from rowlock.errors import Cancelled, Final, LeaseLost, Snooze
+from rowlock.steps import step
 from rowlock.tasks import Policy, Task
 from tests.proof.simulation_loop import CURRENT, Lane
 
 TOPICS = ("calls", "mails", "sums")
 BUSINESS = "CREATE TABLE business (job_id TEXT NOT NULL, version INTEGER NOT NULL)"
+
+PAID = "CREATE TABLE paid (job_id TEXT NOT NULL, version INTEGER NOT NULL)"
+STEPPED = 5  # of so many seeds, one has jobs that take durable steps: the others are what they were without these
 
 _STEPS = ("work", "fail", "final", "snooze", "give_up", "hang", "deaf", "block", "polite", "commit", "enqueue", "beat")
 _PARTS = 4
@@ -31,6 +35,12 @@ def steps(chance: Random, tempo: float, only: str | None = None) -> list[str]:
     return [f"{only or kind} {tempo * chance.random() ** 2 * 3:.4f}" for kind in planned]
 
 
+def stepped(run: str) -> str:
+    """The same by durable steps."""
+    kind, seconds = run.split()
+    return f"{ {'work': 'steps', 'fail': 'step_fail', 'commit': 'pay'}.get(kind, kind) } {seconds}"
+
+
 class Stage(Protocol):
     """Where handlers run: notes down what they do."""
 
@@ -39,6 +49,10 @@ class Stage(Protocol):
     def begins(self, worker: str, job: Job) -> int: ...
 
     def ends(self, n: int, ctx: Context, result: Any, error: BaseException | None) -> None: ...
+
+    def step_begins(self, job: Job, name: str) -> None: ...
+
+    def step_returned(self, job: Job, name: str, value: Any) -> None: ...
 
 
 def make_tasks(host: Any) -> dict[str, Task[..., Any]]:
@@ -73,7 +87,59 @@ async def _talking(ctx: Context, talks: bool) -> AsyncIterator[None]:
         ctx.log(f"done {ctx.job.version}")
 
 
+# ── Durable steps ──
+
+
+async def _work(ctx: Context, name: str, seconds: float) -> list[Any]:
+    lane = CURRENT.get()
+    assert lane is not None
+    lane.owner.stage.step_begins(ctx.job, name)
+    for _ in range(_PARTS):
+        await asyncio.sleep(seconds / _PARTS / 3)
+    return [ctx.job.id, ctx.job.version]
+
+
+@step
+async def fetch(ctx: Context, seconds: float) -> list[Any]:
+    return await _work(ctx, "fetch", seconds)
+
+
+@step(retry=[0.2, 1.0], max_retries=2)
+async def check(ctx: Context, seconds: float, fails: bool) -> list[Any]:
+    done = await _work(ctx, "check", seconds)
+    if fails:
+        raise ValueError("as planned")
+    return done
+
+
+@step(cancelable=False)
+async def send(ctx: Context, seconds: float) -> list[Any]:
+    return await _work(ctx, "send", seconds)
+
+
+@step
+async def pay(ctx: Context, seconds: float) -> list[Any]:
+    """Exactly once in the database."""
+    done = await _work(ctx, "pay", seconds)
+    async with ctx.transaction() as conn:
+        conn.execute("INSERT INTO paid VALUES (?, ?)", (ctx.job.id, ctx.job.version))
+        ctx.complete(done)
+    return done
+
+
+async def _take_steps(kind: str, seconds: float, job: Job, ctx: Context, lane: Lane) -> Any:
+    stage: Stage = lane.owner.stage
+    stage.step_returned(job, "fetch", await ctx.step(fetch, seconds))
+    stage.step_returned(job, "check", await ctx.step(check, seconds, kind == "step_fail"))
+    if kind == "pay":
+        stage.step_returned(job, "pay", await ctx.step(pay, seconds))
+    stage.step_returned(job, "send", await ctx.step(send, seconds))
+    return [job.id, job.version]
+
+
 async def _perform(kind: str, seconds: float, job: Job, ctx: Context, lane: Lane) -> Any:
+    if kind in ("steps", "step_fail", "pay"):
+        return await _take_steps(kind, seconds, job, ctx, lane)
     match kind:
         case "block":  # as time.sleep() would: nothing else of this thread runs meanwhile
             lane.hold(10 * seconds)

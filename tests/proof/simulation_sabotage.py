@@ -12,14 +12,19 @@ import pytest
 import rowlock.client.enqueue
 import rowlock.stores.sqlite.connection
 import rowlock.stores.sqlite.settle
+import rowlock.stores.sqlite.steps
 from rowlock.core.job import HELD
 from rowlock.core.lifecycle import LOST, Answer
+from rowlock.core.steps import StepMark, StepState
 from rowlock.errors import LeaseLost
+from rowlock.run_steps import RunSteps
 from rowlock.runtime.claim_settle import ClaimSettle
 from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.runtime.maintenance import Maintenance
 from rowlock.runtime.rescue_guard import RescueGuard
+from rowlock.stores.base import Hold
 from rowlock.stores.sqlite.fence import fence
+from rowlock.stores.sqlite.settle import look
 from tests.proof.simulation_store import Weather
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -115,6 +120,26 @@ def enqueue_again_without_asking(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rowlock.client.enqueue, "_find_out", broken)
 
 
+def run_finished_steps_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunSteps, "_find", lambda self, call: None)
+
+
+def forget_to_store_results(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: RunSteps, mark: StepMark) -> Any:
+        if mark.state is not StepState.SUCCEEDED:
+            yield from persist(self, mark)
+
+    persist = RunSteps._persist
+    patch.setattr(RunSteps, "_persist", broken)
+
+
+def store_steps_whatever_the_version(patch: pytest.MonkeyPatch) -> None:
+    def broken(conn: Any, runs: Any) -> Any:
+        return [Hold.KEPT if hold is Hold.LOST else hold for hold in look(conn, runs)]
+
+    patch.setattr(rowlock.stores.sqlite.steps, "look", broken)
+
+
 FREEZES: dict[str, Any] = {"faults": ("freeze",), "tempo": 0.8, "seconds": 10.0}
 # Handlers that ignore a cancel are still at work when their worker wakes up and another one has their job.
 DEAF: dict[str, Any] = {"faults": ("freeze",), "only": "deaf", "jobs": 10, "tempo": 1.0, "seconds": 14.0}
@@ -144,4 +169,7 @@ SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
     (never_promote, CALM, 2),
     (never_rescue, KILLS, 2),
     (enqueue_again_without_asking, LOSSES, 7),
+    (run_finished_steps_again, KILLS, 9),
+    (forget_to_store_results, CALM, 4),
+    (store_steps_whatever_the_version, FREEZES, 19),
 )

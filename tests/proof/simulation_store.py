@@ -20,10 +20,10 @@ from rowlock.stores.sqlite.connection import rollback
 from tests.proof.simulation_database import SimulatedDatabase
 from tests.proof.simulation_loop import Handle, VirtualLoop
 
-READS = frozenset({"look", "held_by", "workers", "now", "paused", "read", "records"})
+READS = frozenset({"look", "held_by", "workers", "now", "paused", "read", "records", "steps"})
 WRITES = frozenset(
     {
-        "insert", "claim", "settle", "heartbeat", "progress", "report", "retire", "promote", "move_due",
+        "insert", "claim", "settle", "heartbeat", "progress", "checkpoint", "report", "retire", "promote", "move_due",
         "prune", "move", "pause", "resume", "set_backoff", "tidy", "run_bulk",
     }
 )  # fmt: skip

@@ -18,12 +18,14 @@ from msgspec.structs import replace
 
 import rowlock.context
 import rowlock.core.job
+import rowlock.run_steps
 from rowlock.client import enqueue as client_enqueue
 from rowlock.client.enqueue import safe_insert
 from rowlock.context import Context
 from rowlock.core.ids import IdMaker
-from rowlock.core.job import Job, NewJob, new_job
+from rowlock.core.job import Job, NewJob, Status, new_job
 from rowlock.core.retry import Quadratic
+from rowlock.core.steps import StepMark, StoredStep
 from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.runtime import (
     backoff,
@@ -41,9 +43,9 @@ from rowlock.runtime import (
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.runtime.supervisor import Rescue, accuse
 from rowlock.runtime.worker import Worker
-from rowlock.stores.base import Enqueued, Guard, Store
+from rowlock.stores.base import Enqueued, Guard, Hold, Store
 from rowlock.stores.group import Group
-from tests.proof.history import Execution, Fault, Operation
+from tests.proof.history import Execution, Fault, Operation, StepRun
 from tests.proof.simulation_database import new_database
 from tests.proof.simulation_handlers import make_tasks
 from tests.proof.simulation_loop import Lane, LaneLoop, LanePortal, VirtualLoop
@@ -68,6 +70,7 @@ class Machine:
         self.gone: float | None = None
         self.told_to_end = False
         self.group = Group(safe_insert(cast(Store, self.line)))
+        self.checkpoints: Group[StepMark, Hold] = Group(lambda marks: self.line.checkpoint(marks))
         self.worker: Worker | None = None
         self._world = world
 
@@ -130,6 +133,26 @@ class Machine:
     async def transaction(self, guard: Guard, longest: float) -> AbstractAsyncContextManager[Any]:
         return self.line.transaction(guard, longest=longest)
 
+    async def checkpoint(self, mark: StepMark) -> Hold:
+        return await self.checkpoints.call(mark)
+
+    async def steps(self, job_id: str) -> list[StoredStep]:
+        stored: list[StoredStep] = await self.line.steps(job_id)
+        return stored
+
+    async def status(self, job_id: str) -> Status | None:
+        found: dict[str, Status] = await self.line.read([job_id], Status)
+        return found.get(job_id)
+
+    def checkpoint_sync(self, mark: StepMark) -> Hold:
+        raise AssertionError("handlers are async here")
+
+    def steps_sync(self, job_id: str) -> list[StoredStep]:
+        raise AssertionError("handlers are async here")
+
+    def status_sync(self, job_id: str) -> Status | None:
+        raise AssertionError("handlers are async here")
+
     @property
     def sync(self) -> Any:
         raise AssertionError("handlers are async here")
@@ -183,6 +206,8 @@ class World:
         self.ids = IdMaker(lambda: self.database_clock() * 1000, noise.randbytes)
         self.machines: dict[str, Machine] = {}
         self.runs: list[Run] = []
+        self.step_runs: list[StepRun] = []
+        self.step_values: list[tuple[str, str, Any]] = []  # job, name, and what ctx.step returned
         self.operations: list[Operation] = []
         self.faults: list[Fault] = []
         self.bad_stops: list[str] = []
@@ -303,8 +328,16 @@ class World:
 
     def _committed(self, guard: Guard) -> None:
         """A handler has completed its job by itself: whatever becomes of it now, its work is done."""
+        if guard.completion is None:
+            return
         [one] = [one for one in self.runs if (one.job_id, one.version) == (guard.id, guard.version)]
         one.ended, one.result, one.told = self.micros(), [guard.id, guard.version], "not yet"
+
+    def step_begins(self, job: Job, name: str) -> None:
+        self.step_runs.append(StepRun(job.id, job.version, name, 1, self.micros()))
+
+    def step_returned(self, job: Job, name: str, value: Any) -> None:
+        self.step_values.append((job.id, name, value))
 
     def executions(self) -> list[Execution]:
         return [
@@ -328,7 +361,10 @@ class _Clock(datetime):
         return datetime.fromtimestamp(world.micros() / 1e6, tz or UTC) + timedelta(seconds=world.machine_skew)
 
 
-_WITH_CLOCKS = (running_board, executor, heartbeat, maintenance, claim_settle, run, slots, worker, rowlock.context)
+_WITH_CLOCKS = (
+    *(running_board, executor, heartbeat, maintenance, claim_settle, run, slots, worker),
+    *(rowlock.context, rowlock.run_steps),
+)
 
 
 @contextmanager
@@ -339,6 +375,7 @@ def inhabited(world: World) -> Iterator[None]:
     patches: list[tuple[ModuleType | type, str, Any]] = [
         *((module, "time", clock) for module in _WITH_CLOCKS),
         *((module, "random", chance) for module in (maintenance, backoff, claim_settle, outcomes, client_enqueue)),
+        (rowlock.run_steps, "random", chance),
         (slots, "datetime", _Clock),
         *((module, "DEFAULT_RETRY", _BACKOFF) for module in (maintenance, rescue)),
         (heartbeat, "Portal", LanePortal),

@@ -37,6 +37,10 @@ STATEMENTS = {  # what is taken away: (file, text, its replacement, the invarian
     "entries overwrite each other": ("history", "'$[#]'", "'$[0]'", {"S19"}),
     "history is not written": ("history", "WHERE n = :n", "WHERE n = :n AND false", {"S19"}),
     "prune takes what is fresh": ("prune_archive", ":since", "(:since + 1e18)", {"S20"}),
+    "steps are written again": ("checkpoint", "WHERE state NOT IN", "WHERE true OR state NOT IN", {"S21"}),
+    "no mark on the job": ("checkpoint_job", "WHERE id = :id", "WHERE id = :id AND false", {"S21"}),
+    "steps stay behind": ("drop_all_steps", "WHERE job_id IN", "WHERE false AND job_id IN", {"S21"}),
+    "a requeue removes nothing": ("drop_step", "WHERE job_id = ?", "WHERE false AND job_id = ?", {"S21"}),
     "progress is anybody's": ("progress", "WHERE n = :n", "WHERE n = :n OR true", {"S3"}),
 }
 
@@ -70,6 +74,10 @@ def _any_version(row: Any, settlement: Any) -> bool:
     return bool(row.status in ("processing", "cancel_requested"))
 
 
+def _any_holder(rows: Any, run: Any) -> bool:
+    return run.id in rows
+
+
 def _nothing(*_arguments: Any, **_options: Any) -> None:
     pass
 
@@ -91,7 +99,8 @@ def _patched(order: type[Order], without: str = "", **more: Any) -> Callable[...
 @pytest.mark.parametrize(
     ("module", "function", "instead", "invariants"),
     [
-        (settle, "_may", _any_version, {"S6", "S8", "X1"}),
+        (settle, "_may", _any_version, {"S3", "S6", "S8", "X1"}),
+        (settle, "_holds", _any_holder, {"S21"}),
         (sqlite_moves, "_audit", _nothing, {"S19", "S20"}),
         (Rescue, "patch", _patched(Rescue, without="retries"), {"S9"}),
         (Rescue, "patch", _patched(Rescue, without="locked_by"), {"S3"}),
@@ -100,6 +109,7 @@ def _patched(order: type[Order], without: str = "", **more: Any) -> Callable[...
     ],
     ids=[
         "the fence is off",
+        "the fence of steps is off",
         "the audit is not written",
         "rescue doesn't charge",
         "rescue keeps the lease's owner",

@@ -19,10 +19,12 @@ from tests.closing import connected
 from tests.proof.history import History, RowChange
 from tests.stores.rows import micros
 
-TABLES = ("_jobs", "_jobs_archive", "_jobs_audit", "_jobs_topics", "_jobs_workers", "_jobs_records", "_jobs_bulk")
-JOBS, ARCHIVE, AUDIT, TOPICS, WORKERS, RECORDS, BULK = TABLES
+JOBS, ARCHIVE, STEPS = "_jobs", "_jobs_archive", "_jobs_steps"
+AUDIT, TOPICS, WORKERS = "_jobs_audit", "_jobs_topics", "_jobs_workers"
+RECORDS, BULK = "_jobs_records", "_jobs_bulk"
+TABLES = (JOBS, ARCHIVE, STEPS, AUDIT, TOPICS, WORKERS, RECORDS, BULK)
 _JSON = frozenset({"payload", "result", "tags", "history", "log", "data", "topics"})
-_FLAGS = frozenset({"ready", "stray", "stopping"})
+_FLAGS = frozenset({"ready", "stray", "stopping", "cancelable"})
 _TIMES = frozenset(
     {"created", "updated", "run_at", "expires_at", "claimed_at", "started_at", "locked_until", "finished_at", "fire_at"}
     | {"cancel_requested_at", "paused_at", "paused_until", "at", "started", "seen", "moved_at"}
@@ -85,6 +87,7 @@ class Witness:
         """Fill in all that the database knows."""
         history.changes = await self.changes()
         history.jobs, history.archive = await self.rows(JOBS), await self.rows(ARCHIVE)
+        history.steps = await self._all_rows(STEPS)
         history.events = await self.events()
         return history
 
@@ -101,12 +104,15 @@ class Witness:
         return found if any(change.tx for change in found) else with_transactions(found)
 
     async def rows(self, table: str) -> dict[str, dict[str, Any]]:
+        return {row["id"]: row for row in await self._all_rows(table)}
+
+    async def _all_rows(self, table: str) -> list[dict[str, Any]]:
         if self._tables.kind == "postgres":
             query = f"SELECT row_to_json(t)::text FROM {table} t"
         else:
             query = f"SELECT {_json_object('t', await self._columns(table))} FROM {table} t"
         rows = [self._row(text) for (text,) in await self._tables.fetch(query)]
-        return {row["id"]: row for row in rows if row is not None}
+        return [row for row in rows if row is not None]
 
     async def events(self) -> dict[str, list[dict[str, Any]]]:
         """The product's own, by job, oldest first."""
@@ -125,7 +131,7 @@ class Witness:
 
     async def _columns(self, table: str) -> list[str]:
         found = await self._tables.fetch(f"SELECT name FROM pragma_table_info('{table}')")
-        return [name for (name,) in found if name != "n"]
+        return [name for (name,) in found if name != "n" or table == STEPS]  # else it is SQLite's own number
 
     def _row(self, text: str | None) -> dict[str, Any] | None:
         if text is None:
@@ -164,7 +170,16 @@ def with_transactions(changes: Iterable[RowChange]) -> list[RowChange]:
     number, stamp = 0, None
     for change in changes:
         mine = _stamp(change)
-        if mine is None:
+        if (
+            mine is None
+            and change.table == STEPS
+            and change.op == "delete"
+            and (place := _removed(found, change)) is not None
+        ):
+            number = found[place].tx
+            found[place:] = [msgspec.structs.replace(one, tx=number) for one in found[place:]]
+            joins = True
+        elif mine is None:
             joins = bool(found) and _goes_on(found, change, number)
         else:
             explained = None if mine == stamp or stamp is not None else _explained(found, change)
@@ -207,7 +222,12 @@ def is_backoff(change: RowChange) -> bool:
 
 
 def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:
-    """Is it the removal from _jobs of what this transaction has just archived, or the lines of its progress report?"""
+    """Is it the removal from _jobs of what this transaction has just archived, or the lines of its progress report? Or
+    does it write, or remove, what is stored of a step of a job whose row it has just changed?"""
+    if change.table == STEPS:
+        job_id = (change.after or change.before or {})["job_id"]
+        mine = [one for one in found if one.tx == number and one.table == JOBS and one.after is not None]
+        return any((one.after or {})["id"] == job_id for one in mine)
     if change.table != JOBS or change.before is None:
         return False
     if change.op == "delete":
@@ -224,6 +244,18 @@ def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:
     return False
 
 
+def _removed(found: list[RowChange], change: RowChange) -> int | None:
+    """The place at which the job of this step was removed, if nothing but removals came since."""
+    assert change.before is not None
+    for place in range(len(found) - 1, -1, -1):
+        one = found[place]
+        if one.op != "delete" or one.table not in (JOBS, ARCHIVE, STEPS) or one.before is None:
+            return None
+        if one.table != STEPS and one.before["id"] == change.before["job_id"]:
+            return place
+    return None
+
+
 def _explained(found: list[RowChange], audit: RowChange) -> int | None:
     """The place of the change that this entry of the audit is about, if neither it nor what came since has a stamp."""
     if audit.table != AUDIT or audit.after is None or not found:
@@ -233,7 +265,7 @@ def _explained(found: list[RowChange], audit: RowChange) -> int | None:
         return len(found) - 1 if row.get("topic") == audit.after["topic"] else None
     for place in range(len(found) - 1, -1, -1):
         change = found[place]
-        if change.op != "delete" or change.table not in (JOBS, ARCHIVE) or change.before is None:
+        if change.op != "delete" or change.table not in (JOBS, ARCHIVE, STEPS) or change.before is None:
             return None
         if change.before.get("id") == audit.after["job_id"]:
             return place

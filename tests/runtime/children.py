@@ -13,6 +13,7 @@ from typing import Any
 from rowlock import Jobs, Outcome
 from rowlock.context import Interruption
 from rowlock.core.job import Job
+from rowlock.core.steps import StepMark
 from rowlock.runtime.processes import Processes
 from tests.guard import processes, running
 from tests.stores.harness import SqliteHarness
@@ -32,6 +33,9 @@ class Wire:
         self.reports: list[tuple[float | None, str | None, str | None]] = []
         self.lines: list[tuple[str, str]] = []
         self.beats = 0
+        self.marks: list[StepMark] = []
+        self.unmarked: list[tuple[str, int]] = []
+        self.shields: list[int] = []
         self._watcher: Callable[[Interruption], None] | None = None
 
     @property
@@ -46,6 +50,15 @@ class Wire:
 
     def beat(self) -> None:
         self.beats += 1
+
+    def mark(self, mark: StepMark) -> None:
+        self.marks.append(mark)
+
+    def unmark(self, name: str, n: int) -> None:
+        self.unmarked.append((name, n))
+
+    def shield(self, change: int) -> None:
+        self.shields.append(change)
 
     def watch(self, callback: Callable[[Interruption], None]) -> None:
         self._watcher = callback

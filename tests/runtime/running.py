@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from rowlock.core.job import Job
+from rowlock.core.job import Job, Lane
+from rowlock.core.moves import Rescue
 from rowlock.jobs import Jobs
 from rowlock.runtime.worker import Worker
+from rowlock.stores.base import Claim, Store
 from rowlock.tasks import Task
 from tests.waiting import ended
 
@@ -24,6 +26,13 @@ def working(jobs: Jobs) -> Worker:
     """The worker that was started."""
     assert jobs._worker is not None
     return jobs._worker
+
+
+async def steal(store: Store, job_id: str, worker: Worker, topic: str = "work") -> None:
+    """Another worker has the job now."""
+    await store.move_due(Rescue(by="test", backoff=[0.0], workers=[worker.name]))
+    claimed = await store.claim(Claim("someone else", (Lane(topic),), 1, 600.0))
+    assert [job.id for job in claimed.jobs] == [job_id]
 
 
 async def ran(jobs: Jobs, task: Task[..., Any] | str, *arguments: Any, **more: Any) -> Job:

@@ -11,14 +11,13 @@ import asyncpg
 import pytest
 
 from rowlock.context import Context, SyncContext
-from rowlock.core.job import Job, Lane, Status
-from rowlock.core.moves import Rescue
+from rowlock.core.job import Job, Status
 from rowlock.errors import InvalidInput, LeaseLost, StoreBusy, StoreUnavailable, WrongContext
 from rowlock.jobs import Jobs
 from rowlock.runtime.heartbeat import HeartbeatThread
-from rowlock.stores.base import Claim, Store
+from rowlock.stores.base import Store
 from tests.proof.witness import TablesAt
-from tests.runtime.running import ran, started, working
+from tests.runtime.running import ran, started, steal, working
 from tests.waiting import ended, status_of, until
 
 
@@ -118,9 +117,7 @@ async def test_a_zombie_can_not_commit(
     await until(opened.is_set)
     monkeypatch.setattr(worker._heartbeat_thread, "_tell", lambda *_: None)  # nobody tells the zombie
     worker.slots.stopping = True  # so that it doesn't claim the job again
-    await elsewhere.move_due(Rescue(by="test", backoff=[0.0], workers=[worker.name]))
-    claimed = await elsewhere.claim(Claim("someone else", (Lane("work"),), 1, 600.0))
-    assert [job.id for job in claimed.jobs] == [made.id]
+    await steal(elsewhere, made.id, worker)
     stolen.set()
     await until(lambda: bool(outcome))
     assert isinstance(outcome[0], LeaseLost)

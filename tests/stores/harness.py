@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
+from msgspec import structs
 
 from rowlock.core.ids import IdMaker
 from rowlock.core.job import HELD, Event, Job, Lane, NewJob, Status, new_job
@@ -24,12 +25,14 @@ from rowlock.core.lifecycle import (
     Released,
     Settlement,
     Snoozed,
+    StepRetry,
     TimedOut,
     Transition,
     decide,
 )
 from rowlock.core.moves import Cancel, Expire
 from rowlock.core.retry import Delays
+from rowlock.core.steps import StepMark, StepState, with_step_events
 from rowlock.stores.base import MAX_LOG_LINES, Claim, Claimed, Enqueued, Moved, Store, WorkerInfo
 from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor
 from rowlock.stores.postgres.rows import event
@@ -82,6 +85,19 @@ def settlement(claimed: Job, outcome: Outcome, *, ran: float | None = None) -> S
     return Settlement(claimed.id, claimed.version, to, claimed.locked_by)
 
 
+def mark(run: Job, name: str, state: StepState | str, **fields: Any) -> StepMark:
+    """What the worker that has claimed `run` says about a step. Steps stand in the order of their names, a to z."""
+    usual: dict[str, Any] = {
+        "id": run.id,
+        "version": run.version,
+        "worker": run.locked_by,
+        "n": 1,
+        "position": ord(name[0]) - ord("a") + 1,
+        "function": name,
+    }
+    return StepMark(name=name, state=StepState(state), **usual | fields)
+
+
 def info(name: str = "w1", **fields: Any) -> WorkerInfo:
     """What a worker reports of itself."""
     usual: dict[str, Any] = {
@@ -102,6 +118,7 @@ OUTCOMES: dict[str, Outcome] = {
     "retried": Failed("boom"),
     "timed out": TimedOut(600.0),
     "failed": Failed("never", final=True),
+    "step retried": StepRetry(20.0, "no answer", "fetch"),
     "snoozed": Snoozed(90.0),
     "released": Released(),
     "gave up": GaveUp("no longer wanted"),
@@ -187,6 +204,11 @@ class Harness(ABC):
             entries, lines = tuple(json.loads(history or "[]")), tuple(json.loads(log or "[]"))
             rows[str(raw_id)] = row = Row(jobs[str(raw_id)], bool(ready), entries, dropped, lines, log_dropped)
             check(row)
+        for (raw_id,) in await self.fetch("SELECT DISTINCT job_id FROM _jobs_steps"):
+            job_id = str(raw_id)
+            assert job_id in rows, "steps of a job that is gone"
+            assert rows[job_id].job.step is not None, "steps that nobody would look for"
+            rows[job_id] = structs.replace(rows[job_id], steps=tuple(await self.store.steps(job_id)))
         return rows
 
     async def row(self, job_id: str) -> Row:
@@ -218,7 +240,8 @@ class Harness(ABC):
     async def events(self, job_id: str) -> list[Event]:
         """The store's events, held against the ones that the row's columns and history tell of."""
         events = await self.store.events(job_id)
-        assert events == sorted(timeline(await self.row(job_id)), key=lambda event: event.seq)
+        row = await self.row(job_id)
+        assert events == with_step_events(sorted(timeline(row), key=lambda event: event.seq), row.steps)
         return events
 
     async def story(self, job_id: str) -> list[str]:
@@ -395,7 +418,8 @@ class PostgresHarness(Harness):
         events = await super().events(job_id)
         columns = "job_id, seq, at, event, status, version, by, data"
         view = await self.fetch(f"SELECT {columns} FROM _jobs_events WHERE job_id = '{job_id}' ORDER BY seq")
-        assert [event(row) for row in view] == events
+        row = await self.row(job_id)
+        assert with_step_events([event(row) for row in view], row.steps) == events
         return events
 
 

@@ -17,7 +17,7 @@ from rowlock.stores.queries import Filter
 from tests.stores.harness import Harness
 from tests.stores.reference import Reference
 
-COMPARED_AT_THE_END = {"events", "logs", "paused", "stats", "workers"}  # these only read
+COMPARED_AT_THE_END = {"events", "logs", "paused", "stats", "steps", "workers"}  # these only read
 IN_ANY_ORDER = {"move_due", "held_by"}
 
 

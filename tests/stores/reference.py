@@ -4,7 +4,7 @@ One dict of rows, live and archived together, changed by one function that asser
 Where a store may choose (which of many, in what order), the callers of this file don't look.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from rowlock.core.lifecycle import (
     judge,
 )
 from rowlock.core.moves import Cancel, CancelTimeout, Due, Expire, Order, Requeue, Rescue, Update
+from rowlock.core.steps import STEP_ENDS, StepMark, StepState, StoredStep, with_step_events
 from rowlock.stores.base import (
     MAX_LOG_LINES,
     MIN_RETENTION,
@@ -46,11 +47,12 @@ from rowlock.stores.base import (
 from rowlock.stores.queries import Ended, Stats, Tally, make_stats
 from tests.stores.rows import Audit, Row, known, moment, plain, timeline
 
-Run = TypeVar("Run", Beat, Progress)
+Run = TypeVar("Run", Beat, Progress, StepMark)
 MOVE_OF_EVENT = {  # which move a settlement makes
     "completed": "complete",
     "retried": "fail",
     "failed": "fail",
+    "step_retried": "retry_step",
     "snoozed": "snooze",
     "released": "release",
     "waited": "wait",
@@ -177,7 +179,7 @@ class Reference:
                 locked_until=self._after(claim.lease),
                 claimed_at=self.now,
                 started_at=self.now if claim.start else None,
-                progress=0.0,
+                progress=0.0 if job.step is None else job.progress,
                 stage=None,
                 message=None,
                 updated=self.now,
@@ -227,6 +229,55 @@ class Reference:
         )
         kept = lines[-MAX_LOG_LINES:]
         self.rows[report.id] = structs.replace(row, log=kept, log_dropped=row.log_dropped + len(lines) - len(kept))
+
+    def checkpoint(self, marks: Sequence[StepMark]) -> list[Hold]:
+        return [self._checkpoint(mark) for mark in marks]
+
+    def _checkpoint(self, mark: StepMark) -> Hold:
+        def marked(job: Job, mark: StepMark) -> dict[str, Any]:
+            return {
+                "step": mark.name,
+                "progress": job.progress if mark.percent is None else mark.percent,
+                "updated": self.now,
+            }
+
+        hold = self._held("checkpoint", mark, marked)
+        if hold is Hold.LOST:
+            return hold
+        row = self.rows[mark.id]
+        steps = {(step.name, step.n): step for step in row.steps}
+        before = steps.get((mark.name, mark.n))
+        if before is not None and before.state in STEP_ENDS:
+            return hold
+        if before is not None and before.version == mark.version and mark.state is StepState.RUNNING:
+            return hold
+        began = self._after(-mark.age)
+        if before is not None and (before.version, before.retries) == (mark.version, mark.retries):
+            began = before.started_at
+        steps[mark.name, mark.n] = StoredStep(
+            job_id=mark.id,
+            name=mark.name,
+            n=mark.n,
+            position=mark.position,
+            function=mark.function,
+            state=mark.state,
+            result=None if mark.result is None else codec.decode(mark.result),
+            error=mark.error,
+            retries=mark.retries,
+            cancelable=mark.cancelable,
+            version=mark.version,
+            started_at=began,
+            finished_at=None if mark.state in (StepState.PENDING, StepState.RUNNING) else self.now,
+        )
+        self._keep_steps(mark.id, steps.values())
+        return hold
+
+    def _keep_steps(self, job_id: str, steps: Iterable[StoredStep]) -> None:
+        kept = tuple(sorted(steps, key=lambda step: (step.position, step.name, step.n)))
+        self.rows[job_id] = structs.replace(self.rows[job_id], steps=kept)
+
+    def steps(self, job_id: str) -> list[StoredStep]:
+        return list(self.rows[job_id].steps) if job_id in self.rows else []
 
     def look(self, runs: Sequence[Beat]) -> list[Hold]:
         holds = []
@@ -396,6 +447,7 @@ class Reference:
                 job.status is Status.CANCEL_REQUESTED
                 and job.cancel_requested_at is not None
                 and job.cancel_requested_at < self._after(-order.grace)
+                and not self._is_shielded(job)
             )
         )
         for job in late:
@@ -411,6 +463,15 @@ class Reference:
                 locked_until=None,
             )
         return [self._moved(job.id) for job in late]
+
+    def _is_shielded(self, job: Job) -> bool:
+        """It is in a step that is not cancelable, and its worker lives."""
+        running = [
+            step
+            for step in self.rows[job.id].steps
+            if step.state is StepState.RUNNING and not step.cancelable and step.version == job.version
+        ]
+        return bool(running) and job.locked_until is not None and job.locked_until >= self.now
 
     def _moved(self, job_id: str) -> Moved:
         job = self.rows[job_id].job
@@ -472,13 +533,17 @@ class Reference:
             return {}
         after = self.rows[before.job.id]
         changed = after.history[-1].get("changed")
+        left = {(step.name, step.n) for step in after.steps}
+        gone = [step for step in before.steps if (step.name, step.n) not in left]
+        dropped = [step.name if step.n == 1 else f"{step.name}#{step.n}" for step in gone]
+        told = {"dropped_steps": dropped} if dropped else {}
         if changed is None:
-            return {}
+            return told
 
         def values(job: Job) -> dict[str, Any]:
             return {name: plain(getattr(job, name)) for name in changed}
 
-        return {"before": values(before.job), "after": values(after.job)}
+        return {"before": values(before.job), "after": values(after.job)} | told
 
     def _cancel(self, ids: Sequence[str], order: Cancel) -> list[Changed]:
         def act(job: Job) -> Changed:
@@ -506,27 +571,48 @@ class Reference:
                 return Changed(job.id, done=False, status=job.status)
             if holder := self._holder(job):
                 return Changed(job.id, done=False, status=job.status, holder=holder.id)
-            cleared = (
-                "stage",
-                "message",
-                "result",
-                "expires_at",
-                "finished_at",
-                "cancel_requested_at",
-                "cancel_reason",
-            )
+            steps = self.rows[job.id].steps
+            names = {f"{step.name}#{step.n}": step.position for step in steps}
+            names |= {step.name: step.position for step in steps if step.n == 1}
+            if order.from_step is not None and order.from_step not in names:
+                known_names = tuple(dict.fromkeys(step.name for step in steps))
+                return Changed(job.id, done=False, status=job.status, steps=known_names)
+            kept = [step for step in steps if step.state is StepState.SUCCEEDED and order.keep_steps]
+            if order.from_step is not None:
+                kept = [step for step in kept if step.position < names[order.from_step]]
+            if wanted.get("payload", job.payload) != job.payload:
+                kept = []
+            if order.undo:
+                kept = list(steps)
+            dropped = [step for step in steps if step not in kept]
+            stays = ("run_at", "retries", "crashes", "expires_at")
+            reset: dict[str, Any] = {"retries": 0, "crashes": 0, "run_at": self.now, "expires_at": None}
+            if order.undo:
+                reset = {name: getattr(job, name) for name in stays}
+            if not kept:
+                reset |= {"step": None, "progress": 0.0}
+            elif not order.undo:
+                reset["step"] = kept[-1].name
+            cleared = ("stage", "message", "result", "finished_at", "cancel_requested_at", "cancel_reason")
+            run_at = wanted.get("run_at", reset["run_at"])
             self._change(
                 "requeue",
                 job,
-                known(event="requeued", by=order.by, reason=order.reason, changed=sorted(wanted) or None),
-                ready=wanted.get("run_at", self.now) <= self.now,
+                known(
+                    event="requeued",
+                    by=order.by,
+                    reason=order.reason,
+                    changed=sorted(wanted) or None,
+                    from_step=order.from_step,
+                    dropped_steps=len(dropped) or None,
+                    keep_steps=False if dropped and not order.keep_steps else None,
+                ),
+                ready=run_at <= self.now,
                 status=Status.PENDING,
                 updated=self.now,
-                retries=0,
-                crashes=0,
-                progress=0.0,
-                **dict.fromkeys(cleared) | {"run_at": self.now} | wanted,
+                **dict.fromkeys(cleared) | reset | wanted,
             )
+            self._keep_steps(job.id, kept)
             return Changed(job.id, done=True, status=Status.PENDING)
 
         return self._operate(order, ids, act)
@@ -544,8 +630,19 @@ class Reference:
 
         def act(job: Job) -> Changed:
             ready = wanted["run_at"] <= self.now if "run_at" in wanted else self.rows[job.id].ready
-            entry = known(event="updated", by=order.by, reason=order.reason, changed=sorted(wanted))
-            self._change("update", job, entry, ready=ready, **wanted, updated=self.now)
+            other = wanted.get("payload", job.payload) != job.payload
+            dropped = self.rows[job.id].steps if other else ()
+            entry = known(
+                event="updated",
+                by=order.by,
+                reason=order.reason,
+                changed=sorted(wanted),
+                dropped_steps=len(dropped) or None,
+            )
+            rest = {"step": None, "progress": 0.0} if dropped else {}
+            self._change("update", job, entry, ready=ready, **wanted, **rest, updated=self.now)
+            if dropped:
+                self._keep_steps(job.id, ())
             return Changed(job.id, done=True, status=Status.PENDING)
 
         return self._operate(order, ids, act)
@@ -586,7 +683,9 @@ class Reference:
 
     def events(self, job_id: str) -> list[Event]:
         row = self.rows.get(job_id)
-        return [] if row is None else sorted(timeline(row), key=lambda event: event.seq)
+        if row is None:
+            return []
+        return with_step_events(sorted(timeline(row), key=lambda event: event.seq), row.steps)
 
     def logs(self, job_id: str) -> Log:
         row = self.rows.get(job_id)
@@ -596,6 +695,6 @@ class Reference:
         return Log(lines, row.log_dropped)
 
 
-def _is_of(job: Job, run: Beat | Progress | Settlement) -> bool:
+def _is_of(job: Job, run: Beat | Progress | StepMark | Settlement) -> bool:
     """The fence."""
     return job.version == run.version and run.worker in (None, job.locked_by)

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from rowlock.core.job import HELD, Event, Job, Status
+from rowlock.core.steps import StoredStep
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -20,6 +21,7 @@ class Row(Struct, frozen=True):
     dropped: int = 0
     log: tuple[dict[str, Any], ...] = ()
     log_dropped: int = 0
+    steps: tuple[StoredStep, ...] = ()  # by position, name and n
 
 
 class Audit(Struct, frozen=True, kw_only=True):

@@ -18,9 +18,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec import UNSET, structs
 
 from rowlock.core.job import Job, NewJob, Status, new_job
-from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Settlement, Snoozed, TimedOut, decide
+from rowlock.core.lifecycle import (
+    Completed,
+    Failed,
+    GaveUp,
+    Outcome,
+    Released,
+    Settlement,
+    Snoozed,
+    StepRetry,
+    TimedOut,
+    decide,
+)
 from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.core.retry import Delays
+from rowlock.core.steps import StepMark, StepState
 from rowlock.http import metrics
 from rowlock.stores.base import DAY, Beat, Claim, Claimed, Edit, NewLine, Progress, Retention, Settled, WorkerInfo
 from tests.databases import Databases
@@ -49,6 +61,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Completed, st.sampled_from([None, 0, {"a": [1.5]}])),
     st.builds(Failed, st.sampled_from(["boom", "boom\0"]), final=st.booleans()),
     st.builds(TimedOut, seconds),
+    st.builds(StepRetry, seconds, st.just("no answer"), st.sampled_from(["a", "b"])),
     st.builds(Snoozed, seconds),
     st.builds(Released),
     st.builds(GaveUp, reasons),
@@ -68,6 +81,24 @@ said = st.builds(
         NewLine, seconds, st.sampled_from(["info", "warning"]), st.sampled_from(["", "so", "so\0 \ud800 \U0001f600"])
     ),
     st.sampled_from([0, 0, 1, 2, 70, 201]),
+)
+marks: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
+    st.builds(
+        dict,
+        name=st.sampled_from(["a", "b"]),
+        n=st.integers(1, 2),
+        position=st.integers(1, 3),
+        function=st.sampled_from(["f", "g"]),
+        state=st.sampled_from([state for state in StepState if state is not StepState.SKIPPED]),
+        result=st.sampled_from([None, "1.5", '{"a":[null,"\xe4"]}']),
+        error=st.sampled_from([None, "boom\0"]),
+        retries=st.integers(0, 1),
+        cancelable=st.booleans(),
+        age=seconds,
+        percent=st.none() | st.floats(-10, 110),
+    ),
+    min_size=1,
+    max_size=4,
 )
 edits = st.builds(
     Edit,
@@ -212,6 +243,19 @@ class Model(RuleBasedStateMachine):
         self.both("progress", reports)
 
     @precondition(lambda self: self.runs)
+    @rule(chosen=some, whose=whose, said=marks)
+    def checkpoint(self, chosen: list[int], whose: str | None, said: list[dict[str, Any]]) -> None:
+        """Each run says all of it; so a batch has several jobs, and several marks of one step."""
+        self.both(
+            "checkpoint",
+            [
+                StepMark(id=run.id, version=run.version, worker=self.worker_of(run, whose), **fields)
+                for fields in said
+                for run in self.chosen(chosen)
+            ],
+        )
+
+    @precondition(lambda self: self.runs)
     @rule(chosen=some, whose=whose)
     def look(self, chosen: list[int], whose: str | None) -> None:
         runs = self.chosen(chosen)
@@ -312,7 +356,15 @@ class Model(RuleBasedStateMachine):
     def cancel(self, chosen: list[int], by: str, reason: str | None) -> None:
         self.both("move", self.ids(chosen), Cancel(by=by, reason=reason))
 
-    @rule(chosen=some, by=people, reason=reasons, edit=edits, version=st.sampled_from([None, None, 1]))
+    @rule(
+        chosen=some,
+        by=people,
+        reason=reasons,
+        edit=edits,
+        version=st.sampled_from([None, None, 1]),
+        from_step=st.sampled_from([None, None, "a", "b#2"]),
+        keep_steps=st.sampled_from([True, True, False]),
+    )
     def requeue(self, chosen: list[int], **order: Any) -> None:
         self.both("move", self.ids(chosen), Requeue(**order))
 

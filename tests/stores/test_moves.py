@@ -11,7 +11,7 @@ from rowlock.core.lifecycle import MOVES, Answer, Settlement, Transition
 from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.stores.base import DAY, Beat, Edit, Hold, Progress, Retention, Store
 from tests.stores.conftest import paired_store
-from tests.stores.harness import Harness, claim_by
+from tests.stores.harness import Harness, claim_by, mark
 
 store = paired_store
 pytestmark = pytest.mark.sampled(4)
@@ -28,8 +28,10 @@ VERBS: dict[str, Verb] = {
     "claim": lambda store, job: store.claim(claim_by("w9")),
     "heartbeat": lambda store, job: store.heartbeat([Beat(job.id, job.version)], 1000.0),
     "progress": lambda store, job: store.progress([Progress(job.id, job.version, 50.0)]),
+    "checkpoint": lambda store, job: store.checkpoint([mark(job, "a", "succeeded")]),
     "complete": settles("completed", Status.COMPLETED),
     "fail": settles("failed", Status.FAILED),
+    "retry_step": settles("step_retried", Status.PENDING),
     "snooze": settles("snoozed", Status.PENDING),
     "release": settles("released", Status.PENDING),
     "wait": settles("waited", Status.WAITING),
@@ -84,7 +86,7 @@ async def test_a_fenced_verb_with_another_version(store: Harness, verb: str, sta
     job = await store.in_status(status)
     before = await store.rows()
     answer = await VERBS[verb](store.store, structs.replace(job, version=job.version + version))
-    if verb in ("heartbeat", "progress"):
+    if verb in ("heartbeat", "progress", "checkpoint"):
         assert answer == [Hold.LOST]
     else:
         assert [verdict.answer for verdict in answer.verdicts] != [Answer.APPLIED]

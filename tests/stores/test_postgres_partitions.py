@@ -1,6 +1,7 @@
 """The archive's parts on PostgreSQL: made ahead, dropped whole, never at the cost of a job or of a worker's time."""
 
 import asyncio
+import os
 import time
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 from rowlock import errors
 from rowlock.core.ids import IdMaker, first_id
 from rowlock.core.job import Job, Status, new_job
-from rowlock.core.lifecycle import Completed
+from rowlock.core.lifecycle import Completed, Failed, Outcome
+from rowlock.core.moves import Requeue
 from rowlock.stores.base import DAY, Retention, Store
 from rowlock.stores.postgres import partitions
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.queries import Filter, PartitionReport, TopicRetention
 from tests.servers import PostgresServer
-from tests.stores.harness import START, PostgresHarness, opened, settlement
+from tests.stores.harness import START, PostgresHarness, mark, opened, settlement
 from tests.stores.rows import micros
 
 TODAY = START.date()
@@ -29,16 +31,16 @@ NOTHING = PartitionReport()
 async def store(postgres_store: PostgresHarness) -> PostgresHarness:
     # The days on which the template was made are not those of the test's clock.
     for day in await days(postgres_store):
-        await postgres_store.execute(f"DROP TABLE _jobs_archive_{day:%Y%m%d}")
+        await postgres_store.execute(f"DROP TABLE _jobs_archive_{day:%Y%m%d}, _jobs_steps_{day:%Y%m%d}")
     return postgres_store
 
 
-async def days(store: PostgresHarness) -> list[date]:
+async def days(store: PostgresHarness, table: str = "_jobs_archive") -> list[date]:
     rows = await store.fetch(
         "SELECT c.relname FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid "
-        "WHERE i.inhparent = '_jobs_archive'::regclass ORDER BY 1"
+        f"WHERE i.inhparent = '{table}'::regclass ORDER BY 1"
     )
-    names = [name.removeprefix("_jobs_archive_") for (name,) in rows]
+    names = [name.removeprefix(f"{table}_") for (name,) in rows]
     assert names.pop() == "rest"
     return [date.fromisoformat(name) for name in names]
 
@@ -70,14 +72,14 @@ async def test_migrate_makes_the_first_days(postgres_url: str) -> None:
     harness = PostgresHarness(postgres_url, virtual=False)
     async with opened(harness, migrated=False):
         today = datetime.now(UTC).date()
-        assert await days(harness) == [today + timedelta(days=n) for n in range(4)]
-        for day in await days(harness):
-            [(bound,)] = await harness.fetch(
-                "SELECT pg_get_expr(relpartbound, oid) FROM pg_class "
-                f"WHERE oid = '_jobs_archive_{day:%Y%m%d}'::regclass"
-            )
-            begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
-            assert bound == f"FOR VALUES FROM ('{first_id(begin)}') TO ('{first_id(begin, timedelta(days=1))}')"
+        for table in ("_jobs_archive", "_jobs_steps"):
+            assert await days(harness, table) == [today + timedelta(days=n) for n in range(4)]
+            for day in await days(harness, table):
+                [(bound,)] = await harness.fetch(
+                    f"SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = '{table}_{day:%Y%m%d}'::regclass"
+                )
+                begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+                assert bound == f"FOR VALUES FROM ('{first_id(begin)}') TO ('{first_id(begin, timedelta(days=1))}')"
         assert await keep(harness.store, WEEK) == NOTHING
 
 
@@ -175,6 +177,90 @@ async def test_the_longest_retention_decides(store: PostgresHarness, retention: 
     else:
         await store.advance(5000 * DAY)
         assert (await keep(store.store, retention, ahead=0)).dropped == ()
+
+
+# ── Steps ──
+
+
+async def stepped(store: PostgresHarness, at: datetime, outcome: Outcome, steps: int = 1) -> str:
+    """A job whose id is of that time, with steps; it ends now."""
+    job_id = IdMaker(lambda: micros(at) * 1000, os.urandom).one()
+    await store.insert(new_job(job_id, "mail"))
+    [run] = (await store.claim("w1", "mail")).jobs
+    marks = [mark(run, "a", "succeeded", n=n + 1, position=n + 1, result=str(n)) for n in range(steps)]
+    await store.store.checkpoint(marks)
+    await store.store.settle([settlement(run, outcome, ran=0.0)])
+    return job_id
+
+
+async def parts_of_steps(store: PostgresHarness) -> dict[str, str]:
+    rows = await store.fetch("SELECT DISTINCT job_id::text, tableoid::regclass::text FROM _jobs_steps")
+    return {job_id: table.removeprefix("_jobs_steps_") for job_id, table in rows}
+
+
+async def test_steps_go_with_their_day_and_those_of_dead_letters_stay(store: PostgresHarness) -> None:
+    await keep(store.store, WEEK)
+    assert tuple(await days(store, "_jobs_steps")) == on(0, 1, 2, 3)
+    old = await stepped(store, START, Completed())
+    dead = await stepped(store, START, Failed("no", final=True), steps=3)
+    assert await parts_of_steps(store) == {old: "20260101", dead: "20260101"}
+    before = await store.store.steps(dead)
+    await store.advance(9 * DAY)
+    assert on(0)[0] in (await keep(store.store, WEEK, ahead=0)).dropped
+    assert on(0)[0] not in await days(store, "_jobs_steps")
+    assert await parts_of_steps(store) == {dead: "rest"}
+    assert await store.store.steps(dead) == before
+    [answer] = await store.store.move([dead], Requeue(by="ann", from_step="a#2"))
+    assert (answer.done, len(await store.store.steps(dead))) == (True, 1)
+
+
+async def test_steps_of_a_day_without_a_part_go_as_well(store: PostgresHarness) -> None:
+    """As those of jobs that were there before the table of steps."""
+    await keep(store.store, WEEK, ahead=0)
+    await store.execute("DROP TABLE _jobs_steps_20260101")
+    old = await stepped(store, START, Completed())
+    dead = await stepped(store, START, Failed("no", final=True))
+    assert await parts_of_steps(store) == {old: "rest", dead: "rest"}
+    await store.advance(9 * DAY)
+    assert (await keep(store.store, WEEK, ahead=0)).dropped == on(0)
+    assert await parts_of_steps(store) == {dead: "rest"}
+
+
+async def test_a_day_whose_jobs_are_in_the_rest_of_the_archive_keeps_its_steps(store: PostgresHarness) -> None:
+    await keep(store.store, WEEK, ahead=0)
+    await store.execute("DROP TABLE _jobs_archive_20260101")
+    old = await stepped(store, START, Completed())
+    await store.advance(9 * DAY)
+    await keep(store.store, WEEK, ahead=0)
+    assert await parts_of_steps(store) == {old: "20260101"}
+    await store.store.prune(WEEK)
+    assert await parts_of_steps(store) == {}
+    await keep(store.store, WEEK, ahead=0)
+    assert on(0)[0] not in await days(store, "_jobs_steps")
+
+
+@pytest.mark.parametrize("part", ["20260101", "rest"])
+async def test_too_many_steps_to_move_keep_the_day(
+    store: PostgresHarness, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    await keep(store.store, WEEK, ahead=0)
+    if part == "rest":
+        await store.execute("DROP TABLE _jobs_steps_20260101")
+    outcome = Completed() if part == "rest" else Failed("no", final=True)
+    job_id = await stepped(store, START, outcome, steps=3)
+    await store.advance(9 * DAY)
+    monkeypatch.setattr(partitions, "MAX_MOVED", 2)
+    assert on(0)[0] not in (await keep(store.store, WEEK, ahead=0)).dropped
+    assert await parts_of_steps(store) == {job_id: part}
+    monkeypatch.undo()
+    assert on(0)[0] in (await keep(store.store, WEEK, ahead=0)).dropped
+
+
+async def test_what_the_rest_holds_of_a_day_of_steps_moves_in(store: PostgresHarness) -> None:
+    old = await stepped(store, START, Completed())
+    assert await parts_of_steps(store) == {old: "rest"}
+    await keep(store.store, WEEK)
+    assert await parts_of_steps(store) == {old: "20260101"}
 
 
 # ── Others are at work ──

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from msgspec.structs import astuple
 
+from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed, Failed
-from rowlock.core.moves import Cancel, Delete, Order, Rescue
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Due, Order, Requeue, Rescue
+from rowlock.core.steps import marks_by_run
 from rowlock.stores.base import Claim
 from rowlock.stores.postgres import moves, rows
 from rowlock.stores.postgres.statements import Statements
+from rowlock.stores.postgres.steps import checkpoint
 from rowlock.stores.postgres.store import PostgresStore
 from tests.closing import opening
-from tests.stores.harness import info, job, lanes, settlement
+from tests.stores.harness import info, job, lanes, mark, settlement
 from tests.stores.test_sqlite_plans import lessened, shares
 
 JOBS = 20
@@ -45,7 +48,17 @@ NOISE = [
                                   retries, max_retries, crashes, history_dropped, timeout, payload)
        SELECT lpad(to_hex(n), 32, '0')::uuid, 'mail', 0, 100, now(), now(), now(), now(), 1, 0, 3, 0, 0, 600, '{}'
        FROM generate_series(1, 1000000) n""",
+    """INSERT INTO _jobs_steps (job_id, name, n, position, function, state, retries, cancelable, version, started_at)
+       SELECT lpad(to_hex(n / 10), 32, '0')::uuid, 'a', n % 10, 1, 'a', 'running', 0, false, 1, now()
+       FROM generate_series(1, 1000000) n""",
 ]
+
+CHANGED = {
+    Status.FAILED: "UPDATE _jobs SET status = 'failed', locked_by = NULL, locked_until = NULL, finished_at = now() "
+    "WHERE id = ANY ($1::uuid[])",
+    Status.CANCEL_REQUESTED: "UPDATE _jobs SET status = 'cancel_requested', "
+    "cancel_requested_at = now() - interval '1 h' WHERE id = ANY ($1::uuid[])",
+}
 
 KEYED = """
     INSERT INTO _jobs (id, topic, key, scope_id, status, ready, priority, run_at, created, updated, max_retries,
@@ -66,6 +79,11 @@ async def store(request: pytest.FixtureRequest, migrated_url: str) -> AsyncItera
         yield store
 
 
+def _checkpoint(sql: Statements, runs: Sequence[Job]) -> str:
+    marks = [mark(run, name, "running") for run in runs for name in ("a", "b")]
+    return checkpoint(sql, marks_by_run(marks)).parameter
+
+
 class Meter:
     """Blocks that each hot statement fetches, on one connection of the store's own."""
 
@@ -83,15 +101,29 @@ class Meter:
         assert found
         return after - before
 
-    async def moved(self, order: Order, ids: Sequence[str] = ()) -> int:
-        """Blocks that locking and writing fetch together."""
+    async def moved(self, order: Order, ids: Sequence[str] = (), *, as_if: Status | None = None) -> int:
+        """Blocks that locking and writing fetch together. `as_if`: the jobs have this status."""
         transaction = self._connection.transaction()
         await transaction.start()
+        if as_if is not None:
+            await self._connection.execute(CHANGED[as_if], ids)
         before: int = await self._connection.fetchval(FETCHED)
-        if isinstance(order, Rescue):
+        if isinstance(order, Due):
             await moves.move_due(self._connection, self._store._sql, order, 500)
         else:
             await moves.move(self._connection, self._store._sql, order, ids)
+        after: int = await self._connection.fetchval(FETCHED)
+        await transaction.rollback()
+        return after - before
+
+    async def pruned(self, ids: Sequence[str]) -> int:
+        transaction = self._connection.transaction()
+        await transaction.start()
+        await self._connection.execute(CHANGED[Status.FAILED], ids)
+        await self._connection.execute("UPDATE _jobs SET topic = 'old' WHERE id = ANY ($1::uuid[])", ids)
+        before: int = await self._connection.fetchval(FETCHED)
+        rules = (["failed"], [None], ["failed"], ["old"], [0.0])
+        assert await self._connection.fetchval(self._store._sql.prune, 500, *rules) == len(ids)
         after: int = await self._connection.fetchval(FETCHED)
         await transaction.rollback()
         return after - before
@@ -118,11 +150,23 @@ class Meter:
         blocks["heartbeat"] = await self.blocks(sql.heartbeat, ids, versions, workers, [True] * JOBS, 30.0)
         said = [[5.0] * JOBS, ["stage"] * JOBS, ["message"] * JOBS, ['[[0,"info","hi"]]'] * JOBS]
         blocks["progress"] = await self.blocks(sql.progress, ids, versions, workers, *said, 200)
+        blocks["checkpoint"] = await self.blocks(sql.checkpoint, _checkpoint(sql, claimed))
         blocks["look"] = await self.blocks(sql.look, ids)
         blocks["held_by"] = await self.blocks(sql.held_by, [CLAIM.worker], None)
         blocks["rescue of the dead"] = await self.blocks(sql.rescue_workers, 500, [CLAIM.worker])
         blocks["cancel"] = await self.moved(Cancel(by="ann"), ids)
         blocks["delete"] = await self.moved(Delete(by="ann"), ids)
+        await store.checkpoint([mark(one, name, "succeeded") for one in claimed for name in ("a", "b")])
+        blocks["checkpoint again"] = await self.blocks(sql.checkpoint, _checkpoint(sql, claimed))
+        blocks["steps"] = await self.blocks(sql.steps, ids[0])
+        blocks["step events"] = await self.blocks(sql.ended_steps, ids[0])
+        blocks["steps of many"] = await self.blocks(sql.step_places, ids)
+        for status, order in ((Status.FAILED, Requeue(by="ann", from_step="b")), (Status.FAILED, Delete(by="ann"))):
+            blocks[f"{order.verb} with steps"] = await self.moved(order, ids, as_if=status)
+        blocks["cancel timeout"] = await self.moved(
+            CancelTimeout(by="m1", grace=0.0), ids, as_if=Status.CANCEL_REQUESTED
+        )
+        blocks["prune with steps"] = await self.pruned(ids)
         blocks["written rescue"] = await self.moved(Rescue(by="m1", backoff=[60.0], workers=[CLAIM.worker]))
         await self._connection.execute(
             "UPDATE _jobs SET locked_until = now() - interval '1 s' WHERE locked_until > now()"
@@ -137,7 +181,7 @@ class Meter:
 @shares
 async def test_what_a_statement_touches_does_not_grow_with_the_tables(store: PostgresStore, share: int) -> None:
     async with store._connections.acquire() as connection:
-        for table in ("_jobs", "_jobs_archive_rest"):
+        for table in ("_jobs", "_jobs_archive_rest", "_jobs_steps_rest"):
             await connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
         await connection.execute("ANALYZE")  # the tables are empty: the planner will think so from now on
         meter = Meter(store, connection)

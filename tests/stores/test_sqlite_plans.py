@@ -14,15 +14,19 @@ import pytest
 
 from rowlock.core.job import Job, Log
 from rowlock.core.lifecycle import Completed, Failed, Settlement
-from rowlock.core.moves import Rescue
-from rowlock.stores.base import Beat, Claim, NewLine, Progress
+from rowlock.core.moves import CancelTimeout, Delete, Requeue, Rescue
+from rowlock.stores.base import Beat, Claim, NewLine, Progress, Retention
+from rowlock.stores.queries import TopicRetention
 from rowlock.stores.sqlite import moves, queries, settle
 from rowlock.stores.sqlite.claim import claim
 from rowlock.stores.sqlite.connect import connect_writer
 from rowlock.stores.sqlite.connection import SqliteConnection, microseconds
 from rowlock.stores.sqlite.insert import insert
+from rowlock.stores.sqlite.maintenance import prune
 from rowlock.stores.sqlite.rows import read_sql
-from tests.stores.harness import job, lanes, settlement
+from rowlock.stores.sqlite.steps import checkpoint
+from rowlock.stores.sqlite.steps import steps as stored
+from tests.stores.harness import job, lanes, mark, settlement
 
 JOBS = 20
 LANES = lanes("mail", "bills", "nobody_enqueues_this")
@@ -48,6 +52,11 @@ NOISE = [
         f"{SERIES.format(count=1_000_000)} INSERT INTO _jobs_archive (id, topic, template_version, priority, version, "
         "retries, max_retries, crashes, timeout, created, updated, run_at, finished_at, history_dropped, payload) "
         "SELECT 'done ' || n, 'mail', 0, 100, 1, 0, 3, 0, 600, 0, 0, 0, 0, 0, '{}' FROM n"
+    ),
+    (
+        f"{SERIES.format(count=1_000_000)} INSERT INTO _jobs_steps (job_id, name, n, position, function, state, "
+        "retries, cancelable, version, started_at) "
+        "SELECT 'done ' || (n / 10), 'a', n % 10, 1, 'a', 'running', 0, 0, 1, 0 FROM n"
     ),
 ]
 
@@ -105,12 +114,32 @@ def measure(database: SqliteConnection) -> dict[str, int]:
     taken["settle and claim"] = steps(conn, lambda now: settle.settle(conn, now, settlements, CLAIM))
     taken["heartbeat"] = steps(conn, lambda now: settle.heartbeat(conn, now, beats, 30.0))
     taken["progress"] = steps(conn, lambda now: settle.progress(conn, now, reports))
+    marks = [mark(one, name, "succeeded") for one in claimed for name in ("a", "b")]
+    taken["checkpoint"] = steps(conn, lambda now: checkpoint(conn, now, marks))
     taken["look"] = steps(conn, lambda _: settle.look(conn, beats))
     taken["held_by"] = steps(conn, lambda _: queries.held_by(conn, [CLAIM.worker], None))
     rescue = Rescue(by="m1", backoff=[60.0])
     dead = Rescue(by="m1", backoff=[60.0], workers=[CLAIM.worker])
     taken["rescue"] = steps(conn, lambda now: moves.move_due(conn, now + HOUR, rescue, 500))
     taken["rescue of the dead"] = steps(conn, lambda now: moves.move_due(conn, now, dead, 500))
+    database.write(lambda conn, now: checkpoint(conn, now, marks))
+    ids = [one.id for one in claimed]
+    taken["checkpoint again"] = steps(conn, lambda now: checkpoint(conn, now, marks))
+    taken["steps"] = steps(conn, lambda _: stored(conn, ids[0]))
+    taken["events"] = steps(conn, lambda _: queries.events(conn, ids[0]))
+    conn.execute("UPDATE _jobs SET status = 'cancel_requested', cancel_requested_at = 0 WHERE version > 0")
+    timeout = CancelTimeout(by="m1", grace=0.0)
+    taken["cancel timeout"] = steps(conn, lambda now: moves.move_due(conn, now, timeout, 500))
+    conn.execute(
+        "UPDATE _jobs SET status = 'failed', topic = 'old', finished_at = 0, locked_by = NULL, locked_until = NULL "
+        "WHERE version > 0"
+    )
+    requeue, delete = Requeue(by="ann", from_step="b"), Delete(by="ann")
+    taken["requeue"] = steps(conn, lambda now: moves.move(conn, now, requeue, ids))
+    taken["delete"] = steps(conn, lambda now: moves.move(conn, now, delete, ids))
+    old = Retention(completed=None, cancelled=None, topics={"old": TopicRetention(failed=0.0)})
+    taken["prune"] = steps(conn, lambda now: prune(conn, now, old, 500))
+    conn.execute("DELETE FROM _jobs_steps WHERE name IN ('a', 'b') AND version = 1 AND state = 'succeeded'")
     conn.execute("DELETE FROM _jobs WHERE version > 0 OR topic = 'bills' OR (topic = 'mail' AND ready)")
     return taken
 
@@ -143,6 +172,13 @@ def test_what_a_verb_does_does_not_grow_with_the_tables(database: SqliteConnecti
         ("read", "sqlite_autoindex__jobs_1"),
         ("expire_due", "_jobs_expiry"),
         ("cancel_timeout_due", "_jobs_cancelling"),
+        ("steps", "sqlite_autoindex__jobs_steps_1 (job_id=?)"),
+        ("ended_steps", "sqlite_autoindex__jobs_steps_1 (job_id=?)"),
+        ("step_places", "sqlite_autoindex__jobs_steps_1 (job_id=?)"),
+        ("shielded", "sqlite_autoindex__jobs_steps_1 (job_id=?)"),
+        ("cancel_timeout_due", "sqlite_autoindex__jobs_steps_1 (job_id=?)"),
+        ("drop_all_steps", "sqlite_autoindex__jobs_steps_1 (job_id=?)"),
+        ("step_owners", "sqlite_autoindex__jobs_steps_1 (job_id<?)"),
         ("promote", "_jobs_due"),
         ("insert_same_key", "_jobs_live_key (key=? AND topic=? AND <expr>=? AND <expr>=?)"),
         ("failures_newest", "_jobs_failures"),

@@ -7,6 +7,7 @@ from inspect import isawaitable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed
@@ -14,7 +15,7 @@ from rowlock.core.moves import Cancel, CancelTimeout, Rescue
 from rowlock.errors import ConnectionRefused, LeaseLost, StoreError
 from rowlock.stores.base import Beat, Guard, Hold, Store
 from rowlock.stores.callers import caller_for
-from tests.stores.harness import Harness, claim_by, ids, settlement
+from tests.stores.harness import Harness, claim_by, ids, mark, settlement
 from tests.stores.processes import real_job
 
 COLOURS = ["async", "sync"]
@@ -140,6 +141,52 @@ async def test_a_completion_commits_with_the_writes(real_store: Harness, colour:
     with pytest.raises(LeaseLost):
         await write(real_store.store, goes, colour, 2)
     assert await orders(real_store) == [1]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("completes", [False, True])
+async def test_a_step_s_result_commits_with_the_writes(real_store: Harness, colour: str, completes: bool) -> None:
+    run = await claimed(real_store)
+    async with fenced(real_store.store, goes := guard(run, completes=completes), colour) as conn:
+        await order(conn, 1)
+        goes.checkpoint = mark(run, "pay", "succeeded", result='{"paid":1}', percent=50.0)  # decided inside the block
+    assert await orders(real_store) == [1]
+    [step] = await real_store.store.steps(run.id)
+    assert (step.name, step.state, step.result) == ("pay", "succeeded", {"paid": 1})
+    job = await real_store.job(run.id)
+    assert (job.step, job.progress) == ("pay", 100.0 if completes else 50.0)
+    assert (job.status is Status.COMPLETED) == completes
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("lose", [_rescued, _rescued_and_claimed, _forgotten_and_claimed, _cancelled_by_timeout])
+async def test_a_zombie_stores_no_result(
+    real_store: Harness, lose: Callable[[Harness, Job], Awaitable[None]], colour: str
+) -> None:
+    run = await claimed(real_store)
+    await lose(real_store, run)
+    before = await real_store.rows()
+    goes = structs.replace(guard(run), checkpoint=mark(run, "pay", "succeeded"))
+    with pytest.raises(LeaseLost):
+        await write(real_store.store, goes, colour)
+    assert await orders(real_store) == []
+    assert await real_store.rows() == before
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_result_is_rolled_back_with_the_writes(real_store: Harness, colour: str) -> None:
+    run = await claimed(real_store)
+
+    async def handler() -> None:
+        goes = structs.replace(guard(run), checkpoint=mark(run, "pay", "succeeded"))
+        async with fenced(real_store.store, goes, colour) as conn:
+            await order(conn, 1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await handler()
+    assert (await orders(real_store), await real_store.store.steps(run.id)) == ([], [])
+    assert await real_store.job(run.id) == run
 
 
 @pytest.mark.parametrize("colour", COLOURS)

@@ -14,7 +14,7 @@ from rowlock.core.lifecycle import Completed
 from rowlock.stores.base import NewLine, Progress
 from rowlock.stores.records import Write
 from tests.http.harness import GUEST, Place, Server, World
-from tests.stores.harness import claim_by, info, settlement
+from tests.stores.harness import claim_by, info, mark, settlement
 from tests.ui.browser import Visitor, visiting
 
 # In every field that is shown. What they would do: leave a mark, ask for something, or open a dialog.
@@ -121,6 +121,10 @@ async def furnish_run(world: World) -> str:
     [claimed] = (await store.claim(claim_by(name, "run", lease=0.01))).jobs
     lines = tuple(NewLine(0.0, "error", text) for text in EVIL)
     await store.progress([Progress(job_id, claimed.version, 40.0, EVIL[0], EVIL[1], lines)])
+    for n, text in enumerate(EVIL, 1):
+        name, result = text[:200].replace("\a", ""), json.dumps({text: text})
+        await store.checkpoint([mark(claimed, name, "succeeded", position=2 * n, result=result)])
+        await store.checkpoint([mark(claimed, name, "failed", n=2, position=2 * n + 1, error=traceback(text))])
     await store.report(info(name, host=EVIL[0], rowlock=EVIL[1][:50], lease=0.01, topics=("run",)))
     await store.report(info(EVIL[0][:200], host=EVIL[1], lease=600.0))
     done = await world.enqueue(None, topic="done", payload={})

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import is_not
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, quote_plus
 
 from msgspec import Struct
@@ -59,17 +59,28 @@ _MOST_PATHS = 100  # hidden paths that an answer names
 _BETWEEN = "\0"  # joins texts that are searched together, and the names of a path: no job holds it
 _WORDS = ("last_error", "message", "stage", "cancel_reason")  # columns of a job that hold sentences
 _LEFT_OUT = re.compile(r"\n… [\d,]+ bytes left out …\n")  # core.codec.clean_text cuts the middle out
+_STEPS = ("steps", "result")  # the path of each step's result
 _NESTED = frozenset({dict, list})
 _TOLD = frozenset({dict, list, str})
 _SAME_EVERYWHERE = re.compile(r"[A-Za-z0-9_.~-]+")
 _ESCAPES = re.compile(r"""["'\\]""")
 
 
+class TellsOfStep(Protocol):
+    """A step of a job, with what may hold secrets."""
+
+    @property
+    def result(self) -> Any: ...
+    @property
+    def error(self) -> str | None: ...
+
+
 class Hidden(Struct, frozen=True):
-    """A job without its secrets, and the paths of what is hidden."""
+    """A job without its secrets, and the paths of what is hidden. `steps`: result and error of each step."""
 
     job: Job
     paths: list[str]
+    steps: list[tuple[Any, str | None]] = []
 
 
 class _Found(Struct):
@@ -185,23 +196,29 @@ class Redaction:
     def job(self, job: Job) -> Job:
         return self.hide(job).job
 
-    def hide(self, job: Job) -> Hidden:
+    def hide(self, job: Job, steps: Sequence[TellsOfStep] = ()) -> Hidden:
+        """Hide the secrets of a job and of its steps, also those of one in the texts of the other."""
         if not self:
-            return Hidden(job, [])
+            return Hidden(job, [], [(step.result, step.error) for step in steps])
         found = _Found()
         payload = self._walk(job.payload, ("payload",), found)
         result = self._walk(job.result, ("result",), found)
+        results = [self._walk(step.result, _STEPS, found) for step in steps]
         words = {name: getattr(job, name) for name in _WORDS if getattr(job, name) is not None}
         told = self._told({"payload": payload, "result": result, **words}, found)
         changes = {name: value for name, value in told.items() if value is not getattr(job, name)}
-        return Hidden(replace(job, **changes) if changes else job, list(found.paths))
+        of_steps = []
+        for step, walked in zip(steps, results, strict=True):  # one by one: a large one must not hide all others
+            said = self._told({"steps": {"result": walked, "error": step.error}}, found)["steps"]
+            of_steps.append((said["result"], said["error"]))
+        return Hidden(replace(job, **changes) if changes else job, list(found.paths), of_steps)
 
-    def events(self, events: Sequence[Event], job: Job) -> list[Event]:
-        told = self.data([event.data for event in events], job)
+    def events(self, events: Sequence[Event], job: Job, steps: Sequence[TellsOfStep] = ()) -> list[Event]:
+        told = self.data([event.data for event in events], job, steps)
         return [replace(event, data=data) for event, data in zip(events, told, strict=True)]
 
-    def lines(self, lines: Sequence[LogLine], job: Job) -> list[LogLine]:
-        told = self.texts([line.text for line in lines], job)
+    def lines(self, lines: Sequence[LogLine], job: Job, steps: Sequence[TellsOfStep] = ()) -> list[LogLine]:
+        told = self.texts([line.text for line in lines], job, steps)
         return [replace(line, text=text) for line, text in zip(lines, told, strict=True)]
 
     def audited(self, entry: Audited, job: Job | None = None) -> Audited:
@@ -221,18 +238,18 @@ class Redaction:
         told: dict[str, Any] = self._told(self._filter(filter, found), found)
         return told
 
-    def data(self, data: Any, job: Job | None = None) -> Any:
+    def data(self, data: Any, job: Job | None = None, steps: Sequence[TellsOfStep] = ()) -> Any:
         """Hide secrets in JSON."""
         if not self:
             return data
-        found = self._found(job)
+        found = self._found(job, steps)
         return self._told(self._walk(data, (), found), found)
 
     def text(self, text: str, job: Job | None = None) -> str:
         return self.texts([text], job)[0]
 
-    def texts(self, texts: Sequence[str], job: Job | None = None) -> list[str]:
-        return self._say(texts, self._found(job)) if self else list(texts)
+    def texts(self, texts: Sequence[str], job: Job | None = None, steps: Sequence[TellsOfStep] = ()) -> list[str]:
+        return self._say(texts, self._found(job, steps)) if self else list(texts)
 
     def teller(self, job: Job) -> Callable[[str], str]:
         """Return a function that hides secrets in each text that this job is going to report."""
@@ -244,11 +261,13 @@ class Redaction:
 
     # ── Inside ──
 
-    def _found(self, job: Job | None) -> _Found:
+    def _found(self, job: Job | None, steps: Sequence[TellsOfStep] = ()) -> _Found:
         found = _Found()
         if job is not None:
             self._walk(job.payload, ("payload",), found)
             self._walk(job.result, ("result",), found)
+        for step in steps:
+            self._walk(step.result, _STEPS, found)
         return found
 
     def _walk(self, value: Any, path: tuple[str, ...], found: _Found) -> Any:

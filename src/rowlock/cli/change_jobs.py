@@ -22,6 +22,15 @@ from rowlock.errors import RowlockError, StoreError
 from rowlock.jobs import Jobs
 from rowlock.stores.queries import Filter
 
+# Which results of steps a requeue drops. None: those that the verb itself drops.
+_STEPS = options.together(
+    click.option(
+        "--from-step",
+        metavar="NAME",
+        help="Run this step again, and those behind it: embed, or embed#3 for the third call.",
+    ),
+    click.option("--drop-steps", "keep_steps", flag_value=False, default=None, type=bool, help="Run all steps again."),
+)
 _AT_ONCE = 8  # jobs changed at the same time: fewer than a pool has connections
 
 
@@ -34,7 +43,7 @@ def _command(verb: str, text: str, *, edits: bool = False) -> click.Command:
     )
     @click.argument("ids", metavar="[ID]...", nargs=-1)
     @partial(filters, or_payload=edits)
-    @options.together(*([options.edits] if edits else []))
+    @options.together(*([options.edits, _STEPS] if edits else []))
     @click.option("--all", "every", is_flag=True, help=f"All jobs that are {', '.join(states)}.")
     @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
     @actor
@@ -42,7 +51,12 @@ def _command(verb: str, text: str, *, edits: bool = False) -> click.Command:
     def command(db: Database, ids: tuple[str, ...], wanted: Filter, every: bool, yes: bool, **changes: Any) -> None:
         given = {name: value for name, value in changes.items() if value is not None}
         if given and not ids:
-            raise click.UsageError("--priority, --run-at, --delay, --tags and a new --payload need the ids of the jobs")
+            raise click.UsageError(
+                "--priority, --run-at, --delay, --tags, --from-step, --drop-steps and a new --payload "
+                "need the ids of the jobs"
+            )
+        if "from_step" in given and "keep_steps" in given:
+            raise click.UsageError("give --from-step, which drops some results, or --drop-steps, which drops all")
         if bool(ids) + (every or wanted != Filter()) != 1:
             raise click.UsageError("give ids, or options that choose jobs (--topic, --status, …), or --all")
         if unfit := [status for status in wanted.statuses if status not in states]:

@@ -16,14 +16,15 @@ from rowlock.jobs import Jobs
 @click.argument("app", metavar="MODULE:JOBS")
 @click.option(
     "-n", "--limit", type=click.IntRange(1), default=10_000, show_default=True,
-    help="Read so many jobs that have not started or wait, the newest first.",
+    help="Read so many jobs that wait, and so many that run, the newest first.",
 )  # fmt: skip
 @database
 def check(db: Database, app: str, limit: int) -> None:
     """Compare new code with the database before a deploy.
 
     It finds payloads that the new handlers would refuse, versions and topics of jobs that no handler would run,
-    published versions whose schema or steps differ, and disabled topics.
+    published versions whose schema or steps differ, half-done jobs whose stored steps the new code does not have, and
+    disabled topics.
 
     It only reads, within bounds. Exit code 0: it found nothing; 1: it found something.
     """

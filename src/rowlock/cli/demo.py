@@ -39,7 +39,7 @@ def demo(seconds: float | None, url: str | None) -> None:
     """See rowlock work: a database, a worker, customers who enqueue all kinds of jobs, and the page that shows them.
 
     Some are quick, some report their progress, some fail and are retried, some never succeed, some are cancelled, some
-    wait for their time, some overtake all others.
+    wait for their time, some overtake all others, some go on step by step.
     """
     logging.getLogger("rowlock").addHandler(logging.NullHandler())  # the picture shows it
     if url is not None:
@@ -172,7 +172,7 @@ def _story(job: Job) -> str:
         case Status.CANCELLED | Status.CANCEL_REQUESTED:
             return job.cancel_reason or ""
         case Status.PROCESSING:
-            return job.message or ""
+            return job.message or (f"step {job.step}" if job.step else "")
         case _ if job.last_error:
             return job.last_error.rpartition("\n")[2]
         case Status.PENDING if (wait := (job.run_at - datetime.now(UTC)).total_seconds()) > 0:

@@ -21,6 +21,8 @@ from rowlock.cli.show import (
     print_json,
     print_table,
 )
+from rowlock.cli.steps import print_steps
+from rowlock.client.step_list import StepStatus
 from rowlock.client.why import spell_seconds
 from rowlock.core.job import Event, Job, Log, LogLine
 from rowlock.jobs import Jobs
@@ -32,16 +34,20 @@ _LOOK = 0.5  # seconds between looks, with --follow
 @click.argument("job_id", metavar="ID")
 @database
 def show(db: Database, job_id: str) -> None:
-    """Everything about a job: its fields, payload, result, error, history and log."""
+    """Everything about a job: its fields, payload, result, error, steps, history and log."""
 
-    async def look(jobs: Jobs) -> tuple[Job, Sequence[Event], Log]:
-        return await jobs.get(job_id), await jobs.events(job_id), await jobs.logs(job_id)
+    async def look(jobs: Jobs) -> tuple[Job, Sequence[StepStatus], Sequence[Event], Log]:
+        job, steps = await jobs.get(job_id), await jobs.steps(job_id)
+        return job, steps, await jobs.events(job_id), await jobs.logs(job_id)
 
-    job, events, log = db.run(look)
+    job, steps, events, log = db.run(look)
     if db.wants_json:
-        print_json({**job_document(job), "events": events, "log": log})
+        print_json({**job_document(job), "steps": steps, "events": events, "log": log})
         return
     _print_job(job)
+    if steps:
+        print_heading("steps")
+        print_steps(steps)
     _print_events(events)
     _print_log(log)
 

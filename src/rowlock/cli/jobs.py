@@ -22,6 +22,7 @@ from rowlock.stores.queries import DEFAULT_LIMIT, MAX_LIMIT, Filter, Page
     lazy={
         "list": Lazy("rowlock.cli.jobs:list_jobs", "Jobs, newest first."),
         "show": Lazy("rowlock.cli.job:show", "Everything about a job."),
+        "steps": Lazy("rowlock.cli.steps:steps", "The steps of a job, with what is stored of them."),
         "logs": Lazy("rowlock.cli.job:logs", "The log lines of a job; --follow shows them live."),
         "wait": Lazy("rowlock.cli.jobs:wait", "Wait until a job has ended, and print its result."),
         "cancel": Lazy("rowlock.cli.change_jobs:cancel", "Cancel jobs."),

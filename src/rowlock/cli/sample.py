@@ -9,9 +9,11 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from rowlock.cli.demo_steps import download, embed, execute, finalize, notify, prepare, split, upload
 from rowlock.context import Context
 from rowlock.core.job import Job
 from rowlock.core.retry import Delays
+from rowlock.core.templates import Cancel
 from rowlock.errors import OnceTaken, RowlockError
 from rowlock.jobs import Jobs
 from rowlock.stores.queries import Filter
@@ -89,6 +91,28 @@ def register(jobs: Jobs) -> None:
             await asyncio.sleep(0.2)
         return f"parcel {parcel} goes to {address.city}"
 
+    # Steps: a run that fails, or whose worker dies, goes on where it stopped.
+    @jobs.task(
+        "demo_long_task", version=1, steps=[prepare, execute, finalize], key=["target"], if_live="reject", timeout=600,
+        max_retries=1, retry=[2, 8], cancel=Cancel(grace=30), title="A long task",
+    )  # fmt: skip
+    async def demo_long_task(ctx: Context, target: str) -> dict[str, int]:
+        parts = await ctx.step(prepare, target)
+        done = await ctx.step(execute, parts)
+        return await ctx.step(finalize, done)
+
+    @jobs.task(
+        "multi_step_pipeline", version=1, steps=[download, split, embed, upload, notify], timeout=600,
+        max_retries=1, retry=[2, 8], title="Index a document",
+    )  # fmt: skip
+    async def multi_step_pipeline(ctx: Context, document: str, url: str) -> dict[str, int]:
+        text = await ctx.step(download, document)
+        parts = await ctx.step(split, text)
+        vectors = [await ctx.step(embed, part) for part in parts]
+        await ctx.step(upload, url, len(vectors))
+        await ctx.step(notify, document)
+        return {"parts": len(parts)}
+
     @jobs.task("account.welcome", key=["account"], once=True, title="Welcome a customer")  # one job per account, ever
     async def welcome(account: int) -> str:
         return f"account {account} is welcome"
@@ -138,6 +162,11 @@ class Customers:
                 await self._enqueue("invoice.remind", {"invoice": n}, delay=4)
             if n % 6 == 4:
                 await self._enqueue("order.express", {"order": n}, priority="explicit")
+            if n % 30 == 2:
+                await self._enqueue("demo_long_task", {"target": f"target-{n}"})
+            if n % 25 == 3:
+                url = "s3://down/vectors" if n % 50 == 28 else "s3://demo/vectors"
+                await self._enqueue("multi_step_pipeline", {"document": f"book-{n}.pdf", "url": url})
             if n % 60 == 30:
                 await self._pack(order=n, parcels=6)
             if n % 200 == 20:

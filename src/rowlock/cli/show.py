@@ -14,6 +14,7 @@ import msgspec
 
 from rowlock.client.why import last_line, spell_seconds, spell_time
 from rowlock.core.job import Job, Status
+from rowlock.core.steps import StepState
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,6 +32,9 @@ STYLES: dict[str, str] = {
     Status.FAILED: "bold red",
     Status.EXPIRED: "red",
     Status.CANCELLED: "dim",
+    StepState.SUCCEEDED: "green",
+    StepState.RUNNING: "cyan",
+    StepState.SKIPPED: "dim",
 }
 
 _GAP = 2  # between columns
@@ -181,5 +185,5 @@ def pretty(value: Any) -> str:
 def remark(job: Job) -> str:
     """Return the progress of a running job, or the last error of another one."""
     if job.status in (Status.PROCESSING, Status.CANCEL_REQUESTED):
-        return " ".join(word for word in (f"{job.progress:g}%", job.stage, job.message) if word)
+        return " ".join(word for word in (f"{job.progress:g}%", job.step, job.stage, job.message) if word)
     return "" if job.last_error is None or job.status is Status.COMPLETED else last_line(job.last_error)

@@ -9,16 +9,19 @@ from msgspec import Struct
 
 from rowlock.client.definitions import read_templates
 from rowlock.core.job import Job, Lane, Status
+from rowlock.core.steps import StoredStep
 from rowlock.core.templates import Stored, frozen_difference
 from rowlock.errors import InvalidInput
+from rowlock.steps import step_of
 from rowlock.stores.base import Store
 from rowlock.stores.queries import MAX_LIMIT, Filter
 from rowlock.tasks import Task
 
-Check = Literal["payload", "version", "topic", "frozen", "disabled"]
+Check = Literal["payload", "version", "topic", "frozen", "disabled", "step"]
 Lanes = Mapping[Lane, Task[Any, Any, Any]]
 
 _STATUSES = (Status.PENDING, Status.BLOCKED, Status.WAITING)  # the new code will run them
+_RUNNING = (Status.PROCESSING, Status.CANCEL_REQUESTED)  # it will, if they are released or fail
 _SAMPLES = 5
 
 
@@ -33,6 +36,9 @@ class Misfit(Struct):
     jobs: list[str] = []
 
 
+Misfits = dict[tuple[str, ...], Misfit]  # by what is wrong, and where
+
+
 class Comparison(Struct, frozen=True):
     """`checked`: how many jobs were read. `partial`: there are more jobs than that."""
 
@@ -43,23 +49,31 @@ class Comparison(Struct, frozen=True):
 
 async def compare(store: Store, lanes: Lanes, *, limit: int) -> Comparison:
     """Return what the tasks in `lanes` can't do with the jobs and templates that are there. Read the newest `limit`
-    jobs."""
+    jobs; of running jobs, as many, and only their steps."""
     stored = (await read_templates(store)).stored
     findings = _templates(lanes, stored)
     own = {lane.topic for lane in lanes}
     # A worker that shares no topic with the code belongs to another application.
     elsewhere = {topic for worker in await store.workers() if own.isdisjoint(worker.topics) for topic in worker.topics}
-    misfits: dict[tuple[str, ...], Misfit] = {}
-    checked, cursor = 0, None
-    while checked < limit:
-        page = await store.list(Filter(statuses=_STATUSES), limit=min(MAX_LIMIT, limit - checked), cursor=cursor)
-        checked += len(page.items)
-        for job in page.items:
-            _job(job, lanes, elsewhere, misfits)
-        cursor = page.next
-        if cursor is None:
-            break
-    return Comparison(checked, cursor is not None, [*findings, *misfits.values()])
+    misfits: Misfits = {}
+    checked, partial = 0, False
+    for statuses in (_STATUSES, _RUNNING):
+        read, cursor = 0, None
+        while read < limit:
+            page = await store.list(Filter(statuses=statuses), limit=min(MAX_LIMIT, limit - read), cursor=cursor)
+            read += len(page.items)
+            for job in page.items:
+                if statuses is _STATUSES:
+                    _job(job, lanes, elsewhere, misfits)
+                if job.step is not None and (task := lanes.get(Lane(job.topic, job.template_version))) is not None:
+                    published = stored.get(job.topic, {}).get(job.template_version)
+                    _steps(job, task, published, await store.steps(job.id), misfits)
+            cursor = page.next
+            if cursor is None:
+                break
+        checked += read
+        partial = partial or cursor is not None
+    return Comparison(checked, partial, [*findings, *misfits.values()])
 
 
 def _templates(lanes: Lanes, stored: Mapping[str, Mapping[int, Stored]]) -> list[Misfit]:
@@ -79,7 +93,7 @@ def _templates(lanes: Lanes, stored: Mapping[str, Mapping[int, Stored]]) -> list
     return found
 
 
-def _job(job: Job, lanes: Lanes, elsewhere: set[str], misfits: dict[tuple[str, ...], Misfit]) -> None:
+def _job(job: Job, lanes: Lanes, elsewhere: set[str], misfits: Misfits) -> None:
     version = job.template_version
     task = lanes.get(Lane(job.topic, version))
     if task is not None:
@@ -102,11 +116,32 @@ def _job(job: Job, lanes: Lanes, elsewhere: set[str], misfits: dict[tuple[str, .
         _add(misfits, job, "topic", "", "no task of the code and no worker of another application has this topic")
 
 
+def _steps(
+    job: Job, task: Task[Any, Any, Any], published: Stored | None, found: Sequence[StoredStep], misfits: Misfits
+) -> None:
+    """Compare what is stored of a job's steps with those that the new code declares. A step that was not declared
+    before, beside others that were, is one that the handler names itself: it can't be compared."""
+    declared = [step_of(function) for function in task.policy.steps]
+    names = {name: step for step in declared for name in (step.name, *step.was)}
+    functions = {name for step in declared for name in (step.function_name, *step.was)}
+    before = {info.name for info in published.template.steps} if published is not None else set()
+    for row in {row.name: row for row in found}.values():  # once for all calls of a name
+        step = names.get(row.name)
+        if step is not None and row.function not in (step.function_name, *step.was):
+            text = (
+                f"{row.name}: {row.function!r} has stored it, and the code calls {step.function_name!r} under this name"
+            )
+            _add(misfits, job, "step", row.name, f'{text}; add was="{row.function}" if it does the same')
+        elif step is None and row.function not in functions and (row.name in before or (declared and not before)):
+            text = f"{row.name}: it is stored, but not among the steps of the code"
+            _add(misfits, job, "step", row.name, f'{text}; if it was renamed, add was="{row.name}" to the new one')
+
+
 def _versions(lanes: Iterable[Lane], topic: str) -> Sequence[int]:
     return sorted(lane.template_version for lane in lanes if lane.topic == topic)
 
 
-def _add(misfits: dict[tuple[str, ...], Misfit], job: Job, check: Check, place: str, text: str) -> None:
+def _add(misfits: Misfits, job: Job, check: Check, place: str, text: str) -> None:
     key = (check, job.topic, str(job.template_version), place)
     found = misfits.setdefault(key, Misfit(check, job.topic, job.template_version, text))
     found.count += 1

@@ -13,9 +13,10 @@ from msgspec import Struct
 from rowlock.client.bell import Bell
 from rowlock.client.portal import Portal
 from rowlock.core.job import NewJob
+from rowlock.core.steps import StepMark
 from rowlock.errors import StoreBusy, StoreClosed
 from rowlock.stores.after_fork import keep_for_ever
-from rowlock.stores.base import Enqueued, Home, Store
+from rowlock.stores.base import Enqueued, Hold, Home, Store
 from rowlock.stores.group import Group
 
 Insert = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
@@ -26,11 +27,13 @@ _all: weakref.WeakSet[Stores] = weakref.WeakSet()
 
 
 class Handle(Struct):
-    """An open store, with its group commit and bell, for one event loop."""
+    """An open store, with its bell, for one event loop. Concurrent inserts share a commit (`group`). So do the marks of
+    steps (`checkpoints`)."""
 
     store: Store
     group: Group[NewJob, Enqueued]
     bell: Bell
+    checkpoints: Group[StepMark, Hold]
 
 
 class Stores:
@@ -82,7 +85,7 @@ class Stores:
         else:
             store = self._make()
             await self._open_store(store)
-        return Handle(store, Group(self._insert(store)), Bell(store))
+        return Handle(store, Group(self._insert(store)), Bell(store), Group(store.checkpoint))
 
     async def _open_shared(self) -> None:
         """Open the shared store once, on the portal's loop."""
@@ -162,6 +165,7 @@ class Stores:
         [result] = await asyncio.gather(opening, return_exceptions=True)
         if isinstance(result, Handle):
             await result.group.drain()
+            await result.checkpoints.drain()
             await result.bell.stop()
             if result.store is not self.first:
                 await result.store.close()

@@ -1,4 +1,4 @@
-"""What a handler's Context needs from its Jobs: enqueue, fence, transactions. Used by every kind of handler."""
+"""What a handler's Context needs from its Jobs: enqueue, fence, transactions, steps. Used by every kind of handler."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Unpack
 
 from rowlock.client.connections import Stores
 from rowlock.client.portal import running_loop
+from rowlock.core.job import Status
+from rowlock.core.steps import StepMark, StoredStep
 from rowlock.errors import WrongContext
-from rowlock.stores.base import Enqueued, Guard
+from rowlock.stores.base import Enqueued, Guard, Hold
 from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.tasks import EnqueueOptions, Enqueues, SyncEnqueues
 
@@ -43,6 +45,24 @@ class ContextHost:
         if not isinstance(caller, SyncCaller):
             raise WrongContext(f"{caller.kind} needs an event loop: use `await ctx.fence(conn)` in an async handler")
         caller.fence(guard)
+
+    async def checkpoint(self, mark: StepMark) -> Hold:
+        return await (await self._stores.handle()).checkpoints.call(mark)
+
+    def checkpoint_sync(self, mark: StepMark) -> Hold:
+        return self._stores.portal.run(lambda: self.checkpoint(mark))
+
+    async def steps(self, job_id: str) -> list[StoredStep]:
+        return await (await self._stores.handle()).store.steps(job_id)
+
+    def steps_sync(self, job_id: str) -> list[StoredStep]:
+        return self._stores.portal.run(lambda: self.steps(job_id))
+
+    async def status(self, job_id: str) -> Status | None:
+        return (await (await self._stores.handle()).store.read([job_id], Status)).get(job_id)
+
+    def status_sync(self, job_id: str) -> Status | None:
+        return self._stores.portal.run(lambda: self.status(job_id))
 
     async def transaction(self, guard: Guard, longest: float) -> AbstractAsyncContextManager[Any]:
         return (await self._stores.handle()).store.transaction(guard, longest=longest)

@@ -228,6 +228,11 @@ class Definitions:
             return
         self._known = Known(revision, asked + LIFE, await read_templates(store))
 
+    def published(self, topic: str, version: int) -> Template | None:
+        """Return the stored template, by the last look."""
+        stored = self._known.found.stored.get(topic, {}).get(version)
+        return None if stored is None else stored.template
+
     def knows(self, topic: str, version: int) -> bool:
         return version in self._known.found.stored.get(topic, {}) or version in self._tasks.get(topic, {})
 
@@ -253,8 +258,8 @@ class Definitions:
         if asked is not None:
             return asked
         await self.refresh()
-        stored = self._known.found.stored.get(topic, {}).get(version)
-        return DEFAULT_RETRY if stored is None else stored.template.policy
+        template = self.published(topic, version)
+        return DEFAULT_RETRY if template is None else template.policy
 
     def rule(self, topic: str, version: int | None = None) -> Rule:
         """Return what holds for the topic, by the last look. Raise TemplateDisabled, TemplateUnreadable, or

@@ -12,6 +12,7 @@ from rowlock.core.job import Job, Lane
 from rowlock.core.retry import RetryPolicy
 from rowlock.core.templates import Cancel, IfLive
 from rowlock.errors import InvalidInput
+from rowlock.steps import Step
 from rowlock.tasks import Enqueues, Policy, Task
 
 if TYPE_CHECKING:  # a process that only enqueues doesn't load the worker
@@ -42,6 +43,7 @@ class TaskOptions(TypedDict, total=False):
     retention: float | timedelta | None
     title: str | None
     description: str | None
+    steps: Sequence[Step[..., Any, Any] | Callable[..., Any]]
     process: bool
     memory: float | None
 

@@ -32,6 +32,7 @@ async def verify(store: Store, *, limit: int, seconds: float) -> Report:
     search = _Search(store, now, time.monotonic() + seconds)
     for archived in (False, True):
         await search.look_through(archived, limit)
+    await search.look_for_orphans(limit)
     await search.compare_counts(limit)
     silent = [
         worker.name
@@ -70,6 +71,21 @@ class _Search:
             self.checked += len(page)
             left -= len(page)
             before = page[-1].id
+
+    async def look_for_orphans(self, limit: int) -> None:
+        """Steps are removed with their job."""
+        before: str | None = None
+        left = limit
+        while left > 0 and time.monotonic() <= self._until and len(self.findings) <= MAX_FINDINGS:
+            owners = await self._store.step_owners(before=before, limit=min(PAGE, left))
+            if not owners:
+                return
+            for job_id, is_there in owners.items():
+                if not is_there:
+                    self.findings.append(Finding("steps", job_id, "is gone, but something is stored of its steps"))
+            before = list(owners)[-1]
+            left -= PAGE
+        self.partial = self.partial or bool(await self._store.step_owners(before=before, limit=1))
 
     async def _compare_key(self, row: StoredRow) -> None:
         """A key has one live job. A line has one that is not blocked; jobs that stand in no line don't count there."""

@@ -60,8 +60,10 @@ MOVES: dict[str, Move] = {
     "claim": _move("worker", (PENDING,), (PROCESSING,), "claimed"),
     "heartbeat": _move("worker", (PROCESSING, CANCEL_REQUESTED), (PROCESSING, CANCEL_REQUESTED), fenced=True),
     "progress": _move("worker", (PROCESSING, CANCEL_REQUESTED), (PROCESSING, CANCEL_REQUESTED), fenced=True),
+    "checkpoint": _move("worker", (PROCESSING, CANCEL_REQUESTED), (PROCESSING, CANCEL_REQUESTED), fenced=True),
     "complete": _move("worker", (PROCESSING, CANCEL_REQUESTED), (COMPLETED,), "completed", fenced=True),
     "fail": _move("worker", (PROCESSING,), (PENDING, FAILED), "retried", "failed", fenced=True),
+    "retry_step": _move("worker", (PROCESSING,), (PENDING,), "step_retried", fenced=True),
     "snooze": _move("worker", (PROCESSING,), (PENDING,), "snoozed", fenced=True),
     "release": _move("worker", (PROCESSING,), (PENDING,), "released", fenced=True),
     "wait": _move("worker", (PROCESSING,), (WAITING,), "waited", fenced=True),
@@ -118,6 +120,15 @@ class TimedOut(Struct, frozen=True):
     after: float
 
 
+class StepRetry(Struct, frozen=True):
+    """A step failed that has a retry policy of its own: run the job again after so many seconds. Costs the job no
+    retry, because the step counts its own."""
+
+    delay: float
+    error: str
+    step: str
+
+
 class Snoozed(Struct, frozen=True):
     """The handler asked to run later, after so many seconds or at a time. Costs no retry."""
 
@@ -142,7 +153,7 @@ class GaveUp(Struct, frozen=True):
     reason: str | None = None
 
 
-Outcome = Completed | Failed | TimedOut | Snoozed | Released | CutOff | GaveUp
+Outcome = Completed | Failed | TimedOut | StepRetry | Snoozed | Released | CutOff | GaveUp
 
 
 class Transition(Struct, frozen=True, kw_only=True):
@@ -202,6 +213,15 @@ def decide(
     match outcome:
         case Failed() | TimedOut():
             return _fail(job, outcome, retry, chance, ran)
+        case StepRetry():
+            return Transition(
+                event="step_retried",
+                status=PENDING,
+                delay=_wait(outcome.delay, now),
+                error=_error_text(outcome),
+                ran=ran,
+                reason=codec.clean_text(outcome.step, MAX_HISTORY_ERROR),
+            )
         case Snoozed():
             try:
                 delay = _wait(outcome.until, now)
@@ -249,7 +269,7 @@ def _dead(job: Job, error: str, ran: float | None) -> Transition:
 
 def _error_text(outcome: Outcome) -> str | None:
     match outcome:
-        case Failed():
+        case Failed() | StepRetry():
             return codec.clean_text(outcome.error)
         case TimedOut():
             return f"Timed out: the handler ran for more than {outcome.after:g} s"

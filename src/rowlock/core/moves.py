@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from rowlock.core.codec import clean_text, decode, encode
 from rowlock.core.job import LIVE, LiveKey, Status
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN, EXPIRED_ERROR, MOVES
+from rowlock.core.steps import StepPlace
 from rowlock.core.times import micros, span
 
 MAX_DETAIL = 2000  # bytes of how a worker died; the text goes into the history too
@@ -50,6 +51,7 @@ class Row(NamedTuple):
     line: str | None
     line_seq: int | None  # its place there
     fingerprint: str | None
+    step: str | None  # the last one that a run has marked; None: nothing is stored of its steps
     events: int  # grows with everything that happens to the job
     tags: str | None  # JSON text
     payload: str | None  # JSON text; None unless the order changes the payload
@@ -88,13 +90,16 @@ class Patch(Struct, frozen=True, kw_only=True):
     audit: dict[str, Any] = {}  # data for the audit, which has a line for every move of an operator
     to_end: bool = False  # the job goes to the end of its line
     first_failure: tuple[str, int] | None = None  # the job leaves the group of this fingerprint; it failed then
+    dropped_steps: Sequence[StepPlace] = ()  # what is stored of these steps is removed; with the row: of all steps
 
 
 class Refusal(Struct, frozen=True):
-    """Nothing is written. `status` is the reason, or `holder`: the live job that has the key."""
+    """Nothing is written. `status` is the reason, or `holder`: the live job that has the key, or `steps`: the names of
+    all stored steps, none of which is the one that was asked for."""
 
     status: Status
     holder: str | None = None
+    steps: tuple[str, ...] | None = None
 
 
 Decision = tuple[Row, Patch | Refusal]
@@ -144,6 +149,11 @@ class Order(Struct, frozen=True, kw_only=True):
     def reads_payload(self) -> bool:
         return False
 
+    @property
+    def reads_steps(self) -> bool:
+        """True if the store must fill in what is stored of the jobs' steps: `steps` of an Update."""
+        return False
+
     def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
         """What the order does to a job whose status allows it. `holder`: the live job that has the row's key."""
         raise NotImplementedError
@@ -191,31 +201,53 @@ class Unblock(Order, frozen=True, kw_only=True):
 
 
 class Update(Order, frozen=True, kw_only=True):
+    """Another payload makes the results of steps worthless: all are removed. `steps`: what is stored of the steps of
+    the jobs, by id, in the order of their places; the store fills it in."""
+
     verb = "update"
     edit: Edit
+    steps: Mapping[str, Sequence[StepPlace]] = {}
 
     @property
     def reads_payload(self) -> bool:
         return self.edit.payload is not UNSET
+
+    @property
+    def reads_steps(self) -> bool:
+        return self.reads_payload
 
     def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
         wanted = self.edit.columns(now)
         columns = wanted | {"updated": now}
         if "run_at" in wanted:
             columns["ready"] = wanted["run_at"] <= now
-        entry = self._entry(row, now, "updated", row.status, changed=list(wanted))
-        return Patch(status=row.status, columns=columns, entry=entry, audit=_compared(row, wanted))
+        dropped = self.steps.get(row.id, ()) if _is_other_payload(row, wanted) else ()
+        if dropped:
+            columns |= {"step": None, "progress": 0}
+        entry = self._entry(row, now, "updated", row.status, changed=list(wanted), **_counted(dropped))
+        audit = _compared(row, wanted) | _named(dropped)
+        return Patch(status=row.status, columns=columns, entry=entry, audit=audit, dropped_steps=dropped)
 
 
 class Requeue(Update, frozen=True, kw_only=True):
     """Retries, crashes, progress and cancel request are reset, run_at is now (unless the edit says when), expires_at is
     cleared. Refused while another live job has the key. `version`: only if the job still has it. `undo`: a cancel is
-    undone, so time, retries and expiry stay."""
+    undone, so time, retries, expiry and steps stay.
+
+    Results of steps that succeeded are kept, and the progress with them; whatever else is stored of steps is removed.
+    `from_step`: "name" or "name#n": this step and those behind it run again. Refused if no such step is stored.
+    `keep_steps` False, or another payload: all run again."""
 
     verb = "requeue"
     edit: Edit = Edit()
     version: int | None = None
     undo: bool = False
+    from_step: str | None = None
+    keep_steps: bool = True
+
+    @property
+    def reads_steps(self) -> bool:
+        return not self.undo
 
     def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
         if self.version is not None and row.version != self.version:
@@ -223,23 +255,40 @@ class Requeue(Update, frozen=True, kw_only=True):
         if holder is not None:
             return Refusal(row.status, holder)
         wanted = self.edit.columns(now)
+        steps = self.steps.get(row.id, ())
+        first = None
+        if self.from_step is not None:
+            first = min((step.position for step in steps if step.answers_to(self.from_step)), default=None)
+            if first is None:
+                return Refusal(row.status, steps=tuple(dict.fromkeys(step.name for step in steps)))
+        kept = [step for step in steps if self.keep_steps and step.is_kept(first)]
+        if _is_other_payload(row, wanted):
+            kept = []
+        dropped = [step for step in steps if step not in kept]
         run_at = wanted.get("run_at", row.run_at if self.undo else now)
         in_line = row.line is not None
         status = Status.BLOCKED if in_line else Status.PENDING
         columns: dict[str, Any] = dict.fromkeys(_CLEARED)
-        columns |= {"status": status, "run_at": run_at, "progress": 0, "updated": now}
+        columns |= {"status": status, "run_at": run_at, "updated": now}
         columns["ready"] = run_at <= now and not in_line
         if not self.undo:
             columns |= {"retries": 0, "crashes": 0, "expires_at": None}
+        if kept:
+            columns["step"] = kept[-1].name
+        elif row.step is None or not self.undo:
+            columns |= {"step": None, "progress": 0}
         failed = None if row.fingerprint is None or row.finished_at is None else (row.fingerprint, row.finished_at)
+        told = {"changed": list(wanted) or None, "from_step": self.from_step, **_counted(dropped)}
+        told["keep_steps"] = None if self.keep_steps or not dropped else False
         return Patch(
             status=status,
             columns=columns | wanted,
-            entry=self._entry(row, now, "requeued", status, changed=list(wanted) or None),
+            entry=self._entry(row, now, "requeued", status, **told),
             counts={row.status.value: -1},
-            audit=_compared(row, wanted) if wanted else {},
+            audit=(_compared(row, wanted) if wanted else {}) | _named(dropped),
             first_failure=failed,
             to_end=in_line,
+            dropped_steps=dropped,
         )
 
 
@@ -268,12 +317,16 @@ class Expire(Order, frozen=True, kw_only=True):
 
 
 class CancelTimeout(Order, frozen=True, kw_only=True):
-    """`grace`: the seconds that a worker has to stop a job, from the request on."""
+    """`grace`: the seconds that a worker has to stop a job, from the request on. `shielded`: jobs with a live lease
+    whose run is in a step that is not cancelable; the store fills them in."""
 
     verb = "cancel_timeout"
     grace: float = 30.0
+    shielded: frozenset[str] = frozenset()
 
-    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        if row.id in self.shielded:
+            return Refusal(row.status)
         columns = _FREED | {"status": Status.CANCELLED, "finished_at": now, "updated": now}
         entry = self._entry(row, now, "cancel_timed_out", Status.CANCELLED, **_run(row))
         return Patch(status=Status.CANCELLED, columns=columns, entry=entry, counts={"cancelled": 1})
@@ -347,6 +400,20 @@ def _compared(row: Row, wanted: dict[str, Any]) -> dict[str, Any]:
     """The edited columns before and after, for the audit."""
     before = {name: _plain(name, getattr(row, name)) for name in wanted}
     return {"before": before, "after": {name: _plain(name, value) for name, value in wanted.items()}}
+
+
+def _is_other_payload(row: Row, wanted: dict[str, Any]) -> bool:
+    return "payload" in wanted and wanted["payload"] != row.payload
+
+
+def _counted(dropped: Sequence[StepPlace]) -> dict[str, Any]:
+    """For the history entry of a move that removes steps."""
+    return {"dropped_steps": len(dropped) or None}
+
+
+def _named(dropped: Sequence[StepPlace]) -> dict[str, Any]:
+    """For the audit of a move that removes steps."""
+    return {"dropped_steps": [step.label for step in dropped]} if dropped else {}
 
 
 def _plain(name: str, value: Any) -> Any:

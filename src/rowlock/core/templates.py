@@ -27,11 +27,11 @@ from rowlock.core.job import (
     check_whole,
 )
 from rowlock.core.retry import DEFAULT_RETRY, Delays, Exponential, Quadratic, RetryPolicy
+from rowlock.core.steps import MAX_STEPS as MAX_STEPS
 from rowlock.errors import InvalidInput
 
 IfLive = Literal["reject", "queue", "replace"]
 MAX_TEMPLATE_VERSION = 1_000_000
-MAX_STEPS = 1000
 MAX_TITLE, MAX_DESCRIPTION = 200, 4000
 
 # Fields that are frozen from version 1 on: a job that was enqueued under a version is run by what it was enqueued for.
@@ -56,6 +56,7 @@ class StepInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: float | None = None
     weight: float = 1.0
     cancelable: bool = True
+    max_retries: int | None = None  # None: the job's retries count
 
 
 # As JSON: a list of seconds, or one of the others with its name: {"exponential": {"base": 1.0, …}}.
@@ -249,6 +250,8 @@ def _check_steps(steps: Sequence[StepInfo]) -> tuple[StepInfo, ...]:
         _text(step.title, f"{field}.title", MAX_TITLE)
         if step.timeout is not None:
             check_delay(step.timeout, f"{field}.timeout")
+        if step.max_retries is not None:
+            check_whole(step.max_retries, f"{field}.max_retries", 0, 1_000_000)
         if not 0 <= step.weight <= 1e6:
             raise InvalidInput(f"{field}.weight", "out_of_range", f"must be 0 to 1,000,000, not {step.weight}")
         if step.name in seen:

@@ -26,7 +26,8 @@ _AFTER_START = [move for name, move in MOVES.items() if move.events and name not
 
 
 class StoredRow(Struct, frozen=True):
-    """The columns of a job's row that `verify` checks. `twice`: a job with this id is in _jobs and in the archive."""
+    """The columns of a job's row that `verify` checks. `twice`: a job with this id is in _jobs and in the archive.
+    `has_steps`: something is stored of its steps."""
 
     id: str
     topic: str
@@ -44,12 +45,14 @@ class StoredRow(Struct, frozen=True):
     finished_at: datetime | None
     history: Sequence[dict[str, Any]]
     history_dropped: int
+    step: str | None
     twice: bool
+    has_steps: bool
 
 
 class Finding(Struct, frozen=True):
     """Something that must not be. `check` is stable for programs: lease, ready, finished, retries, version, history,
-    twice, overdue, key, counts."""
+    twice, overdue, key, counts, steps."""
 
     check: str
     job_id: str | None
@@ -76,6 +79,9 @@ def _columns(row: StoredRow) -> Iterator[tuple[str, str]]:
         yield "retries", f"has used {row.retries} retries of {row.max_retries}"
     if row.twice:
         yield "twice", "is in _jobs and in _jobs_archive"
+    elif row.has_steps != (row.step is not None):
+        text = "names a step, but nothing is stored of its steps"
+        yield "steps", text if row.step is not None else "names no step, but something is stored of its steps"
 
 
 def _overdue(row: StoredRow, now: datetime, patience: float) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,11 @@ _JOB = {
     "flow_id": None, "schedule_id": None, "fire_at": None, "created": _AT, "updated": _LATER, "claimed_at": _AT,
     "started_at": _AT, "finished_at": _LATER, "trace": None, "can": ["cancel", "manage"],
 }  # fmt: skip
+_STEP = {
+    "name": "send", "n": 1, "position": 1, "state": "succeeded", "result": {"sent": True}, "error": None, "retries": 0,
+    "cancelable": True, "started_at": _AT, "finished_at": _LATER,
+}  # fmt: skip
+_STEPS = [{**_STEP, "title": "Send it", "timeout": 60.0, "weight": 1.0, "max_retries": None}]
 _STATS = {
     "pending": 100, "blocked": 0, "processing": 5, "waiting": 0, "cancel_requested": 0, "completed": 990, "failed": 10,
     "expired": 0, "cancelled": 2, "success_rate": 0.99, "avg_execution_time": 1500.0, "oldest_wait": 4.2, "capped": [],
@@ -76,7 +81,7 @@ EXAMPLES: dict[str, Any] = {
     "EnqueuedBody": _ENQUEUED,
     "BatchBody": {"jobs": [_ENQUEUE, _MAIL]},
     "BatchAnswer": {"items": [_ENQUEUED]},
-    "JobBody": _JOB,
+    "JobBody": {**_JOB, "step": "send", "steps": _STEPS},
     "ListAnswer": {
         "items": [_JOB], "total": 1, "limit": 20, "offset": 0, "total_capped": False, "partial": False, "next": None,
         "looked_back_to": None,
@@ -96,7 +101,7 @@ EXAMPLES: dict[str, Any] = {
         "before": _ID,
     },
     "RevealBody": {"reason": "ticket 4711"},
-    "RevealAnswer": {"job": _JOB, "events": [_EVENT], "logs": [_LINE]},
+    "RevealAnswer": {"job": {**_JOB, "step": "send", "steps": _STEPS}, "events": [_EVENT], "logs": [_LINE]},
     # Bulk actions
     "BulkBody": {
         "action": "requeue", "filter": {"topic": ["send_mail"], "status": ["failed"], "finished_from": _AT},
@@ -111,8 +116,8 @@ EXAMPLES: dict[str, Any] = {
     "LiveJobs": {
         "items": [{
             "id": _ID, "topic": "send_mail", "status": "processing", "version": 1, "progress": 40.0, "stage": None,
-            "message": "4 of 10", "priority": 100, "retries": 0, "max_retries": 5, "created": _AT, "run_at": _AT,
-            "started_at": _AT, "finished_at": None,
+            "message": "4 of 10", "step": None, "priority": 100, "retries": 0, "max_retries": 5, "created": _AT,
+            "run_at": _AT, "started_at": _AT, "finished_at": None,
         }],
         "gone": [], "reset": True,
     },
@@ -158,7 +163,7 @@ EXAMPLES: dict[str, Any] = {
         "items": [{
             "id": _ID, "version": 1, "topic": "video", "payload": {"file": 17}, "lease": 30.0, "timeout": 600.0,
             "retries": 0, "max_retries": 3, "priority": 100, "key": None, "template_version": 0,
-            "scope": None, "scope_id": None, "tags": [],
+            "step": "split", "scope": None, "scope_id": None, "tags": [],
             "trace": None, "run_at": _AT, "created": _AT,
         }],
     },
@@ -167,6 +172,13 @@ EXAMPLES: dict[str, Any] = {
     "ProgressBody": {**_RUN, "percent": 40, "stage": "encoding", "message": "4 of 10"},
     "HoldBody": {"id": _ID, "version": 1, "hold": "kept"},
     "LogBody": {**_RUN, "lines": [{"text": "no audio track", "level": "warning"}]},
+    "RunAsked": _RUN,
+    "WorkerStepsAnswer": {"items": [{**_STEP, "function": "send", "version": 1}]},
+    "CheckpointBody": {
+        **_RUN, "name": "split", "position": 1, "state": "succeeded", "result": {"pages": 17}, "ran": 2.5,
+        "percent": 25,
+    },
+    "RetryStepBody": {**_RUN, "step": "upload", "delay": 30, "error": "503 from the bucket"},
     "CompleteBody": {**_RUN, "result": {"frames": 1024}, "ran": 12.5},
     "FailBody": {**_RUN, "type": "DecodeError", "error": "frame 1021 is cut off", "delay": 60},
     "SnoozeBody": {**_RUN, "seconds": 30},

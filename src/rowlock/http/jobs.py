@@ -16,9 +16,10 @@ from rowlock.http.call import Call
 from rowlock.http.enqueue import EnqueueBody, content_of, hidden_jobs, new_columns
 from rowlock.http.filters import JobFilter, asked_filter, visible
 from rowlock.http.problems import Problem, check_range
-from rowlock.http.redacting import check_filter, check_unmarked, job_body, search
+from rowlock.http.redacting import check_filter, check_unmarked, job_body, search, stored_steps
 from rowlock.http.routes import CANCEL_JOBS, MANAGE_JOBS, SEE_JOBS, Routes
 from rowlock.http.shapes import (
+    LONGEST_STEP,
     Asked,
     JobBody,
     LongPageQuery,
@@ -76,9 +77,13 @@ EDITABLE = ("priority", "run_at", "delay", "payload", "tags")
 
 
 class RequeueBody(UpdateBody, frozen=True, kw_only=True):
-    """What is different in its next run. `version`: requeue only if the job has not run again since."""
+    """What is different in its next run. `version`: requeue only if the job has not run again since. Results of steps
+    that have succeeded are kept, unless the payload changes. `from_step`: this step (`name`, or `name#2` for its second
+    call) and those behind it run again. `keep_steps` false: all steps run again."""
 
     version: Annotated[int, schema(minimum=0, maximum=MAX_VERSION)] | None = None
+    from_step: Annotated[str, schema(minLength=1, maxLength=LONGEST_STEP + 5)] | None = None
+    keep_steps: bool = True
 
 
 class DeleteQuery(Asked, frozen=True, kw_only=True):
@@ -113,7 +118,7 @@ class WhyBody(Struct, kw_only=True):
 @ROUTES.add("GET", "/api/jobs/{id}", SEE_JOBS, "A job")
 async def get_job(call: Call) -> JobBody:
     job = await call.job("read")
-    return job_body(call, job, can=call.can(job))
+    return job_body(call, job, await call.api.jobs.steps(job.id), can=call.can(job))
 
 
 @ROUTES.add("GET", "/api/jobs", SEE_JOBS, "List jobs, newest first")
@@ -130,7 +135,8 @@ async def list_jobs(call: Call, asked: ListQuery) -> ListAnswer:
 async def get_events(call: Call, asked: LongPageQuery) -> EventsAnswer:
     job = await call.job("read")
     events, following = await cursors.page_of(call, await call.api.jobs.events(job.id), lambda one: f"{one.seq:012}")
-    return EventsAnswer(items=call.redaction.events(events, job), next=following)
+    steps = await stored_steps(call, job)
+    return EventsAnswer(items=call.redaction.events(events, job, steps), next=following)
 
 
 @ROUTES.add("GET", "/api/jobs/{id}/logs", SEE_JOBS, "The log lines of its handlers")
@@ -139,7 +145,7 @@ async def get_logs(call: Call, asked: LongPageQuery) -> LogsAnswer:
     log = await call.api.jobs.logs(job.id)
     numbered = list(enumerate(log.lines, log.dropped))  # old lines are dropped; the others keep their numbers
     found, following = await cursors.page_of(call, numbered, lambda one: f"{one[0]:012}")
-    lines = call.redaction.lines([line for _, line in found], job)
+    lines = call.redaction.lines([line for _, line in found], job, await stored_steps(call, job))
     return LogsAnswer(items=lines, dropped=log.dropped, next=following)
 
 
@@ -161,7 +167,7 @@ async def get_why(call: Call) -> WhyBody:
     why = await call.api.jobs.why(job.id)
     if call.reach("read") is not True:  # workers and pauses are for operators only
         return WhyBody(code=why.code, answer=_IN_SHORT.get(why.code, f"It is {job.status}."), details=[])
-    said, *details = call.redaction.texts([why.answer, *why.details], job)
+    said, *details = call.redaction.texts([why.answer, *why.details], job, await stored_steps(call, job))
     return WhyBody(code=why.code, answer=said, details=details)
 
 
@@ -224,7 +230,10 @@ async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
 async def requeue_job(call: Call, asked: RequeueBody) -> JobBody:
     job = await call.job("manage")
     changes = _changes(call, asked, job, run_at=None, expires_at=None)  # a requeue drops both
-    changed = await call.api.jobs.requeue(job.id, **changes, version=asked.version, reason=asked.reason, by=call.by)
+    changed = await call.api.jobs.requeue(
+        job.id, **changes, version=asked.version, from_step=asked.from_step, keep_steps=asked.keep_steps,
+        reason=asked.reason, by=call.by,
+    )  # fmt: skip
     return job_body(call, changed)
 
 

@@ -53,6 +53,7 @@ class LiveJob(Struct, frozen=True, kw_only=True):
     progress: float
     stage: str | None
     message: str | None
+    step: str | None
     priority: int
     retries: int
     max_retries: int

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct
 
 from rowlock.access import redaction
+from rowlock.client.step_list import StepStatus
 from rowlock.core.codec import check_text
 from rowlock.core.job import Event, Job, Log, LogLine
+from rowlock.core.steps import StoredStep
 from rowlock.errors import InvalidInput
 from rowlock.http.call import Call, denied
 from rowlock.http.problems import Problem
 from rowlock.http.routes import Routes, scope
-from rowlock.http.shapes import Asked, JobBody, Reason, unredacted_body
+from rowlock.http.shapes import Asked, JobBody, Reason, StepBody, copied, unredacted_body
 from rowlock.stores.queries import Filter, Page, check_place, make_cursor
 from rowlock.stores.records import Entry
 
@@ -37,9 +40,19 @@ class RevealAnswer(Struct, kw_only=True):
     logs: list[LogLine]
 
 
-def job_body(call: Call, job: Job, **more: Any) -> JobBody:
-    hidden = call.redaction.hide(job)
-    return unredacted_body(hidden.job, redacted=hidden.paths or UNSET, **more)
+def job_body(call: Call, job: Job, steps: Sequence[StepStatus] = (), **more: Any) -> JobBody:
+    hidden = call.redaction.hide(job, steps)
+    told = [step_body(step, *said) for step, said in zip(steps, hidden.steps, strict=True)]
+    return unredacted_body(hidden.job, redacted=hidden.paths or UNSET, steps=told or UNSET, **more)
+
+
+def step_body(step: StepStatus, result: Any, error: str | None) -> StepBody:
+    return copied(StepBody, step, state=str(step.state), result=result, error=error)
+
+
+async def stored_steps(call: Call, job: Job) -> Sequence[StoredStep]:
+    """Return the steps whose secrets must be hidden in other texts of the job."""
+    return await (await call.store()).steps(job.id) if call.redaction and job.step is not None else ()
 
 
 def may_reveal(call: Call) -> bool:
@@ -122,4 +135,5 @@ async def reveal_job(call: Call, asked: RevealBody) -> RevealAnswer:
     store = await call.store()
     events, log = await store.events(job.id), (await store.read([job.id], Log)).get(job.id, Log([]))
     await store.write_records([], Entry(call.by, "reveal", job.topic, reason, job_id=job.id))
-    return RevealAnswer(job=unredacted_body(job), events=events, logs=log.lines)
+    steps = [step_body(step, step.result, step.error) for step in await call.api.jobs.steps(job.id)]
+    return RevealAnswer(job=unredacted_body(job, steps=steps or UNSET), events=events, logs=log.lines)

@@ -11,11 +11,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from rowlock import __version__
+from rowlock.core import codec
 from rowlock.core.job import Job
+from rowlock.core.steps import MAX_STEP_BYTES, MAX_STEPS, MarkingRun, StepMark
 from rowlock.http.long_polls import LongPolls
 from rowlock.http.problems import Problem
 from rowlock.runtime.periodic import Loop
-from rowlock.stores.base import Beat, Claim, Store, WorkerInfo
+from rowlock.stores.base import Beat, Claim, Hold, Store, WorkerInfo
 from rowlock.stores.queries import State
 
 MOST_WAITING = 1000  # long polls
@@ -26,6 +28,7 @@ _REPORT = 10.0  # seconds between two reports of a worker to the register, unles
 _LINGER = 60.0  # seconds after the last lease for which this server still does maintenance for remote workers
 _KNOWN = 10_000  # workers that are remembered
 _MOST_TIMEOUTS = 100_000
+_MOST_COUNTED = 1000  # runs whose steps are counted
 
 
 class RemoteWorkers:
@@ -36,6 +39,7 @@ class RemoteWorkers:
         self._long_polls = LongPolls()
         self._polls = 0  # claims that wait, or are about to look for work
         self.timeouts = Timeouts()
+        self.steps = StepCounts()
         self._known: dict[str, WorkerInfo] = {}
         self._reports: dict[str, float] = {}  # worker → when its next report is due
         self._until = 0.0  # until then this server does maintenance for them
@@ -199,3 +203,46 @@ class Timeouts:
         if len(self._ends) >= _MOST_TIMEOUTS:
             del self._ends[next(iter(self._ends))]
         self._ends[job.id, job.version] = end
+
+
+class StepCounts:
+    """How many steps the runs of remote workers have stored, and how large their results are. A run that this process
+    hears of for the first time is read once; so with several servers, each counts what it has heard itself."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[MarkingRun, dict[tuple[str, int], int]] = {}  # by run, then by name and number
+
+    async def knows(self, store: Store, run: Beat) -> bool:
+        """Read the steps of a run that this process has not heard of. Return False if its worker does not hold it."""
+        if (key := MarkingRun(run.id, run.version, run.worker)) in self._sizes:
+            return True
+        [hold] = await store.look([run])
+        if hold is Hold.LOST:
+            return False
+        sizes = {(one.name, one.n): _size(one.result) for one in await store.steps(run.id)}
+        while len(self._sizes) >= _MOST_COUNTED:
+            del self._sizes[next(iter(self._sizes))]
+        self._sizes.setdefault(key, sizes)  # two requests of the run may have come at the same time
+        return True
+
+    def take(self, mark: StepMark) -> None:
+        """Count a mark that is about to be stored. Refuse a step that is one too many, or whose result is too large
+        beside the others."""
+        sizes, step = self._sizes.get(mark.run, {}), (mark.name, mark.n)
+        if step not in sizes and len(sizes) >= MAX_STEPS:
+            raise Problem("too_many_steps", f"the job has {MAX_STEPS:,} steps already: fail it as final", field="name")
+        if sum(sizes.values()) - sizes.get(step, 0) + _length(mark) > MAX_STEP_BYTES:
+            text = f"the results of all steps would have more than {MAX_STEP_BYTES >> 20} MiB"
+            raise Problem("steps_too_large", f"{text}: fail the job as final, and store references", field="result")
+        sizes[step] = max(sizes.get(step, 0), _length(mark))  # an end that is stored stays
+
+    def forget(self, run: Beat) -> None:
+        self._sizes.pop(MarkingRun(run.id, run.version, run.worker), None)
+
+
+def _length(mark: StepMark) -> int:
+    return len((mark.result or "").encode())
+
+
+def _size(result: Any) -> int:
+    return 0 if result is None else len(codec.encode(result, "result").encode())

@@ -13,9 +13,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from rowlock.access.identity import SCOPES
 from rowlock.core.fingerprint import DIGITS
 from rowlock.core.job import MAX_DELAY, MAX_TAGS, MAX_TEXT, MAX_TOPIC, NAMED_PRIORITIES, PRIORITY_LIMIT, Job
+from rowlock.core.steps import MAX_STEPS, StepState
+from rowlock.core.templates import MAX_TITLE
 from rowlock.stores.queries import MAX_LIMIT
 
 S = TypeVar("S", bound=Struct)
+
+LONGEST_STEP = MAX_TITLE  # characters of a step's name
 
 
 def copied(kind: type[S], of: object, **more: Any) -> S:
@@ -43,6 +47,8 @@ Priority = (
     Annotated[int, schema(minimum=-PRIORITY_LIMIT, maximum=PRIORITY_LIMIT)]
     | Annotated[str, schema(enum=list(NAMED_PRIORITIES))]
 )
+StepName = Annotated[str, schema(minLength=1, maxLength=LONGEST_STEP)]
+StepNumber = Annotated[int, schema(minimum=1, maximum=MAX_STEPS)]
 Fingerprint = Annotated[str, schema(pattern=f"^[0-9a-f]{{{DIGITS}}}$")]
 Scope = Annotated[str, schema(enum=list(SCOPES))]
 
@@ -66,10 +72,31 @@ class ReasonBody(Asked, frozen=True, kw_only=True):
     reason: Reason | None = None
 
 
+class StepBody(Struct, kw_only=True):
+    """A step of a job. `n`: the n-th call of this name. `position`: its place among all steps; null: it is declared,
+    but was not reached. `skipped`: the job has ended without it. `retries` and `max_retries`: of the step itself.
+    `title`, `timeout`, `weight` and `max_retries`: as the topic's template declares them."""
+
+    name: str
+    n: int
+    position: int | None
+    title: str | None
+    state: Annotated[str, schema(enum=[str(state) for state in StepState])]
+    timeout: float | None
+    weight: float | None
+    cancelable: bool
+    retries: int
+    max_retries: int | None
+    error: str | None
+    result: Any
+    started_at: Time | None
+    finished_at: Time | None
+
+
 class JobBody(Struct, kw_only=True):
     """A job. `locked_until`, `last_error` and `redacted` are left out if they are empty. `redacted` names the fields in
-    which something is hidden. `can`: what the caller may do to the job, cancel or manage, whatever its status allows;
-    only in GET /api/jobs/{id}."""
+    which something is hidden. `can`: what the caller may do to the job, cancel or manage, whatever its status allows.
+    `steps`: if the job has any. Both are only in GET /api/jobs/{id}."""
 
     id: str
     topic: str
@@ -110,12 +137,13 @@ class JobBody(Struct, kw_only=True):
     last_error: str | UnsetType = UNSET
     redacted: list[str] | UnsetType = UNSET
     can: list[str] | UnsetType = UNSET
+    steps: list[StepBody] | UnsetType = UNSET
 
 
 _COPIED = tuple(
     name
     for name in JobBody.__struct_fields__
-    if name not in ("locked_until", "last_error", "status", "redacted", "can")
+    if name not in ("locked_until", "last_error", "status", "redacted", "can", "steps")
 )
 
 

@@ -10,9 +10,9 @@ from msgspec import UNSET, Struct, UnsetType
 from rowlock.client.why import is_live
 from rowlock.core.codec import check_text
 from rowlock.core.job import Lane, check_topic
+from rowlock.core.steps import MAX_STEPS
 from rowlock.core.templates import (
     MAX_DESCRIPTION,
-    MAX_STEPS,
     MAX_TITLE,
     Cancel,
     IfLive,

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 
 from rowlock.core.job import MAX_TOPIC, MAX_VERSION
-from rowlock.http.shapes import Asked, JobId, Reason, Seconds, Time, schema
+from rowlock.core.steps import MAX_STEPS
+from rowlock.http.shapes import Asked, JobId, Reason, Retries, Seconds, StepName, StepNumber, Time, schema
 
 SHORTEST_LEASE, LONGEST_LEASE = 1.0, 300.0  # a rescue waits for a third of the longest: see runtime/rescue_guard.py
 LONGEST_WAIT = 30.0
@@ -45,13 +46,14 @@ class ClaimBody(Asked, frozen=True, kw_only=True):
 
 
 class RunBody(Struct, kw_only=True):
-    """A job to run; `id` and `version` name the run. `template_version`: the version of its topic's template. `lease`:
-    seconds until it must be renewed."""
+    """A job to run; `id` and `version` name the run. `template_version`: the version of its topic's template. `step`:
+    the one that was marked last; null: no step is stored. `lease`: seconds until it must be renewed."""
 
     id: str
     version: int
     topic: str
     template_version: int
+    step: str | None
     payload: dict[str, Any]
     lease: float
     timeout: float
@@ -109,6 +111,58 @@ class LineBody(Asked, frozen=True, kw_only=True):
 
 class LogBody(RunAsked, frozen=True, kw_only=True):
     lines: Annotated[tuple[LineBody, ...], schema(minItems=1, maxItems=MOST_LINES)]
+
+
+class StoredStepBody(Struct, kw_only=True):
+    """A step as an earlier run, or this one, has stored it. `version`: the run that wrote it last."""
+
+    name: str
+    n: int
+    position: int
+    function: str
+    state: str
+    result: Any
+    error: str | None
+    retries: int
+    cancelable: bool
+    version: int
+    started_at: Time
+    finished_at: Time | None
+
+
+class WorkerStepsAnswer(Struct, kw_only=True):
+    """By position. A step that has succeeded must not run again: its result is here."""
+
+    items: list[StoredStepBody]
+
+
+class CheckpointBody(RunAsked, frozen=True, kw_only=True):
+    """What became of a step. `name` and `n` identify it: the n-th call of this name. `position`: its place among all
+    steps of the job, from 1. `function`: what runs under this name; default: the name. `state`: running (it starts),
+    succeeded (with its `result`), failed (for good, with its `error`), pending (it failed and is tried again: then
+    `retry-step`), cancelled. `retries`: of the step itself. `ran`: seconds since it began. `percent`: the job's
+    progress from now on."""
+
+    name: StepName
+    n: StepNumber = 1
+    position: Annotated[int, schema(minimum=1, maximum=MAX_STEPS)]
+    function: StepName | None = None
+    state: Literal["running", "pending", "succeeded", "failed", "cancelled"]
+    result: Any = None
+    error: str | None = None
+    retries: Retries = 0
+    cancelable: bool = True
+    ran: Seconds = 0.0
+    percent: Annotated[float, schema(minimum=0, maximum=100)] | None = None
+
+
+class RetryStepBody(RunAsked, frozen=True, kw_only=True):
+    """End the run, and run the job again after `delay` seconds, because a step failed that has retries of its own."""
+
+    step: StepName
+    delay: Seconds
+    error: str
+    ran: Seconds | None = None
 
 
 class CompleteBody(RunAsked, frozen=True, kw_only=True):

@@ -23,10 +23,12 @@ from rowlock.core.lifecycle import (
     Released,
     Settlement,
     Snoozed,
+    StepRetry,
     decide,
     unfit_result,
 )
 from rowlock.core.retry import Delays, RetryPolicy
+from rowlock.core.steps import MAX_STEPS, StepMark, StepState
 from rowlock.core.templates import read_lane
 from rowlock.errors import InvalidInput
 from rowlock.http import worker_shapes as shapes
@@ -34,9 +36,9 @@ from rowlock.http.call import Call
 from rowlock.http.problems import Problem, check_range
 from rowlock.http.request import Gone
 from rowlock.http.routes import Routes, scope
-from rowlock.http.shapes import copied
-from rowlock.runtime.handlers import MAX_ERROR
+from rowlock.http.shapes import LONGEST_STEP, copied
 from rowlock.stores.base import Beat, Claim, Hold, NewLine, Progress, Store
+from rowlock.tracebacks import MAX_ERROR
 
 ROUTES = Routes()
 
@@ -179,6 +181,58 @@ async def _report(call: Call, report: Progress) -> shapes.HoldBody:
     raise Problem("busy", "other requests are changing this job: try again", headers={"retry-after": "1"})
 
 
+# ── Steps ──
+
+
+@ROUTES.add("POST", "/api/worker/steps", WORKER, "The stored steps of a run", errors=(409,))
+async def get_worker_steps(call: Call, asked: shapes.RunAsked) -> shapes.WorkerStepsAnswer:
+    """Return the steps that this job's runs have stored. Only the worker that holds the run gets them."""
+    run, store = _run(call, asked), await call.store()
+    [hold] = await store.look([run])
+    if hold is Hold.LOST:
+        raise _lost()
+    return shapes.WorkerStepsAnswer(
+        items=[copied(shapes.StoredStepBody, one, state=str(one.state)) for one in await store.steps(run.id)]
+    )
+
+
+@ROUTES.add("POST", "/api/worker/checkpoint", WORKER, "A step begins, or has ended", errors=(409, 413))
+async def checkpoint(call: Call, asked: shapes.CheckpointBody) -> shapes.HoldBody:
+    run = _run(call, asked)
+    mark = _mark(run, asked)
+    store, counts = await call.store(), call.api.state.remote_workers.steps
+    if not await counts.knows(store, run):
+        raise _lost()
+    counts.take(mark)
+    [hold] = await store.checkpoint([mark])
+    if hold is Hold.LOST:
+        counts.forget(run)
+        raise _lost()
+    return shapes.HoldBody(id=run.id, version=run.version, hold=str(hold))
+
+
+def _mark(run: Beat, asked: shapes.CheckpointBody) -> StepMark:
+    check_range("n", asked.n, 1, MAX_STEPS)
+    check_range("position", asked.position, 1, MAX_STEPS)
+    check_range("retries", asked.retries, 0, 1_000_000)
+    check_range("ran", asked.ran, 0, MAX_DELAY)
+    if asked.percent is not None:
+        check_range("percent", asked.percent, 0, 100)
+    if asked.result is not None and asked.state != "succeeded":
+        raise Problem("both_given", f"result: a step that is {asked.state} has none", field="result")
+    if asked.error is not None and asked.state in ("succeeded", "running"):
+        raise Problem("both_given", f"error: a step that is {asked.state} has none", field="error")
+    name = _step_name(asked.name, "name")
+    return StepMark(
+        id=run.id, version=run.version, worker=run.worker, name=name, n=asked.n, position=asked.position,
+        function=name if asked.function is None else _step_name(asked.function, "function"),
+        state=StepState(asked.state),
+        result=None if asked.result is None else codec.encode(asked.result, "result"),
+        error=None if asked.error is None else codec.clean_text(asked.error, MAX_ERROR),
+        retries=asked.retries, cancelable=asked.cancelable, age=asked.ran, percent=asked.percent,
+    )  # fmt: skip
+
+
 # ── How it ended ──
 
 
@@ -214,6 +268,15 @@ async def snooze(call: Call, asked: shapes.SnoozeBody) -> shapes.SettledBody:
     return await _settle(call, asked, Snoozed(asked.seconds))
 
 
+@ROUTES.add("POST", "/api/worker/retry-step", WORKER, "A step failed that has its own retries", errors=(409,))
+async def retry_step(call: Call, asked: shapes.RetryStepBody) -> shapes.SettledBody:
+    """End the run; the job runs again after the delay, and no retry of the job is charged. Store the step before, as
+    pending and with its count of retries."""
+    check_range("delay", asked.delay, 0, MAX_DELAY)
+    step, error = _step_name(asked.step, "step"), codec.clean_text(asked.error, MAX_ERROR)
+    return await _settle(call, asked, StepRetry(asked.delay, error, step), ran=asked.ran)
+
+
 @ROUTES.add("POST", "/api/worker/release", WORKER, "Give it back; costs no retry", errors=(409,))
 async def release(call: Call, asked: shapes.ReleaseBody) -> shapes.SettledBody:
     return await _settle(call, asked, Released(_reason(asked) or "given back"))
@@ -243,6 +306,7 @@ async def _settle(
         if verdict.answer is Answer.CHANGED:
             continue
         call.api.state.remote_workers.timeouts.forget(run.id, run.version)
+        call.api.state.remote_workers.steps.forget(run)
         if verdict.answer is Answer.APPLIED:
             return _settled(run, str(to.status))
         return await _repeated(store, run, outcome)
@@ -263,6 +327,7 @@ _ENDS: dict[type[Outcome], tuple[str, ...]] = {
     Failed: ("retried", "failed", "cancelled"),
     Snoozed: ("snoozed", "cancelled"),
     Released: ("released", "cancelled"),
+    StepRetry: ("step_retried", "cancelled"),
     GaveUp: ("cancelled",),
 }
 
@@ -322,6 +387,10 @@ def _runs(asked: tuple[shapes.RunName, ...], least: int, worker: str) -> list[Be
     if not least <= len(asked) <= shapes.MOST_RUNS:
         raise Problem("out_of_range", f"runs: give {least} to {shapes.MOST_RUNS}", field="runs")
     return [_beat(run, worker, f"runs[{n}].") for n, run in enumerate(asked)]
+
+
+def _step_name(name: str, field: str) -> str:
+    return codec.check_text(name, field, max_chars=LONGEST_STEP)
 
 
 def _reason(asked: shapes.ReleaseBody) -> str | None:

@@ -21,7 +21,18 @@ from queue import SimpleQueue
 
 from rowlock.context import Context, Interruption
 from rowlock.core import codec
-from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Snoozed, unfit_result, unfit_snooze
+from rowlock.core.lifecycle import (
+    Completed,
+    CutOff,
+    Failed,
+    GaveUp,
+    Outcome,
+    Snoozed,
+    StepRetry,
+    unfit_result,
+    unfit_snooze,
+)
+from rowlock.core.steps import StepMark
 from rowlock.errors import InvalidInput
 from rowlock.runtime import child_messages as messages
 from rowlock.runtime import find_handler
@@ -134,6 +145,15 @@ class ChildLink:
     def log(self, level: str, text: str) -> None:
         self._voice.say(messages.Line(self._number, _text(level) or "", codec.clean_text(text, MAX_LINE)))
 
+    def mark(self, mark: StepMark) -> None:
+        self._voice.say(messages.Marked(self._number, mark))
+
+    def unmark(self, name: str, n: int) -> None:
+        self._voice.say(messages.Unmarked(self._number, name, n))
+
+    def shield(self, change: int) -> None:
+        self._voice.say(messages.Shielded(self._number, change))
+
     def beat(self) -> None:
         self._reports.add(messages.Said(self._number, beat=True))
 
@@ -237,6 +257,8 @@ def answer_of(outcome: Outcome) -> messages.Answer:
                 return messages.Returned(None if result is None else codec.encode(result, "result"))
             case Snoozed(until):
                 return _later(until)
+            case StepRetry(delay, error, step):
+                return messages.Suspended(delay, codec.clean_text(error), codec.clean_text(step))
             case CutOff(error):
                 return messages.Away(codec.clean_text(error))
             case GaveUp(reason):

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from rowlock.context import Interruption
 from rowlock.core.job import Job
+from rowlock.core.steps import StepMark
 
 MAX_MESSAGE = 64 << 20  # bytes; a job has a few MiB at most: other code has written into the socket
 ORPHANED = 70  # exit code of a child that can't talk to its worker any more
@@ -94,6 +95,24 @@ class Line(Struct, tag="line"):
     text: str
 
 
+class Marked(Struct, tag="marked"):
+    number: int
+    mark: StepMark
+
+
+class Unmarked(Struct, tag="unmarked"):
+    number: int
+    name: str
+    n: int
+
+
+class Shielded(Struct, tag="shielded"):
+    """A step that can't be cancelled begins (1), or has ended (-1)."""
+
+    number: int
+    change: int
+
+
 # ── From the child, at the end of a job ──
 
 
@@ -110,6 +129,14 @@ class Away(Struct, tag="away"):
     """The jobs' own database went away while the handler used it."""
 
     error: str
+
+
+class Suspended(Struct, tag="suspended"):
+    """A step is tried again after `delay` seconds."""
+
+    delay: float
+    error: str
+    step: str
 
 
 class Later(Struct, tag="later"):
@@ -130,8 +157,9 @@ class TooLate(Struct, tag="too_late"):
     """The handler was not called: its lease may be over. The worker knows whether it was renewed. It may be frozen."""
 
 
-Answer = Returned | Raised | Away | Later | Stopped | Missing | TooLate
-FromChild = Taken | Looks | Committed | Said | Line | Answer
+Answer = Returned | Raised | Away | Suspended | Later | Stopped | Missing | TooLate
+FromHandler = Looks | Committed | Said | Line | Marked | Unmarked | Shielded
+FromChild = Taken | FromHandler | Answer
 
 _encode = msgspec.msgpack.Encoder().encode
 

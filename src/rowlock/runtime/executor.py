@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from rowlock.context import Context, Host, Interruption
-from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, TimedOut
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, StepRetry, TimedOut
 from rowlock.runtime import find_handler
 from rowlock.runtime.deadlines import Deadlines
 from rowlock.runtime.handlers import RunMiddleware, call_async, call_sync, outcome_of
@@ -27,6 +27,7 @@ from rowlock.tasks import Kind, Task
 log = logging.getLogger("rowlock")
 
 _MANNERS = 1.0  # seconds in which a cancelled async handler may ask ctx whether it was cancelled
+_BETWEEN_STEPS = 0.1  # seconds
 _TURN = 0.002  # seconds that a chain may take before other tasks of the event loop have their turn
 _UNWIND = 0.25  # seconds for a handler to clean up when the worker has no more time
 
@@ -197,6 +198,9 @@ class Executor:
         """Tell the handler to end, and make sure that it does."""
         if run.interrupt(why):
             self.enforce(run)
+        elif why is Interruption.TIMED_OUT and self._is_shielded(run, self._force):
+            run.no_shield = True  # it was cancelled before, in a step that can't be cancelled. That is bounded here
+            self._force(run)
 
     def enforce(self, run: Run) -> None:
         """Make sure that the handler ends. Called after run.interrupt(), which any thread may have called."""
@@ -223,6 +227,7 @@ class Executor:
         if run.began and not run.concluded:
             run.interrupt(Interruption.STOPPING)
             run.announce()
+            run.no_shield = True
             self._force(run, _UNWIND)
 
     def _cancel_if_blind(self, run: Run) -> None:
@@ -231,14 +236,14 @@ class Executor:
 
     def _force(self, run: Run, patience: float | None = None) -> None:
         """Raise CancelledError in an async handler, kill a child process, leave a thread behind."""
-        if run.concluded or run.fiber is None:
+        if run.concluded or run.fiber is None or self._is_shielded(run, self._force):
             return
         run.fiber.cancel()
         self._later(run, self._settings.notice if patience is None else patience, self._abandon)
 
     def _abandon(self, run: Run) -> None:
         """Conclude the run although its async handler goes on after CancelledError."""
-        if run.concluded:
+        if run.concluded or self._is_shielded(run, self._abandon):
             return
         assert run.fiber is not None  # noqa: S101 - narrows the type
         if run.fiber.done():  # it was cancelled before its first step
@@ -248,6 +253,15 @@ class Executor:
         self._leaks(1)
         run.fiber.add_done_callback(lambda _: self._leaks(-1))
         self._conclude(run, None)
+
+    def _is_shielded(self, run: Run, then: Callable[[Run], None]) -> bool:
+        """True if a step runs that a cancel must not end. `then` follows when it has ended. The handler has a moment to
+        begin another such step: it may take several to undo what was done."""
+
+        def again() -> None:
+            self._loop.call_soon_threadsafe(self._later, run, _BETWEEN_STEPS, then)
+
+        return run.is_shielded(again)
 
     def _later(self, run: Run, seconds: float, then: Callable[[Run], None]) -> None:
         self._loop.call_later(seconds, then, run)
@@ -272,7 +286,7 @@ class Executor:
             case Interruption.CANCELLED:
                 return outcome if isinstance(outcome, Failed | GaveUp) else GaveUp()
             case Interruption.STOPPING:
-                return Released()
+                return outcome if isinstance(outcome, StepRetry) else Released()  # the step has counted its failure
             case _ if outcome is not None:
                 return outcome
             case _ if self._abandoned():

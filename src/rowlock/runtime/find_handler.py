@@ -18,8 +18,9 @@ from rowlock.context import Host
 from rowlock.core.job import Lane
 from rowlock.errors import WrongContext
 from rowlock.runtime.child_messages import Setup, Start
-from rowlock.runtime.handlers import RunMiddleware, error_text
+from rowlock.runtime.handlers import RunMiddleware
 from rowlock.tasks import Task
+from rowlock.tracebacks import error_text
 
 MAIN = "__main__"
 AS_MAIN = "__mp_main__"  # not "__main__": code under `if __name__ == "__main__"` must run only in the worker

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 from types import CoroutineType, coroutine
 from typing import Any
 
 from rowlock.context import Context
-from rowlock.core import codec
-from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Snoozed
-from rowlock.errors import Cancelled, Final, InvalidInput, Snooze
+from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Snoozed, StepRetry
+from rowlock.errors import Cancelled, Final, InvalidInput, Snooze, suspension
 from rowlock.tasks import Task
+from rowlock.tracebacks import error_text
 
 RunMiddleware = Callable[[Context], Generator[None, Any, None] | None]
-
-MAX_ERROR = 64 << 10  # bytes of a traceback that are kept
-_OURS = str(Path(__file__).parent)  # frames of the runtime are left out of tracebacks
 
 
 def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMiddleware]) -> Outcome:
@@ -34,7 +29,11 @@ def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMi
             if inspect.isawaitable(result):
                 result.close() if inspect.iscoroutine(result) else None
                 raise Final(f"{task.topic} returned a coroutine without being one: declare it with `async def`")
+            if context.is_unfinished:
+                context.finish_sync()
         except BaseException as error:
+            if context.is_unfinished:
+                context.finish_sync(error)
             if around is not None:
                 around.failed(error)
             raise
@@ -64,7 +63,11 @@ async def call_async(
                 if waits is not None:
                     waits()  # it may wait: there is no way to notice
                 result = await working
+            if context.is_unfinished:
+                await context.finish()
         except BaseException as error:
+            if context.is_unfinished:
+                await context.finish(error)
             if around is not None:
                 around.failed(error)
             raise
@@ -86,6 +89,7 @@ async def call_async(
 def _arguments(task: Task[..., Any], context: Context) -> dict[str, Any]:
     """Return the arguments. They are checked first: no middleware sees a run whose payload does not fit."""
     job = context.job
+    context.task = task
     try:
         return task.arguments.call(job.payload, job, context)
     except InvalidInput as error:
@@ -133,8 +137,12 @@ class Around:
         self._end(lambda running: running.send(result))
 
     def failed(self, error: BaseException) -> None:
-        """Raise the error in each middleware. It may raise another error instead, but not suppress it."""
-        self._end(lambda running: running.throw(error), error)
+        """Raise the error in each middleware. It may raise another error instead, but not suppress it. A run that goes
+        on later has neither failed nor succeeded: its middleware is closed."""
+        if suspension(error) is None:
+            self._end(lambda running: running.throw(error), error)
+        else:
+            self._end(lambda running: running.close())
 
     def _end(self, step: Callable[[Generator[None, Any, None]], object], error: BaseException | None = None) -> None:
         while self._begun:
@@ -162,6 +170,8 @@ def _outcome(error: BaseException, context: Context) -> Outcome:
 
 
 def outcome_of(error: BaseException) -> Outcome:
+    if (suspend := suspension(error)) is not None:
+        return StepRetry(suspend.delay, suspend.error, suspend.step)
     match error:
         # A subclass may have forgotten to call our __init__.
         case Snooze():
@@ -172,26 +182,3 @@ def outcome_of(error: BaseException) -> Outcome:
             return Failed(str(error), error)
         case _:
             return Failed(error_text(error), error, final=isinstance(error, Final))
-
-
-def error_text(error: BaseException) -> str:
-    """Return the traceback without frames of the runtime, even if the exception raises when it is formatted."""
-    try:
-        report = traceback.TracebackException.from_exception(error)
-        _drop_our_frames(report)
-        text = "".join(report.format()).rstrip("\n")
-    except BaseException as problem:
-        text = f"{type(error).__qualname__} (its traceback can't be shown: {type(problem).__qualname__})"
-    return codec.clean_text(text, MAX_ERROR)
-
-
-def _drop_our_frames(report: traceback.TracebackException) -> None:
-    seen: set[int] = set()
-    todo: list[traceback.TracebackException | None] = [report]
-    while todo:
-        one = todo.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_OURS)]
-        todo += [one.__cause__, one.__context__, *(one.exceptions or ())]

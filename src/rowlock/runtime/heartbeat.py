@@ -204,6 +204,8 @@ class HeartbeatThread:
         for run in self._held():
             if run.completed or run.interruption is Interruption.LOST:
                 continue
+            if run.has_old_marks(now):
+                self._note(run)
             late_mark = run.began and not run.marked and now - run.began > _MARK_AFTER
             due = late_mark or run.hasty or now - run.renewed >= run.lease / 3 - self._settings.look
             if due and run.overdue <= self._settings.wedged:

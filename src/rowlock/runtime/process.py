@@ -224,15 +224,14 @@ class Process(asyncio.Protocol):
         talk = self._talk
         if talk is None:
             return  # from a thread that the handler has left behind
-        match message:
-            case messages.Taken():
-                talk.taken = True
-                talk.began = time.monotonic()
-            case messages.Looks() | messages.Committed() | messages.Said() | messages.Line():
-                if message.number == talk.number:
-                    _pass_on(message, talk.link)
-            case _:
-                talk.end(message)
+        if isinstance(message, messages.Taken):
+            talk.taken = True
+            talk.began = time.monotonic()
+        elif isinstance(message, messages.FromHandler):
+            if message.number == talk.number:
+                _pass_on(message, talk.link)
+        else:
+            talk.end(message)
 
     # ── End ──
 
@@ -293,7 +292,7 @@ class Process(asyncio.Protocol):
         return "\n".join(line for line in lines if _OURS not in line and "<frozen runpy>" not in line).strip()
 
 
-def _pass_on(message: messages.Looks | messages.Committed | messages.Said | messages.Line, link: ProcessLink) -> None:
+def _pass_on(message: messages.FromHandler, link: ProcessLink) -> None:
     match message:
         case messages.Looks():
             link.looks = True
@@ -301,6 +300,12 @@ def _pass_on(message: messages.Looks | messages.Committed | messages.Said | mess
             link.completed = True
         case messages.Line(_, level, text):
             link.log(level, text)
+        case messages.Marked(_, mark):
+            link.mark(mark)
+        case messages.Unmarked(_, name, n):
+            link.unmark(name, n)
+        case messages.Shielded(_, change):
+            link.shield(change)
         case messages.Said(_, percent, stage, text, beat):
             if (percent, stage, text) != (None, None, None):
                 link.report(percent, stage, text)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from rowlock.core import codec
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, CutOff, Died, Failed, GaveUp, Outcome, Released, Snoozed
+from rowlock.core.lifecycle import Completed, CutOff, Died, Failed, GaveUp, Outcome, Released, Snoozed, StepRetry
 from rowlock.runtime import find_handler, memory
 from rowlock.runtime.child_messages import (
     Answer,
@@ -30,6 +30,7 @@ from rowlock.runtime.child_messages import (
     Setup,
     Start,
     Stopped,
+    Suspended,
     TooLate,
 )
 from rowlock.runtime.process import Conversation, Process, ProcessLink
@@ -255,6 +256,8 @@ def _outcome(answer: Answer) -> Outcome:
             return Failed(error, final=final)
         case Away(error):
             return CutOff(error)
+        case Suspended(delay, error, step):
+            return StepRetry(delay, error, step)
         case Later(until):
             return Snoozed(until)
         case Stopped(reason):

@@ -15,9 +15,11 @@ from msgspec.structs import replace
 from rowlock.context import Interruption
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Outcome
+from rowlock.core.steps import StepMark
 from rowlock.stores.base import MAX_LOG_LINES, Hold, NewLine, Progress, Store
 from rowlock.tasks import Kind, Task
 
+_MARK_AFTER = 0.25  # seconds that a step runs before the database hears of it
 _saying = threading.Lock()  # handlers report from any thread, the heartbeat thread collects; held for a moment
 
 
@@ -47,6 +49,10 @@ class Run:
     _stage: str | None = None
     _text: str | None = None
     _lines: Sequence[tuple[float, str, str]] = ()
+    _marks: dict[tuple[str, int], tuple[float, StepMark]] | None = None  # of steps, not written yet; since when
+    no_shield = False  # it must end, whatever it does
+    _shields = 0  # steps that run and can't be cancelled
+    _when_open: Callable[[], None] | None = None  # called when the last one has ended
 
     def __init__(
         self,
@@ -115,6 +121,55 @@ class Run:
         self._watcher = callback
         self.announce()
 
+    # ── Steps ──
+
+    def shield(self, change: int) -> None:
+        with _saying:
+            self._shields += change
+            if self._shields:
+                return
+            when_open, self._when_open = self._when_open, None
+        if when_open is not None:
+            when_open()
+
+    def is_shielded(self, then: Callable[[], None]) -> bool:
+        """True if a step runs that a cancel must not end. `then` is called when it has ended, from any thread."""
+        if self.interruption is not Interruption.CANCELLED or self.no_shield:
+            return False
+        with _saying:
+            if self._shields:
+                self._when_open = then
+            return self._shields > 0
+
+    def mark(self, mark: StepMark) -> None:
+        with _saying:
+            if self._marks is None:
+                self._marks = {}
+            self._marks[mark.name, mark.n] = (time.monotonic(), mark)
+        self.spoke = True  # not _tell: the mark of a short step is dropped before it is written
+
+    def unmark(self, name: str, n: int) -> None:
+        with _saying:
+            if self._marks:
+                self._marks.pop((name, n), None)
+
+    def has_old_marks(self, now: float) -> bool:
+        """True if a step runs for a while whose mark is not written."""
+        if not self._marks:
+            return False
+        with _saying:
+            return any(now - since > _MARK_AFTER for since, _ in self._marks.values())
+
+    def collect_marks(self) -> list[StepMark]:
+        """Return the marks that are not written yet, once. If they can't be written they are lost: they only tell
+        onlookers what the run does."""
+        if not self._marks:
+            return []
+        with _saying:
+            marks, self._marks = self._marks, None
+        now = time.monotonic()
+        return [replace(mark, age=mark.age + now - since) for since, mark in marks.values()]
+
     # ── Progress and logs ──
 
     def report(self, percent: float | None, stage: str | None, message: str | None) -> None:
@@ -146,7 +201,7 @@ class Run:
         """True if there are reports that are not written yet."""
         with _saying:  # `collect` takes them out before `writing` is set
             said = self._percent is not None or self._stage is not None or self._text is not None
-            return said or bool(self._lines) or self.writing is not None
+            return said or bool(self._lines) or bool(self._marks) or self.writing is not None
 
     def collect(self) -> Progress | None:
         """Return what was reported since the last call, None if nothing was. Then call `written`: before that, every
@@ -189,6 +244,9 @@ async def write_reports(store: Store, runs: Iterable[Run]) -> dict[Run, Hold]:
 
     Return what the database answers for each run that had something to write. Reports that are not written stay with
     their run: after an error all of them, else those of locked jobs (UNSEEN)."""
+    runs = list(runs)
+    if marks := [mark for run in runs for mark in run.collect_marks()]:
+        await store.checkpoint(marks)
     said = {run: report for run in runs if (report := run.collect()) is not None}
     if not said:
         return {}

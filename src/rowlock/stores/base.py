@@ -21,6 +21,7 @@ from rowlock.core.job import Event, Job, Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
 from rowlock.core.moves import Decision, Due, Order, Patch, patches
 from rowlock.core.moves import Edit as Edit
+from rowlock.core.steps import StepMark, StoredStep
 from rowlock.core.verify import StoredRow
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration
@@ -207,20 +208,24 @@ def moved(decided: Iterable[Decision]) -> list[Moved]:
 
 class Changed(Struct, frozen=True):
     """An operator's order for one job. `status` is after the change, or why there was none; None: no such job. A job
-    that was deleted has the status that it had. `holder`: requeue only, the live job that has the key."""
+    that was deleted has the status that it had. `holder`: requeue only, the live job that has the key. `steps`: requeue
+    from a step only, the names of all stored steps if none is the one that was asked for."""
 
     id: str
     done: bool
     status: Status | None
     holder: str | None = None
+    steps: tuple[str, ...] | None = None
 
 
 def changed(decided: Iterable[Decision]) -> dict[str, Changed]:
     """The answers to an operator's order, by id."""
     answers = {}
     for row, answer in decided:
-        done, holder = (True, None) if isinstance(answer, Patch) else (False, answer.holder)
-        answers[row.id] = Changed(row.id, done, answer.status or row.status, holder)
+        if isinstance(answer, Patch):
+            answers[row.id] = Changed(row.id, True, answer.status or row.status)
+        else:
+            answers[row.id] = Changed(row.id, False, answer.status, answer.holder, answer.steps)
     return answers
 
 
@@ -277,14 +282,16 @@ def in_line(
 
 class Guard(Struct):
     """The run that a transaction belongs to. It commits only while the run holds its lease (HELD, same version, same
-    worker; None: any worker). `completion`: the transaction also completes the job, by this settlement. `outage`: the
-    store sets it if the database went away during the application's own statements."""
+    worker; None: any worker). `checkpoint`: the transaction also stores what is said about a step. `completion`: then
+    it completes the job, by this settlement. `outage`: the store sets it if the database went away during the
+    application's own statements."""
 
     id: str
     version: int
     completion: Settlement | None = None
     worker: str | None = None
     outage: bool = False
+    checkpoint: StepMark | None = None
 
 
 class Store(Protocol):
@@ -350,6 +357,16 @@ class Store(Protocol):
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
         """Write reports of runs that hold their jobs. A run that has completed its job in its own transaction has lost
         it; the lines that it had logged before are added to the archived job."""
+        ...
+
+    async def checkpoint(self, marks: Sequence[StepMark]) -> list[Hold]:
+        """Store what runs say about their steps, each guarded by status, version AND worker; also `step` and, if the
+        mark says so, `progress` of the job. Waits for a locked row: KEPT, CANCEL (written, too) or LOST. A repeat
+        changes nothing. Several marks of one job are applied in their order."""
+        ...
+
+    async def steps(self, job_id: str) -> list[StoredStep]:
+        """Return the stored steps of a job, live or archived, by position."""
         ...
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
@@ -464,6 +481,11 @@ class Store(Protocol):
 
     async def stored_rows(self, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
         """Return rows of _jobs or of the archive, from the largest id down, below `before`: for `verify`."""
+        ...
+
+    async def step_owners(self, *, before: str | None, limit: int) -> dict[str, bool]:
+        """Read what is stored of `limit` steps, from the largest id of a job down, below `before`. Return the ids of
+        these jobs in that order; False: there is no such job. For `verify`."""
         ...
 
     async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from rowlock.core.codec import decode
 from rowlock.core.job import Event, Job, Log, Status
+from rowlock.core.steps import StepState, StoredStep
 from rowlock.core.verify import StoredRow
 from rowlock.stores.queries import State
 
@@ -31,7 +32,7 @@ _SPECIAL = {
 
 # A claim sets these columns. The names stand for the claim's own values; the worker needs no answer for them.
 CLAIM_SETS = {
-    "status": "PROCESSING", "progress": "0.0", "stage": "None", "message": "None", "locked_by": "worker",
+    "status": "PROCESSING", "stage": "None", "message": "None", "locked_by": "worker",
     "locked_until": "until", "updated": "now", "claimed_at": "now", "started_at": "started", "finished_at": "None",
 }  # fmt: skip
 
@@ -72,7 +73,7 @@ SHAPES: dict[type, Sequence[str]] = {
     Status: ("id", "status"),
     Log: ("id", "log", "log_dropped"),
 }
-STORED = [name for name in StoredRow.__struct_fields__ if name != "twice"]  # `twice` is no column
+STORED = [name for name in StoredRow.__struct_fields__ if name not in ("twice", "has_steps")]  # these are no columns
 # What `complete` copies from _jobs to the archive as it is.
 COPIED = [
     name
@@ -86,6 +87,23 @@ def read_event(row: Sequence[Any], time: Callable[[Any], datetime]) -> Event:
     known = dict(zip(Event.__struct_fields__, row, strict=True))
     at, status = time(known["at"]), STATUS.get(known["status"])
     return Event(**known | {"job_id": str(known["job_id"]), "at": at, "status": status, "data": decode(known["data"])})
+
+
+def read_step(row: Sequence[Any], time: Callable[[Any], datetime]) -> StoredStep:
+    """The columns are the fields, in their order. `time`: from the column to a time."""
+    known = dict(zip(StoredStep.__struct_fields__, row, strict=True))
+    result, finished_at = known["result"], known["finished_at"]
+    return StoredStep(
+        **known
+        | {
+            "job_id": str(known["job_id"]),
+            "state": StepState(known["state"]),
+            "result": None if result is None else decode(result),
+            "cancelable": bool(known["cancelable"]),
+            "started_at": time(known["started_at"]),
+            "finished_at": None if finished_at is None else time(finished_at),
+        }
+    )
 
 
 def listed(names: Iterable[str], of: str = "", instead: Mapping[str, str] | None = None) -> str:

@@ -1,6 +1,6 @@
 """What both checkers must refuse: every line marked `refused`, and no other."""
 
-from rowlock import Context, Jobs, SyncContext
+from rowlock import Context, Jobs, SyncContext, step
 
 jobs = Jobs("sqlite://")
 
@@ -63,3 +63,44 @@ async def main() -> None:
     jobs.sync.topics.pause(5)  # refused
     await jobs.bulk.prepare("cancel", "topic = mail")  # refused
     await jobs.failures.list(trend="week")  # refused
+
+
+@step(timeout=60)
+async def plain_step(n: int) -> str:
+    return str(n)
+
+
+@step
+async def step_with_context(ctx: Context, n: int) -> list[int]:
+    return [n]
+
+
+async def plain_function(n: int) -> int:
+    return n
+
+
+def sync_function(ctx: SyncContext, text: str) -> int:
+    return len(text)
+
+
+async def steps(ctx: Context) -> None:
+    await ctx.step(plain_step, "one")  # refused
+    await ctx.step(plain_step)  # refused
+    await ctx.step(plain_step, m=1)  # refused
+    await ctx.step(step_with_context, "one")  # refused
+    await ctx.step(step_with_context)  # refused
+    await ctx.step(plain_function, "one")  # refused
+    await ctx.step(sync_function, 1)  # refused
+    await ctx.step(5)  # refused
+    number: int = await ctx.step(plain_step, 1)  # refused
+    (await ctx.step(step_with_context, number)).upper()  # refused
+    step(timeout="long")  # refused
+    step(colour="blue")  # refused
+    plain_step.using(title="x")  # refused
+    await jobs.requeue("id", from_step=5)  # refused
+
+
+def sync_steps(ctx: SyncContext) -> None:
+    ctx.step(sync_function, 1)  # refused
+    ctx.step(sync_function, "x").upper()  # refused
+    ctx.step(sync_function, "x").append(1)  # refused

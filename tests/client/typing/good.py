@@ -1,5 +1,6 @@
 """What both checkers must accept."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, assert_type
@@ -9,14 +10,20 @@ from rowlock import (
     Bulk,
     Context,
     Enqueued,
+    Exponential,
     Failures,
     Filter,
     Job,
     Jobs,
     Page,
+    Step,
+    StepFailed,
+    StepState,
+    StepStatus,
     SyncContext,
     Task,
     WorkerInfo,
+    step,
 )
 
 jobs = Jobs("sqlite://")
@@ -134,3 +141,84 @@ async def main() -> None:
     assert_type(jobs.sync.bulk.get("id"), Bulk)
     assert_type(jobs.sync.failures.list(trend="day"), Failures)
     assert_type(jobs.sync.workers.list(), Sequence[WorkerInfo])
+
+
+# ── Steps ──
+
+
+@step
+async def plain_step(n: int) -> str:
+    return str(n)
+
+
+@step(timeout=60, weight=5, retry=[30, 120], max_retries=2, was="older", title="A title", cancelable=False)
+async def step_with_context(ctx: Context, n: int, *, loud: bool = False) -> list[int]:
+    ctx.progress(50)
+    return [n]
+
+
+@step(retry=Exponential(), was=["a", "b"])
+def sync_step(ctx: SyncContext, text: str) -> int:
+    with ctx.transaction():
+        ctx.complete(len(text))
+    return len(text)
+
+
+async def plain_function(n: int, text: str = "") -> tuple[int, str]:
+    return n, text
+
+
+async def function_with_context(ctx: Context, n: int) -> float:
+    return n / 2
+
+
+def sync_function(text: str) -> bytes:
+    return text.encode()
+
+
+def sync_function_with_context(ctx: SyncContext, text: str) -> int:
+    return len(text)
+
+
+@jobs.task(version=1, steps=[plain_step, step_with_context, sync_step, plain_function])
+async def pipeline(ctx: Context, n: int) -> int:
+    assert_type(await ctx.step(plain_step, n), str)
+    assert_type(await ctx.step(plain_step, n=n), str)
+    assert_type(await ctx.step(step_with_context, n, loud=True), list[int])
+    assert_type(await ctx.step(step_with_context.using(name="other"), n), list[int])
+    assert_type(await ctx.step(sync_step, "x"), int)
+    assert_type(await ctx.step(plain_function, n, text="x"), tuple[int, str])
+    assert_type(await ctx.step(function_with_context, n), float)
+    assert_type(await ctx.step(sync_function, "x"), bytes)
+    assert_type(await ctx.step(sync_function_with_context, "x"), int)
+    assert_type(await asyncio.gather(ctx.step(plain_step, 1), ctx.step(sync_step, "x")), tuple[str, int])
+    assert_type(await plain_step(1), str)
+    assert_type(await step_with_context(ctx, 1), list[int])
+    assert_type(sync_step(ctx.sync, "x"), int)
+    await ctx.fence(object(), complete=5)
+    try:
+        await asyncio.create_task(ctx.step(plain_step, n))
+    except StepFailed as failed:
+        assert_type(failed.step, str)
+        assert_type(failed.error, str)
+    return n
+
+
+@jobs.task
+def sync_pipeline(ctx: SyncContext, n: int) -> int:
+    assert_type(ctx.step(sync_step, "x"), int)
+    assert_type(ctx.step(sync_function, "x"), bytes)
+    assert_type(ctx.step(sync_function_with_context, "x"), int)
+    assert_type(ctx.step(lambda: n), int)
+    ctx.fence(object(), complete=5)
+    return n
+
+
+async def steps_of() -> list[StepStatus]:
+    await jobs.requeue("id", from_step="charge#2")
+    jobs.sync.requeue("id", keep_steps=False)
+    assert_type((await jobs.steps("id"))[0].state, StepState)
+    return jobs.sync.steps("id")
+
+
+typed: Step[[int], str] = plain_step

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rowlock import Job, Jobs
+from rowlock import Cancel, Job, Jobs, SyncContext, step
 from rowlock.context import Context
 from rowlock.core.retry import Delays
 from rowlock.errors import LeaseLost
@@ -109,3 +109,79 @@ async def poison(job: Job, how: str) -> None:
     if how == "exit":
         os._exit(7)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ── Steps in child processes ──
+
+
+@step
+def plain(ctx: SyncContext, name: str) -> dict[str, Any]:
+    note(name, ctx.job)
+    return {"name": name, "pid": os.getpid()}
+
+
+@step
+def booked(ctx: SyncContext, n: int) -> int:
+    note("booked", ctx.job)
+    with ctx.transaction() as conn:
+        conn.execute(f"INSERT INTO orders VALUES ({n})")
+        ctx.complete(n)
+    return -1
+
+
+@step(retry=[0], max_retries=2)
+def flaky(ctx: SyncContext) -> str:
+    note("flaky", ctx.job)
+    if ctx.job.version < 3:
+        raise ValueError(f"run {ctx.job.version}")
+    return "at last"
+
+
+@step(cancelable=False, timeout=60)
+def finalize(ctx: SyncContext, until: str) -> str:
+    note("finalize", ctx.job)
+    while not (RUNS.parent / until).exists():
+        ctx.check()
+        time.sleep(0.02)
+    note("finalized", ctx.job)
+    return "done"
+
+
+@jobs.task(process=True, retry=Delays((0.0,)), steps=[plain, booked, flaky])
+def pipeline(ctx: SyncContext) -> list[Any]:
+    first = ctx.step(plain, "first")
+    found = [ctx.step(booked, 7), ctx.step(flaky)]
+    if ctx.job.version == 3:
+        raise ValueError("once more")
+    return [first["name"], *found]
+
+
+@jobs.task(process=True, retry=Delays((0.0,)))
+async def async_pipeline(ctx: Context) -> list[Any]:
+    first, second = await asyncio.gather(ctx.step(plain, "first"), ctx.step(booked, 8))
+    return [first["name"], second, await ctx.step(flaky)]
+
+
+@jobs.task(process=True, max_retries=0)
+def swallow(ctx: SyncContext) -> None:
+    try:
+        ctx.step(flaky)
+    except BaseException:
+        note("swallowed", ctx.job)
+
+
+@jobs.task(process=True, cancel=Cancel(grace=0.2, mode="kill"))
+def careful(ctx: SyncContext, until: str) -> None:
+    ctx.step(finalize, until)
+    note("after", ctx.job)
+    while True:
+        time.sleep(0.02)
+
+
+@jobs.task(process=True, max_retries=3, retry=Delays((0.0,)))
+def mortal(ctx: SyncContext) -> str:
+    """Its child process dies after the first step, once."""
+    ctx.step(plain, "first")
+    if ctx.job.version == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"

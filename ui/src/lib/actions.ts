@@ -10,8 +10,8 @@ const short = (id: string): string => id.slice(-8);
 const said = (reason?: string): { reason?: string } => (reason ? { reason } : {});
 
 export const jobActions = {
-  requeue: (id: string, reason?: string) =>
-    act(() => post<Job>(`jobs/${id}/requeue`, said(reason)), () => `…${short(id)} is pending again`, { href: link("job", id) }),
+  requeue: (id: string, reason?: string, more: { from_step?: string; keep_steps?: boolean; version?: number } = {}) =>
+    act(() => post<Job>(`jobs/${id}/requeue`, { ...said(reason), ...more }), () => `…${short(id)} is pending again`, { href: link("job", id) }),
   cancel: (id: string, reason?: string) =>
     act(() => post<Job>(`jobs/${id}/cancel`, said(reason)), (job) => (job.status === "cancelled" ? `…${short(id)} is cancelled` : `…${short(id)} was asked to stop`), (job) => ({
       href: link("job", id),

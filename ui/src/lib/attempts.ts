@@ -15,7 +15,7 @@ export interface Attempt {
   logs: LogLine[];
 }
 
-const ENDS = ["completed", "failed", "retried", "snoozed", "released", "rescued", "cancelled", "expired", "cancel_timed_out"];
+const ENDS = ["completed", "failed", "retried", "step_retried", "snoozed", "released", "rescued", "cancelled", "expired", "cancel_timed_out"];
 
 const UNSTARTED = ["released", "rescued", "cancelled", "cancel_timed_out"]; // without a start, nothing has run
 
@@ -64,7 +64,7 @@ export function strip(created: string, runs: Attempt[], until: string): Piece[] 
   for (const run of [...runs].reverse()) {
     pieces.push({ kind: "waited", tone: "", seconds: between(at, run.started ?? run.claimed) ?? 0, title: "waited" });
     at = run.ended ?? until;
-    const tone = run.outcome === "completed" ? "ok" : ["failed", "retried", "rescued", "expired"].includes(run.outcome) ? "bad" : "";
+    const tone = run.outcome === "completed" ? "ok" : ["failed", "retried", "step_retried", "rescued", "expired"].includes(run.outcome) ? "bad" : "";
     pieces.push({ kind: "ran", tone, seconds: between(run.started ?? run.claimed, at) ?? 0, title: `attempt ${run.number}: ${run.outcome}` });
   }
   return pieces.filter((piece) => piece.seconds > 0);

@@ -11,6 +11,7 @@ export class Resource<T> {
   data = $state.raw<T | undefined>(undefined);
   error = $state.raw<unknown>(undefined);
   at = $state(Date.now()); // when it was loaded
+  took = 0; // milliseconds
   private controller: AbortController | null = null;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -25,10 +26,12 @@ export class Resource<T> {
     clearTimeout(this.timer);
     const controller = (this.controller = new AbortController());
     if (fresh) this.data = undefined;
+    const began = Date.now();
     try {
       const data = await this.load(controller.signal);
       if (controller.signal.aborted) return;
       this.at = Date.now();
+      this.took = this.at - began;
       this.data = data;
       this.error = undefined;
     } catch (error) {

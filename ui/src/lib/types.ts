@@ -15,6 +15,7 @@ export interface LiveJob {
   progress: number;
   stage: string | null;
   message: string | null;
+  step: string | null;
   priority: number;
   retries: number;
   max_retries: number;
@@ -47,6 +48,28 @@ export interface Job extends LiveJob {
   last_error?: string;
   redacted?: string[];
   can?: string[]; // only in the answer for a single job
+  steps?: JobStep[]; // only there, and only if the job has steps
+}
+
+export const STEP_STATES = ["pending", "running", "succeeded", "failed", "skipped", "cancelled"] as const;
+export type StepState = (typeof STEP_STATES)[number];
+
+/** A step of a job. `n`: the n-th call of this name. `position`: null for a declared step that was not reached. */
+export interface JobStep {
+  name: string;
+  n: number;
+  position: number | null;
+  title: string | null;
+  state: StepState;
+  timeout: number | null;
+  weight: number | null;
+  cancelable: boolean;
+  retries: number;
+  max_retries: number | null;
+  error: string | null;
+  result: Json;
+  started_at: string | null;
+  finished_at: string | null;
 }
 
 export interface JobList {

@@ -9,8 +9,8 @@ import asyncpg
 import msgspec
 from msgspec.structs import replace
 
-from rowlock.core import moves
 from rowlock.core.job import LiveKey, Status
+from rowlock.core.lifecycle import MOVES
 from rowlock.core.moves import (
     COUNTERS,
     Cancel,
@@ -23,11 +23,13 @@ from rowlock.core.moves import (
     Requeue,
     Rescue,
     Row,
+    Update,
     lines,
     move_all,
     patches,
     tally,
 )
+from rowlock.core.steps import StepPlace
 from rowlock.core.times import micros
 from rowlock.stores.base import Changed, Moved, changed, moved
 from rowlock.stores.postgres.connections import Conflict
@@ -54,7 +56,8 @@ async def move(connection: Any, sql: Statements, order: Order, ids: Sequence[str
         async with connection.transaction(isolation="read_committed"):
             now, rows = await lock(connection, sql, order, ids)
             if isinstance(order, Requeue):
-                keyed = {row.id for row in rows if row.has_live_key and isinstance(moves.move(row, order, now), Patch)}
+                sources = MOVES[order.verb].sources
+                keyed = {row.id for row in rows if row.has_live_key and row.status in sources}
                 if len(ids) == 1 and keyed:
                     waits = True
                     await connection.execute(_HARDLY_WAIT)
@@ -124,9 +127,25 @@ async def apply(connection: Any, sql: Statements, order: Order, now: int, rows: 
     if type(order) is Cancel and (templates := [row.template_id for row in rows if row.has_run]):
         found = await connection.fetch(sql.uncancelable, templates)
         order = replace(order, unsupported=frozenset(name for (name,) in found))
+    if stepped := [row.id for row in rows if row.step is not None]:
+        order = await _with_steps(connection, sql, order, stepped)
     decided = move_all(rows, order, now, known)
     await _write(connection, sql, order, now, patches(decided))
     return decided
+
+
+async def _with_steps(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> Order:
+    """Fill in what the order must know of the steps of these jobs. By a fresh snapshot: their rows are locked, so that
+    no run can mark a step from now on."""
+    if isinstance(order, CancelTimeout):
+        found = await connection.fetch(sql.shielded, ids)
+        return replace(order, shielded=frozenset(str(job_id) for (job_id,) in found))
+    if not isinstance(order, Update) or not order.reads_steps:
+        return order
+    steps: dict[str, list[StepPlace]] = {}
+    for job_id, *place in await connection.fetch(sql.step_places, ids):
+        steps.setdefault(str(job_id), []).append(StepPlace(*place))
+    return replace(order, steps=steps)
 
 
 def _keys(rows: Sequence[Row]) -> list[LiveKey]:
@@ -169,6 +188,15 @@ async def _write(
         _text(audited if order.is_audited else []),
         lines(written),
     )
+    dropped = [
+        (row.id, [step.name for step in patch.dropped_steps], [step.n for step in patch.dropped_steps])
+        for row, patch in written
+        if patch.dropped_steps
+    ]
+    if dropped:
+        await connection.executemany(sql.drop_steps, dropped)
+    if gone := [(row.id,) for row, patch in written if patch.status is None and row.step is not None]:
+        await connection.executemany(sql.drop_all_steps, gone)
     if count != len(written):
         raise Conflict(f"{order.verb}: {len(written) - count} locked jobs are gone")
 

@@ -1,7 +1,12 @@
-"""The archive's partitions, one for each day (UTC) of the time in the id: created ahead of time, dropped whole.
+"""The partitions of the archive and of the steps, one for each day (UTC) of the time in the job's id: created ahead of
+time, dropped whole.
 
 A UUIDv7 begins with 48 bits of milliseconds, so a day is a range of ids. Jobs whose id has no partition (a caller's own
-id, or a day whose partition was dropped) go to the DEFAULT partition `_jobs_archive_rest`, where `prune` finds them.
+id, or a day whose partition was dropped) go to the DEFAULT partition `_jobs_archive_rest`, where `prune` finds them; so
+do their steps, in `_jobs_steps_rest`.
+
+A day of the archive and the same day of the steps are dropped together. Steps of jobs of that day that are not in the
+archive, such as dead letters, are moved to the DEFAULT partition.
 
 Many processes may call this at once: an advisory lock lets one of them work. It waits for a table's lock only for a
 short time, because other transactions queue behind it. The next pass repeats what has failed.
@@ -21,14 +26,21 @@ from rowlock.stores.postgres.connections import Target
 from rowlock.stores.queries import PartitionReport, Retention
 
 MAX_DROPS = 30  # in one call
-MAX_MOVED = 10_000  # rows that are moved from the DEFAULT partition into a new one
+MAX_MOVED = 10_000  # rows that are moved from the DEFAULT partition into a new one, or back, or removed from it
 # For a new partition, PostgreSQL reads the whole DEFAULT partition, which is locked meanwhile.
 MAX_REST = 256 << 20  # bytes
 
-_NAME = re.compile(r"_jobs_archive_(\d{8})\Z")
+_ID = {"_jobs_archive": "id", "_jobs_steps": "job_id"}  # what each table is partitioned by
+_NAME = re.compile(r"_jobs_(?:archive|steps)_(\d{8})\Z")
 _DAY = timedelta(days=1)
 _BOUNDS = "SET LOCAL lock_timeout = '200ms'; SET LOCAL statement_timeout = '2s'"
-_LATER = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.CheckViolationError)
+
+
+class _TooMany(Exception):
+    """The transaction would change too many rows."""
+
+
+_LATER = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.CheckViolationError, _TooMany)
 # Has any job finished after $1? One search of the index for each topic.
 _KEPT = """
 WITH RECURSIVE t (topic) AS (
@@ -42,16 +54,23 @@ SELECT EXISTS (SELECT 1 FROM t WHERE EXISTS (
 
 
 async def keep(connection: Any, target: Target, retention: Retention, ahead: int) -> PartitionReport:
+    """The report is about the archive's partitions."""
     now = await _now(connection)
-    there = await _existing(connection, target)
-    wanted = [day for day in _days(now.date(), ahead) if day not in there]
-    created = [day for day in wanted if await _try(connection, target, _make, day)]
+    there = {table: await _existing(connection, target, table) for table in _ID}
+    created: dict[str, list[date]] = {}
+    for table, days in there.items():
+        wanted = [day for day in _days(now.date(), ahead) if day not in days]
+        created[table] = [day for day in wanted if await _try(connection, target, _make, table, day)]
     dropped: list[date] = []
     if retention.longest is not None:
         since = now - timedelta(seconds=min(retention.longest, MAX_DELAY))
-        over = [day for day in there if day + _DAY <= since.date()]
+        known = sorted({day for days in there.values() for day in days})
+        over = [day for day in known if day + _DAY <= since.date()]
         dropped = [day for day in over[:MAX_DROPS] if await _try(connection, target, _drop, day, since)]
-    return PartitionReport(created=tuple(created), dropped=tuple(dropped))
+    archive = "_jobs_archive"
+    return PartitionReport(
+        created=tuple(created[archive]), dropped=tuple(day for day in dropped if day in there[archive])
+    )
 
 
 async def _try(connection: Any, target: Target, act: Any, *arguments: Any) -> bool:
@@ -67,50 +86,83 @@ async def _try(connection: Any, target: Target, act: Any, *arguments: Any) -> bo
         return False
 
 
-async def _make(connection: Any, target: Target, day: date) -> bool:
-    part, table, rest = _part(target, day), _table(target), f"{_table(target)}_rest"
-    if day in await _existing(connection, target):
+async def _make(connection: Any, target: Target, table: str, day: date) -> bool:
+    part, whole, rest = _part(target, table, day), _table(target, table), f"{_table(target, table)}_rest"
+    if day in await _existing(connection, target, table):
         return False
-    span = f"id >= '{_begin(day)}' AND id < '{_begin(day + _DAY)}'"
+    span = _span(_ID[table], day)
     if await connection.fetchval("SELECT pg_relation_size($1::text::regclass)", rest) > MAX_REST:
         return False
-    # From here on no job can come into the DEFAULT partition, so that all jobs of the day are moved.
+    # From here on no row can come into the DEFAULT partition, so that all rows of the day are moved.
     await connection.execute(f"LOCK TABLE {rest} IN ACCESS EXCLUSIVE MODE")
-    found = f"SELECT count(*) FROM (SELECT 1 FROM {rest} WHERE {span} LIMIT {MAX_MOVED + 1}) s"  # noqa: S608 - our own
-    if await connection.fetchval(found) > MAX_MOVED:
+    if await _are_many(connection, f"{rest} WHERE {span}"):
         return False
-    await connection.execute(f"CREATE TABLE {part} (LIKE {table} INCLUDING DEFAULTS INCLUDING INDEXES)")
+    await connection.execute(f"CREATE TABLE {part} (LIKE {whole} INCLUDING ALL)")
     await connection.execute(
         f"WITH moved AS (DELETE FROM {rest} WHERE {span} RETURNING *) INSERT INTO {part} SELECT * FROM moved"  # noqa: S608
     )
     await connection.execute(
-        f"ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES FROM ('{_begin(day)}') TO ('{_begin(day + _DAY)}')"
+        f"ALTER TABLE {whole} ATTACH PARTITION {part} FOR VALUES FROM ('{_begin(day)}') TO ('{_begin(day + _DAY)}')"
     )
     return True
 
 
 async def _drop(connection: Any, target: Target, day: date, since: datetime) -> bool:
-    if day not in await _existing(connection, target) or await _holds(connection, target, day, since):
+    archive, steps = _table(target, "_jobs_archive"), _table(target, "_jobs_steps")
+    has_archive = day in await _existing(connection, target, "_jobs_archive")
+    if has_archive and await _holds(connection, target, day, since):
         return False
-    # The parent table is locked first, as by every statement. A job may have come in before the lock; none can later.
-    await connection.execute(f"LOCK TABLE ONLY {_table(target)} IN ACCESS EXCLUSIVE MODE")
-    if await _holds(connection, target, day, since):
+    # The parent tables are locked first, as by every statement. A job may have come in before the lock; none can later.
+    await connection.execute(f"LOCK TABLE ONLY {archive}, ONLY {steps} IN ACCESS EXCLUSIVE MODE")
+    has_archive = day in await _existing(connection, target, "_jobs_archive")
+    if has_archive:
+        if await _holds(connection, target, day, since):
+            return False
+        await connection.execute(f"DROP TABLE {_part(target, '_jobs_archive', day)}")
+    # A job of the day may be in the DEFAULT partition of the archive.
+    if await connection.fetchval(f"SELECT EXISTS (SELECT FROM {archive} WHERE {_span('id', day)})"):  # noqa: S608
+        return has_archive
+    return await _drop_steps(connection, target, day) or has_archive
+
+
+async def _drop_steps(connection: Any, target: Target, day: date) -> bool:
+    """Remove the steps of a day of which the archive has no job any more. The steps of other jobs stay. Raise _TooMany
+    if that is too much at once: then the archive's partition stays, too, and `prune` makes it smaller."""
+    jobs, steps = _table(target, "_jobs"), _table(target, "_jobs_steps")
+    rest, part = f"{steps}_rest", _part(target, "_jobs_steps", day)
+    orphans = f"{rest} s WHERE {_span('s.job_id', day)} AND NOT EXISTS (SELECT FROM {jobs} j WHERE j.id = s.job_id)"
+    if await _are_many(connection, orphans):
+        raise _TooMany
+    await connection.execute(f"DELETE FROM {orphans}")  # noqa: S608 - our own names
+    if day not in await _existing(connection, target, "_jobs_steps"):
         return False
-    await connection.execute(f"DROP TABLE {_part(target, day)}")
+    kept = f"{jobs} j JOIN {part} s ON s.job_id = j.id WHERE j.step IS NOT NULL AND {_span('j.id', day)}"
+    if await _are_many(connection, kept):
+        raise _TooMany
+    await connection.execute(f"ALTER TABLE {steps} DETACH PARTITION {part}")
+    await connection.execute(f"INSERT INTO {steps} SELECT s.* FROM {kept}")  # noqa: S608 - our own names
+    await connection.execute(f"DROP TABLE {part}")
     return True
+
+
+async def _are_many(connection: Any, rows: str) -> bool:
+    """True if there are more than MAX_MOVED. `rows`: what stands behind FROM."""
+    found = f"SELECT count(*) FROM (SELECT 1 FROM {rows} LIMIT {MAX_MOVED + 1}) s"  # noqa: S608 - our own
+    many: bool = await connection.fetchval(found) > MAX_MOVED
+    return many
 
 
 async def _holds(connection: Any, target: Target, day: date, since: datetime) -> bool:
     """True if a job of the partition finished after `since`: it may have been enqueued long before."""
-    holds: bool = await connection.fetchval(_KEPT.replace("{part}", _part(target, day)), since)
+    holds: bool = await connection.fetchval(_KEPT.replace("{part}", _part(target, "_jobs_archive", day)), since)
     return holds
 
 
-async def _existing(connection: Any, target: Target) -> list[date]:
+async def _existing(connection: Any, target: Target, table: str) -> list[date]:
     found = await connection.fetch(
         "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
         "WHERE i.inhparent = $1::text::regclass ORDER BY 1",
-        _table(target),
+        _table(target, table),
     )
     names = [match[1] for row in found if (match := _NAME.match(row[0]))]
     return [date.fromisoformat(name) for name in names]
@@ -130,9 +182,13 @@ def _days(first: date, ahead: int) -> list[date]:
     return [first + n * _DAY for n in range(ahead + 1)]
 
 
-def _part(target: Target, day: date) -> str:
-    return f"{_table(target)}_{day:%Y%m%d}"
+def _span(column: str, day: date) -> str:
+    return f"{column} >= '{_begin(day)}' AND {column} < '{_begin(day + _DAY)}'"
 
 
-def _table(target: Target) -> str:
-    return f"{target.quoted_schema}._jobs_archive"
+def _part(target: Target, table: str, day: date) -> str:
+    return f"{_table(target, table)}_{day:%Y%m%d}"
+
+
+def _table(target: Target, name: str) -> str:
+    return f"{target.quoted_schema}.{name}"

@@ -12,6 +12,7 @@ from msgspec.structs import astuple
 from rowlock.core.codec import decode, encode
 from rowlock.core.job import Event, Job, Log, NewJob, Status
 from rowlock.core.lifecycle import Settlement
+from rowlock.core.steps import StoredStep
 from rowlock.core.times import span
 from rowlock.core.verify import StoredRow
 from rowlock.stores import columns
@@ -70,6 +71,10 @@ def turn(job: Job) -> tuple[int, datetime, str]:
 
 def event(row: Any) -> Event:
     return columns.read_event(row, lambda at: at)
+
+
+def step(row: Any) -> StoredStep:
+    return columns.read_step(row, lambda at: at)
 
 
 def insert_arrays(jobs: Sequence[NewJob]) -> tuple[Sequence[Any], ...]:

@@ -76,9 +76,17 @@ _GRACE_OVER = (
     "WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version "
     "AND json_typeof(r.data->'template'->'cancel'->'grace') = 'number'), $2::float8) * interval '1 second'"
 )
+# The run is in a step that is not cancelable, and its lease is live. The range is for the planner: see read.sql.
+_SHIELDED = (
+    "j.locked_until >= (SELECT clock_timestamp()) AND EXISTS (SELECT FROM {schema}._jobs_steps s "
+    "WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable "
+    "AND s.version = j.version)"
+)
 # The columns that a move may set.
 _PATCHED = {
-    **dict.fromkeys(("status", "stage", "message", "cancel_reason", "last_error", "fingerprint", "locked_by"), "text"),
+    **dict.fromkeys(
+        ("status", "stage", "message", "cancel_reason", "last_error", "fingerprint", "locked_by", "step"), "text"
+    ),
     **dict.fromkeys(("priority", "retries", "crashes"), "int"),
     "ready": "bool",
     "progress": "float8",
@@ -147,7 +155,7 @@ class Statements:
         self.rescue_expired = part("lock_due", since="locked_until", due=_LEASE_OVER)
         self.rescue_workers = part("lock_due", since="locked_until", due=_OF_DEAD_WORKERS)
         self.expire_due = part("lock_due", since="expires_at", due=_EXPIRED)
-        cancelling = f"j.status = 'cancel_requested' AND {_GRACE_OVER}"
+        cancelling = f"j.status = 'cancel_requested' AND {_GRACE_OVER} AND (j.step IS NULL OR NOT ({_SHIELDED}))"
         self.cancel_timeout_due = part("lock_due", since="cancel_requested_at", due=cancelling)
 
         self.progress = part("progress", added=part("add_lines", said="ok", most="$8"))
@@ -233,6 +241,7 @@ def _shared(schema: str) -> dict[str, str]:
     return {
         "minutes": sql.load(PACKAGE, "parts/minutes").strip(),
         "bucket": f"ceil(ln(least(greatest(seconds, {SHORTEST}), {LONGEST})) / ln({GROWTH}::float8))::int",
+        "shielded": _SHIELDED,
         "short_error": cut_error("left(j.last_error, {})", "right(j.last_error, {})"),
         "bulk_columns": ", ".join(f"b.{name}" for name in Bulk.__struct_fields__),
         **_move_rows(payload="NULL::text"),

@@ -28,6 +28,7 @@ from rowlock.core.lifecycle import (
     same_worker,
 )
 from rowlock.core.moves import Due, Order, Rescue, Update
+from rowlock.core.steps import MarkingRun, StepMark, StoredStep, marks_by_run, with_step_events
 from rowlock.core.verify import StoredRow
 from rowlock.stores.base import (
     MAX_LOG_LINES,
@@ -76,6 +77,7 @@ from rowlock.stores.postgres.insert import insert, insert_new
 from rowlock.stores.postgres.lines import advance_lines
 from rowlock.stores.postgres.listing import PostgresPart
 from rowlock.stores.postgres.statements import Statements
+from rowlock.stores.postgres.steps import checkpoint, read_marked
 from rowlock.stores.postgres.sync_transactions import sync_transaction
 from rowlock.stores.postgres.transactions import Transactions
 from rowlock.stores.queries import (
@@ -111,6 +113,7 @@ T = TypeVar("T")
 log = logging.getLogger("rowlock")
 
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
+MARK_ATTEMPTS = 100  # of a checkpoint; it is repeated if its rows changed while it waited for their locks
 RINGS = 0.01  # seconds between two in which an insert rings: a NOTIFY takes a global lock when it commits
 NOTHING = Claimed([], contended=False, next_due=None)
 _PARTITIONS = 600.0  # seconds between two looks at the archive's partitions
@@ -494,6 +497,29 @@ class PostgresStore:
             )
         return [answers[report.id, report.version, report.worker] for report in reports]
 
+    async def checkpoint(self, marks: Sequence[StepMark]) -> list[Hold]:
+        holds: dict[MarkingRun, Hold] = {}
+        left = marks_by_run(marks)
+        for _ in range(MARK_ATTEMPTS):
+            if not left:
+                break
+            # A job once in a statement: what another worker says about it comes after that.
+            batch = {run: left[run] for run in {run.id: run for run in reversed(left)}.values()}
+            query = checkpoint(self._sql, batch)
+            [(answer,)] = await self._fetch(query.text, query.parameter)
+            seen = {job_id: _Seen(*row) for job_id, row in read_marked(answer).items()}
+            for run in batch:
+                hold = _hold(run.version, run.worker, seen.get(run.id), None)
+                if hold is not Hold.UNSEEN:
+                    holds[run] = hold
+                    del left[run]
+        if left:
+            raise errors.StoreBusy(f"{self._target.label}: steps of {len(left)} jobs could not be stored")
+        return [holds[mark.run] for mark in marks]
+
+    async def steps(self, job_id: str) -> list[StoredStep]:
+        return [rows.step(row) for row in await self._fetch(self._sql.steps, job_id)]
+
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
         found = await self._fetch(self._sql.look, [run.id for run in runs]) if runs else []
         seen = {str(job_id): _Seen(status, version, worker, True) for job_id, status, version, worker in found}
@@ -688,7 +714,8 @@ class PostgresStore:
         return str(row[0])
 
     async def events(self, job_id: str) -> list[Event]:
-        return [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
+        events = [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
+        return with_step_events(events, [rows.step(row) for row in await self._fetch(self._sql.ended_steps, job_id)])
 
     async def failures(self, query: FailureQuery) -> Failures:
         return await self._with_connection(lambda connection: failures.read(connection, self._sql, query))
@@ -696,6 +723,10 @@ class PostgresStore:
     async def stored_rows(self, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
         statement = self._sql.stored_rows_archived if archived else self._sql.stored_rows
         return [rows.stored_row(row) for row in await self._fetch(statement, before or rows.LARGEST_ID, max(limit, 0))]
+
+    async def step_owners(self, *, before: str | None, limit: int) -> dict[str, bool]:
+        found = await self._fetch(self._sql.step_owners, before or rows.LARGEST_ID, max(limit, 0))
+        return {str(job_id): there for job_id, there in found}
 
     async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         found = await self._fetch(self._sql.end_counts, max(limit, 0))

@@ -9,13 +9,18 @@ from rowlock.core.lifecycle import APPLIED
 from rowlock.errors import LeaseLost
 from rowlock.stores.base import Beat, Guard, Hold
 from rowlock.stores.sqlite.settle import look, settle
+from rowlock.stores.sqlite.steps import checkpoint
 
 
 def fence(conn: Connection, now: int, guard: Guard) -> None:
-    """The run holds its lease, and is completed if that is asked for; else LeaseLost."""
-    if guard.completion is None:
-        held = look(conn, [Beat(guard.id, guard.version, worker=guard.worker)]) != [Hold.LOST]
-    else:
+    """The run holds its lease, and what is asked for is done: a step's result is stored, the job is completed. Else
+    LeaseLost."""
+    held = True
+    if guard.checkpoint is not None:
+        held = checkpoint(conn, now, [guard.checkpoint]) != [Hold.LOST]
+    if held and guard.completion is not None:
         held = settle(conn, now, [guard.completion]).verdicts == [APPLIED]
+    elif held:
+        held = look(conn, [Beat(guard.id, guard.version, worker=guard.worker)]) != [Hold.LOST]
     if not held:
         raise LeaseLost(guard.id, guard.version)

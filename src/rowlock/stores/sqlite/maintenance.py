@@ -8,6 +8,7 @@ from sqlite3 import Connection
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.stores.base import Retention
+from rowlock.stores.sqlite.moves import drop_steps
 from rowlock.stores.sqlite.rows import span, sql
 
 
@@ -23,7 +24,10 @@ def prune(conn: Connection, now: int, retention: Retention, limit: int) -> int:
             if kept is not None and pruned < limit:
                 old = {"status": status, "topic": topic, "since": now - span(kept), "limit": limit - pruned}
                 statement = "prune_archive" if status is Status.COMPLETED else "prune"
-                pruned += conn.execute(sql(statement), old).rowcount
+                gone = conn.execute(sql(statement), old).fetchall()
+                pruned += len(gone)
+                if stepped := [job_id for (job_id,) in gone if job_id is not None]:
+                    drop_steps(conn, stepped)
     return pruned
 
 

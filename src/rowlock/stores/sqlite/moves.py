@@ -21,11 +21,13 @@ from rowlock.core.moves import (
     Patch,
     Rescue,
     Row,
+    Update,
     lines,
     move_all,
     patches,
     tally,
 )
+from rowlock.core.steps import StepPlace
 from rowlock.stores.base import Changed, Moved, changed, moved
 from rowlock.stores.sqlite.counts import add_moves
 from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, micros, sql
@@ -94,6 +96,8 @@ def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row], *, adva
     if type(order) is Cancel and (templates := {row.template_id for row in rows if row.has_run}):
         found = conn.execute(sql("uncancelable"), (json_text(sorted(templates)),)).fetchall()
         order = replace(order, unsupported=frozenset(name for (name,) in found))
+    if stepped := [row.id for row in rows if row.step is not None]:
+        order = _with_steps(conn, now, order, stepped)
     known = holders(conn, [row.live_key for row in rows if row.has_live_key]) if order.verb == "requeue" else None
     decided = move_all(rows, order, now, known)
     written = patches(decided)
@@ -101,6 +105,20 @@ def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row], *, adva
     if advances and (changed_lines := lines(written)):
         advance_lines(conn, now, changed_lines)
     return decided
+
+
+def _with_steps(conn: Connection, now: int, order: Order, ids: Sequence[str]) -> Order:
+    """Fill in what the order must know of the steps of these jobs."""
+    asked = {"ids": json_text(ids), "now": now}
+    if isinstance(order, CancelTimeout):
+        found = conn.execute(sql("shielded"), asked).fetchall()
+        return replace(order, shielded=frozenset(job_id for (job_id,) in found))
+    if not isinstance(order, Update) or not order.reads_steps:
+        return order
+    steps: defaultdict[str, list[StepPlace]] = defaultdict(list)
+    for job_id, *place in conn.execute(sql("step_places"), asked).fetchall():
+        steps[job_id].append(StepPlace(*place))
+    return replace(order, steps=dict(steps))
 
 
 def holders(conn: Connection, keys: Iterable[LiveKey]) -> dict[LiveKey, str]:
@@ -116,6 +134,8 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
             table = "_jobs_archive" if row.status is Status.COMPLETED else "_jobs"
             conn.execute(f"DELETE FROM {table} WHERE n = ?", (row.place,))  # noqa: S608 - one of our tables
             conn.execute(sql("once_free"), (row.id,))
+            if row.step is not None:
+                drop_steps(conn, [row.id])
         else:
             columns = patch.columns | {"line_seq": next_place(conn)} if patch.to_end else patch.columns
             shapes[tuple(columns)].append(columns | {"n": row.place})
@@ -124,10 +144,17 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
     for names, changes in shapes.items():
         setting = ", ".join(f"{name} = :{name}" for name in names)
         conn.executemany(f"UPDATE _jobs SET {setting} WHERE n = :n", changes)  # noqa: S608 - names from core.moves
+    for row, patch in written:
+        conn.executemany(sql("drop_step"), [(row.id, step.name, step.n) for step in patch.dropped_steps])
     append_history(conn, [(row.place, patch.entry) for row, patch in written if patch.entry])
     add_moves(conn, now, tally(written))
     if order.is_audited:
         _audit(conn, now, order, written)
+
+
+def drop_steps(conn: Connection, ids: Sequence[str]) -> None:
+    """Remove what is stored of the steps of jobs that are gone."""
+    conn.execute(sql("drop_all_steps"), (json_text(ids),))
 
 
 def next_place(conn: Connection) -> int:

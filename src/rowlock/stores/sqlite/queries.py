@@ -12,6 +12,7 @@ from msgspec import structs
 
 from rowlock.core.codec import decode
 from rowlock.core.job import Event, Job, Lane, Status
+from rowlock.core.steps import with_step_events
 from rowlock.core.verify import StoredRow
 from rowlock.stores.base import Beat, InLine, in_line
 from rowlock.stores.driver_neutral import drive
@@ -19,7 +20,17 @@ from rowlock.stores.listing import find, find_newest, make_page, page_ids
 from rowlock.stores.queries import BOUND, MAX_TOPICS, OWN_WINDOW, Filter, Page, Place, Stats, Tally, make_stats
 from rowlock.stores.sqlite.connection import rollback
 from rowlock.stores.sqlite.listing import look
-from rowlock.stores.sqlite.rows import READERS, Times, event, json_text, read_sql, sql, stored_row, stored_rows_sql
+from rowlock.stores.sqlite.rows import (
+    READERS,
+    Times,
+    event,
+    json_text,
+    read_sql,
+    sql,
+    step,
+    stored_row,
+    stored_rows_sql,
+)
 
 T = TypeVar("T")
 
@@ -47,7 +58,9 @@ def held_by(conn: Connection, workers: Sequence[str], limit: int | None) -> list
 
 
 def events(conn: Connection, job_id: str) -> list[Event]:
-    return [event(row) for row in conn.execute(sql("events"), (job_id,)).fetchall()]
+    events = [event(row) for row in conn.execute(sql("events"), (job_id,)).fetchall()]
+    ended = conn.execute(sql("ended_steps"), {"id": job_id}).fetchall()
+    return with_step_events(events, [step(row) for row in ended])
 
 
 def count_ready(conn: Connection, lanes: Sequence[Lane], limit: int) -> list[int]:

@@ -13,6 +13,7 @@ import msgspec
 from rowlock.core.codec import decode
 from rowlock.core.job import Event, Job, Log, Status
 from rowlock.core.lifecycle import MAX_HISTORY
+from rowlock.core.steps import StoredStep
 from rowlock.core.times import micros as micros
 from rowlock.core.times import moment as moment
 from rowlock.core.times import span as span
@@ -83,13 +84,22 @@ COMMON = [c.name for c in columns.CLAIMED if c.name not in (*RARE, "payload", "e
 _COMMON_VALUES = {
     "timeout": "CASE WHEN j.timeout = CAST(j.timeout AS INTEGER) THEN CAST(j.timeout AS INTEGER) END",
     "version": "j.version + 1",
+    # As a text with all its digits. A job that has stored steps keeps its progress.
+    "progress": "CASE WHEN j.step IS NULL THEN 0 ELSE printf('%!.17g', j.progress) END",
 }
 _RARE_VALUES = {
     "tags": "json(j.tags)",
     "result": "json(j.result)",
     "entries": "coalesce(json_array_length(j.history), 0) + j.history_dropped",
 }
+# The run is in a step that is not cancelable, and its lease is live.
+_SHIELDED = (
+    "j.locked_until >= :now AND EXISTS (SELECT 1 FROM _jobs_steps s WHERE s.job_id = j.id AND s.state = 'running' "
+    "AND NOT s.cancelable AND s.version = j.version)"
+)
 _PARTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "cancel_timeout_due": (("shielded", _SHIELDED),),
+    "shielded": (("shielded", _SHIELDED),),
     "claim_rows": (
         ("common", columns.listed(COMMON, "j.", _COMMON_VALUES)),
         ("rare", columns.listed(RARE, "j.")),
@@ -130,6 +140,10 @@ READERS: dict[type, Reader[Any]] = {
 
 def event(row: tuple[Any, ...]) -> Event:
     return columns.read_event(row, moment)
+
+
+def step(row: tuple[Any, ...]) -> StoredStep:
+    return columns.read_step(row, moment)
 
 
 def append_history(conn: Connection, entries: Iterable[tuple[int, dict[str, Any]]]) -> None:

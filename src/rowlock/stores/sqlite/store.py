@@ -22,6 +22,7 @@ from msgspec import Struct
 from rowlock.core.job import Event, Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.moves import Due, Order
+from rowlock.core.steps import StepMark, StoredStep
 from rowlock.core.verify import StoredRow
 from rowlock.errors import ConnectionRefused, StoreClosed
 from rowlock.stores.base import (
@@ -63,6 +64,7 @@ from rowlock.stores.sqlite import (
     registers,
     rollups,
     settle,
+    steps,
     transactions,
 )
 from rowlock.stores.sqlite.claim import claim as claim_
@@ -261,6 +263,12 @@ class SqliteStore:
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
         return await self._write(lambda conn, now: settle.progress(conn, now, reports))
 
+    async def checkpoint(self, marks: Sequence[StepMark]) -> list[Hold]:
+        return await self._write(lambda conn, now: steps.checkpoint(conn, now, marks)) if marks else []
+
+    async def steps(self, job_id: str) -> list[StoredStep]:
+        return await self._read(lambda conn: steps.steps(conn, job_id))
+
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
         return await self._read(lambda conn: settle.look(conn, runs))
 
@@ -351,6 +359,9 @@ class SqliteStore:
 
     async def stored_rows(self, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
         return await self._read(lambda conn: queries.stored_rows(conn, archived=archived, before=before, limit=limit))
+
+    async def step_owners(self, *, before: str | None, limit: int) -> dict[str, bool]:
+        return await self._read(lambda conn: steps.owners(conn, before, limit))
 
     async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         return await self._read(lambda conn: queries.end_counts(conn, limit))

@@ -34,7 +34,7 @@ old AS MATERIALIZED (
     ) h
     LIMIT $1::int
 ),
-gone AS (DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) RETURNING 1),
+gone AS (DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) RETURNING id, step),
 old_archived AS MATERIALIZED (
     SELECT h.* FROM (SELECT * FROM kept WHERE status = 'completed' AND since IS NOT NULL) k CROSS JOIN LATERAL (
         SELECT a.id, a.ctid AS tid FROM {schema}._jobs_archive a WHERE a.topic = k.topic AND a.finished_at <= k.since
@@ -46,6 +46,13 @@ old_archived AS MATERIALIZED (
 gone_archived AS (  -- see delete.sql
     DELETE FROM {schema}._jobs_archive
     WHERE ctid = ANY (ARRAY(SELECT tid FROM old_archived)) AND (id IN (SELECT id FROM old_archived)) IS TRUE
-    RETURNING 1
+    RETURNING id, step
+),
+dropped_steps AS (  -- an id may have been used twice, and the other job is still there
+    DELETE FROM {schema}._jobs_steps WHERE job_id = ANY (ARRAY(
+        SELECT id FROM gone WHERE step IS NOT NULL
+        UNION ALL
+        SELECT a.id FROM gone_archived a
+        WHERE a.step IS NOT NULL AND NOT EXISTS (SELECT FROM {schema}._jobs j WHERE j.id = a.id)))
 )
 SELECT (SELECT count(*) FROM gone)::int + (SELECT count(*) FROM gone_archived)::int

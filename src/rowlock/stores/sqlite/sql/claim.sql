@@ -2,5 +2,6 @@
 -- aside until all are changed and hands them over one by one: to read them again (claim_rows) costs half as much.
 UPDATE _jobs
 SET status = 'processing', ready = 0, version = version + 1, locked_by = :worker, locked_until = :until,
-    claimed_at = :now, started_at = :started, progress = 0, stage = NULL, message = NULL, updated = :now
+    claimed_at = :now, started_at = :started, progress = CASE WHEN step IS NULL THEN 0 ELSE progress END,
+    stage = NULL, message = NULL, updated = :now
 WHERE n IN (SELECT value FROM json_each(:rows))

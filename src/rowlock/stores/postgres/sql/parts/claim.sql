@@ -79,7 +79,8 @@ claimed AS (
         status = 'processing', ready = false, version = version + 1, locked_by = {worker}::text,
         locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
         started_at = CASE WHEN {start}::bool THEN (SELECT now FROM claim_clock) END,
-        progress = 0, stage = NULL, message = NULL, updated = (SELECT now FROM claim_clock)
+        progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
+        updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
     RETURNING {columns}
 ),

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+from rowlock.cli.connect import Database, database
+from rowlock.cli.show import clean, how_many, is_fancy, items, note, one_line, print_table
+from rowlock.client.step_list import StepStatus
+from rowlock.client.why import last_line, spell_seconds
+from rowlock.core.steps import StepState
+
+_SHOWN = 80  # characters of a result or an error in a table on a terminal
+
+
+@click.command()
+@click.argument("job_id", metavar="ID")
+@database
+def steps(db: Database, job_id: str) -> None:
+    """The steps of a job in their order: state, duration, own retries, stored result or error.
+
+    -o json has the whole results.
+    """
+    found = db.run(lambda jobs: jobs.steps(job_id))
+    db.tell(items(found), lambda: _print(found))
+
+
+def _print(found: Sequence[StepStatus]) -> None:
+    if not found:
+        note("the job has no steps")
+        return
+    print_steps(found)
+    done = sum(step.state is StepState.SUCCEEDED for step in found)
+    note(f"{done:,} of {how_many(len(found), 'step')} done")
+
+
+def print_steps(found: Sequence[StepStatus]) -> None:
+    rows = [
+        (label(step), step.title or "", step.state, _took(step), _retries(step), _said(step))
+        for step in found
+    ]  # fmt: skip
+    print_table(("step", "title", "state", "took", "retries", "note"), rows)
+
+
+def label(step: StepStatus) -> str:
+    """Return the name by which `jobs requeue --from-step` finds it."""
+    return step.name if step.n == 1 else f"{step.name}#{step.n}"
+
+
+def _took(step: StepStatus) -> str:
+    if step.started_at is None or (step.finished_at is None and step.state is not StepState.RUNNING):
+        return ""
+    return spell_seconds(((step.finished_at or datetime.now(UTC)) - step.started_at).total_seconds())
+
+
+def _retries(step: StepStatus) -> str:
+    if not step.retries and step.max_retries is None:
+        return ""
+    return str(step.retries) if step.max_retries is None else f"{step.retries}/{step.max_retries}"
+
+
+def _said(step: StepStatus) -> str:
+    """Return the last line of the error, or the result as JSON."""
+    if step.state is not StepState.SUCCEEDED:
+        text = "" if step.error is None else last_line(step.error)
+    else:
+        text = "" if step.result is None else msgspec.json.encode(step.result).decode()
+    text = clean(one_line(text))
+    return f"{text[: _SHOWN - 1]}…" if is_fancy() and len(text) > _SHOWN else text

@@ -1,0 +1,671 @@
+"""RunSteps: the steps of one run. Finds what is stored of a step, or runs it and stores its result.
+
+What is to be done is decided once, by a generator that yields what it needs (`_Ask`). Async and sync handlers carry it
+out in their own ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
+from contextlib import suppress
+from contextvars import ContextVar
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rowlock.context import AnyContext, Context, Interruption
+from rowlock.core import codec
+from rowlock.core.retry import FinalType, retry_delay
+from rowlock.core.steps import MAX_STEP_BYTES, MAX_STEPS, StepMark, StepState, StoredStep
+from rowlock.errors import (
+    Cancelled,
+    Final,
+    Interrupted,
+    InvalidInput,
+    LeaseLost,
+    Snooze,
+    StepChanged,
+    StepFailed,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    Suspend,
+    WrongContext,
+)
+from rowlock.steps import Step, step_of
+from rowlock.stores.base import Hold
+from rowlock.tasks import Misfit
+from rowlock.tracebacks import error_text
+
+if TYPE_CHECKING:
+    from rowlock.core.job import Job
+
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0  # seconds between tries to store a result while the database is away
+_current: ContextVar[StepCall] = ContextVar("rowlock-step")
+
+
+class _Load(Struct, frozen=True):
+    """Read the stored steps. `anew`: although they are known."""
+
+    anew: bool = False
+
+
+class _Store(Struct, frozen=True):
+    """Write a mark; answers whether the run still holds its job."""
+
+    mark: StepMark
+
+
+class _Call(Struct, frozen=True):
+    """Call the function; answers what it returns."""
+
+
+class _Pause(Struct, frozen=True):
+    seconds: float
+
+
+class _Quiet(Struct, frozen=True):
+    """Wait until the other steps of this run have ended."""
+
+
+_Ask = _Load | _Store | _Call | _Pause | _Quiet
+_Asks = Generator[_Ask, Any, Any]
+
+
+class StepCall:
+    """One call of a step. `name` and `n` say under which name it is stored, and the how manieth of that name it is.
+    `stored`: its result is in the database. `fenced`: its result is part of the caller's own transaction, which may be
+    committed or not."""
+
+    began = 0.0
+    retries = 0
+    result: str | None = None  # canonical JSON text; None: null
+    stored = False
+    fenced = False
+    has_reported = False  # the function has reported some progress
+    task: asyncio.Task[Any] | None = None  # of an async handler
+
+    def __init__(
+        self,
+        steps: RunSteps,
+        step: Step[..., Any],
+        n: int,
+        position: int,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        self.steps = steps
+        self.step = step
+        self.name = step.name
+        self.n = n
+        self.position = position
+        self._args = args
+        self._kwargs = kwargs
+        self.context = steps.context.bind(self)
+
+    def __str__(self) -> str:
+        return self.name if self.n == 1 else f"{self.name}#{self.n}"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.name, self.n
+
+    def invoke(self) -> Any:
+        """Call the function. It gets a Context that is bound to this step, if it wants one."""
+        takes = self.step.takes
+        if takes is None:
+            return self.step.function(*self._args, **self._kwargs)
+        if self._args and isinstance(self._args[0], AnyContext):
+            raise WrongContext(f"the step {self} gets its Context from ctx.step: leave it out of the arguments")
+        context = self.context if isinstance(self.context, takes) else self.context.sync
+        return self.step.function(context, *self._args, **self._kwargs)
+
+    def mark(self, state: StepState, **rest: Any) -> StepMark:
+        job = self.steps.job
+        return StepMark(
+            id=job.id,
+            version=job.version,
+            name=self.name,
+            n=self.n,
+            position=self.position,
+            function=self.step.function_name,
+            state=state,
+            retries=self.retries,
+            cancelable=self.step.cancelable,
+            age=max(0.0, time.monotonic() - self.began),
+            worker=job.locked_by,
+            **rest,
+        )
+
+    def success(self, value: Any) -> StepMark:
+        """Return the mark that stores this value as the result. Raise Final if it can't be stored."""
+        if self.stored:
+            raise WrongContext(f"the step {self} has been completed before")
+        try:
+            text = None if value is None else codec.encode(self.step.returns.storable(value), "result")
+        except InvalidInput as unfit:
+            raise Final(f"the result of the step {self} can't be stored: {unfit}") from None
+        self._read(text)
+        self.steps.weigh(self, text)
+        return self.mark(StepState.SUCCEEDED, result=text, percent=self.steps.percent_after(self))
+
+    def has_stored(self, mark: StepMark) -> None:
+        """Its result is in the database."""
+        self.stored = True
+        self.result = mark.result
+        self.steps.count(self, mark)
+
+    def value(self) -> Any:
+        """Return the stored result as a replay sees it."""
+        return self._read(self.result)
+
+    def _read(self, text: str | None) -> Any:
+        try:
+            return self.step.returns.read(None if text is None else codec.decode(text))
+        except Misfit as misfit:
+            raise Final(f"the step {self} returned a value that does not fit its annotation: {misfit}") from None
+
+    @property
+    def late(self) -> bool:
+        """True if it has taken longer than its timeout."""
+        timeout = self.step.timeout
+        return timeout is not None and time.monotonic() - self.began > timeout
+
+    def check(self) -> None:
+        if self.late:
+            raise self.timeout_error()
+
+    def timeout_error(self) -> TimeoutError:
+        return TimeoutError(f"the step {self} has taken longer than its timeout of {self.step.timeout:g} s")
+
+
+class RunSteps:
+    """Made by the first ctx.step of a run. `context` is the handler's."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.job: Job = context.job
+        self._link = context._link
+        self._host = context._host
+        self._rows: dict[tuple[str, int], StoredStep] | None = {} if self.job.step is None else None
+        self._reading = threading.Lock()
+        self._reading_async = asyncio.Lock()
+        self._turn = threading.Lock()
+        self._calls: dict[str, int] = {}  # how often a name was called
+        self._known: set[tuple[str, int]] = set()
+        self._position = 0
+        self._bytes = 0  # of all stored results
+        self._running: set[StepCall] = set()
+        self._suspends: list[Suspend] = []
+        self._when_quiet: list[Callable[[], None]] = []
+        self._ended = False
+        declared = () if context.task is None else context.task.template.steps
+        self._weights = {info.name: info.weight for info in declared}
+        self._total = sum(self._weights.values())
+        self._done: set[str] = set()  # names of steps that have succeeded
+        self._shares: dict[str, float] = {}  # of steps that run, 0 to 1: how much of it is done
+
+    @staticmethod
+    def current(context: Context) -> StepCall | None:
+        """Return the step of this run in which the caller is."""
+        call = _current.get(None)
+        return call if call is not None and call.steps is context._steps else None
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._link.interruption is Interruption.CANCELLED
+
+    # ── The call ──
+
+    def begin(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepCall:
+        """Number the call: at once, so that the order of the calls counts and not the order in which they end."""
+        step = step_of(function)
+        with self._turn:
+            if self._ended:
+                raise WrongContext(f"ctx.step({step.name}): the handler has ended")
+            n = self._calls[step.name] = self._calls.get(step.name, 0) + 1
+            self._position += 1
+            return StepCall(self, step, n, self._position, args, kwargs)
+
+    async def run(self, call: StepCall) -> Any:
+        call.task = asyncio.current_task()
+        asks = self._steps(call)
+        try:
+            ask = next(asks)
+            while True:
+                try:
+                    answer = await self._do(call, ask)
+                except BaseException as error:
+                    ask = asks.throw(error)
+                else:
+                    ask = asks.send(answer)
+        except StopIteration as end:
+            return end.value
+        finally:
+            asks.close()
+
+    def run_sync(self, call: StepCall) -> Any:
+        asks = self._steps(call)
+        try:
+            ask = next(asks)
+            while True:
+                try:
+                    answer = self._do_sync(call, ask)
+                except BaseException as error:
+                    ask = asks.throw(error)
+                else:
+                    ask = asks.send(answer)
+        except StopIteration as end:
+            return end.value
+        finally:
+            asks.close()
+
+    def _steps(self, call: StepCall) -> _Asks:
+        """Return the stored result, or run the step."""
+        if self._rows is None:
+            yield _Load()
+        row = self._find(call)
+        if row is not None:
+            if row.state is StepState.SUCCEEDED:
+                return self._replay(call, row)
+            if row.state is StepState.FAILED:
+                raise StepFailed(str(call), row.error or "")
+            call.retries = row.retries
+        self._check_count(call)
+        if self._suspends:  # the handler has caught it
+            raise self._suspends[0]
+        self.context.must_end(call)
+        return (yield from self._run(call))
+
+    def _run(self, call: StepCall) -> _Asks:
+        call.began = time.monotonic()
+        shielded = not call.step.cancelable
+        if shielded:
+            self._link.shield(1)
+        with self._turn:
+            self._running.add(call)
+        try:
+            if shielded:
+                yield from self._persist(call.mark(StepState.RUNNING))
+            else:
+                self._link.mark(call.mark(StepState.RUNNING))
+            call.began = time.monotonic()
+            try:
+                value = yield _Call()
+                if call.late:
+                    raise call.timeout_error()
+                yield from self._succeed(call, value)
+            except asyncio.CancelledError:
+                if not (call.step.cancelable and self.is_cancelled):
+                    self._link.mark(call.mark(StepState.PENDING))
+                    raise
+                # The executor has cancelled the task. The handler gets an error that it can catch, to undo.
+                _uncancel()
+                self._link.mark(call.mark(StepState.CANCELLED))
+                raise Cancelled(self.job.cancel_reason) from None
+            except BaseException as error:
+                yield from self._fail(call, error)
+                raise
+            self._link.unmark(call.name, call.n)
+            return call.value()
+        finally:
+            self._leave(call)
+            if shielded:
+                self._link.shield(-1)
+
+    def _succeed(self, call: StepCall, value: Any) -> _Asks:
+        if call.fenced and not call.stored:
+            yield from self._look(call)
+            if not call.stored:
+                raise WrongContext(
+                    f"the step {call} has called ctx.fence(conn, complete=…), but its transaction is not committed: "
+                    "commit it before the step returns"
+                )
+        if not call.stored:
+            mark = call.success(value)
+            yield from self._persist(mark)
+            call.has_stored(mark)
+
+    def _fail(self, call: StepCall, error: BaseException) -> _Asks:
+        """Store what the failure means. Raise what the handler is to see; else it sees the error itself."""
+        if call.fenced and not call.stored and isinstance(error, Exception):
+            with suppress(StoreError):
+                yield from self._look(call)
+        self._link.unmark(call.name, call.n)
+        if call.stored or not isinstance(error, Exception) or self.context.is_cut_off(error):
+            return
+        if isinstance(error, Snooze | Interrupted) or not call.step.has_policy:
+            state = StepState.CANCELLED if self.is_cancelled else StepState.PENDING
+            mark = call.mark(state, error=error_text(error))
+            if call.step.cancelable:
+                self._link.mark(mark)
+            else:  # a cancel must not wait for it any longer
+                with suppress(StoreError, LeaseLost):
+                    yield from self._persist(mark)
+            return
+        text = error_text(error)
+        if call.retries < call.step.max_retries and not isinstance(error, Final):
+            tried = replace(self.job, retries=call.retries)
+            delay = retry_delay(call.step.retry, tried, error, random.random())  # noqa: S311 - jitter
+            if not isinstance(delay, FinalType):
+                call.retries += 1
+                yield from self._persist(call.mark(StepState.PENDING, error=text))
+                yield from self._suspend(call, delay, text)
+        yield from self._persist(call.mark(StepState.FAILED, error=text))
+        raise StepFailed(str(call), text) from error
+
+    def _suspend(self, call: StepCall, delay: float, text: str) -> _Asks:
+        """End the run, after the steps that run beside this one. It goes on when every step that has failed may be
+        tried again."""
+        self._suspends.append(Suspend(str(call), delay, text))
+        self._leave(call)
+        yield _Quiet()
+        raise max(self._suspends, key=lambda one: one.delay) from None
+
+    def _persist(self, mark: StepMark) -> _Asks:
+        """Write the mark. A database that is away for a moment must not cost the work of a long step."""
+        end = time.monotonic() + self._link.lease
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                hold = yield _Store(mark)
+            except (StoreUnavailable, StoreBusy):
+                must_end = self._link.interruption is not None and (mark.cancelable or not self.is_cancelled)
+                if must_end or time.monotonic() + pause > end:
+                    raise
+                yield _Pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
+                pause = min(2 * pause, _LAST_PAUSE)
+                continue
+            if hold is Hold.LOST:
+                raise LeaseLost(mark.id, mark.version)
+            return
+
+    # ── What is stored ──
+
+    def _find(self, call: StepCall) -> StoredStep | None:
+        rows = self._rows or {}
+        for name in (call.name, *call.step.was):
+            row = rows.get((name, call.n))
+            if row is None:
+                continue
+            call.name = name  # it stays stored under the name that it had
+            if row.function not in (call.step.function_name, *call.step.was):
+                raise StepChanged(
+                    str(call),
+                    f"a result of the function {row.function} is stored under this name, and {call.step.function_name} "
+                    "is called",
+                    f"Rename it with @step(was={row.function!r}) if it does the same, or call it with "
+                    '.using(name="…") if it does not',
+                )
+            return row
+        return None
+
+    def _replay(self, call: StepCall, row: StoredStep) -> Any:
+        self._done.add(call.step.name)
+        try:
+            return call.step.returns.read(row.result)
+        except Misfit as misfit:
+            raise StepChanged(
+                str(call),
+                f"its stored result does not fit the annotation of {call.step.function_name}: {misfit}",
+                "Let the annotation accept what is stored",
+            ) from None
+
+    def _take(self, rows: Sequence[StoredStep]) -> None:
+        found = {(row.name, row.n): row for row in rows}
+        self._known.update(found)
+        for row in rows:
+            if row.state is StepState.SUCCEEDED:
+                self._done.add(row.name)
+                self._bytes += 0 if row.result is None else len(codec.encode(row.result, "result").encode())
+        self._rows = found
+
+    def _look(self, call: StepCall) -> _Asks:
+        """Find out whether the caller's own transaction has stored the result."""
+        for row in (yield _Load(anew=True)):
+            if (row.name, row.n) == call.key and row.state is StepState.SUCCEEDED and row.version == self.job.version:
+                result = None if row.result is None else codec.encode(row.result, "result")
+                call.has_stored(call.mark(StepState.SUCCEEDED, result=result))
+
+    # ── Limits ──
+
+    def _check_count(self, call: StepCall) -> None:
+        with self._turn:
+            self._known.add(call.key)
+            if len(self._known) > MAX_STEPS:
+                raise Final(
+                    f"a job may have at most {MAX_STEPS:,} steps, and {call} is one more: let a step do more, or "
+                    "enqueue other jobs"
+                )
+
+    def weigh(self, call: StepCall, text: str | None) -> None:
+        if text is not None and self._bytes + len(text.encode()) > MAX_STEP_BYTES:
+            raise Final(
+                f"the result of the step {call} is too much: the stored results of a job may have at most "
+                f"{MAX_STEP_BYTES >> 20} MiB together. Store the data elsewhere and return its id"
+            )
+
+    def count(self, call: StepCall, mark: StepMark) -> None:
+        self._done.add(call.step.name)
+        self._bytes += 0 if mark.result is None else len(mark.result.encode())
+        if call.has_reported:  # what the step has reported may not be written yet: it must not come after this
+            self._link.report(mark.percent, None, None)
+
+    # ── Progress ──
+
+    def percent_after(self, call: StepCall) -> float | None:
+        """Return the job's progress when this step is done; None: it has nothing to do with steps."""
+        return self._percent(self._done | {call.step.name})
+
+    def percent_within(self, call: StepCall, percent: float) -> float | None:
+        """Return the job's progress when so much of this step is done. None: leave it as it is."""
+        if not self._total:
+            return percent
+        call.has_reported = True
+        if call.step.name not in self._weights:
+            return None
+        self._shares[call.step.name] = min(max(percent, 0), 100) / 100
+        return self._percent(self._done)
+
+    def _percent(self, done: Set[str]) -> float | None:
+        if not self._total:
+            return None
+        shares = {**self._shares, **dict.fromkeys(done, 1.0)}
+        return 100 * sum(weight * shares.get(name, 0.0) for name, weight in self._weights.items()) / self._total
+
+    # ── The end ──
+
+    def _leave(self, call: StepCall) -> None:
+        """The step has ended, or waits for the others to end."""
+        with self._turn:
+            self._running.discard(call)
+            quiet = [] if self._running else self._when_quiet
+            if quiet:
+                self._when_quiet = []
+        for callback in quiet:
+            callback()
+
+    def _call_when_quiet(self, callback: Callable[[], None]) -> None:
+        with self._turn:
+            if self._running:
+                self._when_quiet.append(callback)
+                return
+        callback()
+
+    async def finish(self, *, cancel: bool = False) -> None:
+        """The handler has ended. Wait for steps that it has left behind: what they have done is to be stored, and they
+        must not run beside the next run. `cancel`, or a cancel of this task: cancel them."""
+        self._ended = True
+        if not self._running:
+            return
+        if cancel:
+            self._cancel_all()
+        try:
+            await self._do(None, _Quiet())
+        except asyncio.CancelledError:
+            self._cancel_all()
+            raise
+
+    def _cancel_all(self) -> None:
+        for call in tuple(self._running):
+            if call.task is not None:
+                call.task.cancel()
+
+    def finish_sync(self) -> None:
+        self._ended = True
+        if self._running:
+            self._do_sync(None, _Quiet())
+
+    def refuse_swallowed(self) -> None:
+        """Raise if the handler returned although a step has suspended the run."""
+        if self._suspends:
+            raise Final(
+                f"the handler has caught Suspend, by which the step {self._suspends[0].step} ends the run to be tried "
+                "again later: don't catch BaseException around ctx.step, or raise it again"
+            )
+
+    # ── Carry out ──
+
+    async def _do(self, call: StepCall | None, ask: _Ask) -> Any:
+        match ask:
+            case _Call():
+                assert call is not None  # noqa: S101 - narrows the type
+                return await self._call(call)
+            case _Store(mark):
+                with self.context.noticing_outages():
+                    return await self._host.checkpoint(mark)
+            case _Load(anew):
+                async with self._reading_async:
+                    if anew or self._rows is None:
+                        with self.context.noticing_outages():
+                            rows = await self._host.steps(self.job.id)
+                        if anew:
+                            return rows
+                        self._take(rows)
+            case _Pause(seconds):
+                await asyncio.sleep(seconds)
+            case _Quiet():
+                quiet = asyncio.get_running_loop().create_future()
+                self._call_when_quiet(lambda: None if quiet.done() else quiet.set_result(None))
+                await quiet
+        return None
+
+    def _do_sync(self, call: StepCall | None, ask: _Ask) -> Any:
+        match ask:
+            case _Call():
+                assert call is not None  # noqa: S101 - narrows the type
+                return self._call_sync(call)
+            case _Store(mark):
+                with self.context.noticing_outages():
+                    return self._host.checkpoint_sync(mark)
+            case _Load(anew):
+                with self._reading:
+                    if anew or self._rows is None:
+                        with self.context.noticing_outages():
+                            rows = self._host.steps_sync(self.job.id)
+                        if anew:
+                            return rows
+                        self._take(rows)
+            case _Pause(seconds):
+                time.sleep(seconds)
+            case _Quiet():
+                quiet = threading.Event()
+                self._call_when_quiet(quiet.set)
+                quiet.wait()
+        return None
+
+    async def _call(self, call: StepCall) -> Any:
+        """Call the function: a sync one in a thread of its own. Past its timeout an async one is cancelled."""
+        token = _current.set(call)
+        deadline = asyncio.timeout(None)
+        try:
+            if not call.step.is_async:
+                value = await self._in_thread(call.invoke)
+                if not isawaitable(value):
+                    return value
+            else:
+                if call.step.takes is not None and not isinstance(call.context, call.step.takes):
+                    raise WrongContext(f"the step {call} is async: annotate its ctx with Context, not SyncContext")
+                value = call.invoke()
+            left = None if call.step.timeout is None else call.began + call.step.timeout - time.monotonic()
+            deadline = asyncio.timeout(left)
+            async with deadline:
+                return await value
+        except TimeoutError as error:
+            if deadline.expired():
+                raise call.timeout_error() from error
+            raise
+        finally:
+            with suppress(ValueError):  # an ending event loop closes coroutines from another context
+                _current.reset(token)
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """A cancel of the job waits for the thread, which nothing can stop: what the handler undoes must not be done
+        beside it. The executor leaves the run behind if that takes too long."""
+        future = _start_thread(function)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.done() or not self.is_cancelled:
+                raise
+        await asyncio.wait({future})
+        _uncancel()
+        return future.result()
+
+    def _call_sync(self, call: StepCall) -> Any:
+        if call.step.is_async:
+            raise WrongContext(
+                f"the step {call} is async, and this handler is not: declare the handler with `async def`"
+            )
+        token = _current.set(call)
+        try:
+            value = call.invoke()
+            if isawaitable(value):
+                value.close() if hasattr(value, "close") else None
+                raise WrongContext(f"the step {call} returned a coroutine: declare the handler with `async def`")
+            return value
+        finally:
+            _current.reset(token)
+
+
+def _uncancel() -> None:
+    """The cancel of this task has reached its aim."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
+
+
+def _start_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
+    """A daemon thread for each call: a pool would limit how many run at once, and keep the program from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def answer(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return  # the run did not wait for it
+        if isinstance(error, StopIteration):
+            future.set_exception(RuntimeError("the step raised StopIteration"))
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def work() -> None:
+        result, problem = None, None
+        try:
+            result = context.run(function)
+        except BaseException as error:
+            problem = error
+        with suppress(RuntimeError):  # the event loop has been closed
+            loop.call_soon_threadsafe(answer, result, problem)
+
+    threading.Thread(target=work, name="rowlock-step", daemon=True).start()
+    return future

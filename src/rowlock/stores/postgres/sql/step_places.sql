@@ -1,0 +1,4 @@
+SELECT s.* FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
+    SELECT job_id, name, n, position, state FROM {schema}._jobs_steps WHERE job_id >= asked.id AND job_id <= asked.id
+) s
+ORDER BY s.job_id, s.position, s.name, s.n

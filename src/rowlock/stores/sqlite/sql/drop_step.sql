@@ -1,0 +1,1 @@
+DELETE FROM _jobs_steps WHERE job_id = ? AND name = ? AND n = ?

@@ -1,0 +1,3 @@
+SELECT s.job_id, EXISTS (SELECT 1 FROM _jobs j WHERE j.id = s.job_id)
+                 OR EXISTS (SELECT 1 FROM _jobs_archive a WHERE a.id = s.job_id)
+FROM (SELECT job_id FROM _jobs_steps WHERE job_id < :before ORDER BY job_id DESC LIMIT :limit) s

@@ -1,0 +1,49 @@
+"""Steps of jobs: what runs write about them, under the write lock, and what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sqlite3 import Connection
+
+from rowlock.core.steps import StepMark, StoredStep, marks_by_run
+from rowlock.stores.base import Beat, Hold
+from rowlock.stores.sqlite.rows import span, sql, step
+from rowlock.stores.sqlite.settle import look
+
+
+def checkpoint(conn: Connection, now: int, marks: Sequence[StepMark]) -> list[Hold]:
+    runs = marks_by_run(marks)
+    holds = dict(zip(runs, look(conn, [Beat(run.id, run.version, worker=run.worker) for run in runs]), strict=True))
+    for run, said in runs.items():
+        if holds[run] is not Hold.LOST:
+            job = {"id": run.id, "step": said.step, "percent": said.percent, "now": now}
+            conn.execute(sql("checkpoint_job"), job)
+            conn.executemany(sql("checkpoint"), [_values(mark, now) for mark in said.marks])
+    return [holds[mark.run] for mark in marks]
+
+
+def _values(mark: StepMark, now: int) -> dict[str, object]:
+    return {
+        "id": mark.id,
+        "name": mark.name,
+        "n": mark.n,
+        "position": mark.position,
+        "function": mark.function,
+        "state": mark.state.value,
+        "retries": mark.retries,
+        "cancelable": mark.cancelable,
+        "version": mark.version,
+        "now": now,
+        "age": span(mark.age),
+        "result": mark.result,
+        "error": mark.error,
+    }
+
+
+def steps(conn: Connection, job_id: str) -> list[StoredStep]:
+    return [step(row) for row in conn.execute(sql("steps"), (job_id,)).fetchall()]
+
+
+def owners(conn: Connection, before: str | None, limit: int) -> dict[str, bool]:
+    asked = {"before": before or "g", "limit": max(limit, 0)}
+    return {job_id: bool(there) for job_id, there in conn.execute(sql("step_owners"), asked).fetchall()}

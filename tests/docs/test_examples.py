@@ -1,0 +1,112 @@
+"""The examples of the repository run as their first lines say, and what they promise holds when they are killed.
+
+tests/http_mount runs those that mount the API, tests/http/test_worker_examples.py the workers that speak HTTP."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from rowlock import Jobs
+from rowlock.core.steps import StepState
+from tests.waiting import until
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+# The script as it is, except that its process dies where it would tell its reader: right behind the stored vectors.
+DIES_IN_NOTIFY = """
+import asyncio, os, ai_pipeline
+ai_pipeline.print = lambda *_: os._exit(9)
+asyncio.run(ai_pipeline.main())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for file in EXAMPLES.glob("*.py"):
+        shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+def run(folder: Path, *command: str, code: int = 0) -> str:
+    environ = {**os.environ, "ROWLOCK_LEASE": "1", "PYTHONWARNINGS": "error"}
+    ended = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environ, capture_output=True, text=True, timeout=100
+    )
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout
+
+
+@contextmanager
+def worker(folder: Path, app: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "rowlock", "worker", app, "--lease", "1"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    assert {file.name for file in EXAMPLES.glob("*.py")} == {"templates.py", "steps.py", "ai_pipeline.py"}
+
+
+async def test_templates(folder: Path) -> None:
+    run(folder, "templates.py")
+    assert "is welcome already" in run(folder, "templates.py")
+    async with Jobs(f"sqlite:///{folder / 'jobs.db'}") as jobs:
+        with worker(folder, "templates:jobs"):
+            for job in (await jobs.list()).items:
+                assert (await jobs.wait(job.id, timeout=60)).status == "completed"
+
+
+async def test_steps_go_on_where_a_killed_worker_stopped(folder: Path) -> None:
+    long, pipeline = run(folder, "steps.py").split()
+    async with Jobs(f"sqlite:///{folder / 'jobs.db'}") as jobs:
+
+        async def done(job_id: str) -> int:
+            return sum(step.state is StepState.SUCCEEDED for step in await jobs.steps(job_id))
+
+        async def is_half_done() -> bool:
+            return await done(pipeline) >= 3 and await done(long) >= 1
+
+        with worker(folder, "steps:jobs"):
+            await until(is_half_done)
+        before = {(step.name, step.n): step for step in await (await jobs._store()).steps(pipeline)}
+        with worker(folder, "steps:jobs"):
+            ended = [await jobs.wait(job_id, timeout=60) for job_id in (long, pipeline)]
+        assert [job.result for job in ended] == [{"target": "films", "done": 5}, {"target": "books", "done": 5}]
+        after = {(step.name, step.n): step for step in await (await jobs._store()).steps(pipeline)}
+        assert len(after) == 7
+        ends = {place: step for place, step in before.items() if step.state is StepState.SUCCEEDED}
+        assert len(ends) >= 3
+        assert {place: after[place] for place in ends} == ends  # stored once, by the run that was killed
+        shown = await jobs.steps(long)
+        assert [(step.title, step.state) for step in shown] == [
+            ("Prepare the data", "succeeded"),
+            ("Do the work", "succeeded"),
+            ("Put the result in order", "succeeded"),
+        ]
+
+
+def test_an_ai_pipeline_stores_its_vectors_exactly_once(folder: Path) -> None:
+    run(folder, "-c", DIES_IN_NOTIFY, code=9)
+    told = run(folder, "ai_pipeline.py").splitlines()
+    assert told[:2] == ["document.txt: 10 parts can be searched", "10 vectors"]
+    assert told[2:] == [
+        "Download #1: succeeded", "Split #1: succeeded", "Embed #1: succeeded", "Embed #2: succeeded",
+        "Embed #3: succeeded", "Store the vectors #1: succeeded", "Notify #1: succeeded",
+    ]  # fmt: skip
+    with closing(sqlite3.connect(folder / "jobs.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM vectors").fetchone() == (10,)
+        assert connection.execute("SELECT * FROM bills").fetchall() == [("document.txt", 10)]
+        written = "SELECT name, version FROM _jobs_steps WHERE name IN ('upsert', 'notify') ORDER BY position"
+        assert connection.execute(written).fetchall() == [("upsert", 1), ("notify", 2)]

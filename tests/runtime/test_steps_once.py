@@ -1,0 +1,262 @@
+"""Exactly once in the database: a step's result commits with the writes of the step, and only while the run holds its
+lease."""
+
+import asyncio
+import sqlite3
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+
+from rowlock import Context, Jobs, LeaseLost, Status, StepState, SyncContext, step
+from rowlock.errors import OutcomeUnknown, StoreUnavailable
+from rowlock.stores.base import Store
+from tests.runtime.running import started, steal
+from tests.runtime.test_context import Orders, add, add_sync
+from tests.runtime.test_context import orders as orders
+from tests.waiting import ended, until
+
+# ── ctx.transaction() and ctx.complete() ──
+
+
+@pytest.mark.parametrize("how", ["bound", "captured", "thread", "sync"])
+async def test_the_result_commits_with_the_writes(jobs: Jobs, orders: Orders, how: str) -> None:
+    tries: list[str] = []
+
+    async def bound(ctx: Context, n: int) -> int:
+        tries.append("it")
+        async with ctx.transaction() as conn:
+            await add(conn, n)
+            ctx.complete(n + 1)
+        return -1  # ignored
+
+    def in_thread(ctx: SyncContext, n: int) -> int:
+        tries.append("it")
+        with ctx.transaction() as conn:
+            add_sync(conn, n)
+            ctx.complete(n + 1)
+        return -1
+
+    if how == "sync":
+
+        @jobs.task("work", retry=[0])
+        def handle(ctx: SyncContext) -> int:
+            found = ctx.step(in_thread, 1)
+            if ctx.job.version == 1:
+                raise ValueError
+            return found
+    else:
+
+        @jobs.task("work", retry=[0])
+        async def handle_async(ctx: Context) -> int:
+            async def captured(n: int) -> int:
+                return await bound(ctx, n)
+
+            if how == "thread":
+                found = await ctx.step(in_thread, 1)
+            else:
+                found = await (ctx.step(bound, 1) if how == "bound" else ctx.step(captured, 1))
+            if ctx.job.version == 1:
+                raise ValueError
+            return found
+
+    await jobs.start()
+    job = await ended(jobs, (await jobs.enqueue("work")).id)
+    assert (job.status, job.result, job.version, tries) == (Status.COMPLETED, 2, 2, ["it"]), job.last_error
+    assert await orders.all() == [1]
+
+
+async def test_an_error_takes_writes_and_result_back(jobs: Jobs, orders: Orders) -> None:
+    async def book(ctx: Context) -> int:
+        async with ctx.transaction() as conn:
+            await add(conn, ctx.job.version)
+            ctx.complete(1)
+            if ctx.job.version == 1:
+                raise ValueError("on second thoughts")
+        return 0
+
+    @jobs.task(retry=[0])
+    async def work(ctx: Context) -> int:
+        return await ctx.step(book)
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert (job.result, await orders.all()) == (1, [2])
+
+
+async def test_an_error_after_the_commit_does_not_undo_it(jobs: Jobs, orders: Orders) -> None:
+    @step(retry=[0], max_retries=5)
+    async def book(ctx: Context) -> int:
+        async with ctx.transaction() as conn:
+            await add(conn, 1)
+            ctx.complete(7)
+        raise ValueError("too late")
+
+    @jobs.task(retry=[0], max_retries=1)
+    async def work(ctx: Context) -> int:
+        return await ctx.step(book)
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert (job.status, job.result, job.retries, await orders.all()) == (Status.COMPLETED, 7, 1, [1])
+
+
+async def test_a_job_may_be_completed_after_its_steps(jobs: Jobs, orders: Orders) -> None:
+    async def one() -> int:
+        return 1
+
+    @jobs.task
+    async def work(ctx: Context) -> int:
+        n = await ctx.step(one)
+        async with ctx.transaction() as conn:
+            await add(conn, n)
+            ctx.complete(n)
+        return 0
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert (job.status, job.result, await orders.all()) == (Status.COMPLETED, 1, [1])
+
+
+# ── A run that has lost its lease ──
+
+
+@pytest.mark.parametrize("how", ["returns", "completes"])
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_frozen_run_can_not_store_a_result(
+    jobs: Jobs, orders: Orders, elsewhere: Store, kind: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease was lost while the step worked; nobody has told it yet."""
+    opened, stolen = threading.Event(), threading.Event()
+    outcome: list[BaseException] = []
+
+    async def asynchronous(ctx: Context) -> str:
+        opened.set()
+        await until(stolen.is_set)
+        if how == "completes":
+            async with ctx.transaction() as conn:
+                await add(conn, 1)
+                ctx.complete("zombie")
+        return "zombie"
+
+    def synchronous(ctx: SyncContext) -> str:
+        opened.set()
+        stolen.wait(60)
+        if how == "completes":
+            with ctx.transaction() as conn:
+                add_sync(conn, 1)
+                ctx.complete("zombie")
+        return "zombie"
+
+    if kind == "async":
+
+        @jobs.task("work")
+        async def handle_async(ctx: Context) -> None:
+            try:
+                await ctx.step(asynchronous)
+            except LeaseLost as error:
+                outcome.append(error)
+                raise
+    else:
+
+        @jobs.task("work")
+        def handle(ctx: SyncContext) -> None:
+            try:
+                ctx.step(synchronous)
+            except LeaseLost as error:
+                outcome.append(error)
+                raise
+
+    worker = await started(jobs, maintenance=3600, lease=600)
+    made = await jobs.enqueue("work")
+    await until(opened.is_set)
+    monkeypatch.setattr(worker._heartbeat_thread, "_tell", lambda *_: None)  # nobody tells the zombie
+    worker.slots.stopping = True  # so that it doesn't claim the job again
+    await steal(elsewhere, made.id, worker)
+    stolen.set()
+    await until(lambda: outcome)
+    assert await orders.all() == []
+    assert StepState.SUCCEEDED not in [one.state for one in await jobs.steps(made.id)]
+
+
+async def test_a_result_is_stored_although_the_database_was_away(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moment's outage must not cost the work of a long step."""
+    tries: list[str] = []
+
+    async def one() -> int:
+        tries.append("step")
+        return 1
+
+    @jobs.task
+    async def work(ctx: Context) -> int:
+        return await ctx.step(one)
+
+    store = (await jobs._stores.handle()).checkpoints
+    whole = store._run
+
+    async def cut(marks: Any) -> Any:
+        tries.append("cut")
+        if len(tries) == 2:
+            raise StoreUnavailable("away")
+        holds = await whole(marks)
+        if len(tries) == 3:
+            raise OutcomeUnknown("no reply")
+        return holds
+
+    monkeypatch.setattr(store, "_run", cut)
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert (job.result, job.version, tries) == (1, 1, ["step", "cut", "cut", "cut"])
+
+
+async def test_concurrent_steps_share_a_statement(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def one(n: int) -> int:
+        return n
+
+    @jobs.task
+    async def work(ctx: Context) -> list[int]:
+        return await asyncio.gather(*(ctx.step(one, n) for n in range(50)))
+
+    group = (await jobs._stores.handle()).checkpoints
+    whole, batches = group._run, []
+
+    async def count(marks: Any) -> Any:
+        batches.append(len(marks))
+        return await whole(marks)
+
+    monkeypatch.setattr(group, "_run", count)
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert job.result == list(range(50))
+    assert sum(batches) == 50
+    assert len(batches) < 10
+
+
+# ── ctx.fence(conn, complete=…) outside of steps ──
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback", "raise"])
+async def test_fence_completes_the_job_outside_of_steps(jobs: Jobs, orders: Orders, url: str, ending: str) -> None:
+    @jobs.task(max_retries=0)
+    def work(ctx: SyncContext) -> str:
+        file = url.removeprefix("sqlite:///")
+        conn: Any = psycopg.connect(url) if file == url else sqlite3.connect(file)
+        conn.execute("INSERT INTO orders VALUES (1)")
+        ctx.fence(conn, complete="by fence")
+        if ending == "rollback":
+            conn.rollback()
+        else:
+            conn.commit()
+        conn.close()
+        if ending == "raise":
+            raise ValueError("too late")
+        return "by return"
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    if ending == "rollback":
+        assert (job.status, await orders.all()) == (Status.FAILED, [])
+        assert "ctx.fence(conn, complete=…), but its transaction is not committed" in (job.last_error or "")
+    else:
+        assert (job.status, job.result, await orders.all()) == (Status.COMPLETED, "by fence", [1])
