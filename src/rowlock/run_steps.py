@@ -80,7 +80,8 @@ _Asks = Generator[_Ask, Any, Any]
 
 
 class StepCall:
-    """One call of a step. `name` and `n` say under which name it is stored, and the how manieth of that name it is.
+    """One call of a step. `name`: under which it is stored. `n`: the number of the call of this name, from 1.
+
     `stored`: its result is in the database. `fenced`: its result is part of the caller's own transaction, which may be
     committed or not."""
 
@@ -299,7 +300,7 @@ class RunSteps:
             call.began = time.monotonic()
             try:
                 value = yield _Call()
-                if call.late:
+                if call.late and not (call.stored or call.fenced):
                     raise call.timeout_error()
                 yield from self._succeed(call, value)
             except asyncio.CancelledError:

@@ -1082,3 +1082,34 @@ async def test_a_cancel_of_gathered_steps_can_be_undone(jobs: Jobs, deeds: Deeds
     await jobs.cancel(made.id)
     assert (await ended(jobs, made.id)).status is Status.CANCELLED
     assert deeds.all == ["undo 1", "undo 2"]
+
+
+async def test_the_longest_backoff_of_suspended_steps_counts(jobs: Jobs) -> None:
+    failed = asyncio.Event()
+
+    @step(retry=[1000])
+    async def quick() -> None:
+        failed.set()
+        raise ValueError
+
+    @step(retry=[3000])
+    async def slow() -> None:
+        await failed.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        raise ValueError
+
+    @jobs.task
+    async def work(ctx: Context) -> None:
+        await asyncio.gather(ctx.step(quick), ctx.step(slow))
+
+    await jobs.start()
+    made = await work.enqueue()
+
+    async def waits() -> Any:
+        job = await jobs.get(made.id)
+        return job if job.status is Status.PENDING and job.version == 1 else None
+
+    job = await until(waits)
+    assert 2900 < (job.run_at - job.updated).total_seconds() <= 3000
+    assert {one.name: one.retries for one in await jobs.steps(made.id)} == {"quick": 1, "slow": 1}

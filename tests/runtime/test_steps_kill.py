@@ -17,7 +17,7 @@ from tests.runtime.test_context import orders as orders
 from tests.waiting import until
 
 pytestmark = [
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL"),
 ]
 
@@ -46,7 +46,7 @@ class Stage:
             stdin=subprocess.DEVNULL,
         )
         try:
-            await until(lambda: process.poll() is not None, "the worker to end", every=0.05)
+            await until(lambda: process.poll() is not None, "the worker to end", every=0.05, patience=150)
         finally:
             process.kill()
             process.wait()

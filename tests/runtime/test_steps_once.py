@@ -4,6 +4,7 @@ lease."""
 import asyncio
 import sqlite3
 import threading
+import time
 from typing import Any
 
 import psycopg
@@ -100,6 +101,25 @@ async def test_an_error_after_the_commit_does_not_undo_it(jobs: Jobs, orders: Or
     await jobs.start()
     job = await ended(jobs, (await work.enqueue()).id)
     assert (job.status, job.result, job.retries, await orders.all()) == (Status.COMPLETED, 7, 1, [1])
+
+
+async def test_a_step_is_not_late_once_it_is_committed(jobs: Jobs, orders: Orders) -> None:
+    @step(timeout=0.5)
+    def book(ctx: SyncContext) -> int:
+        with ctx.transaction() as conn:
+            add_sync(conn, 1)
+            ctx.complete(7)
+        while not ctx.cancelled:
+            time.sleep(0.01)
+        return 0
+
+    @jobs.task(max_retries=0)
+    async def work(ctx: Context) -> int:
+        return await ctx.step(book)
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert (job.status, job.result, await orders.all()) == (Status.COMPLETED, 7, [1]), job.last_error
 
 
 async def test_a_job_may_be_completed_after_its_steps(jobs: Jobs, orders: Orders) -> None:
