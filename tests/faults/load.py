@@ -22,6 +22,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "giving_up": {},
     "owning": {},
     "parent": {},
+    "stepping": {},
+    "threaded_steps": {},
 }
 BATCH = 20
 Chosen = tuple[str, str, str | None]  # id, topic, key

@@ -19,7 +19,7 @@ from tests.faults.results import Result, figures
 from tests.proof import history_app
 from tests.proof.checker import check
 from tests.proof.history import History
-from tests.proof.history_app import BUSINESS
+from tests.proof.history_app import BUSINESS, wrongly_paid
 from tests.proof.recorder import Recorder
 from tests.proof.witness import TablesAt, Witness
 from tests.runtime.system.fleet import Fleet, WorkerProcess, opened
@@ -157,6 +157,8 @@ class Stage:
         """After the workers have stopped: what the checker finds."""
         history = await self.collect()
         result.violations += await asyncio.to_thread(check, history)
+        paid = [str(job_id) for (job_id,) in await self.tables.fetch("SELECT job_id FROM paid")]
+        result.violations += wrongly_paid(history, paid)
         result.figures = {**figures([history]), **result.figures}
         if self.tables.kind == "sqlite":
             [(said,)] = await self.tables.fetch("PRAGMA integrity_check")
@@ -176,7 +178,8 @@ async def prepared(
     """A stage on an empty database at `direct`. `through`: the URL by which workers and clients reach it."""
     await open_store(direct).migrate()
     await Witness(TablesAt(direct)).install()
-    await TablesAt(direct).execute(BUSINESS)
+    for table in BUSINESS:
+        await TablesAt(direct).execute(table)
     _furnish(folder)
     async with opened(through(direct) if through else direct, folder) as fleet:
         yield Stage(fleet, Recorder(folder / "record"), direct, seed, app)

@@ -7,19 +7,25 @@ record.
 import asyncio
 import os
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rowlock import Job, Jobs
+from rowlock import Job, Jobs, SyncContext, step
 from rowlock.context import Context
 from rowlock.core.ids import IdMaker
 from rowlock.core.retry import Delays
 from rowlock.errors import Cancelled, Final, Snooze
+from tests.proof.history import History, Violation
 from tests.proof.recorder import Recorder
 
 new_ids = IdMaker(time.time_ns, os.urandom)
 
-BUSINESS = "CREATE TABLE business (job_id text NOT NULL, version integer NOT NULL)"
+BUSINESS = (
+    "CREATE TABLE business (job_id text NOT NULL, version integer NOT NULL)",
+    "CREATE TABLE paid (job_id text NOT NULL)",  # a row per job that has taken the step `pay`, however often it ran
+)
 
 
 def app(record: Recorder, url: str | None = None) -> Jobs:
@@ -33,6 +39,9 @@ def app(record: Recorder, url: str | None = None) -> Jobs:
     jobs.register("owning", handlers.owning, retry=soon, timeout=30.0)
     for name in ("threaded", "watchful"):
         jobs.register(name, getattr(handlers, name), retry=soon)
+    # Its step `pay` is the application's own, as that of `owning`.
+    jobs.register("stepping", handlers.stepping, retry=soon, timeout=30.0)
+    jobs.register("threaded_steps", handlers.threaded_steps, retry=soon)
     jobs.register("flaky", handlers.flaky, retry=soon, max_retries=2)
     jobs.register("hopeless", handlers.hopeless, retry=soon)
     jobs.register("late", handlers.late, retry=soon, timeout=0.2, max_retries=1)
@@ -95,6 +104,50 @@ class Handlers:
                 ctx.complete(result)
         return "is ignored"
 
+    async def stepping(self, job: Job, ctx: Context) -> dict[str, Any]:
+        """Takes steps: a plain one, one that fails at first and has retries of its own, one that pays exactly once."""
+        begins = self._record.step_begins
+
+        @step
+        async def fetch(ctx: Context) -> int:
+            begins(ctx, "fetch")
+            await asyncio.sleep(0.01)
+            return ctx.job.version
+
+        @step(retry=[0.05], max_retries=20)
+        async def ask(ctx: Context, fetched: int) -> int:
+            begins(ctx, "ask")
+            if ctx.job.version == fetched:
+                raise ConnectionError("the bank is away")
+            return fetched
+
+        @step
+        async def pay(ctx: Context) -> str:
+            begins(ctx, "pay")
+            async with ctx.transaction() as conn:
+                done = conn.execute(f"INSERT INTO paid VALUES ('{ctx.job.id}')")
+                if asyncio.iscoroutine(done):
+                    await done
+                ctx.complete("paid")
+            return "is ignored"
+
+        assert await ctx.step(ask, await ctx.step(fetch)) < job.version
+        assert await ctx.step(pay) == "paid"
+        return output(job)
+
+    def threaded_steps(self, job: Job, ctx: SyncContext) -> dict[str, Any]:
+        def first(ctx: SyncContext) -> int:
+            self._record.step_begins(ctx, "first")
+            time.sleep(0.01)
+            return ctx.job.version
+
+        def second(ctx: SyncContext, begun: int) -> int:
+            self._record.step_begins(ctx, "second")
+            return begun
+
+        assert ctx.step(second, ctx.step(first)) <= job.version
+        return output(job)
+
     async def parent(self, job: Job, ctx: Context) -> dict[str, Any]:
         child = new_ids.one()
         with self._record.operation("enqueue", [child], topic="quick", key=None) as told:
@@ -105,6 +158,19 @@ class Handlers:
         assert job.locked_by is not None
         self._record.fault("exit", job.locked_by)
         os._exit(7)
+
+
+def wrongly_paid(history: History, paid: Sequence[str]) -> Iterator[Violation]:
+    """A step that writes in its own transaction is stored with its row, once: neither without the other."""
+    stored = {row["job_id"] for row in history.steps if row["name"] == "pay" and row["state"] == "succeeded"}
+    there = history.jobs.keys() | history.archive.keys()  # a deleted job has no steps, and leaves its row behind
+    for job_id, count in Counter(paid).items():
+        if count > 1:
+            yield Violation("S21", job_id, f"has paid {count} times")
+        elif job_id in there and job_id not in stored:
+            yield Violation("S21", job_id, "has paid, and its step is not stored")
+    for job_id in stored - set(paid):
+        yield Violation("S21", job_id, "has a stored step that has not paid")
 
 
 def output(job: Job) -> dict[str, Any]:

@@ -22,11 +22,11 @@ from typing import Any
 
 import msgspec
 
-from rowlock.context import Context
+from rowlock.context import AnyContext, Context
 from rowlock.errors import OutcomeUnknown
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Enqueued
-from tests.proof.history import Execution, Fault, History, Operation
+from tests.proof.history import Execution, Fault, History, Operation, StepRun
 
 Told = Callable[[Enqueued | Sequence[Enqueued]], None]
 
@@ -104,6 +104,10 @@ class Recorder:
             raise
         self._write(kind="ended", n=n, at=now(), result=result, told=_told(ctx))
 
+    def step_begins(self, ctx: AnyContext, name: str) -> None:
+        """Called by the function of a step that a handler takes once."""
+        self._write(kind="step", job_id=ctx.job.id, version=ctx.job.version, name=name, at=now())
+
     # ── Reading ──
 
     def load(self, history: History) -> History:
@@ -129,6 +133,8 @@ def _load(file: Path, history: History) -> None:
         line = msgspec.json.decode(text)
         if line["kind"] == "fault":
             history.faults.append(Fault(line["at"], line["fault"], line["target"]))
+        elif line["kind"] == "step":
+            history.step_runs.append(StepRun(line["job_id"], line["version"], line["name"], 1, line["at"]))
         else:
             (begun if line["kind"] in ("asked", "begun") else ended)[line["n"]] = line
     for n, line in begun.items():

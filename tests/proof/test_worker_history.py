@@ -39,7 +39,8 @@ async def prepare(url: str) -> None:
     """Migrated, watched, and with the application's table."""
     await migrated(url)
     await Witness(TablesAt(url)).install()
-    await TablesAt(url).execute(BUSINESS)
+    for table in BUSINESS:
+        await TablesAt(url).execute(table)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
