@@ -189,15 +189,16 @@ def step(function: Any = None, /, **options: Any) -> Any:
     return lambda decorated: Step(decorated, typing.cast(StepOptions, options))
 
 
-def step_of(function: Step[..., Any, Any] | Callable[..., Any]) -> Step[..., Any]:
-    """Return the function as a Step. A plain function keeps its own: reading its annotations takes a while."""
+def step_of(function: Step[..., Any, Any] | Callable[..., Any], field: str = "step") -> Step[..., Any]:
+    """Return the function as a Step. A plain function keeps its own: reading its annotations takes a while. `field`:
+    what an error names."""
     if isinstance(function, Step):
         return function
     kept = getattr(function, _KEPT, None)
     if isinstance(kept, Step) and kept.function is function:  # functools.wraps copies attributes
         return kept
     if not callable(function):
-        raise InvalidInput("step", "not_callable", f"{function!r:.80} is no function: ctx.step(function, *arguments)")
+        raise InvalidInput(field, "not_callable", f"{function!r:.80} is no function: give a function, or a Step")
     made: Step[..., Any] = Step(function)
     with suppress(AttributeError, TypeError):  # not every callable takes attributes
         setattr(function, _KEPT, made)

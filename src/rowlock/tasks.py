@@ -500,7 +500,8 @@ def _declared(steps: Sequence[Step[..., Any, Any] | Callable[..., Any]]) -> tupl
         return ()
     from rowlock.steps import step_of  # that module imports this one
 
-    return tuple(step_of(function).info for function in steps)
+    functions = _listed(steps, "steps", "functions, such as [prepare, execute]")
+    return tuple(step_of(function, f"steps[{n}]").info for n, function in enumerate(functions))
 
 
 def _without_default(hint: Any) -> Any:

@@ -172,7 +172,8 @@ def given_back_after(garden: Garden, *kinds: str, seconds: int, reason: str) -> 
     worker = life.claims[release.version].after["locked_by"]  # type: ignore[index]
     garden.entry(release, reason=reason)
     end = release.at - seconds * 1_000_000
-    garden.history.faults += [Fault(end, kind, worker) for kind in (*kinds, "gone")]
+    others = [fault for fault in garden.history.faults if fault.target != worker]  # an earlier kill would be an excuse
+    garden.history.faults = [*others, *(Fault(end, kind, worker) for kind in (*kinds, "gone"))]
 
 
 def _is_last_of_its_worker(garden: Garden, release: Step) -> bool:

@@ -72,8 +72,21 @@ class Garden:
     def entry(self, step: Step, **fields: Any) -> None:
         """Change what a step wrote into the history."""
         assert step.after is not None
-        history = [*step.after["history"][:-1], step.after["history"][-1] | fields]
-        self._replace(step.seq, after=step.after | {"history": history})
+        old = step.after["history"][-1]
+        new = old | fields
+
+        def told(row: dict[str, Any] | None) -> dict[str, Any] | None:
+            if row is None or old not in (row.get("history") or ()):
+                return row
+            return row | {"history": [new if one == old else one for one in row["history"]]}
+
+        job_id = step.after["id"]
+        for n, change in enumerate(self.history.changes):
+            if (change.after or change.before or {}).get("id") == job_id:  # later steps of the job know of it, too
+                self.history.changes[n] = structs.replace(change, before=told(change.before), after=told(change.after))
+        for rows in (self.history.jobs, self.history.archive):
+            if job_id in rows:
+                rows[job_id] = told(rows[job_id]) or {}
 
     def move(self, step: Step, *, at: int | None = None, tx: int | None = None) -> None:
         """To another time, or its last statement to another transaction."""
