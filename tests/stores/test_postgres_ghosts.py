@@ -22,6 +22,7 @@ from tests.stores.conftest import real_postgres_store
 from tests.stores.harness import Harness, PostgresHarness, claim_by, job, settlement
 from tests.stores.processes import real_job
 from tests.stores.test_lines import lined, once
+from tests.waiting import until
 
 harness = real_postgres_store
 
@@ -154,8 +155,11 @@ def commits(text: str) -> bool:
 async def waiting(harness: PostgresHarness, count: int = 1) -> None:
     """Until so many wait for a lock."""
     statement = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    while await harness.fetch(statement) != [(count,)]:
-        await asyncio.sleep(0.02)
+
+    async def wait() -> bool:
+        return await harness.fetch(statement) == [(count,)]
+
+    await until(wait)
 
 
 async def taken_back(harness: Harness) -> None:
@@ -171,8 +175,11 @@ async def taken_back(harness: Harness) -> None:
             ghost.release.set()
             await waiting(harness)
             begun = await line.store.now()
-            while (await line.store.now() - begun).total_seconds() <= clock.INSERTS:
-                await asyncio.sleep(0.02)
+
+            async def too_late() -> bool:
+                return (await line.store.now() - begun).total_seconds() > clock.INSERTS
+
+            await until(too_late)
             await rival.rollback()
             await ghost.answered.wait()
     finally:
