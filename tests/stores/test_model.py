@@ -92,9 +92,7 @@ marks: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
         state=st.sampled_from([state for state in StepState if state is not StepState.SKIPPED]),
         result=st.sampled_from([None, "1.5", '{"a":[null,"\xe4"]}']),
         error=st.sampled_from([None, "boom\0"]),
-        retries=st.integers(0, 1),
         cancelable=st.booleans(),
-        age=seconds,
         percent=st.none() | st.floats(-10, 110),
     ),
     min_size=1,
@@ -243,13 +241,14 @@ class Model(RuleBasedStateMachine):
         self.both("progress", reports)
 
     @precondition(lambda self: self.runs)
-    @rule(chosen=some, whose=whose, said=marks)
-    def checkpoint(self, chosen: list[int], whose: str | None, said: list[dict[str, Any]]) -> None:
-        """Each run says all of it; so a batch has several jobs, and several marks of one step."""
+    @rule(chosen=some, whose=whose, said=marks, age=seconds, retries=st.integers(0, 1))
+    def checkpoint(self, chosen: list[int], whose: str | None, said: list[dict[str, Any]], **same: Any) -> None:
+        """Each run says all of it; so a batch has several jobs, and several marks of one step. `same`: of one try,
+        which began at one time."""
         self.both(
             "checkpoint",
             [
-                StepMark(id=run.id, version=run.version, worker=self.worker_of(run, whose), **fields)
+                StepMark(id=run.id, version=run.version, worker=self.worker_of(run, whose), **same, **fields)
                 for fields in said
                 for run in self.chosen(chosen)
             ],

@@ -157,7 +157,7 @@ async def waiting(harness: PostgresHarness, count: int = 1) -> None:
     statement = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
     async def wait() -> bool:
-        return await harness.fetch(statement) == [(count,)]
+        return (await harness.fetch(statement))[0][0] >= count
 
     await until(wait)
 
