@@ -157,7 +157,8 @@ async def waiting(harness: PostgresHarness, count: int = 1) -> None:
     statement = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
     async def wait() -> bool:
-        return (await harness.fetch(statement))[0][0] >= count
+        [(found,)] = await harness.fetch(statement)
+        return bool(found >= count)
 
     await until(wait)
 
