@@ -59,8 +59,13 @@ class Stage:
         worker = (await self.jobs.get(self.job_id)).locked_by
         assert worker is not None
         store = await self.jobs._store()
-        [moved] = await store.move_due(Rescue(by="test", backoff=[0.0], workers=[worker]))
-        assert moved.status is Status.PENDING
+        order = Rescue(by="test", backoff=[0.0], workers=[worker])
+
+        async def rescued() -> bool:
+            """False while the server has not noticed the death, and still holds the row for the open transaction."""
+            return [moved.status for moved in await store.move_due(order)] == [Status.PENDING]
+
+        await until(rescued)
 
     @property
     def runs(self) -> Counter[str]:
