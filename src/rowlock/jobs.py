@@ -63,9 +63,9 @@ from rowlock.errors import (
     VersionPassed,
     WrongContext,
 )
-from rowlock.stores import check_listener, open_store
+from rowlock.stores import check_listener, open_store, reading
 from rowlock.stores.after_fork import keep_for_ever
-from rowlock.stores.base import Changed, Enqueued, Store
+from rowlock.stores.base import Changed, Enqueued, InLine, Store
 from rowlock.stores.queries import Filter, Page, Stats
 from rowlock.stores.series import Series, window
 from rowlock.sync import SyncJobs
@@ -368,7 +368,7 @@ class Jobs(Registry):
     async def events(self, job_id: str) -> Sequence[Event]:
         """Return the job's history, oldest first."""
         job = await self.get(job_id)
-        return await (await self._store()).events(job.id)
+        return await reading.events(await self._store(), job.id)
 
     async def logs(self, job_id: str) -> Log:
         """Return the lines that the job's handlers wrote with `ctx.log`, oldest first."""
@@ -380,7 +380,7 @@ class Jobs(Registry):
         declares and that were not called yet."""
         job = await self.get(job_id)
         store = await self._store()
-        stored = await store.steps(job.id) if job.step is not None else []
+        stored = await reading.steps(store, job.id) if job.step is not None else []
         await self.definitions.refresh()
         return listed(job, stored, self._declared_steps(job))
 
@@ -401,7 +401,7 @@ class Jobs(Registry):
         if job.status is Status.PENDING and not has_live_worker(lane, now, workers):
             [ready] = await store.count_ready([lane])
         elif job.status is Status.BLOCKED:
-            place = await store.place_in_line(job.id)
+            place = (await store.read([job.id], InLine)).get(job.id)
         return explain(job, now, pauses.get(job.topic), workers, ready=ready, place=place)
 
     async def verify(self, *, limit: int = 10_000, seconds: float = 30.0) -> Report:

@@ -33,7 +33,8 @@ async def add_dead(jobs: Jobs, topic: str, count: int) -> None:
 
 
 async def all_kept(jobs: Jobs) -> list[StoredRow]:
-    return await (await jobs._store()).stored_rows(archived=False, before=None, limit=1_000_000)
+    found = await (await jobs._store()).stored_rows("jobs", before=None, limit=1_000_000)
+    return [row for row in found if isinstance(row, StoredRow)]
 
 
 def killed_midway(shell: Shell, server: Server, secret: str, topic: str, count: int) -> Bulk | None:

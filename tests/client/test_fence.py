@@ -16,6 +16,7 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed
 from rowlock.core.moves import Cancel, CancelTimeout, Delete, Rescue
 from rowlock.errors import ConnectionRefused, LeaseLost
+from rowlock.stores import reading
 from rowlock.stores.base import Beat, Guard, Hold, Home
 from rowlock.stores.callers import caller_for
 from tests.client.conn_kinds import KINDS, Kind, Place, fence
@@ -76,7 +77,7 @@ async def test_a_step_s_result_commits_with_the_writes(kind: Kind) -> None:
     for n, completes in enumerate((False, True), start=1):
         done = mark(run, f"s{n}", "succeeded", result='{"ä":[1.5,null]}', percent=12.5)
         await write(kind, structs.replace(guard(run, completes=completes), checkpoint=done), n)
-        step = (await kind.place.store.steps(run.id))[-1]
+        step = (await reading.steps(kind.place.store, run.id))[-1]
         assert (step.name, step.result, step.version) == (f"s{n}", {"ä": [1.5, None]}, run.version)
         assert (await now(kind.place, run)).step == f"s{n}"
     assert await orders(kind.place) == [1, 2]
@@ -89,7 +90,7 @@ async def test_a_zombie_stores_no_result(kind: Kind) -> None:
     [current] = (await kind.place.store.claim(claim_by("w2"))).jobs
     with pytest.raises(LeaseLost):
         await write(kind, structs.replace(guard(zombie), checkpoint=mark(zombie, "a", "succeeded")))
-    assert (await orders(kind.place), await kind.place.store.steps(zombie.id)) == ([], [])
+    assert (await orders(kind.place), await reading.steps(kind.place.store, zombie.id)) == ([], [])
     assert await now(kind.place, zombie) == current
 
 
@@ -127,7 +128,7 @@ async def test_a_completion_commits_with_the_writes(kind: Kind) -> None:
     assert (done.status, done.version, done.result, done.locked_by) == (Status.COMPLETED, 1, {"ok": True}, "w1")
     assert done.started_at is not None
     store = kind.place.store
-    assert [event.event for event in await store.events(run.id)] == ["enqueued", "claimed", "completed"]
+    assert [event.event for event in await reading.events(store, run.id)] == ["enqueued", "claimed", "completed"]
     [verdict] = (await store.settle([settlement(run, Completed({"ok": True}), ran=1.0)])).verdicts
     assert verdict.answer is Answer.ALREADY
     assert (await store.stats()).completed == 1

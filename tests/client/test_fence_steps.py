@@ -10,6 +10,7 @@ import pytest
 from rowlock import Context, Jobs, StepState
 from rowlock.core.moves import Rescue
 from rowlock.errors import LeaseLost, WrongContext
+from rowlock.stores import reading
 from rowlock.stores.callers import AsyncCaller
 from tests.client.conn_kinds import Kind
 from tests.runtime.children import Wire
@@ -45,13 +46,13 @@ async def test_the_result_commits_with_the_callers_writes(kind: Kind) -> None:
         async with kind.transaction():
             await kind.order(1)
             await fence(ctx, kind, 5)
-            assert await kind.place.store.steps(ctx.job.id) == []  # others don't see it yet
+            assert await reading.steps(kind.place.store, ctx.job.id) == []  # others don't see it yet
         return 0  # ignored
 
     async with running(kind) as ctx:
         assert await ctx.step(book) == 5
         assert (await kind.place.committed())[0] == [1]
-        [stored] = await kind.place.store.steps(ctx.job.id)
+        [stored] = await reading.steps(kind.place.store, ctx.job.id)
         assert (stored.name, stored.state, stored.result) == ("book", StepState.SUCCEEDED, 5)
 
 
@@ -68,7 +69,7 @@ async def test_a_rollback_takes_the_result_back(kind: Kind) -> None:
         with pytest.raises(WrongContext, match=r"the step book has called .* but its transaction is not committed"):
             await ctx.step(book)
         assert (await kind.place.committed())[0] == []
-        assert await kind.place.store.steps(ctx.job.id) == []
+        assert await reading.steps(kind.place.store, ctx.job.id) == []
 
 
 async def test_a_zombie_commits_nothing(kind: Kind) -> None:
@@ -83,7 +84,7 @@ async def test_a_zombie_commits_nothing(kind: Kind) -> None:
         with pytest.raises(LeaseLost):
             await ctx.step(book)
         assert (await kind.place.committed())[0] == []
-        assert await kind.place.store.steps(ctx.job.id) == []
+        assert await reading.steps(kind.place.store, ctx.job.id) == []
 
 
 async def test_the_callers_transaction_may_be_tried_again(kind: Kind) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from rowlock import Jobs
 from rowlock.core.steps import StepState
+from rowlock.stores import reading
 from tests.waiting import until
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -80,11 +81,11 @@ async def test_steps_go_on_where_a_killed_worker_stopped(folder: Path) -> None:
 
         with worker(folder, "steps:jobs"):
             await until(is_half_done)
-        before = {(step.name, step.n): step for step in await (await jobs._store()).steps(pipeline)}
+        before = {(step.name, step.n): step for step in await reading.steps(await jobs._store(), pipeline)}
         with worker(folder, "steps:jobs"):
             ended = [await jobs.wait(job_id, timeout=60) for job_id in (long, pipeline)]
         assert [job.result for job in ended] == [{"target": "films", "done": 5}, {"target": "books", "done": 5}]
-        after = {(step.name, step.n): step for step in await (await jobs._store()).steps(pipeline)}
+        after = {(step.name, step.n): step for step in await reading.steps(await jobs._store(), pipeline)}
         assert len(after) == 7
         ends = {place: step for place, step in before.items() if step.state is StepState.SUCCEEDED}
         assert len(ends) >= 3

@@ -20,6 +20,7 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN
 from rowlock.http import upkeep
 from rowlock.runtime.settings import WorkerSettings
+from rowlock.stores import reading
 from tests.http.conftest import world_of
 from tests.http.harness import Server, World
 from tests.waiting import status_of, until
@@ -192,9 +193,9 @@ async def test_a_step_that_a_killed_worker_has_stored_is_not_run_again(stage: St
 
     with stage.worker():
         await until(is_stored)
-    [before] = await (await stage.world.store()).steps(job_id)
+    [before] = await reading.steps(await stage.world.store(), job_id)
     assert (before.name, before.state, before.result, before.version) == ("compose", "succeeded", "hello ada", 1)
     with stage.worker():
         done = await stage.ended(job_id)
     assert (done.status, done.result, done.version) == ("completed", "hello ada", 2)
-    assert await (await stage.world.store()).steps(job_id) == [before]
+    assert await reading.steps(await stage.world.store(), job_id) == [before]

@@ -13,6 +13,7 @@ from rowlock.core.lifecycle import Completed, Failed, StepRetry
 from rowlock.core.moves import Delete, Requeue
 from rowlock.core.steps import StepMark, StepState
 from rowlock.errors import StoreError
+from rowlock.stores import reading
 from rowlock.stores.base import Guard, Retention
 from rowlock.stores.callers import caller_for
 from tests.proof.crash_case import Act, Actor, case, failing_run, simply, steps
@@ -94,7 +95,7 @@ def _together(history: History, facts: Facts) -> int:
 
 async def _look_first(actor: Actor, act: Act) -> None:
     """As a run does it that got no answer: it looks whether the result was stored, and only then begins again."""
-    if not await actor.store.steps(actor.facts["id"]):
+    if not await reading.steps(actor.store, actor.facts["id"]):
         await act()
 
 

@@ -119,7 +119,7 @@ async def _running(stage: Stage) -> Facts:
 
 
 async def _paused(stage: Stage) -> Facts:
-    await stage.store.pause(TOPIC, by="ann")
+    await stage.store.steer_topic(TOPIC, "pause", by="ann")
     return {"id": ""}
 
 
@@ -143,8 +143,8 @@ case(
     steps("update"), once=False,
 )  # fmt: skip
 case("delete", _dead_letter, simply(lambda store, one: store.move([one], Delete(by=ACTOR))), steps("delete"))
-case("pause", _nothing, simply(lambda store, _: store.pause(TOPIC, by=ACTOR)), _pauses, once=False)
-case("resume", _paused, simply(lambda store, _: store.resume(TOPIC, by=ACTOR)), _resumes)
+case("pause", _nothing, simply(lambda store, _: store.steer_topic(TOPIC, "pause", by=ACTOR)), _pauses, once=False)
+case("resume", _paused, simply(lambda store, _: store.steer_topic(TOPIC, "resume", by=ACTOR)), _resumes)
 
 
 # ── Records: accounts, tokens, settings ──

@@ -134,7 +134,7 @@ class Stage:
         """What a worker that is well would do with what was left behind."""
         store = self.store
         for pause in await store.paused():
-            await store.resume(pause.topic, by=SURVIVOR)
+            await store.steer_topic(pause.topic, "resume", by=SURVIVOR)
         async with asyncio.timeout(30):
             while (await self.tables.fetch(_LIVE))[0][0]:
                 await store.move_due(Rescue(by=SURVIVOR, backoff=[0.0]))

@@ -33,6 +33,7 @@ from rowlock.core.steps import STEP_ENDS, StepMark, StepState
 from rowlock.core.templates import line_of
 from rowlock.core.verify import Finding
 from rowlock.errors import OnceTaken
+from rowlock.stores import reading
 from rowlock.stores.base import DAY, Beat, Edit, Hold, NewLine, Progress, Retention
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.proof.history import Execution, Fault, History, Operation, StepRun
@@ -269,7 +270,7 @@ class RandomLives:
         """Some runs go on with their steps, as handlers do: what is done is not done again."""
         marks = []
         for job, worker in self.random.sample(self.running, min(len(self.running), 3)):
-            stored = {step.name: step for step in await self.harness.store.steps(job.id)}
+            stored = {step.name: step for step in await reading.steps(self.harness.store, job.id)}
             over = {name for name, step in stored.items() if step.state in STEP_ENDS}
             left = [name for name in ("fetch", "check", "send") if name not in over]
             if over:  # what is written lazily may come late
@@ -370,10 +371,10 @@ class RandomLives:
 
     async def _pause(self) -> None:
         until = self.random.choice([None, self.harness.now + timedelta(seconds=5)])
-        await self.harness.store.pause(self.random.choice(TOPICS), by="ann", until=until)
+        await self.harness.store.steer_topic(self.random.choice(TOPICS), "pause", by="ann", until=until)
 
     async def _resume(self) -> None:
-        await self.harness.store.resume(self.random.choice(TOPICS), by="ann")
+        await self.harness.store.steer_topic(self.random.choice(TOPICS), "resume", by="ann")
 
 
 class PlainLives(RandomLives):

@@ -126,7 +126,7 @@ async def _calm(world: World) -> None:
     await asyncio.sleep(world.network.weather.longest)  # what is under way ends
     for topic in TOPICS:
         with suppress(StoreError), world.operation("resume", "simulation", (), {"topic": topic}):
-            world.database.resume(topic, by="simulation")
+            world.database.steer_topic(topic, "resume", by="simulation")
 
 
 async def _drained(world: World) -> bool:

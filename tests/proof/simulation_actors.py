@@ -128,7 +128,7 @@ async def operate(world: World, plan: Plan) -> None:
 
 async def _steer_topic(world: World, line: Line, verb: str, topic: str) -> None:
     with world.operation(verb, "operator", (), {"topic": topic}):
-        await getattr(line, verb)(topic, by="operator")
+        await line.steer_topic(topic, verb, by="operator")
 
 
 async def _steer_jobs(world: World, line: Line, verb: str, chance: Random) -> None:

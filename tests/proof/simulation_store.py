@@ -20,11 +20,11 @@ from rowlock.stores.sqlite.connection import rollback
 from tests.proof.simulation_database import SimulatedDatabase
 from tests.proof.simulation_loop import Handle, VirtualLoop
 
-READS = frozenset({"look", "held_by", "workers", "now", "paused", "read", "records", "steps"})
+READS = frozenset({"look", "held_by", "workers", "now", "paused", "read", "records"})
 WRITES = frozenset(
     {
         "insert", "claim", "settle", "heartbeat", "progress", "checkpoint", "report", "retire", "promote", "move_due",
-        "prune", "move", "pause", "resume", "set_backoff", "tidy", "run_bulk",
+        "prune", "move", "steer_topic", "set_backoff", "tidy", "run_bulk",
     }
 )  # fmt: skip
 # What may be carried out after its client was told that the line broke. Not an insert, which could make a job anew that
@@ -259,7 +259,7 @@ class Line:
             call.answer = getattr(self._network.database, call.verb)(*call.args, **call.kwargs)
         except StoreError as error:
             call.answer = error
-        if call.verb in ("insert", "requeue", "resume"):
+        if call.verb in ("insert", "requeue") or (call.verb == "steer_topic" and call.args[1] == "resume"):
             self._network.ring()
         if reply is not None:
             self._later(back, self._reply, call, reply)

@@ -25,7 +25,7 @@ from rowlock.context import Context
 from rowlock.core.ids import IdMaker
 from rowlock.core.job import Job, NewJob, Status, new_job
 from rowlock.core.retry import Quadratic
-from rowlock.core.steps import StepMark, StoredStep
+from rowlock.core.steps import StepMark, StoredStep, StoredSteps
 from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.runtime import (
     backoff,
@@ -137,8 +137,8 @@ class Machine:
         return await self.checkpoints.call(mark)
 
     async def steps(self, job_id: str) -> list[StoredStep]:
-        stored: list[StoredStep] = await self.line.steps(job_id)
-        return stored
+        found: dict[str, StoredSteps] = await self.line.read([job_id], StoredSteps)
+        return found[job_id].items if job_id in found else []
 
     async def status(self, job_id: str) -> Status | None:
         found: dict[str, Status] = await self.line.read([job_id], Status)

@@ -82,8 +82,8 @@ async def test_an_operator_s_deed_and_its_audit_are_one_transaction(store: Harne
     ids = [await store.add(), await store.add()]
     await store.store.move(ids, Cancel(by="ann", reason="enough"))
     await store.store.move(ids, Delete(by="ann"))
-    await store.store.pause("mail", by="ann")
-    await store.store.resume("mail", by="ann")
+    await store.store.steer_topic("mail", "pause", by="ann")
+    await store.store.steer_topic("mail", "resume", by="ann")
     history = await witness.collect(History(store.kind))
     assert sum(change.table == AUDIT for change in history.changes) == 6
     assert check(history) == []

@@ -33,6 +33,7 @@ from rowlock.core.lifecycle import (
 from rowlock.core.moves import Cancel, Expire
 from rowlock.core.retry import Delays
 from rowlock.core.steps import StepMark, StepState, with_step_events
+from rowlock.stores import reading
 from rowlock.stores.base import MAX_LOG_LINES, Claim, Claimed, Enqueued, Moved, Store, WorkerInfo
 from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor
 from rowlock.stores.postgres.rows import event
@@ -208,7 +209,7 @@ class Harness(ABC):
             job_id = str(raw_id)
             assert job_id in rows, "steps of a job that is gone"
             assert rows[job_id].job.step is not None, "steps that nobody would look for"
-            rows[job_id] = structs.replace(rows[job_id], steps=tuple(await self.store.steps(job_id)))
+            rows[job_id] = structs.replace(rows[job_id], steps=tuple(await reading.steps(self.store, job_id)))
         return rows
 
     async def row(self, job_id: str) -> Row:
@@ -239,7 +240,7 @@ class Harness(ABC):
 
     async def events(self, job_id: str) -> list[Event]:
         """The store's events, held against the ones that the row's columns and history tell of."""
-        events = await self.store.events(job_id)
+        events = await reading.events(self.store, job_id)
         row = await self.row(job_id)
         assert events == with_step_events(sorted(timeline(row), key=lambda event: event.seq), row.steps)
         return events

@@ -42,6 +42,7 @@ from rowlock.stores.base import (
     Progress,
     Retention,
     Settled,
+    TopicSteering,
     WorkerInfo,
 )
 from rowlock.stores.queries import Ended, Stats, Tally, make_stats
@@ -654,15 +655,16 @@ class Reference:
 
         return self._operate(order, ids, act)
 
-    def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
-        self.pauses[topic] = Pause(topic, self.now, until, reason, by)
-        self._note("pause", by, reason, known(until=until), topic=topic)
-
-    def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
-        if topic not in {pause.topic for pause in self.paused()}:  # one that has run out is none
+    def steer_topic(
+        self, topic: str, to: TopicSteering, *, by: str, reason: str | None = None, until: datetime | None = None
+    ) -> bool:
+        if to == "pause":
+            self.pauses[topic] = Pause(topic, self.now, until, reason, by)
+        elif topic in {pause.topic for pause in self.paused()}:  # one that has run out is none
+            del self.pauses[topic]
+        else:
             return False
-        del self.pauses[topic]
-        self._note("resume", by, reason, {}, topic=topic)
+        self._note(to, by, reason, known(until=until), topic=topic)
         return True
 
     def paused(self) -> list[Pause]:

@@ -17,6 +17,7 @@ from rowlock.core.lifecycle import Completed, Failed, Outcome
 from rowlock.core.moves import Cancel, Delete, Order, Requeue, Update
 from rowlock.errors import BulkRefused, InvalidInput
 from rowlock.stores import bulk as shared
+from rowlock.stores import reading
 from rowlock.stores.base import Edit, Store
 from rowlock.stores.bulk import KEPT, PREVIEW_LIFE, SKIPS, VERBS, Bulk, NewBulk, Unfit, sources
 from rowlock.stores.postgres import bulk as on_postgres
@@ -264,7 +265,7 @@ async def test_a_reason_that_comes_with_the_start_is_the_one_that_counts(store: 
     await client.run_all(store.store, bulk.id)
     reasons = [(entry.action, entry.reason) for entry in await store.audit()]
     assert reasons == [("bulk_start", "after all"), ("requeue", f"after all (bulk {bulk.id})")]
-    assert (await store.store.events(job_id))[-1].data["reason"] == f"after all (bulk {bulk.id})"
+    assert (await reading.events(store.store, job_id))[-1].data["reason"] == f"after all (bulk {bulk.id})"
 
 
 @pytest.mark.parametrize("action", ["requeue", "cancel", "delete", "reprioritise"])

@@ -139,14 +139,14 @@ async def test_expired_jobs_are_not_claimed(store: Harness) -> None:
 
 async def test_paused_topics_are_not_claimed(store: Harness) -> None:
     await store.insert(job("a", priority=9), job("b"), job("c"))
-    await store.store.pause("a", by="ann")
-    await store.store.pause("b", by="ann", until=START + timedelta(seconds=10))
+    await store.store.steer_topic("a", "pause", by="ann")
+    await store.store.steer_topic("b", "pause", by="ann", until=START + timedelta(seconds=10))
     assert [j.topic for j in (await store.claim("w1", "a", "b", "c")).jobs] == ["c"]
     await store.advance(9.999999)
     assert (await store.claim("w1", "a", "b", "c")).jobs == []
     await store.advance(0.000001)
     assert [j.topic for j in (await store.claim("w1", "a", "b", "c")).jobs] == ["b"]
-    await store.store.resume("a", by="ann")
+    await store.store.steer_topic("a", "resume", by="ann")
     assert [j.topic for j in (await store.claim("w1", "a", "b", "c")).jobs] == ["a"]
 
 
@@ -154,7 +154,7 @@ async def test_a_pause_binds_the_other_stores(unpaired: Harness) -> None:
     other = await unpaired.another()
     await unpaired.insert(job(), job())
     assert len((await other.claim(claim_by(limit=1))).jobs) == 1
-    await unpaired.store.pause("mail", by="ann")
+    await unpaired.store.steer_topic("mail", "pause", by="ann")
     assert (await other.claim(claim_by())).jobs == []
 
 

@@ -14,6 +14,7 @@ from rowlock.core.lifecycle import Answer, Completed, Failed, GaveUp, Outcome, R
 from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue
 from rowlock.core.templates import line_of
 from rowlock.errors import OnceTaken
+from rowlock.stores import reading
 from rowlock.stores.base import Store
 from tests.stores.harness import Harness, PostgresHarness, claim_by, ids, settlement
 from tests.stores.processes import deadlocks, real_job, stores
@@ -152,7 +153,7 @@ async def test_a_newer_job_replaces_those_that_have_not_started(real_store: Harn
         await store.insert([job])
     assert await statuses(store, jobs) == [Status.CANCELLED, Status.CANCELLED, Status.PENDING]
     assert (await real_store.job(jobs[0].id)).cancel_reason == f"replaced by {jobs[1].id}"
-    assert [event.event for event in await store.events(jobs[0].id)] == ["enqueued", "unblocked", "cancelled"]
+    assert [event.event for event in await reading.events(store, jobs[0].id)] == ["enqueued", "unblocked", "cancelled"]
 
 
 async def test_a_running_job_is_asked_to_cancel_and_the_newest_follows_it(real_store: Harness) -> None:

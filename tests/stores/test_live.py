@@ -100,7 +100,7 @@ async def test_a_mark_changes_with_every_write_and_with_nothing_else(store: Harn
         lambda: store.store.heartbeat([Beat(one, 1, worker="w1")], 60.0),
         lambda: store.store.progress([Progress(one, 1, 10.0, worker="w1")]),
         lambda: store.store.move([one], Cancel(by="test")),
-        lambda: store.store.pause("mail", by="test"),
+        lambda: store.store.steer_topic("mail", "pause", by="test"),
     ]
     for verb in verbs:
         before = await store.store.mark()

@@ -165,13 +165,13 @@ async def test_a_backoff_is_no_pause_and_a_pause_is_no_backoff(store: Harness) -
     verbs = store.store
     await verbs.set_backoff({"mail": [1.0]})
     assert await verbs.paused() == []
-    assert not await verbs.resume("mail", by="ann")
-    await verbs.pause("mail", by="ann")
+    assert not await verbs.steer_topic("mail", "resume", by="ann")
+    await verbs.steer_topic("mail", "pause", by="ann")
     await verbs.set_backoff({"mail": [2.0], "bills": [3.0]})
     assert len(await verbs.paused()) == 1
     await store.add()
     assert (await store.claim()).jobs == []
-    assert await verbs.resume("mail", by="ann")
+    assert await verbs.steer_topic("mail", "resume", by="ann")
     await verbs.move(list(await store.rows()), Delete(by="ann"))
     assert [await second_crash(store, topic) for topic in ("mail", "bills")] == [2.0, 3.0]
 

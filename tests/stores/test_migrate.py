@@ -14,6 +14,7 @@ from msgspec import structs
 from rowlock.core.lifecycle import Failed
 from rowlock.core.moves import Rescue
 from rowlock.errors import NotMigrated, SchemaDamaged
+from rowlock.stores import reading
 from rowlock.stores.base import Store
 from rowlock.stores.migrations import Migration, load, made_by
 from rowlock.stores.postgres.functions import functions
@@ -51,13 +52,13 @@ async def schema_of_postgres(url: str) -> list[Any]:
 
 
 async def migrate_at_once(make: Callable[[], Store]) -> None:
-    todo = await make().pending_migrations()
+    todo = (await make().pending_migrations()).migrations
     assert todo != []
     applied: list[list[Migration]] = await asyncio.gather(*(make().migrate() for _ in range(8)))
     numbers = [migration.number for answer in applied for migration in answer]
     assert sorted(numbers) == sorted(migration.number for migration in todo)
     assert await make().migrate() == []
-    assert await make().pending_migrations() == []
+    assert (await make().pending_migrations()).migrations == []
     store = make()
     await store.open()
     await store.insert([real_job()])
@@ -121,7 +122,8 @@ async def test_a_damaged_schema_is_told_by_all(real_store: Harness, what: str) -
     assert await real_store.store.migrate() == []
     if what == "a view" and real_store.kind == "postgres":
         return  # no verb reads it there: a plan for a view may be a bad one
-    verb = real_store.store.events(job_id) if what == "a view" else real_store.store.set_backoff({"mail": [1.0]})
+    store = real_store.store
+    verb = reading.events(store, job_id) if what == "a view" else store.set_backoff({"mail": [1.0]})
     with pytest.raises(SchemaDamaged, match=rf"{missing.rpartition('.')[2]}.*schema is damaged.*`rowlock migrate`"):
         await verb
 
@@ -152,7 +154,9 @@ async def test_functions_are_applied_again_when_they_have_changed(
         newer.setattr("rowlock.stores.postgres.migrate.functions", lambda: after)
         with pytest.raises(NotMigrated, match=r"functions, revision 99.*run `rowlock migrate`"):
             await PostgresStore(postgres_url).open()
-        by_hand = worker.migration_sql([after])
+        pending = await worker.pending_migrations()
+        assert pending.migrations == [after]
+        by_hand = pending.script
         done = await asyncio.gather(*(PostgresStore(postgres_url).migrate() for _ in range(4)))
         assert sorted(map(len, done)) == [0, 0, 0, 1]
         assert await PostgresStore(postgres_url).migrate() == []
@@ -160,8 +164,8 @@ async def test_functions_are_applied_again_when_they_have_changed(
     await client
     assert "IN ( 'processing'," in await source()
     assert (
-        await PostgresStore(postgres_url).pending_migrations() == []
-    )  # newer functions are not replaced by older ones
+        await PostgresStore(postgres_url).pending_migrations()
+    ).migrations == []  # newer functions are not replaced by older ones
     assert await PostgresStore(postgres_url).migrate() == []
     assert "IN ( 'processing'," in await source()
     await worker.insert([real_job()])

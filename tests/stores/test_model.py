@@ -379,12 +379,12 @@ class Model(RuleBasedStateMachine):
     @rule(topic=topics, by=people, reason=reasons, until=st.sampled_from([None, 7.0]))
     def pause(self, topic: str, by: str, reason: str | None, until: float | None) -> None:
         end = None if until is None else self.reference.now + timedelta(seconds=until)
-        self.both("pause", topic, by=by, reason=reason, until=end)
+        self.both("steer_topic", topic, "pause", by=by, reason=reason, until=end)
         self.both("paused")
 
     @rule(topic=topics, by=people)
     def resume(self, topic: str, by: str) -> None:
-        self.both("resume", topic, by=by)
+        self.both("steer_topic", topic, "resume", by=by)
         self.both("paused")
 
 

@@ -130,24 +130,24 @@ async def test_an_updated_priority_counts_in_the_next_claim(store: Harness) -> N
 
 
 async def test_pause_and_resume(store: Harness) -> None:
-    await store.store.pause("b", by="ann", reason="deploy", until=START + timedelta(minutes=5))
+    await store.store.steer_topic("b", "pause", by="ann", reason="deploy", until=START + timedelta(minutes=5))
     await store.advance(1)
-    await store.store.pause("a", by="bob")
+    await store.store.steer_topic("a", "pause", by="bob")
     assert [pause.topic for pause in await store.store.paused()] == ["a", "b"]
     assert (await store.store.paused())[0].at.tzinfo is UTC
     await store.advance(1)
-    await store.store.pause("a", by="ann", reason="again")  # the latest counts
+    await store.store.steer_topic("a", "pause", by="ann", reason="again")  # the latest counts
     assert [pause.reason for pause in await store.store.paused()] == ["again", "deploy"]
-    assert await store.store.resume("a", by="ann", reason="done")
-    assert not await store.store.resume("a", by="ann")
-    assert not await store.store.resume("never", by="ann")
+    assert await store.store.steer_topic("a", "resume", by="ann", reason="done")
+    assert not await store.store.steer_topic("a", "resume", by="ann")
+    assert not await store.store.steer_topic("never", "resume", by="ann")
     await store.advance(5 * MINUTE)
     assert await store.store.paused() == []
 
 
 async def test_a_pause_stops_claims_and_nothing_else(store: Harness) -> None:
     claimed = await store.claimed()
-    await store.store.pause("mail", by="ann")
+    await store.store.steer_topic("mail", "pause", by="ann")
     await store.insert(job(), job(delay=1))
     await store.advance(1)
     assert await store.store.promote() == 1

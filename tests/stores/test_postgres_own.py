@@ -230,8 +230,8 @@ async def test_schemas_of_ones_choice_are_apart(postgres_url: str) -> None:
 async def test_the_printed_sql_does_what_migrate_does(postgres_url: str) -> None:
     by_hand = open_store(f"{postgres_url}?schema=by_hand")
     connection = await asyncpg.connect(postgres_url)
-    await connection.execute(by_hand.migration_sql(await by_hand.pending_migrations()))
-    assert await by_hand.pending_migrations() == []
+    await connection.execute((await by_hand.pending_migrations()).script)
+    assert (await by_hand.pending_migrations()).migrations == []
     await open_store(f"{postgres_url}?schema=by_us").migrate()
     dumped = """
         SELECT c.relname, c.relkind, pg_get_indexdef(c.oid), pg_get_viewdef(c.oid),

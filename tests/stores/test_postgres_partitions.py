@@ -14,6 +14,7 @@ from rowlock.core.ids import IdMaker, first_id
 from rowlock.core.job import Job, Status, new_job
 from rowlock.core.lifecycle import Completed, Failed, Outcome
 from rowlock.core.moves import Requeue
+from rowlock.stores import reading
 from rowlock.stores.base import DAY, Retention, Store
 from rowlock.stores.postgres import partitions
 from rowlock.stores.postgres.store import PostgresStore
@@ -204,14 +205,14 @@ async def test_steps_go_with_their_day_and_those_of_dead_letters_stay(store: Pos
     old = await stepped(store, START, Completed())
     dead = await stepped(store, START, Failed("no", final=True), steps=3)
     assert await parts_of_steps(store) == {old: "20260101", dead: "20260101"}
-    before = await store.store.steps(dead)
+    before = await reading.steps(store.store, dead)
     await store.advance(9 * DAY)
     assert on(0)[0] in (await keep(store.store, WEEK, ahead=0)).dropped
     assert on(0)[0] not in await days(store, "_jobs_steps")
     assert await parts_of_steps(store) == {dead: "rest"}
-    assert await store.store.steps(dead) == before
+    assert await reading.steps(store.store, dead) == before
     [answer] = await store.store.move([dead], Requeue(by="ann", from_step="a#2"))
-    assert (answer.done, len(await store.store.steps(dead))) == (True, 1)
+    assert (answer.done, len(await reading.steps(store.store, dead))) == (True, 1)
 
 
 async def test_steps_of_a_day_without_a_part_go_as_well(store: PostgresHarness) -> None:

@@ -111,7 +111,7 @@ async def test_no_claim_that_begins_after_a_pause_takes_its_jobs(real_store: Har
 
     async def stop(store: Store) -> None:
         nonlocal paused
-        await store.pause("a", by="ann")
+        await store.steer_topic("a", "pause", by="ann")
         paused = True
 
     everyone = await stores(real_store, 8)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import MAX_HISTORY, Completed, Failed, Released
 from rowlock.core.moves import Cancel, CancelTimeout, Expire, Requeue, Rescue, Update
+from rowlock.stores import reading
 from rowlock.stores.base import Edit, Progress
 from tests.stores.conftest import shared_store
 from tests.stores.harness import LEASE, NOBODY, START, Harness, job, settlement
@@ -24,7 +25,7 @@ async def test_get(store: Harness) -> None:
     assert set(found) == {live, done}
     assert found[done].status is Status.COMPLETED
     assert await store.store.read([], Job) == {}
-    assert await store.store.events(NOBODY) == []
+    assert await reading.events(store.store, NOBODY) == []
 
 
 async def test_now_is_the_databases_clock(store: Harness) -> None:
@@ -204,7 +205,7 @@ async def test_awkward_texts_in_every_text_column(store: Harness) -> None:
     assert [(a.by, a.reason) for a in await store.audit()] == [(text, text)]
     await store.store.settle([settlement(found, Failed(text))])
     assert (await store.job(claimed.id)).last_error == text
-    await store.store.pause("mail", by=text, reason=text)
+    await store.store.steer_topic("mail", "pause", by=text, reason=text)
     assert [(p.by, p.reason) for p in await store.store.paused()] == [(text, text)]
 
 

@@ -84,7 +84,7 @@ async def test_of_many_that_write_at_once_one_wins(store: Harness) -> None:
 
 
 async def test_the_audit_tells_who_and_why_the_newest_first(store: Harness) -> None:
-    await store.store.pause("mail", by="bob", reason="full")
+    await store.store.steer_topic("mail", "pause", by="bob", reason="full")
     await store.store.write_records([Write("s", "a", {})], ANN)
     new, old = await store.store.audit()
     assert (new.by, new.action, new.reason, new.data, new.at) == ("ann", "change", "because", {"what": ["a", 1]}, START)

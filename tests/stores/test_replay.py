@@ -10,6 +10,7 @@ from msgspec import structs
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Answer, Completed
 from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
+from rowlock.stores import reading
 from rowlock.stores.base import DAY, Beat, Edit, Progress, Retention, Store
 from tests.stores.conftest import paired_store
 from tests.stores.harness import LEASE, OUTCOMES, START, Harness, claim_by, ids, job, settlement
@@ -19,7 +20,7 @@ store = paired_store
 
 async def everything(store: Harness) -> tuple[Any, ...]:
     rows = await store.rows()
-    events = {job_id: await store.store.events(job_id) for job_id in rows}
+    events = {job_id: await reading.events(store.store, job_id) for job_id in rows}
     return rows, events, await store.audit(), await store.store.paused()
 
 
@@ -43,7 +44,7 @@ CALLS: dict[str, Callable[[Store, list[str]], Awaitable[Any]]] = {
     "cancel": lambda store, ids: store.move(ids, Cancel(by="ann", reason="r")),
     "requeue": lambda store, ids: store.move(ids, Requeue(by="ann")),
     "delete": lambda store, ids: store.move(ids, Delete(by="ann")),
-    "resume": lambda store, ids: store.resume("paused", by="ann"),
+    "resume": lambda store, ids: store.steer_topic("paused", "resume", by="ann"),
 }
 
 
@@ -52,7 +53,7 @@ async def test_a_verb_that_finds_nothing_left_to_do(store: Harness, verb: str) -
     jobs = [(await store.in_status(status, topic=status)).id for status in Status]
     jobs += [await store.add(delay=1.0), (await store.claimed("dead", "ahead", start=False)).id]
     jobs.append(await store.add(expires_at=START))
-    await store.store.pause("paused", by="ann")
+    await store.store.steer_topic("paused", "pause", by="ann")
     await store.advance(8 * DAY)
     answer = await replay(store, partial(CALLS[verb], store.store, jobs))
     assert not (any(one.done for one in answer) if verb in ("cancel", "requeue", "delete") else answer)
@@ -140,7 +141,7 @@ async def test_update_says_again_what_it_said(store: Harness) -> None:
 
 
 async def test_pause(store: Harness) -> None:
-    await store.store.pause("mail", by="ann")
+    await store.store.steer_topic("mail", "pause", by="ann")
     paused = await store.store.paused()
-    await store.store.pause("mail", by="ann")
+    await store.store.steer_topic("mail", "pause", by="ann")
     assert await store.store.paused() == paused

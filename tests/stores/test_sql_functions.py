@@ -351,7 +351,7 @@ async def test_what_is_not_due_paused_expired_or_of_a_template_is_left_alone(
     await sql.enqueue(expires_at=START)
     await sql.enqueue("paused")
     await store.add("versioned", template_version=1)
-    await store.store.pause("paused", by="ann", until=START + timedelta(seconds=20))
+    await store.store.steer_topic("paused", "pause", by="ann", until=START + timedelta(seconds=20))
     everything = ("mail", "paused", "versioned")
     assert await sql.claim("w1", *everything) == []
     await store.advance(10)

@@ -200,7 +200,7 @@ WRITES: dict[str, Verb] = {
     "settle": lambda store, run: store.settle([settlement(run, Completed())]),
     "heartbeat": lambda store, run: store.heartbeat([Beat(run.id, run.version)], 60.0),
     "report": lambda store, _: store.report(info()),
-    "pause": lambda store, _: store.pause("mail", by="ann"),
+    "pause": lambda store, _: store.steer_topic("mail", "pause", by="ann"),
     "ring": lambda store, _: store.ring(),
 }
 READS: dict[str, Verb] = {

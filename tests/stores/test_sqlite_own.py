@@ -107,12 +107,12 @@ async def test_a_missing_directory(tmp_path: Path) -> None:
 async def test_a_missing_file_is_made_by_migrate_only(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     store = SqliteStore(path)
-    assert await store.pending_migrations() == list(known())
+    assert (await store.pending_migrations()).migrations == list(known())
     with pytest.raises(errors.NotMigrated, match=r"jobs\.db lacks .*: run `rowlock migrate`"):
         await store.open()
     assert files_in(tmp_path) == []
     assert await store.migrate() == list(known())
-    assert await store.pending_migrations() == []
+    assert (await store.pending_migrations()).migrations == []
     assert await store.migrate() == []
     await store.open()
     await store.close()
@@ -219,11 +219,11 @@ async def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path, monk
 async def test_migrations_as_a_script(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "jobs.db")
     with other_connection(tmp_path / "jobs.db") as conn:
-        conn.executescript(store.migration_sql(await store.pending_migrations()))
+        conn.executescript((await store.pending_migrations()).script)
         times = [at for (at,) in conn.execute("SELECT applied_at FROM _jobs_migrations")]
     assert len(times) == len(known())
     assert all(abs(at - microseconds()) < 60_000_000 for at in times)
-    assert await store.pending_migrations() == []
+    assert (await store.pending_migrations()).migrations == []
     await try_open(tmp_path / "jobs.db")
 
 
@@ -356,7 +356,7 @@ async def test_a_cancelled_verb_that_has_not_begun_is_not_done(store: SqliteStor
         first = asyncio.create_task(store.promote())  # holds up the writer
         await asyncio.sleep(0.05)
         second = asyncio.create_task(store.insert([new]))
-        third = asyncio.create_task(store.pause("mail", by="ann"))
+        third = asyncio.create_task(store.steer_topic("mail", "pause", by="ann"))
         await asyncio.sleep(0.05)
         second.cancel()
         third.cancel()
@@ -506,10 +506,10 @@ async def test_in_memory() -> None:
     assert await store.wait_for_work(1.0)
     assert not await store.wait_for_work(0.01)
     assert new.id in await store.read([new.id], Job)
-    assert await other.pending_migrations() == list(known())
+    assert (await other.pending_migrations()).migrations == list(known())
     await other.close()
     await store.close()
-    assert await store.pending_migrations() == list(known())  # it is gone
+    assert (await store.pending_migrations()).migrations == list(known())  # it is gone
     await store.close()
 
 

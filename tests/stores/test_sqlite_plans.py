@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from rowlock.core.job import Job, Log
+from rowlock.core.job import History, Job, Log
 from rowlock.core.lifecycle import Completed, Failed, Settlement
 from rowlock.core.moves import CancelTimeout, Delete, Requeue, Rescue
+from rowlock.core.steps import StoredSteps
 from rowlock.stores.base import Beat, Claim, NewLine, Progress, Retention
 from rowlock.stores.queries import TopicRetention
 from rowlock.stores.sqlite import moves, queries, settle
@@ -25,7 +26,6 @@ from rowlock.stores.sqlite.insert import insert
 from rowlock.stores.sqlite.maintenance import prune
 from rowlock.stores.sqlite.rows import read_sql
 from rowlock.stores.sqlite.steps import checkpoint
-from rowlock.stores.sqlite.steps import steps as stored
 from tests.stores.harness import job, lanes, mark, settlement
 
 JOBS = 20
@@ -125,8 +125,8 @@ def measure(database: SqliteConnection) -> dict[str, int]:
     database.write(lambda conn, now: checkpoint(conn, now, marks))
     ids = [one.id for one in claimed]
     taken["checkpoint again"] = steps(conn, lambda now: checkpoint(conn, now, marks))
-    taken["steps"] = steps(conn, lambda _: stored(conn, ids[0]))
-    taken["events"] = steps(conn, lambda _: queries.events(conn, ids[0]))
+    taken["steps"] = steps(conn, lambda _: queries.read(conn, ids[:1], StoredSteps))
+    taken["events"] = steps(conn, lambda _: queries.read(conn, ids[:1], History))
     conn.execute("UPDATE _jobs SET status = 'cancel_requested', cancel_requested_at = 0 WHERE version > 0")
     timeout = CancelTimeout(by="m1", grace=0.0)
     taken["cancel timeout"] = steps(conn, lambda now: moves.move_due(conn, now, timeout, 500))

@@ -12,6 +12,7 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed, Failed, GaveUp, Outcome, Released, StepRetry
 from rowlock.core.moves import Cancel, CancelTimeout, Delete, Edit, Requeue, Rescue, Update
 from rowlock.core.steps import StepState
+from rowlock.stores import reading
 from rowlock.stores.base import DAY, Hold, Progress, Retention
 from tests.stores.conftest import paired_store
 from tests.stores.harness import LEASE, NOBODY, START, Harness, PostgresHarness, job, mark, settlement
@@ -23,7 +24,7 @@ KEPT, CANCEL, LOST = Hold.KEPT, Hold.CANCEL, Hold.LOST
 
 async def states(store: Harness, job: Job) -> dict[str, str]:
     """Of the stored steps, by position."""
-    steps = await store.store.steps(job.id)
+    steps = await reading.steps(store.store, job.id)
     return {step.name if step.n == 1 else f"{step.name}#{step.n}": step.state.value for step in steps}
 
 
@@ -54,13 +55,13 @@ async def requeue(store: Harness, job: Job, **order: Any) -> Any:
 
 async def test_a_step_from_its_beginning_to_its_end(store: Harness) -> None:
     run = await store.claimed()
-    assert await store.store.steps(run.id) == []
+    assert await reading.steps(store.store, run.id) == []
     assert await store.store.checkpoint([mark(run, "a", "running", age=2.0)]) == [KEPT]
-    [step] = await store.store.steps(run.id)
+    [step] = await reading.steps(store.store, run.id)
     assert (step.state, step.started_at, step.finished_at) == ("running", START - timedelta(seconds=2), None)
     await store.advance(5)
     assert await store.store.checkpoint([mark(run, "a", "succeeded", result='{"n":[1.5]}', percent=33.3)]) == [KEPT]
-    [step] = await store.store.steps(run.id)
+    [step] = await reading.steps(store.store, run.id)
     assert (step.state, step.result, step.finished_at) == ("succeeded", {"n": [1.5]}, store.now)
     job = await store.job(run.id)
     assert (job.step, job.progress) == ("a", 33.3)
@@ -70,10 +71,10 @@ async def test_a_repeat_changes_nothing(store: Harness) -> None:
     run = await store.claimed()
     done = mark(run, "a", "succeeded", result="1", percent=50.0)
     await store.store.checkpoint([done])
-    before = await store.store.steps(run.id)
+    before = await reading.steps(store.store, run.id)
     await store.advance(1)
     assert await store.store.checkpoint([done, structs.replace(done, result="2")]) == [KEPT, KEPT]
-    assert await store.store.steps(run.id) == before
+    assert await reading.steps(store.store, run.id) == before
 
 
 @pytest.mark.parametrize("end", ["succeeded", "failed"])
@@ -81,10 +82,10 @@ async def test_a_repeat_changes_nothing(store: Harness) -> None:
 async def test_nothing_replaces_an_end(store: Harness, end: str, later: str) -> None:
     run = await store.claimed()
     await store.store.checkpoint([mark(run, "a", end, result="1", error="x")])
-    before = await store.store.steps(run.id)
+    before = await reading.steps(store.store, run.id)
     await store.advance(1)
     await store.store.checkpoint([mark(run, "a", later, result="2")])
-    assert await store.store.steps(run.id) == before
+    assert await reading.steps(store.store, run.id) == before
 
 
 @pytest.mark.parametrize("first", ["running", "pending", "cancelled"])
@@ -103,13 +104,13 @@ async def test_a_late_mark_of_a_running_step_replaces_nothing(store: Harness) ->
     """Another thread writes it. It must not take back the retry that the step has counted since."""
     run = await store.claimed()
     await store.store.checkpoint([mark(run, "a", "pending", retries=1, error="no answer")])
-    before = await store.store.steps(run.id)
+    before = await reading.steps(store.store, run.id)
     await store.store.checkpoint([mark(run, "a", "running", retries=0)])
-    assert await store.store.steps(run.id) == before
+    assert await reading.steps(store.store, run.id) == before
     await store.store.settle([settlement(run, Released())])
     [again] = (await store.claim()).jobs
     await store.store.checkpoint([mark(again, "a", "running", retries=1)])
-    [step] = await store.store.steps(run.id)
+    [step] = await reading.steps(store.store, run.id)
     assert (step.state, step.retries, step.version) == ("running", 1, 2)
 
 
@@ -160,7 +161,7 @@ async def test_only_a_held_job_takes_marks(store: Harness, status: Status) -> No
     held = status in (Status.PROCESSING, Status.CANCEL_REQUESTED)
     [hold] = await store.store.checkpoint([mark(job, "a", "succeeded", worker=None)])
     assert (hold is not LOST) == held
-    assert bool(await store.store.steps(job.id)) == held
+    assert bool(await reading.steps(store.store, job.id)) == held
 
 
 @pytest.mark.parametrize("wrong", [{"version": 0}, {"version": 1}, {"version": 3}, {"worker": "w2"}])
@@ -179,7 +180,7 @@ async def test_strange_texts(store: Harness) -> None:
     error = "boom \0 \ud800 \U0001f600" * 3
     fields = {"error": error, "percent": float("nan"), "age": float("nan"), "function": "f"}
     assert await store.store.checkpoint([mark(run, "a 'ä'\"\\#1", "failed", **fields)]) == [KEPT]
-    [step] = await store.store.steps(run.id)
+    [step] = await reading.steps(store.store, run.id)
     assert step.name == "a 'ä'\"\\#1"
     assert "\0" not in (step.error or "")
 
@@ -188,7 +189,7 @@ async def test_the_largest_result(store: Harness) -> None:
     run = await store.claimed()
     text = '"' + "ä" * 500_000 + '"'
     assert await store.store.checkpoint([mark(run, "a", "succeeded", result=text)]) == [KEPT]
-    [step] = await store.store.steps(run.id)
+    [step] = await reading.steps(store.store, run.id)
     assert step.result == "ä" * 500_000
 
 
@@ -204,7 +205,7 @@ async def test_a_locked_row_is_waited_for(store: Harness) -> None:
         calls.append(which.progress([Progress(run.id, 1, float(n), worker="w1")]))
     answers = await asyncio.gather(*calls)
     assert answers[::2] == [[KEPT]] * 40
-    assert [step.result for step in await real.steps(run.id)] == list(range(40))
+    assert [step.result for step in await reading.steps(real, run.id)] == list(range(40))
     await store.paired.adopt()
 
 
@@ -263,9 +264,9 @@ async def test_an_own_retry_of_a_step_costs_the_job_nothing(store: Harness) -> N
 
 async def test_completed_jobs_keep_their_steps(store: Harness) -> None:
     run = await stepped(store, "a", "b")
-    before = await store.store.steps(run.id)
+    before = await reading.steps(store.store, run.id)
     await store.store.settle([settlement(run, Completed())])
-    assert await store.store.steps(run.id) == before
+    assert await reading.steps(store.store, run.id) == before
     assert (await store.job(run.id)).step == "b"
     assert await store.store.checkpoint([mark(run, "c", "succeeded")]) == [LOST]
 
@@ -282,7 +283,7 @@ async def test_steps_go_with_a_job_that_is_deleted(store: Harness, status: Statu
     run = await stepped(store, "a", "b")
     await store.store.settle([settlement(run, outcomes[status])])
     await store.store.move([run.id, stays.id], Delete(by="ann"))
-    assert await store.store.steps(run.id) == []
+    assert await reading.steps(store.store, run.id) == []
     assert await states(store, stays) == {"a": "succeeded"}
 
 
@@ -415,7 +416,7 @@ async def test_a_run_after_a_requeue_writes_anew(store: Harness) -> None:
     await requeue(store, job, from_step="b")
     [again] = (await store.claim()).jobs
     await store.store.checkpoint([mark(again, "b", "succeeded", result='"new"'), mark(again, "c", "succeeded")])
-    assert [(step.name, step.version, step.result) for step in await store.store.steps(job.id)] == [
+    assert [(step.name, step.version, step.result) for step in await reading.steps(store.store, job.id)] == [
         ("a", 1, None),
         ("b", 2, "new"),
         ("c", 2, None),

@@ -13,6 +13,7 @@ from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Answer, Completed
 from rowlock.core.moves import Cancel, CancelTimeout, Rescue
 from rowlock.errors import ConnectionRefused, LeaseLost, StoreError
+from rowlock.stores import reading
 from rowlock.stores.base import Beat, Guard, Hold, Store
 from rowlock.stores.callers import caller_for
 from tests.stores.harness import Harness, claim_by, ids, mark, settlement
@@ -151,7 +152,7 @@ async def test_a_step_s_result_commits_with_the_writes(real_store: Harness, colo
         await order(conn, 1)
         goes.checkpoint = mark(run, "pay", "succeeded", result='{"paid":1}', percent=50.0)  # decided inside the block
     assert await orders(real_store) == [1]
-    [step] = await real_store.store.steps(run.id)
+    [step] = await reading.steps(real_store.store, run.id)
     assert (step.name, step.state, step.result) == ("pay", "succeeded", {"paid": 1})
     job = await real_store.job(run.id)
     assert (job.step, job.progress) == ("pay", 100.0 if completes else 50.0)
@@ -185,7 +186,7 @@ async def test_a_result_is_rolled_back_with_the_writes(real_store: Harness, colo
 
     with pytest.raises(ZeroDivisionError):
         await handler()
-    assert (await orders(real_store), await real_store.store.steps(run.id)) == ([], [])
+    assert (await orders(real_store), await reading.steps(real_store.store, run.id)) == ([], [])
     assert await real_store.job(run.id) == run
 
 

@@ -8,6 +8,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import Completed, Failed
+from rowlock.stores import reading
 from tests.http.harness import GUEST, Server, World
 from tests.http.test_steps import PIPELINE, half_done
 from tests.stores.harness import claim_by, mark, settlement
@@ -94,7 +95,9 @@ async def test_a_job_starts_again_from_a_step_after_a_look_at_what_is_dropped(vi
     await visitor.toast("is pending again")
     await expect(row(page, "Embed it")).to_contain_text("pending")
     await expect(row(page, "Fetch it")).to_contain_text("succeeded")
-    assert [(step.name, step.state) for step in await (await world.store()).steps(job_id)] == [("fetch", "succeeded")]
+    assert [(step.name, step.state) for step in await reading.steps(await world.store(), job_id)] == [
+        ("fetch", "succeeded")
+    ]
     assert await audited(world, job_id) == [("requeue", "another model")]
     await visitor.go("audit")
     await expect(page.get_by_text("dropped steps: embed, embed#2").first).to_be_visible()
@@ -118,12 +121,12 @@ async def test_a_job_starts_again_from_the_start_and_not_if_it_has_run_meanwhile
     await visitor.toast("it has run again since version 1")
     assert all("409 (Conflict)" in complaint for complaint in visitor.complaints)
     visitor.complaints.clear()
-    assert len(await store.steps(job_id)) == 2
+    assert len(await reading.steps(store, job_id)) == 2
     await expect(page.get_by_text("Attempt 2")).to_be_visible()
     await more(page, "Requeue from the start…")
     await dialog.get_by_role("button", name="Requeue", exact=True).click()
     await visitor.toast("is pending again")
-    assert await store.steps(job_id) == []
+    assert await reading.steps(store, job_id) == []
 
 
 async def test_who_only_looks_sees_steps_and_requeues_none(sqlite_visitor: Visitor, sqlite_world: World) -> None:

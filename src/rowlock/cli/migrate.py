@@ -25,8 +25,11 @@ def migrate(db: Database, plan: bool, sql: bool) -> None:
         raise click.UsageError("give --plan or --sql, not both")
     store = open_store(config.load({"url": db.url}).url)
     changes_nothing = plan or sql
-    found = asyncio.run(store.pending_migrations(whole=True) if changes_nothing else _apply(store))
-    script = store.migration_sql(found) if sql and found else ""
+    if changes_nothing:
+        pending = asyncio.run(store.pending_migrations(whole=True))
+        found, script = pending.migrations, pending.script
+    else:
+        found, script = asyncio.run(_apply(store)), ""
     documents = [{"number": one.number, "name": one.name} for one in found]
     what = "to apply" if plan else "applied"
     lines = [f"{what}: {one.title}" for one in found] or ["up to date: nothing to apply"]

@@ -13,6 +13,7 @@ from rowlock.core.steps import StoredStep
 from rowlock.core.templates import Stored, frozen_difference
 from rowlock.errors import InvalidInput
 from rowlock.steps import step_of
+from rowlock.stores import reading
 from rowlock.stores.base import Store
 from rowlock.stores.queries import MAX_LIMIT, Filter
 from rowlock.tasks import Task
@@ -67,7 +68,7 @@ async def compare(store: Store, lanes: Lanes, *, limit: int) -> Comparison:
                     _job(job, lanes, elsewhere, misfits)
                 if job.step is not None and (task := lanes.get(Lane(job.topic, job.template_version))) is not None:
                     published = stored.get(job.topic, {}).get(job.template_version)
-                    _steps(job, task, published, await store.steps(job.id), misfits)
+                    _steps(job, task, published, await reading.steps(store, job.id), misfits)
             cursor = page.next
             if cursor is None:
                 break

@@ -11,6 +11,7 @@ from rowlock.client.portal import running_loop
 from rowlock.core.job import Status
 from rowlock.core.steps import StepMark, StoredStep
 from rowlock.errors import WrongContext
+from rowlock.stores import reading
 from rowlock.stores.base import Enqueued, Guard, Hold
 from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.tasks import EnqueueOptions, Enqueues, SyncEnqueues
@@ -53,7 +54,7 @@ class ContextHost:
         return self._stores.portal.run(lambda: self.checkpoint(mark))
 
     async def steps(self, job_id: str) -> list[StoredStep]:
-        return await (await self._stores.handle()).store.steps(job_id)
+        return await reading.steps((await self._stores.handle()).store, job_id)
 
     def steps_sync(self, job_id: str) -> list[StoredStep]:
         return self._stores.portal.run(lambda: self.steps(job_id))

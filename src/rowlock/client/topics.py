@@ -25,12 +25,14 @@ class Topics:
         """Start no more jobs of this topic, until `resume` or until the time `until`. Running jobs continue."""
         end = None if until is None else check_time(until, "until")
         store = (await self._stores.handle()).store
-        await store.pause(check_topic(topic), by=self._actor(by), reason=check_reason(reason), until=end)
+        await store.steer_topic(check_topic(topic), "pause", by=self._actor(by), reason=check_reason(reason), until=end)
 
     async def resume(self, topic: str, *, reason: str | None = None, by: str | None = None) -> bool:
         """Start jobs of this topic again. Return False if it was not paused."""
         handle = await self._stores.handle()
-        resumed = await handle.store.resume(check_topic(topic), by=self._actor(by), reason=check_reason(reason))
+        resumed = await handle.store.steer_topic(
+            check_topic(topic), "resume", by=self._actor(by), reason=check_reason(reason)
+        )
         self._announce(handle)
         return resumed
 

@@ -154,6 +154,12 @@ class Event(Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
+class History(Struct, frozen=True):
+    """What happened to a job, oldest first."""
+
+    events: list[Event]
+
+
 class LogLine(Struct, frozen=True):
     """A line that a handler has logged. `version` says in which run."""
 

@@ -94,6 +94,12 @@ class StoredStep(Struct, frozen=True, kw_only=True):
     finished_at: datetime | None = None
 
 
+class StoredSteps(Struct, frozen=True):
+    """The stored steps of a job, by position."""
+
+    items: list[StoredStep]
+
+
 class StepPlace(NamedTuple):
     """Which step it is, and where it stands among the job's steps."""
 

@@ -50,6 +50,13 @@ class StoredRow(Struct, frozen=True):
     has_steps: bool
 
 
+class StepOwner(Struct, frozen=True):
+    """The id of a job of which steps are stored. `exists`: there is such a job."""
+
+    id: str
+    exists: bool
+
+
 class Finding(Struct, frozen=True):
     """Something that must not be. `check` is stable for programs: lease, ready, finished, retries, version, history,
     twice, overdue, key, counts, steps."""
@@ -59,8 +66,12 @@ class Finding(Struct, frozen=True):
     text: str
 
 
-def examine(row: StoredRow, now: datetime, patience: float) -> Iterator[Finding]:
+def examine(row: StoredRow | StepOwner, now: datetime, patience: float) -> Iterator[Finding]:
     """`patience`: seconds that an expired lease may wait to be taken back."""
+    if isinstance(row, StepOwner):
+        if not row.exists:
+            yield Finding("steps", row.id, "is gone, but something is stored of its steps")
+        return
     for check, text in [*_columns(row), *_overdue(row, now, patience), *_history(row)]:
         yield Finding(check, row.id, text)
 

@@ -32,6 +32,7 @@ from rowlock.http.shapes import (
     copied,
     schema,
 )  # fmt: skip
+from rowlock.stores.base import InLine
 from rowlock.stores.queries import MAX_LIMIT, MAX_OFFSET
 
 ROUTES = Routes()
@@ -188,7 +189,7 @@ class LineAnswer(Struct, kw_only=True):
 @ROUTES.add("GET", "/api/jobs/{id}/line", SEE_JOBS, "Its place in the line of its key")
 async def get_line(call: Call) -> LineAnswer:
     job = await call.job("read")
-    place = await (await call.store()).place_in_line(job.id)
+    place = (await (await call.store()).read([job.id], InLine)).get(job.id)
     if place is None:
         return LineAnswer(line=False)
     hidden = await hidden_jobs(call, [one for one in (place.head, place.before) if one is not None])

@@ -17,6 +17,7 @@ from rowlock.http.call import Call, denied
 from rowlock.http.problems import Problem
 from rowlock.http.routes import Routes, scope
 from rowlock.http.shapes import Asked, JobBody, Reason, StepBody, copied, unredacted_body
+from rowlock.stores import reading
 from rowlock.stores.queries import Filter, Page, check_place, make_cursor
 from rowlock.stores.records import Entry
 
@@ -52,7 +53,7 @@ def step_body(step: StepStatus, result: Any, error: str | None) -> StepBody:
 
 async def stored_steps(call: Call, job: Job) -> Sequence[StoredStep]:
     """Return the steps whose secrets must be hidden in other texts of the job."""
-    return await (await call.store()).steps(job.id) if call.redaction and job.step is not None else ()
+    return await reading.steps(await call.store(), job.id) if call.redaction and job.step is not None else ()
 
 
 def may_reveal(call: Call) -> bool:
@@ -133,7 +134,7 @@ async def reveal_job(call: Call, asked: RevealBody) -> RevealAnswer:
         raise Problem("bad_length", "reason: say why", field="reason")
     job = await call.job("read")
     store = await call.store()
-    events, log = await store.events(job.id), (await store.read([job.id], Log)).get(job.id, Log([]))
+    events, log = await reading.events(store, job.id), (await store.read([job.id], Log)).get(job.id, Log([]))
     await store.write_records([], Entry(call.by, "reveal", job.topic, reason, job_id=job.id))
     steps = [step_body(step, step.result, step.error) for step in await call.api.jobs.steps(job.id)]
     return RevealAnswer(job=unredacted_body(job, steps=steps or UNSET), events=events, logs=log.lines)

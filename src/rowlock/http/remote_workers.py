@@ -17,6 +17,7 @@ from rowlock.core.steps import MAX_STEP_BYTES, MAX_STEPS, MarkingRun, StepMark
 from rowlock.http.long_polls import LongPolls
 from rowlock.http.problems import Problem
 from rowlock.runtime.periodic import Loop
+from rowlock.stores import reading
 from rowlock.stores.base import Beat, Claim, Hold, Store, WorkerInfo
 from rowlock.stores.queries import State
 
@@ -219,7 +220,7 @@ class StepCounts:
         [hold] = await store.look([run])
         if hold is Hold.LOST:
             return False
-        sizes = {(one.name, one.n): _size(one.result) for one in await store.steps(run.id)}
+        sizes = {(one.name, one.n): _size(one.result) for one in await reading.steps(store, run.id)}
         while len(self._sizes) >= _MOST_COUNTED:
             del self._sizes[next(iter(self._sizes))]
         self._sizes.setdefault(key, sizes)  # two requests of the run may have come at the same time

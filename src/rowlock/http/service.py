@@ -63,7 +63,7 @@ async def _look(get_store: Callable[[], Awaitable[Store]]) -> Response:
         async with asyncio.timeout(_PATIENCE):
             store = await get_store()
             await store.now()
-            pending = await store.pending_migrations()
+            pending = (await store.pending_migrations()).migrations
     except (RowlockError, TimeoutError):
         return answer(Ready("not ready", "the database can't be reached"), 503)
     if pending:

@@ -37,6 +37,7 @@ from rowlock.http.problems import Problem, check_range
 from rowlock.http.request import Gone
 from rowlock.http.routes import Routes, scope
 from rowlock.http.shapes import LONGEST_STEP, copied
+from rowlock.stores import reading
 from rowlock.stores.base import Beat, Claim, Hold, NewLine, Progress, Store
 from rowlock.tracebacks import MAX_ERROR
 
@@ -192,7 +193,7 @@ async def get_worker_steps(call: Call, asked: shapes.RunAsked) -> shapes.WorkerS
     if hold is Hold.LOST:
         raise _lost()
     return shapes.WorkerStepsAnswer(
-        items=[copied(shapes.StoredStepBody, one, state=str(one.state)) for one in await store.steps(run.id)]
+        items=[copied(shapes.StoredStepBody, one, state=str(one.state)) for one in await reading.steps(store, run.id)]
     )
 
 
@@ -316,7 +317,7 @@ async def _settle(
 async def _repeated(store: Store, run: Beat, outcome: Outcome) -> shapes.SettledBody:
     """Return the answer of the first request if this run has ended in the same way before: only that answer was lost. A
     new decision could differ, because the first one has used a retry."""
-    for event in reversed(await store.events(run.id)):
+    for event in reversed(await reading.events(store, run.id)):
         if (event.version, event.by) == (run.version, run.worker) and event.event in _ENDS[type(outcome)]:
             return _settled(run, str(event.status))
     raise _lost()

@@ -17,14 +17,14 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from rowlock.core.codec import clean_text
-from rowlock.core.job import Event, Job, Lane, LiveKey, NewJob, Status
+from rowlock.core.job import Job, Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
 from rowlock.core.moves import Decision, Due, Order, Patch, patches
 from rowlock.core.moves import Edit as Edit
-from rowlock.core.steps import StepMark, StoredStep
-from rowlock.core.verify import StoredRow
+from rowlock.core.steps import StepMark
+from rowlock.core.verify import StepOwner, StoredRow
 from rowlock.stores.failures import FailureQuery, Failures
-from rowlock.stores.migrations import Migration
+from rowlock.stores.migrations import Migration, Pending
 from rowlock.stores.queries import DAY as DAY
 from rowlock.stores.queries import MIN_RETENTION as MIN_RETENTION
 from rowlock.stores.queries import Filter, Page, Stats
@@ -65,6 +65,9 @@ CHORES: dict[Chore, int] = {  # what one call should do at most
     "sweep_rollups": 10_000,
     "prune_bulks": 10_000,
 }
+
+
+Part = Literal["jobs", "archive", "steps"]  # of what is stored, see `Store.stored_rows`
 
 
 class Home(Struct, frozen=True):
@@ -229,6 +232,9 @@ def changed(decided: Iterable[Decision]) -> dict[str, Changed]:
     return answers
 
 
+TopicSteering = Literal["pause", "resume"]
+
+
 class Pause(Struct, frozen=True):
     topic: str
     at: datetime
@@ -266,11 +272,9 @@ class InLine(Struct, frozen=True):
 
 
 def in_line(
-    own: str, is_head: bool, head: str | None, before: str | None, counts: tuple[int, int], limit: int
+    own: str, limit: int, is_head: bool, head: str | None, before: str | None, ahead: int, behind: int
 ) -> InLine:
-    """Put together what a store has found. `counts`: blocked jobs before and behind it, counted up to one more than
-    `limit`."""
-    ahead, behind = counts
+    """Put together what a store has found. `ahead`, `behind`: blocked jobs, counted up to one more than `limit`."""
     if is_head:
         ahead, before = 0, None
     elif head is not None:
@@ -315,13 +319,9 @@ class Store(Protocol):
         processes. Needs no open(). `create`: make an SQLite file that is missing; else raise StoreUnavailable."""
         ...
 
-    async def pending_migrations(self, *, whole: bool = False) -> list[Migration]:
+    async def pending_migrations(self, *, whole: bool = False) -> Pending:
         """Return what `migrate` would apply. Raise an error if an applied migration differs from this code. `whole`:
         also raise SchemaDamaged if tables or columns are gone that migrations have made; it names all of them."""
-        ...
-
-    def migration_sql(self, migrations: Sequence[Migration]) -> str:
-        """Return the migrations as a script, for operators who run it themselves."""
         ...
 
     async def now(self) -> datetime:
@@ -363,10 +363,6 @@ class Store(Protocol):
         """Store what runs say about their steps, each guarded by status, version AND worker; also `step` and, if the
         mark says so, `progress` of the job. Waits for a locked row: KEPT, CANCEL (written, too) or LOST. A repeat
         changes nothing. Several marks of one job are applied in their order."""
-        ...
-
-    async def steps(self, job_id: str) -> list[StoredStep]:
-        """Return the stored steps of a job, live or archived, by position."""
         ...
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
@@ -431,11 +427,11 @@ class Store(Protocol):
         takes it; others are left as they are, and the answer says why."""
         ...
 
-    async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
-        """Pause a topic. A claim that begins after this returns takes no jobs of it, until resume or `until`."""
-
-    async def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
-        """Return False if it was not paused."""
+    async def steer_topic(
+        self, topic: str, to: TopicSteering, *, by: str, reason: str | None = None, until: datetime | None = None
+    ) -> bool:
+        """Pause or resume a topic. After a pause has returned, a new claim takes no jobs of the topic until it is
+        resumed, or until `until`. Return False if a topic that is to be resumed was not paused."""
         ...
 
     async def paused(self) -> list[Pause]: ...
@@ -443,7 +439,9 @@ class Store(Protocol):
     # ── Reading ──
     async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
         """Return jobs by id, live or archived; the missing ones are missing. `shape`: Job, State (what of a job is
-        short, for those who watch many), Status, or Log (what its handlers have logged, over all runs)."""
+        short, for those who watch many), Status, or Log (what its handlers have logged, over all runs). One by one, for
+        few jobs: StoredSteps (a job without stored steps is missing), History, or
+        InLine (a job that stands in no line is missing)."""
         ...
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
@@ -452,10 +450,6 @@ class Store(Protocol):
 
     async def count_ready(self, lanes: Sequence[Lane], limit: int = MOST_COUNTED) -> list[int]:
         """Return, for each lane, how many jobs are due and wait for a worker, counted up to `limit`."""
-        ...
-
-    async def place_in_line(self, job_id: str, limit: int = MOST_COUNTED) -> InLine | None:
-        """Return where a live job stands in the line of its key. None: it stands in no line."""
         ...
 
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
@@ -471,21 +465,13 @@ class Store(Protocol):
         """Return a text that changes whenever something is committed."""
         ...
 
-    async def events(self, job_id: str) -> list[Event]:
-        """Return the job's history, oldest first."""
-        ...
-
     async def failures(self, query: FailureQuery) -> Failures:
         """Return dead letters in groups, by their fingerprints."""
         ...
 
-    async def stored_rows(self, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
-        """Return rows of _jobs or of the archive, from the largest id down, below `before`: for `verify`."""
-        ...
-
-    async def step_owners(self, *, before: str | None, limit: int) -> dict[str, bool]:
-        """Read what is stored of `limit` steps, from the largest id of a job down, below `before`. Return the ids of
-        these jobs in that order; False: there is no such job. For `verify`."""
+    async def stored_rows(self, part: Part, *, before: str | None, limit: int) -> list[StoredRow] | list[StepOwner]:
+        """Read `limit` rows from the largest id of a job down, below `before`. Return the jobs or the archived jobs; or
+        the jobs of which steps are stored, each once. For `verify`."""
         ...
 
     async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:

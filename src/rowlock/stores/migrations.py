@@ -65,6 +65,13 @@ class Migration(Struct, frozen=True):
         return applied is None
 
 
+class Pending(Struct, frozen=True):
+    """What `migrate` would apply. `script`: the same for operators who run it themselves; empty if there is nothing."""
+
+    migrations: list[Migration]
+    script: str
+
+
 class Functions(Migration, frozen=True):
     """The SQL functions. A higher revision in the database is that of a newer rowlock, whose functions serve us too."""
 

@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 
 from rowlock import errors
 from rowlock.core.codec import decode
-from rowlock.core.job import HELD, Event, Job, Lane, LiveKey, Log, NewJob, Status
+from rowlock.core.job import HELD, History, Job, Lane, LiveKey, Log, NewJob, Status
 from rowlock.core.lifecycle import (
     APPLIED,
     LOST,
@@ -28,8 +28,8 @@ from rowlock.core.lifecycle import (
     same_worker,
 )
 from rowlock.core.moves import Due, Order, Rescue, Update
-from rowlock.core.steps import MarkingRun, StepMark, StoredStep, marks_by_run, with_step_events
-from rowlock.core.verify import StoredRow
+from rowlock.core.steps import MarkingRun, StepMark, StoredSteps, marks_by_run, with_step_events
+from rowlock.core.verify import StepOwner, StoredRow
 from rowlock.stores.base import (
     MAX_LOG_LINES,
     MOST_COUNTED,
@@ -44,10 +44,12 @@ from rowlock.stores.base import (
     Home,
     InLine,
     Moved,
+    Part,
     Pause,
     Progress,
     Retention,
     Settled,
+    TopicSteering,
     Traits,
     WorkerInfo,
     in_line,
@@ -56,7 +58,7 @@ from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkIte
 from rowlock.stores.driver_neutral import Query, drive_async
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.listing import Seen, WalkPart, find, find_newest, make_page, page_ids
-from rowlock.stores.migrations import Migration, require_none
+from rowlock.stores.migrations import Migration, Pending, require_none
 from rowlock.stores.postgres import bulk as bulks
 from rowlock.stores.postgres import (
     failures,
@@ -169,6 +171,11 @@ class PostgresStore:
             Status: self._sql.read_statuses,
             Log: self._sql.read_logs,
         }
+        self._one_by_one: dict[type, Callable[[str], Awaitable[Any]]] = {
+            StoredSteps: self._stored_steps,
+            History: self._history,
+            InLine: self._in_line,
+        }
         self._next_partitions = 0.0
         self._may_partition = True
         self._rang = 0.0  # when someone was last rung for, by time.monotonic()
@@ -206,15 +213,13 @@ class PostgresStore:
         async with self._connections.alone() as connection:
             return await migrate.migrate(connection, self._target)
 
-    async def pending_migrations(self, *, whole: bool = False) -> list[Migration]:
+    async def pending_migrations(self, *, whole: bool = False) -> Pending:
         async with self._connections.alone() as connection:
             found = await migrate.pending(connection, self._target)
             if whole:
                 await migrate.check_schema(connection, self._target)
-            return found
-
-    def migration_sql(self, migrations: Sequence[Migration]) -> str:
-        return f"BEGIN;\n{migrate.script(migrations, self._target, create_schema=True)}COMMIT;\n"
+        script = migrate.script(found, self._target, create_schema=True)
+        return Pending(found, f"BEGIN;\n{script}COMMIT;\n" if found else "")
 
     async def now(self) -> datetime:
         (row,) = await self._fetch("SELECT clock_timestamp()")
@@ -517,9 +522,6 @@ class PostgresStore:
             raise errors.StoreBusy(f"{self._target.label}: steps of {len(left)} jobs could not be stored")
         return [holds[mark.run] for mark in marks]
 
-    async def steps(self, job_id: str) -> list[StoredStep]:
-        return [rows.step(row) for row in await self._fetch(self._sql.steps, job_id)]
-
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
         found = await self._fetch(self._sql.look, [run.id for run in runs]) if runs else []
         seen = {str(job_id): _Seen(status, version, worker, True) for job_id, status, version, worker in found}
@@ -655,10 +657,12 @@ class PostgresStore:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.2)
 
-    async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
-        await self._fetch(self._sql.pause, topic, by, reason, until)
-
-    async def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
+    async def steer_topic(
+        self, topic: str, to: TopicSteering, *, by: str, reason: str | None = None, until: datetime | None = None
+    ) -> bool:
+        if to == "pause":
+            await self._fetch(self._sql.pause, topic, by, reason, until)
+            return True
         self._claim_bounds.forget()
         return bool(await self._fetch(self._sql.resume, topic, by, reason))
 
@@ -668,9 +672,25 @@ class PostgresStore:
     # ── Reading ──
 
     async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
+        if (read_one := self._one_by_one.get(shape)) is not None:
+            one_by_one = {job_id: await read_one(job_id) for job_id in ids}
+            return {job_id: one for job_id, one in one_by_one.items() if one is not None}
         found = await self._fetch(self._reads[shape], list(ids)) if ids else []
         make = rows.READERS[shape]
         return {str(row[0]): make(row) for row in found}
+
+    async def _stored_steps(self, job_id: str) -> StoredSteps | None:
+        found = await self._fetch(self._sql.steps, job_id)
+        return StoredSteps([rows.step(row) for row in found]) if found else None
+
+    async def _history(self, job_id: str) -> History | None:
+        events = [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
+        ended = [rows.step(row) for row in await self._fetch(self._sql.ended_steps, job_id)]
+        return History(with_step_events(events, ended)) if events else None
+
+    async def _in_line(self, job_id: str) -> InLine | None:
+        found = await self._fetch(self._sql.place_in_line, job_id, MOST_COUNTED + 1)
+        return in_line(job_id, MOST_COUNTED, *found[0]) if found else None
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
         found = await self._with_connection(lambda connection: moves.holders(connection, self._sql, keys))
@@ -679,13 +699,6 @@ class PostgresStore:
     async def count_ready(self, lanes: Sequence[Lane], limit: int = MOST_COUNTED) -> list[int]:
         topics, versions = [lane.topic for lane in lanes], [lane.template_version for lane in lanes]
         return [count for (count,) in await self._fetch(self._sql.count_ready, topics, versions, max(limit, 0))]
-
-    async def place_in_line(self, job_id: str, limit: int = MOST_COUNTED) -> InLine | None:
-        found = await self._fetch(self._sql.place_in_line, job_id, limit + 1)
-        if not found:
-            return None
-        is_head, head, before, ahead, behind = found[0]
-        return in_line(job_id, is_head, head, before, (ahead, behind), limit)
 
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         async def run(connection: Any) -> list[list[str]]:
@@ -713,20 +726,16 @@ class PostgresStore:
         [row] = await self._fetch(self._sql.mark)
         return str(row[0])
 
-    async def events(self, job_id: str) -> list[Event]:
-        events = [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
-        return with_step_events(events, [rows.step(row) for row in await self._fetch(self._sql.ended_steps, job_id)])
-
     async def failures(self, query: FailureQuery) -> Failures:
         return await self._with_connection(lambda connection: failures.read(connection, self._sql, query))
 
-    async def stored_rows(self, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
-        statement = self._sql.stored_rows_archived if archived else self._sql.stored_rows
-        return [rows.stored_row(row) for row in await self._fetch(statement, before or rows.LARGEST_ID, max(limit, 0))]
-
-    async def step_owners(self, *, before: str | None, limit: int) -> dict[str, bool]:
-        found = await self._fetch(self._sql.step_owners, before or rows.LARGEST_ID, max(limit, 0))
-        return {str(job_id): there for job_id, there in found}
+    async def stored_rows(self, part: Part, *, before: str | None, limit: int) -> list[StoredRow] | list[StepOwner]:
+        where = before or rows.LARGEST_ID, max(limit, 0)
+        if part == "steps":
+            owners = dict(await self._fetch(self._sql.step_owners, *where))
+            return [StepOwner(str(job_id), exists) for job_id, exists in owners.items()]
+        statement = self._sql.stored_rows_archived if part == "archive" else self._sql.stored_rows
+        return [rows.stored_row(row) for row in await self._fetch(statement, *where)]
 
     async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         found = await self._fetch(self._sql.end_counts, max(limit, 0))

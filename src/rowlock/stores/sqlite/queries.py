@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from sqlite3 import Connection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import structs
 
 from rowlock.core.codec import decode
-from rowlock.core.job import Event, Job, Lane, Status
-from rowlock.core.steps import with_step_events
-from rowlock.core.verify import StoredRow
-from rowlock.stores.base import Beat, InLine, in_line
+from rowlock.core.job import History, Job, Lane, Status
+from rowlock.core.steps import StoredSteps, with_step_events
+from rowlock.core.verify import StepOwner, StoredRow
+from rowlock.stores.base import MOST_COUNTED, Beat, InLine, Part, in_line
 from rowlock.stores.driver_neutral import drive
 from rowlock.stores.listing import find, find_newest, make_page, page_ids
 from rowlock.stores.queries import BOUND, MAX_TOPICS, OWN_WINDOW, Filter, Page, Place, Stats, Tally, make_stats
@@ -46,9 +46,35 @@ def list_jobs(conn: Connection, filter: Filter, place: Place) -> Page:
 
 
 def read(conn: Connection, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
+    if (read_one := _ONE_BY_ONE.get(shape)) is not None:
+        one_by_one = {job_id: read_one(conn, job_id) for job_id in ids}
+        return {job_id: one for job_id, one in one_by_one.items() if one is not None}
     found = conn.execute(read_sql(shape), {"ids": json_text(list(set(ids)))}).fetchall()
     make, times = READERS[shape], Times()
     return {row[0]: make(row, times) for row in found}
+
+
+def _stored_steps(conn: Connection, job_id: str) -> StoredSteps | None:
+    found = conn.execute(sql("steps"), (job_id,)).fetchall()
+    return StoredSteps([step(row) for row in found]) if found else None
+
+
+def _history(conn: Connection, job_id: str) -> History | None:
+    events = [event(row) for row in conn.execute(sql("events"), (job_id,)).fetchall()]
+    ended = conn.execute(sql("ended_steps"), {"id": job_id}).fetchall()
+    return History(with_step_events(events, [step(row) for row in ended])) if events else None
+
+
+def _in_line(conn: Connection, job_id: str) -> InLine | None:
+    found = conn.execute(sql("place_in_line"), {"id": job_id, "bound": MOST_COUNTED + 1}).fetchone()
+    return None if found is None else in_line(job_id, MOST_COUNTED, *found)
+
+
+_ONE_BY_ONE: dict[type, Callable[[Connection, str], Any]] = {
+    StoredSteps: _stored_steps,
+    History: _history,
+    InLine: _in_line,
+}
 
 
 def held_by(conn: Connection, workers: Sequence[str], limit: int | None) -> list[Beat]:
@@ -57,23 +83,9 @@ def held_by(conn: Connection, workers: Sequence[str], limit: int | None) -> list
     return [Beat(job_id, version, bool(started), worker) for job_id, version, started, worker in found]
 
 
-def events(conn: Connection, job_id: str) -> list[Event]:
-    events = [event(row) for row in conn.execute(sql("events"), (job_id,)).fetchall()]
-    ended = conn.execute(sql("ended_steps"), {"id": job_id}).fetchall()
-    return with_step_events(events, [step(row) for row in ended])
-
-
 def count_ready(conn: Connection, lanes: Sequence[Lane], limit: int) -> list[int]:
     asked = [{**structs.asdict(lane), "limit": max(limit, 0)} for lane in lanes]
     return [conn.execute(sql("count_ready"), one).fetchone()[0] for one in asked]
-
-
-def place_in_line(conn: Connection, job_id: str, limit: int) -> InLine | None:
-    found = conn.execute(sql("place_in_line"), {"id": job_id, "bound": limit + 1}).fetchone()
-    if found is None:
-        return None
-    is_head, head, before, ahead, behind = found
-    return in_line(job_id, bool(is_head), head, before, (ahead, behind), limit)
 
 
 def newest(conn: Connection, filter: Filter, limit: int) -> list[str]:
@@ -110,10 +122,14 @@ def stats(conn: Connection, now: int, topic: str | None) -> Stats:
     return make_stats(topic, live, [(row[1], decode(row[5])) for row in found if row[0] is None])
 
 
-def stored_rows(conn: Connection, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
+def stored_rows(conn: Connection, part: Part, before: str | None, limit: int) -> list[StoredRow] | list[StepOwner]:
     where = {"before": "g" if before is None else before, "limit": max(limit, 0)}  # g: behind every hexadecimal id
+    if part == "steps":
+        owners = dict(conn.execute(sql("step_owners"), where).fetchall())
+        return [StepOwner(job_id, bool(exists)) for job_id, exists in owners.items()]
     times = Times()
-    return [stored_row(row, times) for row in conn.execute(stored_rows_sql(archived=archived), where).fetchall()]
+    found = conn.execute(stored_rows_sql(archived=part == "archive"), where).fetchall()
+    return [stored_row(row, times) for row in found]
 
 
 def end_counts(conn: Connection, limit: int) -> dict[Status, tuple[int, int]]:

@@ -9,7 +9,7 @@ from sqlite3 import Connection
 from msgspec import structs
 
 from rowlock.core.codec import decode
-from rowlock.stores.base import Pause, WorkerInfo
+from rowlock.stores.base import Pause, TopicSteering, WorkerInfo
 from rowlock.stores.records import Entry
 from rowlock.stores.sqlite import records
 from rowlock.stores.sqlite.rows import Times, json_text, micros, moment, sql
@@ -38,16 +38,14 @@ def retire(conn: Connection, names: Sequence[str]) -> int:
 # ── Topics: pause and resume also write the audit ──
 
 
-def pause(conn: Connection, now: int, topic: str, by: str, reason: str | None, until: datetime | None) -> None:
+def steer_topic(
+    conn: Connection, now: int, topic: str, to: TopicSteering, by: str, reason: str | None, until: datetime | None
+) -> bool:
     end = None if until is None else micros(until)
-    conn.execute(sql("pause"), {"topic": topic, "now": now, "until": end, "reason": reason, "by": by})
-    records.write(conn, now, [], Entry(by, "pause", topic, reason, {} if end is None else {"until": end}))
-
-
-def resume(conn: Connection, now: int, topic: str, by: str, reason: str | None) -> bool:
-    if conn.execute(sql("resume"), {"topic": topic, "now": now}).rowcount == 0:
+    asked = {"topic": topic, "now": now, "until": end, "reason": reason, "by": by}
+    if conn.execute(sql(to), asked).rowcount == 0:
         return False
-    records.write(conn, now, [], Entry(by, "resume", topic, reason))
+    records.write(conn, now, [], Entry(by, to, topic, reason, {} if end is None else {"until": end}))
     return True
 
 

@@ -1,13 +1,13 @@
-"""Steps of jobs: what runs write about them, under the write lock, and what is stored."""
+"""Steps of jobs: what runs write about them, under the write lock."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from sqlite3 import Connection
 
-from rowlock.core.steps import StepMark, StoredStep, marks_by_run
+from rowlock.core.steps import StepMark, marks_by_run
 from rowlock.stores.base import Beat, Hold
-from rowlock.stores.sqlite.rows import span, sql, step
+from rowlock.stores.sqlite.rows import span, sql
 from rowlock.stores.sqlite.settle import look
 
 
@@ -38,12 +38,3 @@ def _values(mark: StepMark, now: int) -> dict[str, object]:
         "result": mark.result,
         "error": mark.error,
     }
-
-
-def steps(conn: Connection, job_id: str) -> list[StoredStep]:
-    return [step(row) for row in conn.execute(sql("steps"), (job_id,)).fetchall()]
-
-
-def owners(conn: Connection, before: str | None, limit: int) -> dict[str, bool]:
-    asked = {"before": before or "g", "limit": max(limit, 0)}
-    return {job_id: bool(there) for job_id, there in conn.execute(sql("step_owners"), asked).fetchall()}

@@ -19,11 +19,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from rowlock.core.job import Event, Lane, LiveKey, NewJob, Status
+from rowlock.core.job import Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.moves import Due, Order
-from rowlock.core.steps import StepMark, StoredStep
-from rowlock.core.verify import StoredRow
+from rowlock.core.steps import StepMark
+from rowlock.core.verify import StepOwner, StoredRow
 from rowlock.errors import ConnectionRefused, StoreClosed
 from rowlock.stores.base import (
     MOST_COUNTED,
@@ -36,19 +36,20 @@ from rowlock.stores.base import (
     Guard,
     Hold,
     Home,
-    InLine,
     Moved,
+    Part,
     Pause,
     Progress,
     Retention,
     Settled,
+    TopicSteering,
     Traits,
     WorkerInfo,
 )
 from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk, Steering
 from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.failures import FailureQuery, Failures
-from rowlock.stores.migrations import Migration, require_none
+from rowlock.stores.migrations import Migration, Pending, require_none
 from rowlock.stores.queries import Filter, Page, Stats, check_place
 from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Refused, Write
 from rowlock.stores.series import Series, Window
@@ -215,14 +216,13 @@ class SqliteStore:
             return await self._memory_side().call(SqliteConnection.migrate)
         return await asyncio.to_thread(self._file.migrate, create)
 
-    async def pending_migrations(self, *, whole: bool = False) -> list[Migration]:
+    async def pending_migrations(self, *, whole: bool = False) -> Pending:
         self._check_process()
         if self._file is None:
-            return await self._memory_side().call(lambda connection: connection.pending_migrations(whole=whole))
-        return await asyncio.to_thread(self._file.pending_migrations, whole)
-
-    def migration_sql(self, migrations: Sequence[Migration]) -> str:
-        return script(migrations)
+            found = await self._memory_side().call(lambda connection: connection.pending_migrations(whole=whole))
+        else:
+            found = await asyncio.to_thread(self._file.pending_migrations, whole)
+        return Pending(found, script(found) if found else "")
 
     async def now(self) -> datetime:
         self._use()
@@ -265,9 +265,6 @@ class SqliteStore:
 
     async def checkpoint(self, marks: Sequence[StepMark]) -> list[Hold]:
         return await self._write(lambda conn, now: steps.checkpoint(conn, now, marks)) if marks else []
-
-    async def steps(self, job_id: str) -> list[StoredStep]:
-        return await self._read(lambda conn: steps.steps(conn, job_id))
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
         return await self._read(lambda conn: settle.look(conn, runs))
@@ -319,11 +316,10 @@ class SqliteStore:
     async def move(self, ids: Sequence[str], order: Order) -> list[Changed]:
         return await self._write(lambda conn, now: moves.move(conn, now, order, ids))
 
-    async def pause(self, topic: str, *, by: str, reason: str | None = None, until: datetime | None = None) -> None:
-        await self._write(lambda conn, now: registers.pause(conn, now, topic, by, reason, until))
-
-    async def resume(self, topic: str, *, by: str, reason: str | None = None) -> bool:
-        return await self._write(lambda conn, now: registers.resume(conn, now, topic, by, reason))
+    async def steer_topic(
+        self, topic: str, to: TopicSteering, *, by: str, reason: str | None = None, until: datetime | None = None
+    ) -> bool:
+        return await self._write(lambda conn, now: registers.steer_topic(conn, now, topic, to, by, reason, until))
 
     async def paused(self) -> list[Pause]:
         return await self._read(lambda conn: registers.paused(conn, self._clock()))
@@ -339,9 +335,6 @@ class SqliteStore:
     async def count_ready(self, lanes: Sequence[Lane], limit: int = MOST_COUNTED) -> list[int]:
         return await self._read(lambda conn: queries.count_ready(conn, lanes, limit))
 
-    async def place_in_line(self, job_id: str, limit: int = MOST_COUNTED) -> InLine | None:
-        return await self._read(lambda conn: queries.place_in_line(conn, job_id, limit))
-
     async def newest(self, filters: Sequence[Filter], limit: int) -> list[list[str]]:
         return await self._read(lambda conn: [queries.newest(conn, filter, limit) for filter in filters])
 
@@ -351,17 +344,11 @@ class SqliteStore:
     async def mark(self) -> str:
         return await self._use().readers[-1].call(SqliteConnection.mark)  # each connection has its own
 
-    async def events(self, job_id: str) -> list[Event]:
-        return await self._read(lambda conn: queries.events(conn, job_id))
-
     async def failures(self, query: FailureQuery) -> Failures:
         return await self._read(lambda conn: failures.read(conn, self._clock(), query))
 
-    async def stored_rows(self, *, archived: bool, before: str | None, limit: int) -> list[StoredRow]:
-        return await self._read(lambda conn: queries.stored_rows(conn, archived=archived, before=before, limit=limit))
-
-    async def step_owners(self, *, before: str | None, limit: int) -> dict[str, bool]:
-        return await self._read(lambda conn: steps.owners(conn, before, limit))
+    async def stored_rows(self, part: Part, *, before: str | None, limit: int) -> list[StoredRow] | list[StepOwner]:
+        return await self._read(lambda conn: queries.stored_rows(conn, part, before, limit))
 
     async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
         return await self._read(lambda conn: queries.end_counts(conn, limit))
