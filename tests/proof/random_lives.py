@@ -197,6 +197,9 @@ class RandomLives:
         worker = self.random.choice(WORKERS)
         start = self.random.random() < 0.8
         claimed = await self.harness.store.claim(claim_by(worker, *TOPICS, limit=3, lease=LEASE, start=start))
+        # As a worker does before it starts a suspect: the next crash must be charged.
+        suspects = [Beat(job.id, job.version, True, worker) for job in claimed.jobs if job.crashes and not start]
+        await self.harness.store.heartbeat(suspects, LEASE)
         self.running += [(job, worker) for job in claimed.jobs]
 
     def _ran(self, job: Job, worker: str, *, ended: int | None, **facts: Any) -> None:
