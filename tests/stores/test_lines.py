@@ -15,7 +15,7 @@ from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, R
 from rowlock.core.templates import line_of
 from rowlock.errors import OnceTaken
 from rowlock.stores import reading
-from rowlock.stores.base import Store
+from rowlock.stores.base import Retention, Store
 from tests.stores.harness import Harness, PostgresHarness, claim_by, ids, settlement
 from tests.stores.processes import deadlocks, real_job, stores
 
@@ -247,6 +247,18 @@ async def test_a_key_that_counts_once(real_store: Harness) -> None:
     await store.insert([other, once(scope_id="elsewhere")])
     await store.move([first.id], Delete(by="ann"))
     await store.insert([once()])
+
+
+async def test_another_job_with_a_pruned_jobs_id_does_not_free_the_key(real_store: Harness) -> None:
+    store = real_store.store
+    first = once()
+    await store.insert([first])
+    await store.move([first.id], Cancel(by="ann"))
+    assert await store.prune(Retention(cancelled=0.0)) == 1
+    await store.insert([replace(real_job(), id=first.id)], repeat=True)
+    await store.move([first.id], Delete(by="ann"))
+    with pytest.raises(OnceTaken):
+        await store.insert([once()])
 
 
 async def test_a_key_that_counts_once_under_a_race(real_store: Harness) -> None:

@@ -133,7 +133,8 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
         if patch.status is None:
             table = "_jobs_archive" if row.status is Status.COMPLETED else "_jobs"
             conn.execute(f"DELETE FROM {table} WHERE n = ?", (row.place,))  # noqa: S608 - one of our tables
-            conn.execute(sql("once_free"), (row.id,))
+            if row.key is not None:  # else it may have the id of a pruned job that still counts
+                conn.execute(sql("once_free"), (row.id,))
             if row.step is not None:
                 drop_steps(conn, [row.id])
         else:

@@ -17,18 +17,21 @@ moved AS (
 ),
 gone AS (
     DELETE FROM {schema}._jobs
-    WHERE ctid = ANY (ARRAY(SELECT tid FROM p WHERE change IS NULL AND NOT archived)) RETURNING id
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM p WHERE change IS NULL AND NOT archived)) RETURNING id, key
 ),
 -- Each part of the archive has ctids of its own: IS TRUE keeps `IN` a mere filter.
 gone_archived AS (
     DELETE FROM {schema}._jobs_archive
     WHERE ctid = ANY (ARRAY(SELECT tid FROM p WHERE archived)) AND (id IN (SELECT id FROM p WHERE archived)) IS TRUE
-    RETURNING id
+    RETURNING id, key
 ),
 -- $15: the lines in which a job has ended, or has come to the end of the line.
 ends AS (INSERT INTO {schema}._jobs_ends (line) SELECT DISTINCT line FROM unnest($15::text[]) AS l (line)),
--- A job that is deleted no longer counts.
-freed AS (DELETE FROM {schema}._jobs_once WHERE job_id = ANY (ARRAY(SELECT id FROM p WHERE change IS NULL))),
+-- A job that is deleted no longer counts. Not one without a key: it may have the id of a pruned job that still counts.
+freed AS (
+    DELETE FROM {schema}._jobs_once WHERE job_id = ANY (ARRAY(
+        SELECT id FROM gone WHERE key IS NOT NULL UNION ALL SELECT id FROM gone_archived WHERE key IS NOT NULL))
+),
 -- $6: what is counted, by topic.
 counted AS (
     INSERT INTO {schema}._jobs_counts (at, topic, {counters})
