@@ -12,6 +12,7 @@ def embed(ctx: Context, file_id: str) -> int:
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
@@ -225,6 +226,13 @@ class Context(AnyContext):
     _call: StepCall | None = None  # the step that this Context is bound to …
     _handlers: Context | None = None  # … and the Context of its handler
     task: Task[..., Any] | None = None
+    home: asyncio.Task[Any] | threading.Thread | None = None  # in which the handler is called
+    has_ended = False  # the handler has returned or raised
+
+    @property
+    def may_be_completed(self) -> bool:
+        """True if a transaction of the handler's own completes the job, once it is committed."""
+        return self._fenced
 
     @property
     def sync(self) -> SyncContext:
@@ -277,6 +285,10 @@ class Context(AnyContext):
         return steps.run(steps.begin(function, args, kwargs))
 
     def _ready_for_step(self) -> RunSteps:
+        if (self._handlers or self).has_ended:
+            raise WrongContext("ctx.step: the handler has ended")
+        if self._link.completed:
+            raise WrongContext("ctx.step: the handler has completed the job. Call ctx.complete() after the last step")
         if self._step_here() is not None:
             raise WrongContext(f"ctx.step inside of the step {self._step_here()}: only the handler may call steps")
         if self._open:
@@ -349,6 +361,9 @@ class Context(AnyContext):
         other worker can take the job. `complete`: the transaction also completes the step in which this is called, or
         the job, with this result.
         """
+        call = self._here()._call
+        if call is not None and call.fenced and complete is not UNSET:
+            await call.steps.look(call)  # if the first transaction is committed, another one must not complete it again
         guard = self._here().guard_for(complete)
         with self.noticing_outages():
             await self._host.fence(guard, conn)
@@ -478,6 +493,9 @@ class SyncContext(AnyContext):
     def fence(self, conn: Any, *, complete: Any = UNSET) -> None:
         """See Context.fence."""
         context = self._context._here()
+        call = context._call
+        if call is not None and call.fenced and complete is not UNSET:
+            call.steps.look_sync(call)
         guard = context.guard_for(complete)
         with context.noticing_outages():
             self._host.fence_sync(guard, conn)

@@ -21,6 +21,7 @@
     ├── BulkRefused           the bulk action's status doesn't allow this; .status
     ├── Final                 raised by a handler: the job has failed, don't retry
     │   ├── StepFailed        a step has failed for the last time; .step and .error
+    │   ├── StepLimit         a step, or its result, is beyond a limit
     │   └── StepChanged       the code does not fit a stored step any more; .step and .problem
     ├── Snooze                raised by a handler: run the job later; costs no retry
     ├── Interrupted           this run must end; ctx.check() raises one of these
@@ -75,6 +76,19 @@ def _restore(kind: type[RowlockError], args: tuple[Any, ...], data: dict[str, An
     return error
 
 
+def last_line(error: str) -> str:
+    """Return the exception itself, out of the text of a traceback. The drawing of a group ends with a rule."""
+    lines = [line for line in error.splitlines() if line.strip()]
+    if lines and lines[-1].lstrip().startswith("+--"):
+        lines = [line[4:] for line in lines if line.startswith("  | ") and not line[4:5].isspace()]
+    return lines[-1].strip() if lines else ""
+
+
+def plain_number(number: float) -> str:
+    """Return the number as people write it: without an exponent, as far as that is readable."""
+    return f"{number:,.0f}" if abs(number) >= 100_000 else f"{number:g}"
+
+
 class InvalidInput(RowlockError, ValueError):
     """A value that can't be used. `field` names it (with a path inside JSON), `code` is stable for programs."""
 
@@ -124,7 +138,7 @@ class JobFailed(RowlockError):
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        why = (job.last_error or "").strip().rpartition("\n")[2]
+        why = last_line(job.last_error or "")
         super().__init__(f"job {job.id} ({job.topic}) {job.status}" + (f": {why}" if why else ""))
 
 
@@ -261,8 +275,12 @@ class StepFailed(Final):
     def __init__(self, step: str, error: str) -> None:
         self.step = step
         self.error = error
-        why = error.strip().rpartition("\n")[2]
+        why = last_line(error)
         super().__init__(f"the step {step} has failed for good" + (f": {why}" if why else ""))
+
+
+class StepLimit(Final):
+    """A step, or its result, is beyond a limit: docs/steps.md has them."""
 
 
 class StepChanged(Final):
@@ -285,7 +303,7 @@ class Suspend(BaseException):
         self.step = step
         self.delay = delay
         self.error = error
-        super().__init__(f"the run goes on in {delay:g} s, with another try of the step {step}")
+        super().__init__(f"the run goes on in {plain_number(delay)} s, with another try of the step {step}")
 
 
 def suspension(error: BaseException) -> Suspend | None:
@@ -320,7 +338,7 @@ class Cancelled(Interrupted):
 class TimeLimit(Interrupted):
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        super().__init__(f"the run has taken longer than its timeout of {seconds:g} s")
+        super().__init__(f"the run has taken longer than its timeout of {plain_number(seconds)} s")
 
 
 class WorkerStopping(Interrupted):

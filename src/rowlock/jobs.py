@@ -41,6 +41,7 @@ from rowlock.core.job import (
     Log,
     Status,
     check_delay,
+    check_flag,
     check_priority,
     check_tags,
     check_time,
@@ -490,10 +491,14 @@ class Jobs(Registry):
             edit=edit,
             version=None if version is None else check_version(version),
             from_step=None if from_step is None else codec.check_text(from_step, "from_step", max_chars=MAX_TEXT),
-            keep_steps=bool(keep_steps),
+            keep_steps=check_flag(keep_steps, "keep_steps"),
         )
         if from_step is not None and not keep_steps:
             raise InvalidInput("from_step", "both_given", "give from_step, or keep_steps=False for all steps, not both")
+        if from_step is not None and payload is not UNSET:
+            raise InvalidInput(
+                "from_step", "both_given", "give from_step or payload: another payload drops the results of all steps"
+            )
         [change] = await handle.store.move([wanted], order)
         if change.holder is not None:
             raise KeyTaken(wanted, (await self.get(wanted)).key or "", change.holder)

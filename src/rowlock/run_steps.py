@@ -16,6 +16,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,11 +34,13 @@ from rowlock.errors import (
     Snooze,
     StepChanged,
     StepFailed,
+    StepLimit,
     StoreBusy,
     StoreError,
     StoreUnavailable,
     Suspend,
     WrongContext,
+    plain_number,
 )
 from rowlock.steps import Step, step_of
 from rowlock.stores.base import Hold
@@ -122,7 +125,15 @@ class StepCall:
         """Call the function. It gets a Context that is bound to this step, if it wants one."""
         takes = self.step.takes
         if takes is None:
-            return self.step.function(*self._args, **self._kwargs)
+            try:
+                return self.step.function(*self._args, **self._kwargs)
+            except TypeError as error:
+                if self.step.seems_to_take_context and _is_by_call(error):
+                    raise TypeError(
+                        f"{error}: ctx.step fills in the Context if it is the first parameter, and is annotated: "
+                        f"def {self.step.function_name}(ctx: Context, …)"
+                    ) from None
+                raise
         if self._args and isinstance(self._args[0], AnyContext):
             raise WrongContext(f"the step {self} gets its Context from ctx.step: leave it out of the arguments")
         context = self.context if isinstance(self.context, takes) else self.context.sync
@@ -152,7 +163,7 @@ class StepCall:
         try:
             text = None if value is None else codec.encode(self.step.returns.storable(value), "result")
         except InvalidInput as unfit:
-            raise Final(f"the result of the step {self} can't be stored: {unfit}") from None
+            raise StepLimit(f"the result of the step {self} can't be stored: {unfit}") from None
         self._read(text)
         self.steps.weigh(self, text)
         return self.mark(StepState.SUCCEEDED, result=text, percent=self.steps.percent_after(self))
@@ -184,7 +195,49 @@ class StepCall:
             raise self.timeout_error()
 
     def timeout_error(self) -> TimeoutError:
-        return TimeoutError(f"the step {self} has taken longer than its timeout of {self.step.timeout:g} s")
+        return TimeoutError(
+            f"the step {self} has taken longer than its timeout of {plain_number(self.step.timeout or 0)} s"
+        )
+
+
+class _Caller:
+    """A task or thread, other than the handler's own, that has called steps. `names`: their names. `beside`: callers
+    that were alive at the same time. `taken`: names that the handler itself has called meanwhile."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.beside: list[_Caller] = []
+        self.taken: set[str] = set()
+
+
+class _Callers:
+    """Refuses calls of one step by tasks or threads that run at the same time. Which of them comes first depends on
+    timing, and so would the number of the call: after a retry, each could get the result of another."""
+
+    def __init__(self, home: asyncio.Task[Any] | threading.Thread | None) -> None:
+        self._home = home  # the handler's own task or thread
+        self._others: WeakKeyDictionary[asyncio.Task[Any] | threading.Thread, _Caller] = WeakKeyDictionary()
+
+    def note(self, name: str) -> None:
+        """A step of this name is called here. Raise if it must not be."""
+        if (who := _this_caller()) is self._home:
+            living = [caller for other, caller in self._others.items() if _is_alive(other)]
+            if any(name in caller.names for caller in living):
+                raise _ambiguous(name)
+            for caller in living:
+                caller.taken.add(name)
+            return
+        me = self._others.get(who)
+        if me is None:
+            me = _Caller()
+            for other, caller in self._others.items():
+                if _is_alive(other):
+                    me.beside.append(caller)
+                    caller.beside.append(me)
+            self._others[who] = me
+        if name in me.taken or any(name in caller.names for caller in me.beside):
+            raise _ambiguous(name)
+        me.names.add(name)
 
 
 class RunSteps:
@@ -200,13 +253,15 @@ class RunSteps:
         self._reading_async = asyncio.Lock()
         self._turn = threading.Lock()
         self._calls: dict[str, int] = {}  # how often a name was called
+        self._callers = _Callers(context.home)
         self._known: set[tuple[str, int]] = set()
         self._position = 0
         self._bytes = 0  # of all stored results
         self._running: set[StepCall] = set()
         self._suspends: list[Suspend] = []
+        self._taken: dict[tuple[str, int], StepCall] = {}  # stored steps, and the calls that they belong to
+        self._spoiled: Final | None = None  # the job must fail by this error
         self._when_quiet: list[Callable[[], None]] = []
-        self._ended = False
         declared = () if context.task is None else context.task.template.steps
         self._weights = {info.name: info.weight for info in declared}
         self._total = sum(self._weights.values())
@@ -229,8 +284,7 @@ class RunSteps:
         """Number the call: at once, so that the order of the calls counts and not the order in which they end."""
         step = step_of(function)
         with self._turn:
-            if self._ended:
-                raise WrongContext(f"ctx.step({step.name}): the handler has ended")
+            self._callers.note(step.name)
             n = self._calls[step.name] = self._calls.get(step.name, 0) + 1
             self._position += 1
             return StepCall(self, step, n, self._position, args, kwargs)
@@ -269,7 +323,20 @@ class RunSteps:
             asks.close()
 
     def _steps(self, call: StepCall) -> _Asks:
-        """Return the stored result, or run the step."""
+        """Return the stored result, or run the step. An error that no handler can mend is kept: a handler that swallows
+        it must not end as if all were well."""
+        try:
+            return (yield from self._find_or_run(call))
+        except Final as error:
+            if self._spoiled is None and (
+                isinstance(error, StepChanged) or isinstance(error.__cause__ or error, StepLimit)
+            ):
+                self._spoiled = error
+            raise
+
+    def _find_or_run(self, call: StepCall) -> _Asks:
+        if self.context.has_ended:  # ctx.step was called before, but not awaited
+            raise WrongContext(f"the step {call} begins after the handler has ended: await ctx.step in the handler")
         if self._rows is None:
             yield _Load()
         row = self._find(call)
@@ -293,7 +360,9 @@ class RunSteps:
         with self._turn:
             self._running.add(call)
         try:
-            if shielded:
+            if self.context.may_be_completed:
+                yield from self._refuse_completed(call)
+            elif shielded:
                 yield from self._persist(call.mark(StepState.RUNNING))
             else:
                 self._link.mark(call.mark(StepState.RUNNING))
@@ -321,6 +390,16 @@ class RunSteps:
             if shielded:
                 self._link.shield(-1)
 
+    def _refuse_completed(self, call: StepCall) -> _Asks:
+        """Raise if a transaction of the handler's own has completed the job: then nothing can be stored of the step."""
+        try:
+            yield from self._persist(call.mark(StepState.RUNNING))
+        except LeaseLost:
+            raise WrongContext(
+                f"the step {call} is called after ctx.fence(conn, complete=…), which has completed the job: call it "
+                "before"
+            ) from None
+
     def _succeed(self, call: StepCall, value: Any) -> _Asks:
         if call.fenced and not call.stored:
             yield from self._look(call)
@@ -340,9 +419,12 @@ class RunSteps:
             with suppress(StoreError):
                 yield from self._look(call)
         self._link.unmark(call.name, call.n)
-        if call.stored or not isinstance(error, Exception) or self.context.is_cut_off(error):
+        if not isinstance(error, Exception):
             return
-        if isinstance(error, Snooze | Interrupted) or not call.step.has_policy:
+        interruption = self._interruption(call, error)
+        if call.stored or self.context.is_cut_off(error):
+            pass
+        elif interruption is not None or isinstance(error, Snooze | Interrupted) or not call.step.has_policy:
             state = StepState.CANCELLED if self.is_cancelled else StepState.PENDING
             mark = call.mark(state, error=error_text(error))
             if call.step.cancelable:
@@ -350,7 +432,27 @@ class RunSteps:
             else:  # a cancel must not wait for it any longer
                 with suppress(StoreError, LeaseLost):
                     yield from self._persist(mark)
-            return
+        else:
+            yield from self._fail_by_policy(call, error)
+        if interruption is not None:
+            raise interruption from error
+
+    def _interruption(self, call: StepCall, error: Exception) -> Interrupted | None:
+        """Return what the handler is to see instead of the error, because the run must end. A step with a policy of its
+        own is not to blame then: the error may be a consequence."""
+        try:
+            self.context.must_end(call)
+        except Interrupted as interruption:
+            if isinstance(error, Interrupted):
+                return None
+            if isinstance(interruption, Cancelled):
+                if call.task is not None:  # the step may have turned the CancelledError of the executor into this error
+                    _uncancel()
+                return interruption
+            return interruption if call.step.has_policy else None
+        return None
+
+    def _fail_by_policy(self, call: StepCall, error: Exception) -> _Asks:
         text = error_text(error)
         if call.retries < call.step.max_retries and not isinstance(error, Final):
             tried = replace(self.job, retries=call.retries)
@@ -396,6 +498,15 @@ class RunSteps:
             row = rows.get((name, call.n))
             if row is None:
                 continue
+            with self._turn:
+                other = self._taken.setdefault((name, call.n), call)
+            if other is not call:
+                raise StepChanged(
+                    str(call),
+                    f"by was=, it would get the stored result of {other}, which the step {other.step.name} has got in "
+                    "this run already",
+                    f"Take {name!r} out of was= of the step that is not the renamed one",
+                )
             call.name = name  # it stays stored under the name that it had
             if row.function not in (call.step.function_name, *call.step.was):
                 raise StepChanged(
@@ -430,7 +541,16 @@ class RunSteps:
 
     def _look(self, call: StepCall) -> _Asks:
         """Find out whether the caller's own transaction has stored the result."""
-        for row in (yield _Load(anew=True)):
+        self._take_fenced(call, (yield _Load(anew=True)))
+
+    async def look(self, call: StepCall) -> None:
+        self._take_fenced(call, await self._do(call, _Load(anew=True)))
+
+    def look_sync(self, call: StepCall) -> None:
+        self._take_fenced(call, self._do_sync(call, _Load(anew=True)))
+
+    def _take_fenced(self, call: StepCall, rows: Sequence[StoredStep]) -> None:
+        for row in rows:
             if (row.name, row.n) == call.key and row.state is StepState.SUCCEEDED and row.version == self.job.version:
                 result = None if row.result is None else codec.encode(row.result, "result")
                 call.has_stored(call.mark(StepState.SUCCEEDED, result=result))
@@ -441,14 +561,14 @@ class RunSteps:
         with self._turn:
             self._known.add(call.key)
             if len(self._known) > MAX_STEPS:
-                raise Final(
+                raise StepLimit(
                     f"a job may have at most {MAX_STEPS:,} steps, and {call} is one more: let a step do more, or "
                     "enqueue other jobs"
                 )
 
     def weigh(self, call: StepCall, text: str | None) -> None:
         if text is not None and self._bytes + len(text.encode()) > MAX_STEP_BYTES:
-            raise Final(
+            raise StepLimit(
                 f"the result of the step {call} is too much: the stored results of a job may have at most "
                 f"{MAX_STEP_BYTES >> 20} MiB together. Store the data elsewhere and return its id"
             )
@@ -503,7 +623,6 @@ class RunSteps:
     async def finish(self, *, cancel: bool = False) -> None:
         """The handler has ended. Wait for steps that it has left behind: what they have done is to be stored, and they
         must not run beside the next run. `cancel`, or a cancel of this task: cancel them."""
-        self._ended = True
         if not self._running:
             return
         if cancel:
@@ -520,16 +639,18 @@ class RunSteps:
                 call.task.cancel()
 
     def finish_sync(self) -> None:
-        self._ended = True
         if self._running:
             self._do_sync(None, _Quiet())
 
     def refuse_swallowed(self) -> None:
-        """Raise if the handler returned although a step has suspended the run."""
+        """Raise if the handler returned although a step has suspended the run, or has spoiled the job."""
+        if self._spoiled is not None:
+            raise self._spoiled
         if self._suspends:
             raise Final(
                 f"the handler has caught Suspend, by which the step {self._suspends[0].step} ends the run to be tried "
-                "again later: don't catch BaseException around ctx.step, or raise it again"
+                "again later: don't catch BaseException around ctx.step, or raise it again, and don't use "
+                "return_exceptions=True in asyncio.gather"
             )
 
     # ── Carry out ──
@@ -634,6 +755,30 @@ class RunSteps:
             return value
         finally:
             _current.reset(token)
+
+
+def _this_caller() -> asyncio.Task[Any] | threading.Thread:
+    """Return the task in which this is called; the thread, if there is none."""
+    try:
+        return asyncio.current_task() or threading.current_thread()
+    except RuntimeError:  # no event loop
+        return threading.current_thread()
+
+
+def _is_by_call(error: TypeError) -> bool:
+    """True if the arguments didn't fit: the function itself has not begun."""
+    return error.__traceback__ is None or error.__traceback__.tb_next is None
+
+
+def _is_alive(caller: asyncio.Task[Any] | threading.Thread) -> bool:
+    return caller.is_alive() if isinstance(caller, threading.Thread) else not caller.done()
+
+
+def _ambiguous(name: str) -> WrongContext:
+    return WrongContext(
+        f"the step {name} is called by several tasks or threads at the same time: a retry could mix up their results. "
+        f'Give each call a name of its own: ctx.step({name}.using(name=f"{name} {{x}}"), …)'
+    )
 
 
 def _uncancel() -> None:

@@ -18,9 +18,10 @@ from datetime import timedelta
 from functools import partial
 from types import NoneType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from unicodedata import category
 
 from rowlock.core import codec
-from rowlock.core.job import DEFAULT_MAX_RETRIES, check_timeout, check_whole
+from rowlock.core.job import DEFAULT_MAX_RETRIES, check_flag, check_timeout, check_whole
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.core.templates import MAX_TITLE, StepInfo
 from rowlock.errors import InvalidInput
@@ -40,7 +41,9 @@ else:
     S = TypeVar("S")
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+Owner = TypeVar("Owner")
 R_co = TypeVar("R_co", covariant=True)
 
 # What an async function returns. Not Coroutine[Any, Any, R]: mypy finds the overloads of ctx.step ambiguous for an Any.
@@ -74,6 +77,8 @@ class Step(Generic[P, R_co, F_co]):
 
     def __init__(self, function: F_co, options: StepOptions | None = None, name: str | None = None) -> None:
         given: StepOptions = options or {}
+        if not callable(function):
+            raise InvalidInput("step", "not_callable", f"{function!r:.80} is no function: put @step above a function")
         if unknown := sorted(given.keys() - StepOptions.__annotations__.keys()):
             known = ", ".join(StepOptions.__annotations__)
             raise InvalidInput(unknown[0], "unknown_option", f"is none of {known}")
@@ -84,13 +89,16 @@ class Step(Generic[P, R_co, F_co]):
         self.is_async = is_async(function)
         self.timeout = None if given.get("timeout") is None else check_timeout(given["timeout"])
         self.weight = _check_weight(given.get("weight", 1.0))
-        self.cancelable = bool(given.get("cancelable", True))
-        was = given.get("was", ())
-        self.was = tuple(map(check_step_name, [was] if isinstance(was, str) else was))
+        self.cancelable = check_flag(given.get("cancelable", True), "cancelable")
+        was: object = given.get("was", ())
+        if isinstance(was, bytes) or not isinstance(was, str | Sequence):
+            raise InvalidInput("was", "not_text", f"must be a name, or a list of names, not {was!r:.40}")
+        self.was = tuple(check_step_name(one, "was") for one in ([was] if isinstance(was, str) else was))
         self.has_policy = given.get("retry") is not None or given.get("max_retries") is not None
         self.retry = check_retry(given.get("retry", DEFAULT_RETRY))
         self.max_retries = check_whole(given.get("max_retries", DEFAULT_MAX_RETRIES), "max_retries", 0, 1_000_000)
-        self.title = given.get("title")
+        title: object = given.get("title")
+        self.title = None if title is None else codec.check_text(title, "title", max_chars=MAX_TITLE)
         self.takes = _context_kind(function)
         self._returns: ReturnType | None = None
         self.__doc__ = function.__doc__
@@ -125,6 +133,46 @@ class Step(Generic[P, R_co, F_co]):
     def using(self, *, name: str) -> Step[P, R_co, F_co]:
         """Return the step under another name: `ctx.step(fetch.using(name="fetch prices"), url)`."""
         return Step(self.function, self._options, name)
+
+    @overload
+    def __get__(self, owner: None, kind: type, /) -> Step[P, R_co, F_co]: ...
+
+    @overload
+    def __get__(
+        self: Step[Concatenate[Owner, A, Q], R, Callable[Concatenate[Owner, A, Q], Running[R]]],
+        owner: Owner,
+        kind: type,
+        /,
+    ) -> Step[Q, R, Callable[Concatenate[A, Q], Running[R]]]: ...
+
+    @overload
+    def __get__(
+        self: Step[Concatenate[Owner, Q], R, Callable[Concatenate[Owner, Q], Running[R]]], owner: Owner, kind: type, /
+    ) -> Step[Q, R, Callable[Q, Running[R]]]: ...
+
+    @overload
+    def __get__(
+        self: Step[Concatenate[Owner, S, Q], R, Callable[Concatenate[Owner, S, Q], R]], owner: Owner, kind: type, /
+    ) -> Step[Q, R, Callable[Concatenate[S, Q], R]]: ...
+
+    @overload
+    def __get__(
+        self: Step[Concatenate[Owner, Q], R, Callable[Concatenate[Owner, Q], R]], owner: Owner, kind: type, /
+    ) -> Step[Q, R, Callable[Q, R]]: ...
+
+    def __get__(self, owner: object, kind: type, /) -> Step[..., Any, Any]:
+        """Bind the step of a class to an object, as Python binds its methods."""
+        bind = getattr(self.function, "__get__", None)
+        return self if owner is None or bind is None else Step(bind(owner, kind), self._options, self._name)
+
+    @property
+    def seems_to_take_context(self) -> bool:
+        """True if a parameter looks like a Context that ctx.step doesn't fill in."""
+        try:
+            names = list(inspect.signature(self.function).parameters)
+        except (TypeError, ValueError):  # a function that is written in C
+            return False
+        return "ctx" in names or any(_context_at(self.function, name) is not None for name in names)
 
     if TYPE_CHECKING:
 
@@ -205,8 +253,14 @@ def step_of(function: Step[..., Any, Any] | Callable[..., Any], field: str = "st
     return made
 
 
-def check_step_name(name: object) -> str:
-    return codec.check_text(name, "name", max_chars=MAX_STEP_NAME)
+def check_step_name(name: object, field: str = "name") -> str:
+    """A name#2 is the second call of the step name. Names with a leading @ are kept for rowlock."""
+    text = codec.check_text(name, field, max_chars=MAX_STEP_NAME)
+    if "#" in text or text.startswith("@") or any(category(one) == "Cc" for one in text):
+        raise InvalidInput(
+            field, "bad_name", f"{text!r:.60} has a #, a control character or an @ at its start: use another name"
+        )
+    return text
 
 
 def _check_weight(weight: object) -> float:
@@ -224,16 +278,20 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 def _context_kind(function: Callable[..., Any]) -> type | None:
     """Return Context or SyncContext if the first parameter is one: ctx.step fills it in."""
-    from rowlock.context import Context, SyncContext  # that module imports tasks, which imports this one
-
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a function that is written in C
         return None
     if not parameters or parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
         return None
+    return _context_at(function, parameters[0].name)
+
+
+def _context_at(function: Callable[..., Any], parameter: str) -> type | None:
+    from rowlock.context import Context, SyncContext  # that module imports tasks, which imports this one
+
     try:
-        kind = injected(_hint(function, parameters[0].name))
+        kind = injected(_hint(function, parameter))
     except InvalidInput:  # a type that exists for type checkers only
         return None
     return kind if kind in (Context, SyncContext) else None

@@ -537,7 +537,8 @@ def _checkable(hint: Any) -> bool:
 
 def _encode_model(value: Any) -> Any:
     if is_pydantic(type(value)):
-        return value.model_dump(mode="json")
+        # By alias, as it is validated. Without computed fields, which a model may refuse: it computes them again.
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
     raise TypeError(f"a {type(value).__name__} can't be stored as JSON")
 
 

@@ -43,13 +43,13 @@ def write(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> object:
     return write
 
 
-def half_done(shell: Shell, *, ends: bool = True, running: bool = False) -> str:
+def half_done(shell: Shell, *, ends: bool = True, running: bool = False, version: int = 0) -> str:
     """A job whose first run has fetched, has embedded twice, and then ended or gave the job back."""
     job_id = shell.add("pipe", '{"url": "x"}')
 
     async def work(jobs: Jobs) -> None:
         store = await jobs._store()
-        [run] = (await store.claim(Claim("w1", (Lane("pipe"),), 1, 30.0))).jobs
+        [run] = (await store.claim(Claim("w1", (Lane("pipe", version),), 1, 30.0))).jobs
         await store.checkpoint([
             mark(run, "fetch", "succeeded", position=1, result='{"pages":2}', age=1.0),
             mark(run, "embed", "succeeded", position=2, result="[1.5]"),
@@ -82,6 +82,21 @@ def test_steps_are_shown(shell: Shell, write: object) -> None:
     plain = shell.add("mail", "{}")
     assert "no steps" in shell("jobs", "steps", plain).stderr
     assert "no job" in shell("jobs", "steps", "01a1e162-3749-7000-84cb-b064e212c1d0", code=1).stderr
+
+
+def test_a_long_result_is_cut_in_the_table(shell: Shell, write: object) -> None:
+    job_id = shell.add("pipe", '{"url": "x"}')
+
+    async def work(jobs: Jobs) -> None:
+        store = await jobs._store()
+        [run] = (await store.claim(Claim("w1", (Lane("pipe"),), 1, 30.0))).jobs
+        await store.checkpoint([mark(run, "fetch", "succeeded", position=1, result=f'"{"x" * 100_000}"')])
+
+    shell.do(work)
+    shown = shell("jobs", "steps", job_id).stdout
+    assert "x" * 900 in shown
+    assert len(shown) < 5_000
+    assert shell.json("jobs", "steps", job_id)["items"][0]["result"] == "x" * 100_000
 
 
 def test_a_requeue_from_a_step_and_one_from_the_start(shell: Shell, write: object) -> None:
@@ -143,6 +158,23 @@ def test_check_finds_steps_that_half_done_jobs_have_and_the_new_code_lacks(shell
     )  # mixed up
     assert findings(shell) == [("step fetch", 2, 2), ("step embed", 2, 2)]
     assert "'fetch' has stored it, and the code calls 'embed'" in shell("check", "app:jobs", code=1).stdout
+
+
+def test_check_says_how_to_rename_a_step_of_a_frozen_version(shell: Shell, write: object) -> None:
+    assert callable(write)
+    first = APP.replace('"pipe", ', '"pipe", version=1, ')
+    write(first)
+    shell("templates", "publish", "app:jobs")
+    half_done(shell, ends=False, version=1)
+    write(first.replace("embed", "vectors"))
+    told = shell("check", "app:jobs", code=1).stdout
+    assert 'if it was renamed, give the task version=2 and runs=[1], and add was="embed" to the new one' in told
+    second = first.replace("version=1", "version=2, runs=[1]").replace("embed", "vectors")
+    write(second)
+    told = shell("check", "app:jobs", code=1).stdout
+    assert 'if it was renamed, add was="embed" to the new one' in told
+    write(second.replace('title="Embed it"', 'title="Embed it", was="embed"'))
+    assert findings(shell, code=0) == []
 
 
 def test_steps_that_the_handler_names_itself_are_not_compared(shell: Shell, write: object) -> None:

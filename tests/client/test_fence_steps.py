@@ -72,6 +72,29 @@ async def test_a_rollback_takes_the_result_back(kind: Kind) -> None:
         assert await reading.steps(kind.place.store, ctx.job.id) == []
 
 
+async def test_a_step_is_completed_once(kind: Kind) -> None:
+    if not isinstance(kind.caller(), AsyncCaller):
+        pytest.skip("ctx.sync.fence is tested with handlers")
+
+    async def book(ctx: Context) -> int:
+        async with kind.transaction():
+            await kind.order(1)
+            await ctx.fence(kind.conn, complete=5)
+        await again(ctx)
+        return 0
+
+    async def again(ctx: Context) -> None:
+        async with kind.transaction():
+            await kind.order(2)
+            await ctx.fence(kind.conn, complete=6)
+
+    async with running(kind) as ctx:
+        with pytest.raises(WrongContext, match="the step book has been completed before"):
+            await ctx.step(book)
+        assert (await kind.place.committed())[0] == [1]
+        assert [one.result for one in await reading.steps(kind.place.store, ctx.job.id)] == [5]
+
+
 async def test_a_zombie_commits_nothing(kind: Kind) -> None:
     async def book(ctx: Context) -> int:
         async with kind.transaction():

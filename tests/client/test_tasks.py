@@ -78,6 +78,31 @@ def test_arguments_survive_the_payload() -> None:
     assert arguments.values(payload) == given  # what was left out keeps the function's own default
 
 
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    unit_price: int = pydantic.Field(alias="unitPrice")
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def with_tax(self) -> int:
+        return self.unit_price * 2
+
+
+def priced(price: Strict) -> list[Strict]:
+    return [price]
+
+
+def test_models_with_aliases_and_computed_fields_survive() -> None:
+    price = Strict(unitPrice=3)
+    arguments = Arguments(priced)
+    payload = arguments.payload((price,), {})
+    assert payload == {"price": {"unitPrice": 3}}
+    assert arguments.values(payload) == {"price": price}
+    stored = arguments.returns.storable([price])
+    assert stored == [{"unitPrice": 3}]
+    assert arguments.returns.read(stored) == [price]
+
+
 def greet(name: str, times: int = 1, *, loud: bool = False) -> None: ...
 
 

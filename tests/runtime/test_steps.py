@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -22,8 +23,9 @@ from rowlock import (
     SyncContext,
     step,
 )
+from rowlock.context import Interruption
 from rowlock.core.moves import CancelTimeout
-from rowlock.errors import InvalidInput, WrongContext
+from rowlock.errors import Interrupted, InvalidInput, WrongContext
 from tests.waiting import ended, until
 
 
@@ -295,6 +297,21 @@ async def test_a_final_error_ends_a_step_at_once(jobs: Jobs, deeds: Deeds, how: 
     assert deeds.all == ["broken"] * (1 if isinstance(how, Final) else 2)
 
 
+async def test_the_failure_of_a_group_names_it(jobs: Jobs) -> None:
+    @step(retry=[0], max_retries=0)
+    async def broken() -> None:
+        raise ExceptionGroup("both", [ValueError("one"), OSError("two")])
+
+    @jobs.task
+    async def work(ctx: Context) -> None:
+        await ctx.step(broken)
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    failed = "the step broken has failed for good: ExceptionGroup: both (2 sub-exceptions)"
+    assert failed in last_line(job.last_error)
+
+
 async def test_the_backoff_of_a_step_is_its_own(jobs: Jobs) -> None:
     @step(retry=[1000, 3000])
     async def broken() -> None:
@@ -384,6 +401,7 @@ async def test_a_handler_that_swallows_suspend_fails_for_good(jobs: Jobs, sync: 
     job = await ended(jobs, (await jobs.enqueue("work")).id)
     assert (job.status, job.version) == (Status.FAILED, 1)
     assert "the handler has caught Suspend" in last_line(job.last_error)
+    assert "return_exceptions=True" in last_line(job.last_error)
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -470,6 +488,84 @@ async def test_a_renamed_step_keeps_its_results(jobs: Jobs, deeds: Deeds) -> Non
     await jobs.start()
     job = await ended(jobs, (await work.enqueue()).id)
     assert (job.result, deeds.all) == ([1, 1, 2], ["new"]), job.last_error
+
+
+async def test_a_stored_result_is_not_given_to_two_steps(jobs: Jobs, deeds: Deeds) -> None:
+    async def old() -> int:
+        return 1
+
+    @step(was="old")
+    async def new() -> int:
+        deeds.do("new")
+        return 2
+
+    @step(was="old")
+    async def newer() -> int:
+        deeds.do("newer")
+        return 3
+
+    @jobs.task(retry=[0])
+    async def work(ctx: Context) -> None:
+        if ctx.job.version == 1:
+            await ctx.step(old)
+            raise ValueError
+        await ctx.step(new)
+        await ctx.step(newer)
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert (job.status, deeds.all) == (Status.FAILED, [])
+    text = last_line(job.last_error)
+    assert "the step newer has changed: by was=, it would get the stored result of old, which the step new has" in text
+
+
+async def test_a_handler_that_swallows_a_changed_step_fails_for_good(jobs: Jobs) -> None:
+    def old() -> int:
+        return 1
+
+    def new() -> None: ...
+
+    new.__name__ = "old"
+
+    @jobs.task(retry=[0])
+    async def work(ctx: Context) -> str:
+        if ctx.job.version == 1:
+            await ctx.step(old)
+            raise ValueError
+        with suppress(Exception):
+            await ctx.step(new)
+        return "fine"
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert (job.status, job.version) == (Status.FAILED, 2)
+    assert "StepChanged: the step old has changed" in last_line(job.last_error)
+    assert "must be null, not a whole number" in last_line(job.last_error)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_handler_that_swallows_a_limit_fails_for_good(jobs: Jobs, sync: bool, own: bool) -> None:
+    def large() -> str:
+        return "x" * (1 << 20)
+
+    limited = step(retry=[0], max_retries=1)(large) if own else step(large)
+    if sync:
+
+        @jobs.task("work")
+        def handle(ctx: SyncContext) -> None:
+            with suppress(Exception):
+                ctx.step(limited)
+    else:
+
+        @jobs.task("work")
+        async def handle_async(ctx: Context) -> None:
+            await asyncio.gather(ctx.step(limited), return_exceptions=True)
+
+    await jobs.start()
+    job = await ended(jobs, (await jobs.enqueue("work")).id)
+    assert (job.status, job.retries) == (Status.FAILED, 0)
+    assert "the result of the step large can't be stored" in last_line(job.last_error)
 
 
 async def test_a_result_of_another_type_is_refused(jobs: Jobs) -> None:
@@ -665,6 +761,138 @@ async def test_a_stop_does_not_wait_for_a_step_that_is_not_cancelable(jobs: Jobs
     assert [one.state for one in await jobs.steps(made.id)] == [StepState.PENDING]
 
 
+@pytest.mark.parametrize("why", [Interruption.STOPPING, Interruption.TIMED_OUT, Interruption.LOST])
+@pytest.mark.parametrize("sync", [False, True])
+async def test_the_end_of_a_run_is_no_failure_of_its_step(jobs: Jobs, why: Interruption, sync: bool) -> None:
+    """Neither stored nor counted, although the step has a policy of its own and raises another error."""
+    seen: list[BaseException] = []
+
+    @step(retry=[0], max_retries=0)
+    def wrapped(ctx: SyncContext) -> None:
+        [run] = worker.slots.runs.values()
+        run.interrupt(why)
+        try:
+            ctx.check()
+        except Interrupted:
+            raise OSError("the connection was closed") from None
+
+    if sync:
+
+        @jobs.task("work")
+        def handle(ctx: SyncContext) -> None:
+            try:
+                ctx.step(wrapped)
+            except BaseException as error:
+                seen.append(error)
+                raise
+    else:
+
+        @jobs.task("work")
+        async def handle_async(ctx: Context) -> None:
+            try:
+                await ctx.step(wrapped)
+            except BaseException as error:
+                seen.append(error)
+                raise
+
+    worker = jobs.make_worker(poll=0.1)
+    await jobs._run(worker)
+    made = await jobs.enqueue("work")
+    await until(lambda: seen)
+    await jobs.stop(grace=0)
+    error = seen[0]
+    assert isinstance(error, Interrupted)
+    assert isinstance(error.__cause__, OSError)
+    assert [(one.state, one.retries) for one in await jobs.steps(made.id)] in ([], [(StepState.PENDING, 0)])
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", ["turned", "failed", "sync"])
+async def test_a_step_that_fails_after_a_cancel_raises_cancelled(
+    jobs: Jobs, deeds: Deeds, own: bool, kind: str
+) -> None:
+    runs = threading.Event()
+    policy: dict[str, Any] = {"retry": [0], "max_retries": 5} if own else {}
+
+    @step(**policy)
+    async def turned() -> None:
+        runs.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OSError("turned") from None
+
+    @step(**policy)
+    def failed(ctx: SyncContext) -> None:
+        runs.set()
+        while not ctx.cancelled:
+            time.sleep(0.01)
+        raise OSError("failed")
+
+    @step(cancelable=False)
+    def undo() -> None:
+        deeds.do("undo")
+
+    if kind == "sync":
+
+        @jobs.task("work")
+        def handle(ctx: SyncContext) -> None:
+            try:
+                ctx.step(failed)
+            except Cancelled as error:
+                deeds.do(repr(error.__cause__))
+                ctx.step(undo)
+                raise
+    else:
+
+        @jobs.task("work")
+        async def handle_async(ctx: Context) -> None:
+            try:
+                await (ctx.step(turned) if kind == "turned" else ctx.step(failed))
+            except Cancelled as error:
+                deeds.do(repr(error.__cause__))
+                async with asyncio.timeout(60):  # it would raise CancelledError if the cancel were still in force
+                    await ctx.step(undo)
+                raise
+
+    await jobs._run(jobs.make_worker(poll=0.1, cancel_grace=0.05))
+    made = await jobs.enqueue("work")
+    await until(runs.is_set)
+    await jobs.cancel(made.id)
+    job = await ended(jobs, made.id)
+    assert job.status is Status.CANCELLED, job.last_error
+    assert deeds.all == [f"OSError('{'turned' if kind == 'turned' else 'failed'}')", "undo"]
+
+
+async def test_a_step_that_is_not_cancelable_keeps_its_policy_after_a_cancel(jobs: Jobs, deeds: Deeds) -> None:
+    runs, go = asyncio.Event(), asyncio.Event()
+
+    @step(cancelable=False, retry=[0], max_retries=0)
+    async def broken() -> None:
+        runs.set()
+        await go.wait()
+        raise OSError
+
+    @jobs.task
+    async def work(ctx: Context) -> None:
+        try:
+            await ctx.step(broken)
+        except StepFailed as error:
+            deeds.do(error.step)
+            raise
+
+    worker = jobs.make_worker(poll=0.1)
+    await jobs._run(worker)
+    made = await work.enqueue()
+    await runs.wait()
+    await jobs.cancel(made.id)
+    [run] = worker.slots.runs.values()
+    await until(lambda: run.interruption is Interruption.CANCELLED)
+    go.set()
+    await ended(jobs, made.id)
+    assert deeds.all == ["broken"]
+
+
 # ── Progress ──
 
 
@@ -762,10 +990,16 @@ async def test_requeue_from_a_step(jobs: Jobs, deeds: Deeds) -> None:
     assert await again(from_step="do#2") == ["b", "c"]
     assert await again(from_step="do") == ["a", "b", "c"]
     assert await again(keep_steps=False) == ["a", "b", "c"]
-    with pytest.raises(InvalidInput, match=r"from_step: 'nonsense' is no stored step of the job; there are: do"):
+    with pytest.raises(
+        InvalidInput, match=r"from_step: 'nonsense' is no stored step of the job; there are: do, do#2, do#3"
+    ):
         await jobs.requeue(job.id, from_step="nonsense")
     with pytest.raises(InvalidInput, match="not both"):
         await jobs.requeue(job.id, from_step="do", keep_steps=False)
+    with pytest.raises(InvalidInput, match="another payload drops the results of all steps"):
+        await jobs.requeue(job.id, from_step="do", payload={})
+    with pytest.raises(InvalidInput, match=r"^keep_steps: must be True or False"):
+        await jobs.requeue(job.id, keep_steps="no")  # type: ignore[arg-type]
     await jobs.stop()
     again_sync = await asyncio.to_thread(lambda: jobs.sync.requeue(job.id, from_step="do#3"))
     assert again_sync.status is Status.PENDING
@@ -823,20 +1057,208 @@ async def test_a_step_inside_a_transaction_is_refused(jobs: Jobs) -> None:
     assert "inside of ctx.transaction()" in await refused(jobs, "work", WrongContext)
 
 
-async def test_a_step_after_the_handler_is_refused(jobs: Jobs) -> None:
-    kept: list[Context] = []
+async def test_a_step_after_the_handler_is_refused(jobs: Jobs, deeds: Deeds) -> None:
+    kept: list[Any] = []
 
-    async def one() -> None: ...
+    async def one() -> None:
+        deeds.do("one")
 
     @jobs.task
-    async def work(ctx: Context) -> None:
-        kept.append(ctx)
+    async def after_a_step(ctx: Context) -> None:
         await ctx.step(one)
+        kept.append(ctx)
+
+    @jobs.task
+    async def without_one(ctx: Context) -> None:
+        kept.append(ctx)
+
+    @jobs.task
+    async def called_before(ctx: Context) -> None:
+        kept.append(ctx.step(one))
 
     await jobs.start()
-    await ended(jobs, (await work.enqueue()).id)
+    await ended(jobs, (await after_a_step.enqueue()).id)
+    await ended(jobs, (await without_one.enqueue()).id)
+    await ended(jobs, (await called_before.enqueue()).id)
+    deeds.all.clear()
+    for ctx in kept[:2]:
+        with pytest.raises(WrongContext, match="the handler has ended"):
+            await ctx.step(one)
     with pytest.raises(WrongContext, match="the handler has ended"):
-        await kept[0].step(one)
+        await kept[2]
+    assert deeds.all == []
+
+
+async def test_a_step_after_the_completion_is_refused(jobs: Jobs, deeds: Deeds) -> None:
+    @jobs.task
+    async def work(ctx: Context) -> None:
+        async with ctx.transaction():
+            ctx.complete("done")
+        with pytest.raises(WrongContext, match="has completed the job"):
+            await ctx.step(deeds.do, "late")
+        deeds.do("refused")
+
+    @jobs.task
+    def sync(ctx: SyncContext) -> None:
+        with ctx.transaction():
+            ctx.complete("done")
+        with pytest.raises(WrongContext, match="has completed the job"):
+            ctx.step(deeds.do, "late")
+        deeds.do("refused")
+
+    await jobs.start()
+    for task in (work, sync):
+        deeds.all.clear()
+        made = await task.enqueue()
+        await until(lambda: deeds.all)
+        assert deeds.all == ["refused"]
+        assert (await ended(jobs, made.id)).result == "done"
+
+
+NAMED = "Give each call a name of its own: ctx.step(embed.using(name="
+
+
+async def test_pipelines_beside_each_other_must_name_their_steps(jobs: Jobs, deeds: Deeds) -> None:
+    """Else the number of a call would depend on timing, and a retry could mix up their results."""
+
+    async def fetch(x: str) -> str:
+        return x
+
+    @step
+    async def embed(x: str) -> str:
+        return deeds.do(f"embed {x}")
+
+    async def one(ctx: Context, x: str, *, named: bool) -> str:
+        found = await ctx.step(step(fetch).using(name=f"fetch {x}"), x)
+        return await ctx.step(embed.using(name=f"embed {x}") if named else embed, found)
+
+    @jobs.task
+    async def mixed(ctx: Context) -> None:
+        await asyncio.gather(one(ctx, "a", named=False), one(ctx, "b", named=False))
+
+    @jobs.task(retry=[0])
+    async def named(ctx: Context) -> list[str]:
+        ways = [one(ctx, x, named=True) for x in ("ab" if ctx.job.version == 1 else "ba")]
+        found = await asyncio.gather(*ways)
+        if ctx.job.version == 1:
+            raise ValueError("again")
+        return found
+
+    await jobs.start()
+    assert NAMED in await refused(jobs, "mixed", WrongContext)
+    assert len(deeds.all) == 1
+    job = await ended(jobs, (await named.enqueue()).id)
+    assert job.result == ["embed b", "embed a"], job.last_error
+
+
+async def test_tasks_that_overlapped_conflict_after_the_end_of_one(jobs: Jobs, deeds: Deeds) -> None:
+    async def begin() -> None: ...
+
+    @step
+    async def embed(x: str) -> None:
+        deeds.do(x)
+
+    @jobs.task
+    async def children(ctx: Context) -> None:
+        both = asyncio.Event()
+
+        async def second() -> None:
+            await ctx.step(step(begin).using(name="second"))
+            both.set()
+            await first_task
+            await ctx.step(embed, "second")
+
+        async def first() -> None:
+            await ctx.step(step(begin).using(name="first"))
+            await both.wait()
+            await ctx.step(embed, "first")
+
+        first_task = asyncio.create_task(first())
+        await asyncio.gather(second())
+
+    @jobs.task
+    async def handler_second(ctx: Context) -> None:
+        async def child() -> None:
+            await ctx.step(embed, "child")
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(child())
+        await until(lambda: deeds.all == ["child"])
+        try:
+            await ctx.step(embed, "handler")
+        finally:
+            task.cancel()
+
+    @jobs.task
+    async def handler_first(ctx: Context) -> None:
+        begun, called = asyncio.Event(), asyncio.Event()
+
+        async def child() -> None:
+            await ctx.step(begin)
+            begun.set()
+            await called.wait()
+            await ctx.step(embed, "child")
+
+        task = asyncio.create_task(child())
+        await begun.wait()
+        await ctx.step(embed, "handler")
+        called.set()
+        await task
+
+    await jobs.start()
+    for topic, done in (("children", "first"), ("handler_second", "child"), ("handler_first", "handler")):
+        deeds.all.clear()
+        assert NAMED in await refused(jobs, topic, WrongContext)
+        assert deeds.all == [done]
+
+
+async def test_threads_beside_each_other_must_name_their_steps(jobs: Jobs) -> None:
+    @step
+    def embed(x: int) -> int:
+        return x
+
+    @jobs.task
+    def work(ctx: SyncContext) -> None:
+        meeting = threading.Barrier(2)
+
+        def one(x: int) -> None:
+            meeting.wait(60)
+            ctx.step(embed, x)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(one, range(2)))
+
+    @jobs.task
+    def alone(ctx: SyncContext) -> list[int]:
+        with ThreadPoolExecutor(1) as pool:
+            return [ctx.step(embed, 1), *pool.map(lambda x: ctx.step(embed, x), (2, 3))]
+
+    await jobs.start()
+    assert NAMED in await refused(jobs, "work", WrongContext)
+    assert (await ended(jobs, (await alone.enqueue()).id)).result == [1, 2, 3]
+
+
+async def test_calls_that_the_handler_orders_need_no_names(jobs: Jobs) -> None:
+    @step
+    async def embed(x: int) -> int:
+        return x
+
+    @jobs.task(max_retries=0)
+    async def work(ctx: Context) -> list[int]:
+        async def helper(x: int) -> int:
+            return await ctx.step(embed, x)
+
+        found = list(await asyncio.gather(ctx.step(embed, 1), ctx.step(embed, 2)))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ctx.step(embed, x)) for x in (3, 4)]
+        found += [task.result() for task in tasks]
+        for x in (5, 6):  # a task of its own for each, one after the other
+            found.append(await asyncio.create_task(helper(x)))
+        return [*found, await ctx.step(embed, 7)]
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert job.result == [1, 2, 3, 4, 5, 6, 7], job.last_error
 
 
 async def test_the_wrong_colour_is_refused(jobs: Jobs) -> None:
@@ -940,7 +1362,7 @@ async def test_a_job_has_at_most_a_thousand_steps_and_16_mib(jobs: Jobs, monkeyp
     assert "the result of the step give#2 is too much" in last_line(job.last_error)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 201, "a\0b"])
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\0b", "a#2", "a\nb", "@a"])
 def test_a_name_must_be_usable(name: str) -> None:
     with pytest.raises(InvalidInput, match=r"^name: "):
         step(lambda: None).using(name=name)
@@ -953,13 +1375,70 @@ def test_a_name_must_be_usable(name: str) -> None:
         ({"timeout": 0}, "timeout"),
         ({"retry": [-1]}, r"retry\[0\]"),
         ({"max_retries": -1}, "max_retries"),
-        ({"was": ""}, "name"),
+        ({"was": ""}, "was"),
+        ({"was": 5}, "was"),
+        ({"was": [5]}, "was"),
+        ({"cancelable": "no"}, "cancelable"),
+        ({"title": 5}, "title"),
         ({"colour": "blue"}, "colour"),
     ],
 )
 def test_a_policy_must_be_usable(options: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput, match=rf"^{field}: "):
         step(**options)(lambda: None)
+
+
+def test_only_functions_are_steps() -> None:
+    with pytest.raises(InvalidInput, match="3 is no function"):
+        step(3)  # type: ignore[call-overload]
+
+
+async def test_a_context_that_is_not_filled_in_is_explained(jobs: Jobs) -> None:
+    async def unannotated(ctx, n: int) -> None: ...  # type: ignore[no-untyped-def]
+
+    async def second(n: int, ctx: Context) -> None: ...
+
+    @jobs.task
+    async def one(ctx: Context) -> None:
+        await ctx.step(unannotated, 1)
+
+    @jobs.task
+    async def two(ctx: Context) -> None:
+        await ctx.step(second, 1)  # type: ignore[call-overload]
+
+    await jobs.start()
+    for topic in ("one", "two"):
+        job = await ended(jobs, (await jobs.enqueue(topic, max_retries=0)).id)
+        assert "ctx.step fills in the Context if it is the first parameter, and is annotated" in (job.last_error or "")
+
+
+class Shop:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @step
+    async def sell(self, what: str) -> str:
+        return f"{self.name}: {what}"
+
+    @step(retry=[0])
+    def book(self, ctx: SyncContext, what: str) -> str:
+        return f"{self.name} {ctx.job.topic}: {what}"
+
+
+async def test_a_method_is_a_step(jobs: Jobs) -> None:
+    @jobs.task(max_retries=0)
+    async def work(ctx: Context) -> list[str]:
+        shop = Shop("mine")
+        return [
+            await ctx.step(shop.sell, "tea"),
+            await ctx.step(shop.book, "tea"),
+            await ctx.step(Shop.sell, shop, "x"),
+        ]
+
+    assert Shop.sell.name == "sell"
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert job.result == ["mine: tea", "mine work: tea", "mine: x"], job.last_error
 
 
 async def test_jobs_without_steps_never_touch_the_table(jobs: Jobs) -> None:

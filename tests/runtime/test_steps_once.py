@@ -5,14 +5,16 @@ import asyncio
 import sqlite3
 import threading
 import time
+from contextlib import closing
 from typing import Any
 
 import psycopg
 import pytest
 
 from rowlock import Context, Jobs, LeaseLost, Status, StepState, SyncContext, step
-from rowlock.errors import OutcomeUnknown, StoreUnavailable
+from rowlock.errors import OutcomeUnknown, StoreUnavailable, WrongContext
 from rowlock.stores.base import Store
+from rowlock.stores.queries import Filter
 from tests.runtime.running import started, steal
 from tests.runtime.test_context import Orders, add, add_sync
 from tests.runtime.test_context import orders as orders
@@ -280,3 +282,102 @@ async def test_fence_completes_the_job_outside_of_steps(jobs: Jobs, orders: Orde
         assert "ctx.fence(conn, complete=…), but its transaction is not committed" in (job.last_error or "")
     else:
         assert (job.status, job.result, await orders.all()) == (Status.COMPLETED, "by fence", [1])
+
+
+def connect(url: str) -> Any:
+    file = url.removeprefix("sqlite:///")
+    return psycopg.connect(url) if file == url else sqlite3.connect(file)
+
+
+@pytest.mark.parametrize("cancelable", [True, False])
+async def test_a_step_after_the_completion_by_fence_is_refused(
+    jobs: Jobs, orders: Orders, url: str, cancelable: bool
+) -> None:
+    done: list[str] = []
+
+    @step(cancelable=cancelable)
+    def late() -> None:
+        done.append("late")
+
+    @jobs.task(max_retries=0)
+    def work(ctx: SyncContext) -> None:
+        with closing(connect(url)) as conn:
+            conn.execute("INSERT INTO orders VALUES (1)")
+            ctx.fence(conn, complete="done")
+            conn.commit()
+        with pytest.raises(WrongContext, match="which has completed the job"):
+            ctx.step(late)
+        done.append("refused")
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    await until(lambda: done)
+    assert (job.result, done) == ("done", ["refused"])
+
+
+async def test_a_sync_step_is_completed_once(jobs: Jobs, orders: Orders, url: str) -> None:
+    def book(ctx: SyncContext) -> int:
+        with closing(connect(url)) as conn:
+            for n in (1, 2):
+                conn.execute(f"INSERT INTO orders VALUES ({n})")
+                ctx.fence(conn, complete=n)
+                conn.commit()
+        return 0
+
+    @jobs.task(max_retries=0)
+    def work(ctx: SyncContext) -> None:
+        ctx.step(book)
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert "the step book has been completed before" in (job.last_error or "")
+    assert await orders.all() == [1]
+    assert [one.result for one in await jobs.steps(job.id)] == [1]
+
+
+# ── Enqueue in ctx.transaction() ──
+
+
+async def test_an_async_step_enqueues_in_its_transaction(jobs: Jobs, orders: Orders) -> None:
+    @jobs.task
+    async def child(n: int) -> None: ...
+
+    async def book(ctx: Context, n: int) -> None:
+        async with ctx.transaction() as conn:
+            await add(conn, n)
+            await ctx.enqueue("child", {"n": n}, conn=conn)
+            await child.using(conn=conn).enqueue(n)
+            ctx.complete()
+            if n == 2:
+                raise ValueError("taken back")
+
+    @jobs.task(max_retries=0)
+    async def work(ctx: Context) -> None:
+        await ctx.step(book, 1)
+        await ctx.step(book, 2)
+
+    await jobs.start()
+    job = await ended(jobs, (await work.enqueue()).id)
+    assert "taken back" in (job.last_error or "")
+    assert await orders.all() == [1]
+    assert [(one.topic, one.payload) for one in (await jobs.list(Filter(topics=["child"]))).items] == [
+        ("child", {"n": 1})
+    ] * 2
+
+
+async def test_other_sync_connections_are_refused_in_async_code(jobs: Jobs, orders: Orders, url: str) -> None:
+    @jobs.task
+    async def enqueues(ctx: Context) -> None:
+        with closing(connect(url)) as conn:
+            await ctx.enqueue("child", conn=conn)
+
+    @jobs.task
+    async def fences(ctx: Context) -> None:
+        with closing(connect(url)) as conn:
+            await ctx.fence(conn)
+
+    await jobs.start()
+    for task in (enqueues, fences):
+        job = await ended(jobs, (await task.using(max_retries=0).enqueue()).id)
+        assert "would block the event loop" in (job.last_error or "")
+        assert "async with ctx.transaction()`" in " ".join((job.last_error or "").split())

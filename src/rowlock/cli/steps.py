@@ -12,7 +12,8 @@ from rowlock.client.step_list import StepStatus
 from rowlock.client.why import last_line, spell_seconds
 from rowlock.core.steps import StepState
 
-_SHOWN = 80  # characters of a result or an error in a table on a terminal
+_SHOWN = 80  # characters of a result or an error in a table on a terminal …
+_PIPED = 1_000  # … and elsewhere
 
 
 @click.command()
@@ -68,4 +69,5 @@ def _said(step: StepStatus) -> str:
     else:
         text = "" if step.result is None else msgspec.json.encode(step.result).decode()
     text = clean(one_line(text))
-    return f"{text[: _SHOWN - 1]}…" if is_fancy() and len(text) > _SHOWN else text
+    most = _SHOWN if is_fancy() else _PIPED
+    return f"{text[: most - 1]}…" if len(text) > most else text

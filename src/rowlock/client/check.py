@@ -132,10 +132,20 @@ def _steps(
             text = (
                 f"{row.name}: {row.function!r} has stored it, and the code calls {step.function_name!r} under this name"
             )
-            _add(misfits, job, "step", row.name, f'{text}; add was="{row.function}" if it does the same')
+            way_out = f'{_freely(task, job)}add was="{row.function}" if it does the same'
+            _add(misfits, job, "step", row.name, f"{text}; {way_out}")
         elif step is None and row.function not in functions and (row.name in before or (declared and not before)):
             text = f"{row.name}: it is stored, but not among the steps of the code"
-            _add(misfits, job, "step", row.name, f'{text}; if it was renamed, add was="{row.name}" to the new one')
+            way_out = f'if it was renamed, {_freely(task, job)}add was="{row.name}" to the new one'
+            _add(misfits, job, "step", row.name, f"{text}; {way_out}")
+
+
+def _freely(task: Task[Any, Any, Any], job: Job) -> str:
+    """Return what is needed beside was=: from version 1 on, the names of a version's steps are frozen."""
+    version = job.template_version
+    return (
+        f"give the task version={version + 1} and runs=[{version}], and " if version and task.version == version else ""
+    )
 
 
 def _versions(lanes: Iterable[Lane], topic: str) -> Sequence[int]:

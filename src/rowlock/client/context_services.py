@@ -35,8 +35,16 @@ class ContextHost:
 
     async def fence(self, guard: Guard, conn: Any) -> None:
         caller = caller_for(conn, await self._stores.home())
+        if isinstance(caller, SyncCaller) and caller.never_waits:
+            raise WrongContext(
+                "the connection of ctx.transaction() has the fence at its COMMIT: leave out ctx.fence, and call "
+                "ctx.complete(value) to complete"
+            )
         if isinstance(caller, SyncCaller):
-            raise WrongContext(f"{caller.kind} would block the event loop: use ctx.sync.fence(conn) in a sync handler")
+            raise WrongContext(
+                f"{caller.kind} would block the event loop. Use another one, or `async with ctx.transaction()`; "
+                "or do all of it in a step that is not async, with a SyncContext"
+            )
         await caller.fence(guard)
 
     def fence_sync(self, guard: Guard, conn: Any) -> None:

@@ -190,8 +190,11 @@ class Inserts:
     async def _insert_on(self, conn: Any, jobs: Sequence[NewJob], named: bool, notify: bool) -> list[Enqueued]:
         caller = caller_for(conn, await self._stores.home())
         if isinstance(caller, SyncCaller):
-            if running_loop() is not None:
-                raise WrongContext(f"{caller.kind} would block the event loop: use jobs.sync.enqueue(…, conn=conn)")
+            if running_loop() is not None and not caller.never_waits:
+                raise WrongContext(
+                    f"{caller.kind} would block the event loop. Use an async connection, or that of `async with "
+                    "ctx.transaction()` in a handler; or do all of it in a thread, with jobs.sync.enqueue(…, conn=conn)"
+                )
             answers = caller.insert(jobs, repeat=named, notify=notify)
         else:
             if running_loop() is None:

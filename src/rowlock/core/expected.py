@@ -59,7 +59,7 @@ def explain(error: msgspec.ValidationError, kind: Any) -> Misfit:
             path, "wrong", f"has a key that is not {_by_name(kinds['expected']) if kinds else 'one of its type'}"
         )
     if kinds := _KINDS.match(text):
-        wanted = wanted or _by_name(kinds["expected"])
+        wanted = wanted or _by_name(kinds["expected"]) or "null"
         given = f", not {_GIVEN.get(kinds['given'], kinds['given'])}" if kinds["given"] else ""
         return Misfit(path, "wrong", f"must be {wanted}{kinds['rest']}{given}")
     if _OTHERS.match(text):

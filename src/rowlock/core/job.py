@@ -289,6 +289,12 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     return tuple(codec.check_text(tag, f"tags[{i}]", max_chars=MAX_TOPIC) for i, tag in enumerate(tags))
 
 
+def check_flag(value: object, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(field, "bad_value", f"must be True or False, not {value!r:.40}")
+    return value
+
+
 def check_whole(value: object, field: str, low: int, high: int) -> int:
     if type(value) is int and low <= value <= high:
         return value

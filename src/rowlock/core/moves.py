@@ -260,7 +260,7 @@ class Requeue(Update, frozen=True, kw_only=True):
         if self.from_step is not None:
             first = min((step.position for step in steps if step.answers_to(self.from_step)), default=None)
             if first is None:
-                return Refusal(row.status, steps=tuple(dict.fromkeys(step.name for step in steps)))
+                return Refusal(row.status, steps=tuple(dict.fromkeys(step.label for step in steps)))
         kept = [step for step in steps if self.keep_steps and step.is_kept(first)]
         if _is_other_payload(row, wanted):
             kept = []

@@ -9,7 +9,7 @@ from typing import Final as Constant
 from msgspec import Struct
 
 from rowlock.core.job import MAX_DELAY, Job
-from rowlock.errors import InvalidInput
+from rowlock.errors import InvalidInput, plain_number
 
 
 class FinalType:
@@ -66,7 +66,11 @@ class Exponential(Struct, frozen=True):
         ):
             value = getattr(self, name)
             if not _within(value, low, high):
-                raise InvalidInput(f"backoff.{name}", "out_of_range", f"must be {low:g} to {high:g}, not {value!r:.40}")
+                raise InvalidInput(
+                    f"backoff.{name}",
+                    "out_of_range",
+                    f"must be {plain_number(low)} to {plain_number(high)}, not {value!r:.40}",
+                )
 
     def delay(self, retries: int) -> float:
         try:

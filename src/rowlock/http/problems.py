@@ -192,7 +192,9 @@ class ProblemBody(msgspec.Struct, kw_only=True):
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise Problem("out_of_range", f"{name}: must be {low:g} to {high:g}", field=name)
+        raise Problem(
+            "out_of_range", f"{name}: must be {errors.plain_number(low)} to {errors.plain_number(high)}", field=name
+        )
 
 
 def not_found() -> Problem:

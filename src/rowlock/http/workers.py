@@ -213,8 +213,11 @@ async def checkpoint(call: Call, asked: shapes.CheckpointBody) -> shapes.HoldBod
 
 
 def _mark(run: Beat, asked: shapes.CheckpointBody) -> StepMark:
-    check_range("n", asked.n, 1, MAX_STEPS)
-    check_range("position", asked.position, 1, MAX_STEPS)
+    for field, number in (("n", asked.n), ("position", asked.position)):
+        if number > MAX_STEPS:
+            text = f"{field}: a job may have at most {MAX_STEPS:,} steps: fail it as final"
+            raise Problem("too_many_steps", text, field=field)
+        check_range(field, number, 1, MAX_STEPS)
     check_range("retries", asked.retries, 0, 1_000_000)
     check_range("ran", asked.ran, 0, MAX_DELAY)
     if asked.percent is not None:

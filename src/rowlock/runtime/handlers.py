@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Generator, Sequence
 from types import CoroutineType, coroutine
 from typing import Any
@@ -19,6 +20,7 @@ RunMiddleware = Callable[[Context], Generator[None, Any, None] | None]
 
 def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMiddleware]) -> Outcome:
     """Call a sync handler in this thread. Never raises, not even for sys.exit()."""
+    context.home = threading.current_thread()
     around = Around(middleware, context) if middleware else None
     try:
         try:
@@ -26,12 +28,14 @@ def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMi
             if around is not None:
                 around.enter()
             result = task.function(**values)
+            context.has_ended = True
             if inspect.isawaitable(result):
                 result.close() if inspect.iscoroutine(result) else None
                 raise Final(f"{task.topic} returned a coroutine without being one: declare it with `async def`")
             if context.is_unfinished:
                 context.finish_sync()
         except BaseException as error:
+            context.has_ended = True
             if context.is_unfinished:
                 context.finish_sync(error)
             if around is not None:
@@ -50,6 +54,7 @@ async def call_async(
 ) -> Outcome:
     """Call an async handler. Raises only KeyboardInterrupt, and CancelledError if this task was cancelled. `waits`:
     called when the handler waits for something, for the first time."""
+    context.home = asyncio.current_task()
     around = Around(middleware, context) if middleware else None
     try:
         try:
@@ -63,9 +68,11 @@ async def call_async(
                 if waits is not None:
                     waits()  # it may wait: there is no way to notice
                 result = await working
+            context.has_ended = True
             if context.is_unfinished:
                 await context.finish()
         except BaseException as error:
+            context.has_ended = True
             if context.is_unfinished:
                 await context.finish(error)
             if around is not None:

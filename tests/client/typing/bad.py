@@ -70,6 +70,16 @@ async def plain_step(n: int) -> str:
     return str(n)
 
 
+class Shop:
+    @step
+    async def sell(self, what: str) -> int:
+        return len(what)
+
+    @step(retry=[30])
+    def book(self, ctx: SyncContext, what: str) -> bytes:
+        return what.encode()
+
+
 @step
 async def step_with_context(ctx: Context, n: int) -> list[int]:
     return [n]
@@ -92,6 +102,8 @@ async def steps(ctx: Context) -> None:
     await ctx.step(plain_function, "one")  # refused
     await ctx.step(sync_function, 1)  # refused
     await ctx.step(5)  # refused
+    await ctx.step(Shop().sell, 1)  # refused
+    await ctx.step(Shop().book)  # refused
     number: int = await ctx.step(plain_step, 1)  # refused
     (await ctx.step(step_with_context, number)).upper()  # refused
     step(timeout="long")  # refused

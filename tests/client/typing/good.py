@@ -180,6 +180,16 @@ def sync_function_with_context(ctx: SyncContext, text: str) -> int:
     return len(text)
 
 
+class Shop:
+    @step
+    async def sell(self, what: str) -> int:
+        return len(what)
+
+    @step(retry=[30])
+    def book(self, ctx: SyncContext, what: str) -> bytes:
+        return what.encode()
+
+
 @jobs.task(version=1, steps=[plain_step, step_with_context, sync_step, plain_function])
 async def pipeline(ctx: Context, n: int) -> int:
     assert_type(await ctx.step(plain_step, n), str)
@@ -187,6 +197,9 @@ async def pipeline(ctx: Context, n: int) -> int:
     assert_type(await ctx.step(step_with_context, n, loud=True), list[int])
     assert_type(await ctx.step(step_with_context.using(name="other"), n), list[int])
     assert_type(await ctx.step(sync_step, "x"), int)
+    assert_type(await ctx.step(Shop().sell, "tea"), int)
+    assert_type(await ctx.step(Shop().book, "tea"), bytes)
+    assert_type(await ctx.step(Shop.sell, Shop(), "tea"), int)
     assert_type(await ctx.step(plain_function, n, text="x"), tuple[int, str])
     assert_type(await ctx.step(function_with_context, n), float)
     assert_type(await ctx.step(sync_function, "x"), bytes)

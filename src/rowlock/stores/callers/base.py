@@ -31,6 +31,11 @@ class Caller:
 class SyncCaller(Caller, ABC):
     """A connection that the application uses without await."""
 
+    @property
+    def never_waits(self) -> bool:
+        """True if async code may use it, too: it has all locks that it needs."""
+        return False
+
     @abstractmethod
     def carry(self, work: Work[T]) -> T:
         """Do the work in the caller's transaction, or refuse: ConnectionRefused. The driver's own errors pass through:

@@ -9,11 +9,17 @@ from rowlock.stores.callers.base import AsyncCaller, SyncCaller
 from rowlock.stores.callers.refusals import closed
 from rowlock.stores.callers.sqlite import carry_on
 from rowlock.stores.callers.work import Work
+from rowlock.stores.sqlite.fenced import FencedConnection
 
 T = TypeVar("T")
 
 
 class SqliteCaller(SyncCaller):
+    @property
+    def never_waits(self) -> bool:
+        """The connection of ctx.transaction() holds the write lock already."""
+        return isinstance(self.conn, FencedConnection)
+
     def carry(self, work: Work[T]) -> T:
         return carry_on(self.conn, self.kind, self.home, work)
 
