@@ -4,6 +4,11 @@
 -- Not here: the migrations, the lists of jobs (listing.py builds them from their filters), and the short statements of
 -- partitions.py, connections.py and doorbell.py.
 
+-- ════ add_signal ════
+
+INSERT INTO public._jobs_signals (job_id, seq, name, signal_id, data, at, by)
+VALUES ($1::uuid, $2::int, $3::text, $4::text, $5::text::json, public._jobs_time($6::bigint), $7::text);
+
 -- ════ advance_again ════
 
 INSERT INTO public._jobs_ends (line) SELECT unnest($1::text[]);
@@ -23,14 +28,14 @@ WITH line AS MATERIALIZED (
 ),
 head AS MATERIALIZED (
     SELECT h.* FROM line l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL
           AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
     ) h
 ),
 held AS MATERIALIZED (
     SELECT h.* FROM line l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line_seq < l.newest AND j.line = l.line AND j.line IS NOT NULL
           AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
         FOR NO KEY UPDATE SKIP LOCKED
@@ -44,7 +49,7 @@ bounds AS MATERIALIZED (
 ),
 blocked AS MATERIALIZED (
     SELECT h.* FROM bounds l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked'
           AND j.line_seq <= coalesce(l.until, j.line_seq)
         ORDER BY j.line_seq
@@ -247,8 +252,8 @@ LIMIT $3::int;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
-    WHERE j.status = 'cancel_requested' AND j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce((SELECT (r.data->'template'->'cancel'->>'grace')::float8 FROM public._jobs_records r WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version AND json_typeof(r.data->'template'->'cancel'->'grace') = 'number'), $2::float8) * interval '1 second' AND (j.step IS NULL OR NOT (j.locked_until >= (SELECT clock_timestamp()) AND EXISTS (SELECT FROM public._jobs_steps s WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable AND s.version = j.version)))
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    WHERE j.status = 'cancel_requested' AND j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce((SELECT (r.data->'template'->'cancel'->>'grace')::float8 FROM public._jobs_records r WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version AND json_typeof(r.data->'template'->'cancel'->'grace') = 'number'), $2::float8) * interval '1 second' AND (j.step IS NULL OR (j.locked_until >= (SELECT clock_timestamp()) AND EXISTS (SELECT FROM public._jobs_steps s WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable AND s.version = j.version)) IS NOT TRUE)
     ORDER BY j.cancel_requested_at
     LIMIT $1::int
     FOR NO KEY UPDATE SKIP LOCKED
@@ -273,7 +278,7 @@ held AS MATERIALIZED (
 ),
 ok AS MATERIALIZED (
     SELECT *, clock_timestamp() AS now FROM held
-    WHERE version = run AND (worker IS NULL OR worker = locked_by) AND status IN ('processing', 'cancel_requested')
+    WHERE version = run AND locked_by = coalesce(worker, locked_by) AND status IN ('processing', 'cancel_requested')
 ),
 marked AS (
     UPDATE public._jobs j SET step = ok.step, progress = coalesce(ok.percent, j.progress), updated = ok.now
@@ -283,19 +288,20 @@ marked AS (
 ),
 stored AS (
     INSERT INTO public._jobs_steps AS s (
-        job_id, name, n, position, function, state, retries, cancelable, version, started_at, finished_at, result, error)
+        job_id, name, n, position, function, state, retries, cancelable, version, started_at, finished_at, result, error,
+        deadline)
     SELECT ok.id, m.name, m.n, m.position, m.function, m.state, m.retries, m.cancelable, ok.run,
            ok.now - m.age * interval '1 second', CASE WHEN m.state NOT IN ('pending', 'running') THEN ok.now END,
-           m.result::json, m.error
+           m.result::json, m.error, ok.now + m.lasts * interval '1 second'
     FROM marked JOIN ok ON ok.id = marked.id CROSS JOIN LATERAL json_to_recordset(ok.marks) AS m (
         name text, n int, position int, function text, state text, retries int, cancelable bool, age float8, result text,
-        error text)
+        error text, lasts float8)
     ON CONFLICT (job_id, name, n) DO UPDATE SET
         position = excluded.position, function = excluded.function, state = excluded.state, retries = excluded.retries,
         cancelable = excluded.cancelable, version = excluded.version, result = excluded.result, error = excluded.error,
         started_at = CASE WHEN s.version = excluded.version AND s.retries = excluded.retries THEN s.started_at
                           ELSE excluded.started_at END,
-        finished_at = excluded.finished_at
+        finished_at = excluded.finished_at, deadline = excluded.deadline
     WHERE s.state NOT IN ('succeeded', 'failed')  -- an end stays
         AND NOT (s.version = excluded.version AND excluded.state = 'running')  -- it may come late: see StepMark
 )
@@ -382,9 +388,10 @@ picked AS MATERIALIZED (
 claim_clock AS MATERIALIZED (
     SELECT now, now + $11::float8 * interval '1 second' AS until FROM (SELECT clock_timestamp() AS now) c
 ),
+-- A waiting job that is cancelled runs once more, to undo what it has done: it stays cancel_requested.
 claimed AS (
     UPDATE public._jobs j SET
-        status = 'processing', ready = false, version = version + 1, locked_by = $10::text,
+        status = CASE status WHEN 'pending' THEN 'processing' ELSE status END, ready = false, version = version + 1, locked_by = $10::text,
         locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
         started_at = CASE WHEN $12::bool THEN (SELECT now FROM claim_clock) END,
         progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
@@ -395,13 +402,13 @@ claimed AS (
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
-    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
+    SELECT ARRAY[(contended)::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
                  (EXISTS (SELECT FROM public._jobs_ends))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $9::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
                (SELECT greatest(0, extract(epoch FROM run_at - clock_timestamp()))::float8 FROM public._jobs
-                WHERE status = 'pending' AND NOT ready AND run_at < 'infinity'
+                WHERE status IN ('pending', 'waiting') AND NOT ready AND run_at < timestamptz '9999-12-31 23:59:59.999999+00'
                   AND run_at > coalesce($8::timestamptz, '-infinity') ORDER BY run_at LIMIT 1) AS next_due,
                now, until
         FROM claim_clock OFFSET 0
@@ -413,13 +420,13 @@ UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j;
 -- ════ complete ════
 
 WITH
--- settle.sql for the most common batch: completed runs of one version and one worker (NULL: any worker). It costs two
+-- settle.sql for the most common batch: completed runs of one version and one worker (NULL: any, but one has it). It costs two
 -- thirds of settle (docs/decisions/0004), because the DELETE has the guard itself: it waits for a row's lock, then checks
 -- the row again.
 gone AS (
     DELETE FROM public._jobs
     WHERE id = ANY ($1::uuid[]) AND version = $2::int
-      AND ($5::text IS NULL OR locked_by = $5::text)
+      AND locked_by = coalesce($5::text, locked_by)
       AND (status = 'processing' OR status = 'cancel_requested') AND line IS NULL
     RETURNING *
 ),
@@ -451,18 +458,18 @@ counted AS (
 settle_summary AS (
     SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied FROM gone
 )
-SELECT applied, false AS ended FROM settle_summary;
+SELECT applied, false AS ended, false AS woken FROM settle_summary;
 
 -- ════ complete_and_claim ════
 
 WITH
--- settle.sql for the most common batch: completed runs of one version and one worker (NULL: any worker). It costs two
+-- settle.sql for the most common batch: completed runs of one version and one worker (NULL: any, but one has it). It costs two
 -- thirds of settle (docs/decisions/0004), because the DELETE has the guard itself: it waits for a row's lock, then checks
 -- the row again.
 gone AS (
     DELETE FROM public._jobs
     WHERE id = ANY ($1::uuid[]) AND version = $2::int
-      AND ($5::text IS NULL OR locked_by = $5::text)
+      AND locked_by = coalesce($5::text, locked_by)
       AND (status = 'processing' OR status = 'cancel_requested') AND line IS NULL
     RETURNING *
 ),
@@ -570,9 +577,10 @@ picked AS MATERIALIZED (
 claim_clock AS MATERIALIZED (
     SELECT now, now + $16::float8 * interval '1 second' AS until FROM (SELECT clock_timestamp() AS now) c
 ),
+-- A waiting job that is cancelled runs once more, to undo what it has done: it stays cancel_requested.
 claimed AS (
     UPDATE public._jobs j SET
-        status = 'processing', ready = false, version = version + 1, locked_by = $15::text,
+        status = CASE status WHEN 'pending' THEN 'processing' ELSE status END, ready = false, version = version + 1, locked_by = $15::text,
         locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
         started_at = CASE WHEN $17::bool THEN (SELECT now FROM claim_clock) END,
         progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
@@ -583,13 +591,13 @@ claimed AS (
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
-    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
+    SELECT ARRAY[(contended)::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
                  (EXISTS (SELECT FROM public._jobs_ends))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $14::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
                (SELECT greatest(0, extract(epoch FROM run_at - clock_timestamp()))::float8 FROM public._jobs
-                WHERE status = 'pending' AND NOT ready AND run_at < 'infinity'
+                WHERE status IN ('pending', 'waiting') AND NOT ready AND run_at < timestamptz '9999-12-31 23:59:59.999999+00'
                   AND run_at > coalesce($13::timestamptz, '-infinity') ORDER BY run_at LIMIT 1) AS next_due,
                now, until
         FROM claim_clock OFFSET 0
@@ -612,10 +620,20 @@ ORDER BY l.n;
 DELETE FROM public._jobs_steps
 WHERE job_id = $1::uuid AND NOT EXISTS (SELECT FROM public._jobs j WHERE j.id = $1::uuid);
 
+-- ════ drop_signals ════
+
+-- Of jobs that are gone. An id may have been used twice, and the other job is still there.
+DELETE FROM public._jobs_signals s
+WHERE s.job_id = ANY ($1::uuid[]) AND NOT EXISTS (SELECT FROM public._jobs j WHERE j.id = s.job_id);
+
 -- ════ drop_steps ════
 
-DELETE FROM public._jobs_steps
-WHERE job_id = $1::uuid AND (name, n) IN (SELECT * FROM unnest($2::text[], $3::int[]));
+-- With the signals that these waits have read: their ids are free again.
+WITH dropped AS MATERIALIZED (SELECT * FROM unnest($2::text[], $3::int[]) AS d (name, n)),
+signals AS (
+    DELETE FROM public._jobs_signals WHERE job_id = $1::uuid AND (wait, wait_n) IN (SELECT name, n FROM dropped)
+)
+DELETE FROM public._jobs_steps WHERE job_id = $1::uuid AND (name, n) IN (SELECT name, n FROM dropped);
 
 -- ════ end_counts ════
 
@@ -641,7 +659,7 @@ FROM dead d CROSS JOIN counted c;
 
 -- For events: without results. Only a job whose `step` says so has any. By a range: see read.sql.
 SELECT s.job_id, s.name, s.n, s.position, s.function, s.state, NULL AS result, s.error, s.retries, s.cancelable, s.version,
-       s.started_at, s.finished_at
+       s.started_at, s.finished_at, s.deadline
 FROM public._jobs_steps s
 WHERE s.job_id >= $1::uuid AND s.job_id <= $1::uuid AND s.state IN ('succeeded', 'failed') AND (
     SELECT step FROM public._jobs_all WHERE id >= $1::uuid AND id <= $1::uuid ORDER BY id LIMIT 1) IS NOT NULL;
@@ -671,7 +689,7 @@ SELECT id, version + history_dropped + (
            SELECT count(*)::int FROM jsonb_array_elements(history) o WHERE (o->>'version')::int < j.version),
        claimed_at, 'claimed', 'processing', version, locked_by,
        jsonb_strip_nulls(jsonb_build_object('started_at', public._jobs_us(started_at)))
-FROM j WHERE status IN ('processing', 'cancel_requested', 'completed')
+FROM j WHERE status IN ('processing', 'completed') OR status = 'cancel_requested' AND locked_until IS NOT NULL
 UNION ALL
 SELECT id, (n + history_dropped)::int + version, public._jobs_time((e->>'at')::bigint), e->>'event', e->>'status',
        version, e->>'by', e - '{at,event,status,version,by}'::text[]
@@ -729,7 +747,7 @@ WHERE coalesce(i.id, k.id) IS NOT NULL
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= (SELECT clock_timestamp())
     ORDER BY j.expires_at
     LIMIT $1::int
@@ -841,7 +859,8 @@ ORDER BY g.n DESC, g.last DESC, g.fingerprint;
 
 -- Lock the run's row until the transaction ends, so that no rescue, settle or cancel can end the run meanwhile. If one
 -- of them has the lock, this waits for its commit and reads the new row (READ COMMITTED). Status, version and worker are
--- checked outside: here they would let the planner choose a partial index.
+-- checked outside: here they would let the planner choose a partial index. A waiting job that is being cancelled has no
+-- worker: no run holds it, whoever asks.
 WITH asked AS MATERIALIZED (
     SELECT * FROM json_to_record($1::text::json) AS asked (id uuid, version int, worker text)
 ),
@@ -851,7 +870,7 @@ found AS MATERIALIZED (
 )
 SELECT CASE WHEN EXISTS (
     SELECT FROM found JOIN asked USING (version)
-    WHERE (asked.worker IS NULL OR asked.worker = found.locked_by)
+    WHERE found.locked_by = coalesce(asked.worker, found.locked_by)
       AND found.status IN ('processing', 'cancel_requested')
 ) THEN 'held' ELSE 'lost' END;
 
@@ -949,7 +968,7 @@ held AS MATERIALIZED (
 ),
 ok AS MATERIALIZED (
     SELECT * FROM held
-    WHERE version = run AND (worker IS NULL OR worker = locked_by) AND status IN ('processing', 'cancel_requested')
+    WHERE version = run AND locked_by = coalesce(worker, locked_by) AND status IN ('processing', 'cancel_requested')
 ),
 kept AS (
     UPDATE public._jobs j SET
@@ -1228,12 +1247,12 @@ SELECT coalesce(json_agg(id), '[]')::text FROM gone;
 WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
 held AS MATERIALIZED (
     SELECT h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
 old AS MATERIALIZED (
     SELECT a.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, 'completed' AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, NULL::text AS line, NULL::bigint AS line_seq, NULL::text AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
+        SELECT j.id AS id, j.topic AS topic, 'completed' AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, NULL::text AS line, NULL::bigint AS line_seq, NULL::text AS fingerprint, j.step AS step, NULL::text AS waits_for, 0 AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
         WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1  -- by a range: see read.sql
     ) a
     WHERE $3::bool OR s.id NOT IN (SELECT id FROM held)
@@ -1398,7 +1417,7 @@ held AS MATERIALIZED (
 ),
 ok AS MATERIALIZED (
     SELECT *, clock_timestamp() AS now FROM held
-    WHERE version = run AND (worker IS NULL OR worker = locked_by) AND status IN ('processing', 'cancel_requested')
+    WHERE version = run AND locked_by = coalesce(worker, locked_by) AND status IN ('processing', 'cancel_requested')
 ),
 reported AS (
     UPDATE public._jobs j SET
@@ -1453,22 +1472,25 @@ WHERE j.id = ANY (ARRAY(SELECT id FROM s)) AND j.id = s.id
 
 -- ════ promote ════
 
+-- Makes pending jobs that have come due ready, and counts the waits that are over: `resume_due` finds those.
 -- $2: the run_at after which to begin, see claim_bounds.py.
 WITH meter AS MATERIALIZED (
     SELECT (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) AS due, clock_timestamp() AS at
 ),
 picked AS MATERIALIZED (
-    SELECT ctid AS tid FROM public._jobs
-    WHERE status = 'pending' AND NOT ready AND run_at <= (SELECT at FROM meter)
+    SELECT ctid AS tid, status FROM public._jobs
+    WHERE status IN ('pending', 'waiting') AND NOT ready AND run_at <= (SELECT at FROM meter)
       AND run_at > coalesce($2::timestamptz, '-infinity')
     ORDER BY run_at
     LIMIT $1::int
     FOR UPDATE SKIP LOCKED
 ),
 promoted AS (
-    UPDATE public._jobs SET ready = true WHERE ctid = ANY (ARRAY(SELECT tid FROM picked)) RETURNING run_at
+    UPDATE public._jobs SET ready = true
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM picked WHERE status = 'pending')) RETURNING run_at
 )
-SELECT promoted, oldest, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due AS dead, meter.at
+SELECT promoted, oldest, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due AS dead, meter.at, (
+    SELECT count(*)::int FROM picked WHERE status = 'waiting') AS waits
 FROM meter CROSS JOIN (SELECT count(*)::int AS promoted, min(run_at) AS oldest FROM promoted OFFSET 0) summary;
 
 -- ════ prune ════
@@ -1509,7 +1531,7 @@ old AS MATERIALIZED (
     ) h
     LIMIT $1::int
 ),
-gone AS (DELETE FROM public._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) RETURNING id, step),
+gone AS (DELETE FROM public._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) RETURNING id, step, signals),
 old_archived AS MATERIALIZED (
     SELECT h.* FROM (SELECT * FROM kept WHERE status = 'completed' AND since IS NOT NULL) k CROSS JOIN LATERAL (
         SELECT a.id, a.ctid AS tid FROM public._jobs_archive a WHERE a.topic = k.topic AND a.finished_at <= k.since
@@ -1529,6 +1551,12 @@ dropped_steps AS (  -- an id may have been used twice, and the other job is stil
         UNION ALL
         SELECT a.id FROM gone_archived a
         WHERE a.step IS NOT NULL AND NOT EXISTS (SELECT FROM public._jobs j WHERE j.id = a.id)))
+),
+dropped_signals AS (  -- the archive does not say whether a job had any
+    DELETE FROM public._jobs_signals WHERE job_id = ANY (ARRAY(
+        SELECT id FROM gone WHERE signals IS NOT NULL
+        UNION ALL
+        SELECT a.id FROM gone_archived a WHERE NOT EXISTS (SELECT FROM public._jobs j WHERE j.id = a.id)))
 )
 SELECT (SELECT count(*) FROM gone)::int + (SELECT count(*) FROM gone_archived)::int;
 
@@ -1540,9 +1568,9 @@ SELECT (SELECT count(*) FROM gone)::int + (SELECT count(*) FROM gone_archived)::
 -- which it would then read from end to end until the next ANALYZE, however many jobs have come. A caller's own id may have
 -- been used twice, and stand in both tables.
 SELECT j.* FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
-    SELECT j.id, j.topic, j.template_version, j.payload, j.status, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.stage, j.message, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.locked_by, j.locked_until, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, j.updated, j.claimed_at, j.started_at, j.finished_at, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped FROM public._jobs j WHERE j.id = asked.id
+    SELECT j.id, j.topic, j.template_version, j.payload, j.status, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.stage, j.message, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.locked_by, j.locked_until, j.cancel_requested_at, j.cancel_reason, j.waits_for, j.flow_id, j.schedule_id, j.fire_at, j.created, j.updated, j.claimed_at, j.started_at, j.finished_at, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped FROM public._jobs j WHERE j.id = asked.id
     UNION ALL
-    (SELECT j.id, j.topic, j.template_version, j.payload, 'completed', j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, 100.0, j.stage, j.message, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.locked_by, NULL, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, j.updated, j.claimed_at, j.started_at, j.finished_at, 2 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped FROM public._jobs_archive j WHERE j.id >= asked.id AND j.id <= asked.id ORDER BY j.id LIMIT 1)
+    (SELECT j.id, j.topic, j.template_version, j.payload, 'completed', j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, 100.0, j.stage, j.message, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.locked_by, NULL, j.cancel_requested_at, j.cancel_reason, NULL, j.flow_id, j.schedule_id, j.fire_at, j.created, j.updated, j.claimed_at, j.started_at, j.finished_at, 2 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped FROM public._jobs_archive j WHERE j.id >= asked.id AND j.id <= asked.id ORDER BY j.id LIMIT 1)
 ) j;
 
 -- ════ read_logs ════
@@ -1566,9 +1594,9 @@ SELECT j.* FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
 -- which it would then read from end to end until the next ANALYZE, however many jobs have come. A caller's own id may have
 -- been used twice, and stand in both tables.
 SELECT j.* FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
-    SELECT j.id, j.topic, j.status, j.version, j.progress, j.stage, j.message, j.step, j.key, j.scope, j.scope_id, j.flow_id, j.locked_by, j.priority, j.retries, j.max_retries, j.crashes, j.timeout, j.created, j.updated, j.run_at, j.expires_at, j.started_at, j.finished_at, j.claimed_at FROM public._jobs j WHERE j.id = asked.id
+    SELECT j.id, j.topic, j.status, j.version, j.progress, j.stage, j.message, j.step, j.waits_for, j.key, j.scope, j.scope_id, j.flow_id, j.locked_by, j.priority, j.retries, j.max_retries, j.crashes, j.timeout, j.created, j.updated, j.run_at, j.expires_at, j.started_at, j.finished_at, j.claimed_at FROM public._jobs j WHERE j.id = asked.id
     UNION ALL
-    (SELECT j.id, j.topic, 'completed', j.version, 100.0, j.stage, j.message, j.step, j.key, j.scope, j.scope_id, j.flow_id, j.locked_by, j.priority, j.retries, j.max_retries, j.crashes, j.timeout, j.created, j.updated, j.run_at, j.expires_at, j.started_at, j.finished_at, j.claimed_at FROM public._jobs_archive j WHERE j.id >= asked.id AND j.id <= asked.id ORDER BY j.id LIMIT 1)
+    (SELECT j.id, j.topic, 'completed', j.version, 100.0, j.stage, j.message, j.step, NULL, j.key, j.scope, j.scope_id, j.flow_id, j.locked_by, j.priority, j.retries, j.max_retries, j.crashes, j.timeout, j.created, j.updated, j.run_at, j.expires_at, j.started_at, j.finished_at, j.claimed_at FROM public._jobs_archive j WHERE j.id >= asked.id AND j.id <= asked.id ORDER BY j.id LIMIT 1)
 ) j;
 
 -- ════ read_statuses ════
@@ -1644,7 +1672,7 @@ SELECT topic, backoff FROM public._jobs_topics WHERE backoff IS NOT NULL;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until < (SELECT least(clock_timestamp(), coalesce($2::timestamptz, 'infinity')))
     ORDER BY j.locked_until
     LIMIT $1::int
@@ -1656,7 +1684,7 @@ SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])
     ORDER BY j.locked_until
     LIMIT $1::int
@@ -1675,6 +1703,18 @@ WITH resumed AS (
 INSERT INTO public._jobs_audit (at, by, action, topic, reason)
 SELECT clock_timestamp(), $2::text, 'resume', topic, $3::text FROM resumed
 RETURNING topic;
+
+-- ════ resume_due ════
+
+-- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
+WITH held AS MATERIALIZED (
+    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    WHERE j.status = 'waiting' AND NOT j.ready AND j.run_at <= (SELECT clock_timestamp()) AND j.run_at > coalesce($2::timestamptz, '-infinity')
+    ORDER BY j.run_at
+    LIMIT $1::int
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, held.* FROM held;
 
 -- ════ retire ════
 
@@ -1828,6 +1868,13 @@ ORDER BY w.topic  -- two workers that start at once lock the rows in the same or
 ON CONFLICT (topic) DO UPDATE SET backoff = excluded.backoff
 WHERE kept.backoff IS DISTINCT FROM excluded.backoff  -- another worker may have been first;
 
+-- ════ set_deadlines ════
+
+-- $4: the number of the callback that is meant. Of waits, those that are open.
+UPDATE public._jobs_steps s SET deadline = public._jobs_time(d.at)
+FROM unnest($2::text[], $3::bigint[]) AS d (name, at)
+WHERE s.job_id = $1::uuid AND s.name = d.name AND (s.state = 'running' OR s.name LIKE '@callback:%' AND s.n = $4::int);
+
 -- ════ settle ════
 
 WITH
@@ -1835,24 +1882,29 @@ WITH
 s AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::uuid[], $2::int[], $3::text[], $4::float8[], $5::int[], $6::text[],
-        $7::text[], $8::float8[], $9::text[], $10::text[], $12::text[]
-    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint)
+        $7::text[], $8::float8[], $9::text[], $10::text[], $12::text[],
+        $13::text[], $14::int[]
+    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint, waits_for, seen)
     ORDER BY id
 ),
 -- By primary key, one by one. Status, version and worker are checked outside: here they would let the planner choose a
 -- partial index.
 held AS MATERIALIZED (
     SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due
+        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due, j.signals
         FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
 -- Read when the first row has been checked, after all locks.
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+-- `becomes`: a job that has got more signals than its run has seen does not wait.
 ok AS MATERIALIZED (
-    SELECT *, (SELECT now FROM settle_clock) AS now FROM held
-    WHERE version = run AND ($11::text IS NULL OR locked_by = $11::text)
-      AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
+    SELECT *, (SELECT now FROM settle_clock) AS now,
+           CASE WHEN goal = 'waiting' AND signals > seen THEN 'pending' ELSE goal END AS becomes
+    FROM held
+    WHERE version = run AND locked_by = coalesce($11::text, locked_by)
+      AND (status = 'processing' AND goal <> 'cancel_requested'
+           OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled', 'cancel_requested'))
 ),
 gone AS (
     DELETE FROM public._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING *
@@ -1872,10 +1924,12 @@ archived AS (
 ),
 moved AS (
     UPDATE public._jobs j SET
-        status = ok.goal,
-        ready = ok.goal = 'pending' AND coalesce(ok.delay, 0) = 0,
-        run_at = CASE WHEN ok.goal = 'pending' AND ok.delay IS NOT NULL
-                      THEN ok.now + ok.delay * interval '1 second' ELSE j.run_at END,
+        status = ok.becomes,
+        ready = ok.goal = 'cancel_requested' OR ok.becomes = 'pending' AND (coalesce(ok.delay, 0) = 0 OR ok.goal = 'waiting'),
+        run_at = CASE WHEN ok.becomes <> ok.goal THEN ok.now
+                      WHEN ok.goal IN ('pending', 'cancel_requested') AND ok.delay IS NOT NULL OR ok.goal = 'waiting'
+                      THEN coalesce(ok.now + ok.delay * interval '1 second', timestamptz '9999-12-31 23:59:59.999999+00') ELSE j.run_at END,
+        waits_for = CASE ok.becomes WHEN 'waiting' THEN ok.waits_for END,
         retries = coalesce(ok.charged, j.retries),
         last_error = coalesce(ok.error, j.last_error),
         fingerprint = ok.fingerprint,
@@ -1884,17 +1938,21 @@ moved AS (
         started_at = CASE WHEN ok.ran IS NULL THEN j.started_at
                           ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END,
         finished_at = CASE WHEN ok.goal IN ('failed', 'cancelled') THEN ok.now END,
+        -- It bounds the first start.
+        expires_at = CASE WHEN ok.goal NOT IN ('failed', 'cancelled') AND (ok.ran IS NOT NULL OR j.started_at IS NOT NULL)
+                          THEN NULL ELSE j.expires_at END,
         locked_by = NULL, locked_until = NULL, updated = ok.now,
         history_dropped = j.history_dropped + public._jobs_overflow(j.history),
         history = public._jobs_append(j.history, ok.entry::jsonb || jsonb_strip_nulls(jsonb_build_object(
-            'at', public._jobs_us(ok.now), 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
+            'at', public._jobs_us(ok.now), 'status', ok.becomes, 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
             'started_at', public._jobs_us(
                 CASE WHEN ok.ran IS NULL THEN j.started_at
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
     RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
-              j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+              j.started_at - ok.due AS waited, ok.now - j.started_at AS took,
+              j.ready AND ok.goal IN ('waiting', 'cancel_requested') AS woken
 ),
 ended AS (
     INSERT INTO public._jobs_ends (line)
@@ -1923,33 +1981,33 @@ settle_summary AS (
     SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied
     FROM (SELECT id FROM gone UNION ALL SELECT id FROM moved) written
 )
-SELECT applied, EXISTS (SELECT FROM ended) AS ended FROM settle_summary;
+SELECT applied, EXISTS (SELECT FROM ended) AS ended, EXISTS (SELECT FROM moved WHERE woken) AS woken FROM settle_summary;
 
 -- ════ settle_and_claim ════
 
 WITH
--- Sorted by id before rows are locked, so that two batches can't deadlock. `charged` is the new number of retries.
 s AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::uuid[], $2::int[], $3::text[], $4::float8[], $5::int[], $6::text[],
-        $7::text[], $8::float8[], $9::text[], $10::text[], $12::text[]
-    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint)
+        $7::text[], $8::float8[], $9::text[], $10::text[], $12::text[],
+        $13::text[], $14::int[]
+    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint, waits_for, seen)
     ORDER BY id
 ),
--- By primary key, one by one. Status, version and worker are checked outside: here they would let the planner choose a
--- partial index.
 held AS MATERIALIZED (
     SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due
+        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due, j.signals
         FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
--- Read when the first row has been checked, after all locks.
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 ok AS MATERIALIZED (
-    SELECT *, (SELECT now FROM settle_clock) AS now FROM held
-    WHERE version = run AND ($11::text IS NULL OR locked_by = $11::text)
-      AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
+    SELECT *, (SELECT now FROM settle_clock) AS now,
+           CASE WHEN goal = 'waiting' AND signals > seen THEN 'pending' ELSE goal END AS becomes
+    FROM held
+    WHERE version = run AND locked_by = coalesce($11::text, locked_by)
+      AND (status = 'processing' AND goal <> 'cancel_requested'
+           OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled', 'cancel_requested'))
 ),
 gone AS (
     DELETE FROM public._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING *
@@ -1961,7 +2019,6 @@ archived AS (
            CASE WHEN d.ran IS NULL THEN g.started_at
                 ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
            (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
-    -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
     FROM gone g FULL JOIN done d ON d.id = g.id
     WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
     ON CONFLICT (id) DO NOTHING
@@ -1969,10 +2026,12 @@ archived AS (
 ),
 moved AS (
     UPDATE public._jobs j SET
-        status = ok.goal,
-        ready = ok.goal = 'pending' AND coalesce(ok.delay, 0) = 0,
-        run_at = CASE WHEN ok.goal = 'pending' AND ok.delay IS NOT NULL
-                      THEN ok.now + ok.delay * interval '1 second' ELSE j.run_at END,
+        status = ok.becomes,
+        ready = ok.goal = 'cancel_requested' OR ok.becomes = 'pending' AND (coalesce(ok.delay, 0) = 0 OR ok.goal = 'waiting'),
+        run_at = CASE WHEN ok.becomes <> ok.goal THEN ok.now
+                      WHEN ok.goal IN ('pending', 'cancel_requested') AND ok.delay IS NOT NULL OR ok.goal = 'waiting'
+                      THEN coalesce(ok.now + ok.delay * interval '1 second', timestamptz '9999-12-31 23:59:59.999999+00') ELSE j.run_at END,
+        waits_for = CASE ok.becomes WHEN 'waiting' THEN ok.waits_for END,
         retries = coalesce(ok.charged, j.retries),
         last_error = coalesce(ok.error, j.last_error),
         fingerprint = ok.fingerprint,
@@ -1981,17 +2040,20 @@ moved AS (
         started_at = CASE WHEN ok.ran IS NULL THEN j.started_at
                           ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END,
         finished_at = CASE WHEN ok.goal IN ('failed', 'cancelled') THEN ok.now END,
+        expires_at = CASE WHEN ok.goal NOT IN ('failed', 'cancelled') AND (ok.ran IS NOT NULL OR j.started_at IS NOT NULL)
+                          THEN NULL ELSE j.expires_at END,
         locked_by = NULL, locked_until = NULL, updated = ok.now,
         history_dropped = j.history_dropped + public._jobs_overflow(j.history),
         history = public._jobs_append(j.history, ok.entry::jsonb || jsonb_strip_nulls(jsonb_build_object(
-            'at', public._jobs_us(ok.now), 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
+            'at', public._jobs_us(ok.now), 'status', ok.becomes, 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
             'started_at', public._jobs_us(
                 CASE WHEN ok.ran IS NULL THEN j.started_at
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
     RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
-              j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+              j.started_at - ok.due AS waited, ok.now - j.started_at AS took,
+              j.ready AND ok.goal IN ('waiting', 'cancel_requested') AS woken
 ),
 ended AS (
     INSERT INTO public._jobs_ends (line)
@@ -2007,7 +2069,6 @@ counted AS (
            coalesce(extract(epoch FROM sum(took) FILTER (WHERE status IS NULL)) * 1000000, 0),
            count(*) FILTER (WHERE status = 'failed'), count(*) FILTER (WHERE status = 'cancelled'),
            count(*) FILTER (WHERE status = 'pending'),
-           -- The duration of a cancelled run says nothing about the topic.
            array_agg(date_part('epoch', waited)::real) FILTER (WHERE took IS NOT NULL AND status IS DISTINCT FROM 'cancelled'),
            array_agg(date_part('epoch', took)::real) FILTER (WHERE took IS NOT NULL AND status IS DISTINCT FROM 'cancelled')
     FROM (SELECT topic, NULL AS status, waited, took FROM archived UNION ALL
@@ -2015,37 +2076,30 @@ counted AS (
     GROUP BY topic
 ),
 settle_summary AS (
-    -- NULL if all were applied, else their ids. Counted by the writes, not by `ok`: a row that another transaction
-    -- changed while we waited for its lock is too new for our snapshot, and the write misses it.
     SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied
     FROM (SELECT id FROM gone UNION ALL SELECT id FROM moved) written
 ),
--- How many dead index entries this session has read so far. claim_bounds.py uses what the claim adds to it.
 meter AS MATERIALIZED (SELECT (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) AS claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) AS due),
--- Lanes that may be claimed now. They come as two texts, because 500 of them take a millisecond to send as arrays.
 lane AS MATERIALIZED (
     SELECT l.n, l.topic, coalesce(l.template_version, 0) AS template_version
     FROM meter CROSS JOIN unnest(
-        string_to_array($13::text, ' '), string_to_array($14::text, ' ')::int[]
+        string_to_array($15::text, ' '), string_to_array($16::text, ' ')::int[]
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
         WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
-      -- After this time the worker no longer waits for the answer: see clock.py.
-      AND (SELECT clock_timestamp()) <= coalesce($25::timestamptz, 'infinity')
+      AND (SELECT clock_timestamp()) <= coalesce($27::timestamptz, 'infinity')
 ),
--- The parts of every lane that are read: the whole lane, or what claim_bounds.py has not ruled out.
 part AS MATERIALIZED (
     SELECT p.n, coalesce(p.after_rank, -2147483648) AS after_rank,
            coalesce(p.after_run_at, '-infinity') AS after_run_at,
            coalesce(p.after_id, '00000000-0000-0000-0000-000000000000') AS after_id,
            coalesce(p.until_rank, 2147483647) AS until_rank, coalesce(p.until_run_at, 'infinity') AS until_run_at
     FROM unnest(
-        $15::int[], $16::timestamptz[], $17::uuid[],
-        $18::int[], $19::timestamptz[]
+        $17::int[], $18::timestamptz[], $19::uuid[],
+        $20::int[], $21::timestamptz[]
     ) WITH ORDINALITY AS p (after_rank, after_run_at, after_id, until_rank, until_run_at, n)
 ),
--- The first jobs of all lanes together, read without locks.
 top AS MATERIALIZED (
     SELECT l.n AS lane, p.n AS part FROM lane l CROSS JOIN part p CROSS JOIN LATERAL (
         SELECT -j.priority AS rank, j.run_at, j.id FROM public._jobs j
@@ -2054,20 +2108,17 @@ top AS MATERIALIZED (
           AND (-j.priority, j.run_at) < (p.until_rank, p.until_run_at)
           AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
         ORDER BY -j.priority, j.run_at, j.id
-        LIMIT $21::int
+        LIMIT $23::int
     ) h
     ORDER BY h.rank, h.run_at, h.id
-    LIMIT $21::int
+    LIMIT $23::int
 ),
--- How many jobs to take from each lane: strict priority across lanes. For a single lane `top` is not read.
-alone AS MATERIALIZED (SELECT (SELECT count(*) FROM lane) = 1 AND cardinality($15::int[]) = 1 AS yes),
+alone AS MATERIALIZED (SELECT (SELECT count(*) FROM lane) = 1 AND cardinality($17::int[]) = 1 AS yes),
 take AS MATERIALIZED (
-    SELECT n AS lane, 1 AS part, $21::int AS most FROM lane WHERE (SELECT yes FROM alone)
+    SELECT n AS lane, 1 AS part, $23::int AS most FROM lane WHERE (SELECT yes FROM alone)
     UNION ALL
     SELECT lane, part, count(*)::int FROM top WHERE NOT (SELECT yes FROM alone) GROUP BY lane, part
 ),
--- MATERIALIZED, because a SKIP LOCKED that the planner inlines into the UPDATE may take more than its LIMIT. The size is
--- the stored one, often compressed: reading it costs nothing.
 locked AS MATERIALIZED (
     SELECT h.* FROM take t JOIN lane l ON l.n = t.lane JOIN part p ON p.n = t.part CROSS JOIN LATERAL (
         SELECT j.ctid AS tid, pg_column_size(j.payload) AS size, -j.priority AS rank, j.run_at, j.id
@@ -2081,42 +2132,38 @@ locked AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) h
 ),
--- The first of these jobs that are not too large together, but at least one.
 small AS MATERIALIZED (
-    SELECT coalesce(sum(size), 0) <= coalesce($26::bigint, 9223372036854775807) AS yes FROM locked
+    SELECT coalesce(sum(size), 0) <= coalesce($28::bigint, 9223372036854775807) AS yes FROM locked
 ),
 picked AS MATERIALIZED (
     SELECT tid FROM locked WHERE (SELECT yes FROM small)
     UNION ALL
     SELECT tid FROM (SELECT tid, sum(size) OVER (ORDER BY rank, run_at, id) - size AS before FROM locked
                      WHERE NOT (SELECT yes FROM small)) sized
-    WHERE before < $26::bigint
+    WHERE before < $28::bigint
 ),
--- Read when the first row is written, after all waiting.
 claim_clock AS MATERIALIZED (
-    SELECT now, now + $23::float8 * interval '1 second' AS until FROM (SELECT clock_timestamp() AS now) c
+    SELECT now, now + $25::float8 * interval '1 second' AS until FROM (SELECT clock_timestamp() AS now) c
 ),
 claimed AS (
     UPDATE public._jobs j SET
-        status = 'processing', ready = false, version = version + 1, locked_by = $22::text,
+        status = CASE status WHEN 'pending' THEN 'processing' ELSE status END, ready = false, version = version + 1, locked_by = $24::text,
         locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
-        started_at = CASE WHEN $24::bool THEN (SELECT now FROM claim_clock) END,
+        started_at = CASE WHEN $26::bool THEN (SELECT now FROM claim_clock) END,
         progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
         updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
     RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
 ),
 claim_summary AS (
-    -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
-    -- meter be read last.
-    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
+    SELECT ARRAY[(contended OR EXISTS (SELECT FROM moved WHERE woken))::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
                  (EXISTS (SELECT FROM public._jobs_ends) OR EXISTS (SELECT FROM ended))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
-        SELECT CASE WHEN (SELECT count(*) FROM claimed) < $21::int
+        SELECT CASE WHEN (SELECT count(*) FROM claimed) < $23::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
                (SELECT greatest(0, extract(epoch FROM run_at - clock_timestamp()))::float8 FROM public._jobs
-                WHERE status = 'pending' AND NOT ready AND run_at < 'infinity'
-                  AND run_at > coalesce($20::timestamptz, '-infinity') ORDER BY run_at LIMIT 1) AS next_due,
+                WHERE status IN ('pending', 'waiting') AND NOT ready AND run_at < timestamptz '9999-12-31 23:59:59.999999+00'
+                  AND run_at > coalesce($22::timestamptz, '-infinity') ORDER BY run_at LIMIT 1) AS next_due,
                now, until
         FROM claim_clock OFFSET 0
     ) summary
@@ -2131,24 +2178,29 @@ WITH
 s AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::uuid[], $2::int[], $3::text[], $4::float8[], $5::int[], $6::text[],
-        $7::text[], $8::float8[], $9::text[], $10::text[], $12::text[]
-    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint)
+        $7::text[], $8::float8[], $9::text[], $10::text[], $12::text[],
+        $13::text[], $14::int[]
+    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint, waits_for, seen)
     ORDER BY id
 ),
 -- By primary key, one by one. Status, version and worker are checked outside: here they would let the planner choose a
 -- partial index.
 held AS MATERIALIZED (
     SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due
+        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due, j.signals
         FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
 -- Read when the first row has been checked, after all locks.
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+-- `becomes`: a job that has got more signals than its run has seen does not wait.
 ok AS MATERIALIZED (
-    SELECT *, (SELECT now FROM settle_clock) AS now FROM held
-    WHERE version = run AND EXISTS (SELECT FROM unnest($1::uuid[], $11::text[]) AS asked (id, worker) WHERE asked.id = held.id AND (asked.worker IS NULL OR asked.worker = held.locked_by))
-      AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
+    SELECT *, (SELECT now FROM settle_clock) AS now,
+           CASE WHEN goal = 'waiting' AND signals > seen THEN 'pending' ELSE goal END AS becomes
+    FROM held
+    WHERE version = run AND EXISTS (SELECT FROM unnest($1::uuid[], $11::text[]) AS asked (id, worker) WHERE asked.id = held.id AND held.locked_by = coalesce(asked.worker, held.locked_by))
+      AND (status = 'processing' AND goal <> 'cancel_requested'
+           OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled', 'cancel_requested'))
 ),
 gone AS (
     DELETE FROM public._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING *
@@ -2168,10 +2220,12 @@ archived AS (
 ),
 moved AS (
     UPDATE public._jobs j SET
-        status = ok.goal,
-        ready = ok.goal = 'pending' AND coalesce(ok.delay, 0) = 0,
-        run_at = CASE WHEN ok.goal = 'pending' AND ok.delay IS NOT NULL
-                      THEN ok.now + ok.delay * interval '1 second' ELSE j.run_at END,
+        status = ok.becomes,
+        ready = ok.goal = 'cancel_requested' OR ok.becomes = 'pending' AND (coalesce(ok.delay, 0) = 0 OR ok.goal = 'waiting'),
+        run_at = CASE WHEN ok.becomes <> ok.goal THEN ok.now
+                      WHEN ok.goal IN ('pending', 'cancel_requested') AND ok.delay IS NOT NULL OR ok.goal = 'waiting'
+                      THEN coalesce(ok.now + ok.delay * interval '1 second', timestamptz '9999-12-31 23:59:59.999999+00') ELSE j.run_at END,
+        waits_for = CASE ok.becomes WHEN 'waiting' THEN ok.waits_for END,
         retries = coalesce(ok.charged, j.retries),
         last_error = coalesce(ok.error, j.last_error),
         fingerprint = ok.fingerprint,
@@ -2180,17 +2234,21 @@ moved AS (
         started_at = CASE WHEN ok.ran IS NULL THEN j.started_at
                           ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END,
         finished_at = CASE WHEN ok.goal IN ('failed', 'cancelled') THEN ok.now END,
+        -- It bounds the first start.
+        expires_at = CASE WHEN ok.goal NOT IN ('failed', 'cancelled') AND (ok.ran IS NOT NULL OR j.started_at IS NOT NULL)
+                          THEN NULL ELSE j.expires_at END,
         locked_by = NULL, locked_until = NULL, updated = ok.now,
         history_dropped = j.history_dropped + public._jobs_overflow(j.history),
         history = public._jobs_append(j.history, ok.entry::jsonb || jsonb_strip_nulls(jsonb_build_object(
-            'at', public._jobs_us(ok.now), 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
+            'at', public._jobs_us(ok.now), 'status', ok.becomes, 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
             'started_at', public._jobs_us(
                 CASE WHEN ok.ran IS NULL THEN j.started_at
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
     RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
-              j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+              j.started_at - ok.due AS waited, ok.now - j.started_at AS took,
+              j.ready AND ok.goal IN ('waiting', 'cancel_requested') AS woken
 ),
 ended AS (
     INSERT INTO public._jobs_ends (line)
@@ -2219,33 +2277,33 @@ settle_summary AS (
     SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied
     FROM (SELECT id FROM gone UNION ALL SELECT id FROM moved) written
 )
-SELECT applied, EXISTS (SELECT FROM ended) AS ended FROM settle_summary;
+SELECT applied, EXISTS (SELECT FROM ended) AS ended, EXISTS (SELECT FROM moved WHERE woken) AS woken FROM settle_summary;
 
 -- ════ settle_mixed_and_claim ════
 
 WITH
--- Sorted by id before rows are locked, so that two batches can't deadlock. `charged` is the new number of retries.
 s AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::uuid[], $2::int[], $3::text[], $4::float8[], $5::int[], $6::text[],
-        $7::text[], $8::float8[], $9::text[], $10::text[], $12::text[]
-    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint)
+        $7::text[], $8::float8[], $9::text[], $10::text[], $12::text[],
+        $13::text[], $14::int[]
+    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint, waits_for, seen)
     ORDER BY id
 ),
--- By primary key, one by one. Status, version and worker are checked outside: here they would let the planner choose a
--- partial index.
 held AS MATERIALIZED (
     SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due
+        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due, j.signals
         FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
--- Read when the first row has been checked, after all locks.
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 ok AS MATERIALIZED (
-    SELECT *, (SELECT now FROM settle_clock) AS now FROM held
-    WHERE version = run AND EXISTS (SELECT FROM unnest($1::uuid[], $11::text[]) AS asked (id, worker) WHERE asked.id = held.id AND (asked.worker IS NULL OR asked.worker = held.locked_by))
-      AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
+    SELECT *, (SELECT now FROM settle_clock) AS now,
+           CASE WHEN goal = 'waiting' AND signals > seen THEN 'pending' ELSE goal END AS becomes
+    FROM held
+    WHERE version = run AND EXISTS (SELECT FROM unnest($1::uuid[], $11::text[]) AS asked (id, worker) WHERE asked.id = held.id AND held.locked_by = coalesce(asked.worker, held.locked_by))
+      AND (status = 'processing' AND goal <> 'cancel_requested'
+           OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled', 'cancel_requested'))
 ),
 gone AS (
     DELETE FROM public._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING *
@@ -2257,7 +2315,6 @@ archived AS (
            CASE WHEN d.ran IS NULL THEN g.started_at
                 ELSE greatest(g.claimed_at, (SELECT now FROM settle_clock) - d.ran * interval '1 second') END,
            (SELECT now FROM settle_clock), d.outcome::json, g.id, g.topic, g.template_version, g.payload, g.priority, g.run_at, g.expires_at, g.key, g.if_live, g.scope, g.scope_id, g.tags, g.trace, g.step, g.stage, g.message, g.last_error, g.retries, g.max_retries, g.crashes, g.timeout, g.version, g.locked_by, g.cancel_requested_at, g.cancel_reason, g.flow_id, g.schedule_id, g.fire_at, g.created, g.claimed_at, g.history, g.history_dropped, g.stray, g.log, g.log_dropped
-    -- A FULL JOIN can't be a nested loop. An inner join becomes one if ANALYZE met an empty queue: 500 × 500 rows.
     FROM gone g FULL JOIN done d ON d.id = g.id
     WHERE coalesce(g.version, -1) >= 0  -- `g IS NOT NULL` would let the planner make it an inner join
     ON CONFLICT (id) DO NOTHING
@@ -2265,10 +2322,12 @@ archived AS (
 ),
 moved AS (
     UPDATE public._jobs j SET
-        status = ok.goal,
-        ready = ok.goal = 'pending' AND coalesce(ok.delay, 0) = 0,
-        run_at = CASE WHEN ok.goal = 'pending' AND ok.delay IS NOT NULL
-                      THEN ok.now + ok.delay * interval '1 second' ELSE j.run_at END,
+        status = ok.becomes,
+        ready = ok.goal = 'cancel_requested' OR ok.becomes = 'pending' AND (coalesce(ok.delay, 0) = 0 OR ok.goal = 'waiting'),
+        run_at = CASE WHEN ok.becomes <> ok.goal THEN ok.now
+                      WHEN ok.goal IN ('pending', 'cancel_requested') AND ok.delay IS NOT NULL OR ok.goal = 'waiting'
+                      THEN coalesce(ok.now + ok.delay * interval '1 second', timestamptz '9999-12-31 23:59:59.999999+00') ELSE j.run_at END,
+        waits_for = CASE ok.becomes WHEN 'waiting' THEN ok.waits_for END,
         retries = coalesce(ok.charged, j.retries),
         last_error = coalesce(ok.error, j.last_error),
         fingerprint = ok.fingerprint,
@@ -2277,17 +2336,20 @@ moved AS (
         started_at = CASE WHEN ok.ran IS NULL THEN j.started_at
                           ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END,
         finished_at = CASE WHEN ok.goal IN ('failed', 'cancelled') THEN ok.now END,
+        expires_at = CASE WHEN ok.goal NOT IN ('failed', 'cancelled') AND (ok.ran IS NOT NULL OR j.started_at IS NOT NULL)
+                          THEN NULL ELSE j.expires_at END,
         locked_by = NULL, locked_until = NULL, updated = ok.now,
         history_dropped = j.history_dropped + public._jobs_overflow(j.history),
         history = public._jobs_append(j.history, ok.entry::jsonb || jsonb_strip_nulls(jsonb_build_object(
-            'at', public._jobs_us(ok.now), 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
+            'at', public._jobs_us(ok.now), 'status', ok.becomes, 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
             'started_at', public._jobs_us(
                 CASE WHEN ok.ran IS NULL THEN j.started_at
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
     RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
-              j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+              j.started_at - ok.due AS waited, ok.now - j.started_at AS took,
+              j.ready AND ok.goal IN ('waiting', 'cancel_requested') AS woken
 ),
 ended AS (
     INSERT INTO public._jobs_ends (line)
@@ -2303,7 +2365,6 @@ counted AS (
            coalesce(extract(epoch FROM sum(took) FILTER (WHERE status IS NULL)) * 1000000, 0),
            count(*) FILTER (WHERE status = 'failed'), count(*) FILTER (WHERE status = 'cancelled'),
            count(*) FILTER (WHERE status = 'pending'),
-           -- The duration of a cancelled run says nothing about the topic.
            array_agg(date_part('epoch', waited)::real) FILTER (WHERE took IS NOT NULL AND status IS DISTINCT FROM 'cancelled'),
            array_agg(date_part('epoch', took)::real) FILTER (WHERE took IS NOT NULL AND status IS DISTINCT FROM 'cancelled')
     FROM (SELECT topic, NULL AS status, waited, took FROM archived UNION ALL
@@ -2311,37 +2372,30 @@ counted AS (
     GROUP BY topic
 ),
 settle_summary AS (
-    -- NULL if all were applied, else their ids. Counted by the writes, not by `ok`: a row that another transaction
-    -- changed while we waited for its lock is too new for our snapshot, and the write misses it.
     SELECT CASE WHEN count(*) < cardinality($1::uuid[]) THEN coalesce(array_agg(id), '{}') END AS applied
     FROM (SELECT id FROM gone UNION ALL SELECT id FROM moved) written
 ),
--- How many dead index entries this session has read so far. claim_bounds.py uses what the claim adds to it.
 meter AS MATERIALIZED (SELECT (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) AS claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) AS due),
--- Lanes that may be claimed now. They come as two texts, because 500 of them take a millisecond to send as arrays.
 lane AS MATERIALIZED (
     SELECT l.n, l.topic, coalesce(l.template_version, 0) AS template_version
     FROM meter CROSS JOIN unnest(
-        string_to_array($13::text, ' '), string_to_array($14::text, ' ')::int[]
+        string_to_array($15::text, ' '), string_to_array($16::text, ' ')::int[]
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
         WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
-      -- After this time the worker no longer waits for the answer: see clock.py.
-      AND (SELECT clock_timestamp()) <= coalesce($25::timestamptz, 'infinity')
+      AND (SELECT clock_timestamp()) <= coalesce($27::timestamptz, 'infinity')
 ),
--- The parts of every lane that are read: the whole lane, or what claim_bounds.py has not ruled out.
 part AS MATERIALIZED (
     SELECT p.n, coalesce(p.after_rank, -2147483648) AS after_rank,
            coalesce(p.after_run_at, '-infinity') AS after_run_at,
            coalesce(p.after_id, '00000000-0000-0000-0000-000000000000') AS after_id,
            coalesce(p.until_rank, 2147483647) AS until_rank, coalesce(p.until_run_at, 'infinity') AS until_run_at
     FROM unnest(
-        $15::int[], $16::timestamptz[], $17::uuid[],
-        $18::int[], $19::timestamptz[]
+        $17::int[], $18::timestamptz[], $19::uuid[],
+        $20::int[], $21::timestamptz[]
     ) WITH ORDINALITY AS p (after_rank, after_run_at, after_id, until_rank, until_run_at, n)
 ),
--- The first jobs of all lanes together, read without locks.
 top AS MATERIALIZED (
     SELECT l.n AS lane, p.n AS part FROM lane l CROSS JOIN part p CROSS JOIN LATERAL (
         SELECT -j.priority AS rank, j.run_at, j.id FROM public._jobs j
@@ -2350,20 +2404,17 @@ top AS MATERIALIZED (
           AND (-j.priority, j.run_at) < (p.until_rank, p.until_run_at)
           AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
         ORDER BY -j.priority, j.run_at, j.id
-        LIMIT $21::int
+        LIMIT $23::int
     ) h
     ORDER BY h.rank, h.run_at, h.id
-    LIMIT $21::int
+    LIMIT $23::int
 ),
--- How many jobs to take from each lane: strict priority across lanes. For a single lane `top` is not read.
-alone AS MATERIALIZED (SELECT (SELECT count(*) FROM lane) = 1 AND cardinality($15::int[]) = 1 AS yes),
+alone AS MATERIALIZED (SELECT (SELECT count(*) FROM lane) = 1 AND cardinality($17::int[]) = 1 AS yes),
 take AS MATERIALIZED (
-    SELECT n AS lane, 1 AS part, $21::int AS most FROM lane WHERE (SELECT yes FROM alone)
+    SELECT n AS lane, 1 AS part, $23::int AS most FROM lane WHERE (SELECT yes FROM alone)
     UNION ALL
     SELECT lane, part, count(*)::int FROM top WHERE NOT (SELECT yes FROM alone) GROUP BY lane, part
 ),
--- MATERIALIZED, because a SKIP LOCKED that the planner inlines into the UPDATE may take more than its LIMIT. The size is
--- the stored one, often compressed: reading it costs nothing.
 locked AS MATERIALIZED (
     SELECT h.* FROM take t JOIN lane l ON l.n = t.lane JOIN part p ON p.n = t.part CROSS JOIN LATERAL (
         SELECT j.ctid AS tid, pg_column_size(j.payload) AS size, -j.priority AS rank, j.run_at, j.id
@@ -2377,42 +2428,38 @@ locked AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) h
 ),
--- The first of these jobs that are not too large together, but at least one.
 small AS MATERIALIZED (
-    SELECT coalesce(sum(size), 0) <= coalesce($26::bigint, 9223372036854775807) AS yes FROM locked
+    SELECT coalesce(sum(size), 0) <= coalesce($28::bigint, 9223372036854775807) AS yes FROM locked
 ),
 picked AS MATERIALIZED (
     SELECT tid FROM locked WHERE (SELECT yes FROM small)
     UNION ALL
     SELECT tid FROM (SELECT tid, sum(size) OVER (ORDER BY rank, run_at, id) - size AS before FROM locked
                      WHERE NOT (SELECT yes FROM small)) sized
-    WHERE before < $26::bigint
+    WHERE before < $28::bigint
 ),
--- Read when the first row is written, after all waiting.
 claim_clock AS MATERIALIZED (
-    SELECT now, now + $23::float8 * interval '1 second' AS until FROM (SELECT clock_timestamp() AS now) c
+    SELECT now, now + $25::float8 * interval '1 second' AS until FROM (SELECT clock_timestamp() AS now) c
 ),
 claimed AS (
     UPDATE public._jobs j SET
-        status = 'processing', ready = false, version = version + 1, locked_by = $22::text,
+        status = CASE status WHEN 'pending' THEN 'processing' ELSE status END, ready = false, version = version + 1, locked_by = $24::text,
         locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
-        started_at = CASE WHEN $24::bool THEN (SELECT now FROM claim_clock) END,
+        started_at = CASE WHEN $26::bool THEN (SELECT now FROM claim_clock) END,
         progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
         updated = (SELECT now FROM claim_clock)
     WHERE ctid = ANY (ARRAY(SELECT tid FROM picked))
     RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
 ),
 claim_summary AS (
-    -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
-    -- meter be read last.
-    SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
+    SELECT ARRAY[(contended OR EXISTS (SELECT FROM moved WHERE woken))::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
                  (EXISTS (SELECT FROM public._jobs_ends) OR EXISTS (SELECT FROM ended))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
-        SELECT CASE WHEN (SELECT count(*) FROM claimed) < $21::int
+        SELECT CASE WHEN (SELECT count(*) FROM claimed) < $23::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
                (SELECT greatest(0, extract(epoch FROM run_at - clock_timestamp()))::float8 FROM public._jobs
-                WHERE status = 'pending' AND NOT ready AND run_at < 'infinity'
-                  AND run_at > coalesce($20::timestamptz, '-infinity') ORDER BY run_at LIMIT 1) AS next_due,
+                WHERE status IN ('pending', 'waiting') AND NOT ready AND run_at < timestamptz '9999-12-31 23:59:59.999999+00'
+                  AND run_at > coalesce($22::timestamptz, '-infinity') ORDER BY run_at LIMIT 1) AS next_due,
                now, until
         FROM claim_clock OFFSET 0
     ) summary
@@ -2428,24 +2475,29 @@ WITH given AS MATERIALIZED (SELECT $1::text::jsonb AS columns),
 s AS MATERIALIZED (
     SELECT * FROM unnest(
         ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 0) AS e (value))::uuid[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 1) AS e (value))::int[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 2) AS e (value))::text[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 3) AS e (value))::float8[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 4) AS e (value))::int[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 5) AS e (value))::text[],
-        ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 6) AS e (value))::text[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 7) AS e (value))::float8[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 8) AS e (value))::text[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 9) AS e (value))::text[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 11) AS e (value))::text[]
-    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint)
+        ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 6) AS e (value))::text[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 7) AS e (value))::float8[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 8) AS e (value))::text[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 9) AS e (value))::text[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 11) AS e (value))::text[],
+        ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 12) AS e (value))::text[], ARRAY(SELECT value FROM given, jsonb_array_elements_text(given.columns -> 13) AS e (value))::int[]
+    ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint, waits_for, seen)
     ORDER BY id
 ),
 -- By primary key, one by one. Status, version and worker are checked outside: here they would let the planner choose a
 -- partial index.
 held AS MATERIALIZED (
     SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due
+        SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due, j.signals
         FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
 -- Read when the first row has been checked, after all locks.
 settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+-- `becomes`: a job that has got more signals than its run has seen does not wait.
 ok AS MATERIALIZED (
-    SELECT *, (SELECT now FROM settle_clock) AS now FROM held
-    WHERE version = run AND ((SELECT given.columns ->> 10 FROM given)::text IS NULL OR locked_by = (SELECT given.columns ->> 10 FROM given)::text)
-      AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
+    SELECT *, (SELECT now FROM settle_clock) AS now,
+           CASE WHEN goal = 'waiting' AND signals > seen THEN 'pending' ELSE goal END AS becomes
+    FROM held
+    WHERE version = run AND locked_by = coalesce((SELECT given.columns ->> 10 FROM given)::text, locked_by)
+      AND (status = 'processing' AND goal <> 'cancel_requested'
+           OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled', 'cancel_requested'))
 ),
 gone AS (
     DELETE FROM public._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING *
@@ -2465,10 +2517,12 @@ archived AS (
 ),
 moved AS (
     UPDATE public._jobs j SET
-        status = ok.goal,
-        ready = ok.goal = 'pending' AND coalesce(ok.delay, 0) = 0,
-        run_at = CASE WHEN ok.goal = 'pending' AND ok.delay IS NOT NULL
-                      THEN ok.now + ok.delay * interval '1 second' ELSE j.run_at END,
+        status = ok.becomes,
+        ready = ok.goal = 'cancel_requested' OR ok.becomes = 'pending' AND (coalesce(ok.delay, 0) = 0 OR ok.goal = 'waiting'),
+        run_at = CASE WHEN ok.becomes <> ok.goal THEN ok.now
+                      WHEN ok.goal IN ('pending', 'cancel_requested') AND ok.delay IS NOT NULL OR ok.goal = 'waiting'
+                      THEN coalesce(ok.now + ok.delay * interval '1 second', timestamptz '9999-12-31 23:59:59.999999+00') ELSE j.run_at END,
+        waits_for = CASE ok.becomes WHEN 'waiting' THEN ok.waits_for END,
         retries = coalesce(ok.charged, j.retries),
         last_error = coalesce(ok.error, j.last_error),
         fingerprint = ok.fingerprint,
@@ -2477,17 +2531,21 @@ moved AS (
         started_at = CASE WHEN ok.ran IS NULL THEN j.started_at
                           ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END,
         finished_at = CASE WHEN ok.goal IN ('failed', 'cancelled') THEN ok.now END,
+        -- It bounds the first start.
+        expires_at = CASE WHEN ok.goal NOT IN ('failed', 'cancelled') AND (ok.ran IS NOT NULL OR j.started_at IS NOT NULL)
+                          THEN NULL ELSE j.expires_at END,
         locked_by = NULL, locked_until = NULL, updated = ok.now,
         history_dropped = j.history_dropped + public._jobs_overflow(j.history),
         history = public._jobs_append(j.history, ok.entry::jsonb || jsonb_strip_nulls(jsonb_build_object(
-            'at', public._jobs_us(ok.now), 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
+            'at', public._jobs_us(ok.now), 'status', ok.becomes, 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
             'started_at', public._jobs_us(
                 CASE WHEN ok.ran IS NULL THEN j.started_at
                      ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
     FROM ok
     WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
     RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
-              j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+              j.started_at - ok.due AS waited, ok.now - j.started_at AS took,
+              j.ready AND ok.goal IN ('waiting', 'cancel_requested') AS woken
 ),
 ended AS (
     INSERT INTO public._jobs_ends (line)
@@ -2552,7 +2610,11 @@ RETURNING id;
 -- came later.
 WITH counted AS MATERIALIZED (
     SELECT topic, count(*) AS jobs, min(run_at) AS oldest
-    FROM (SELECT j.topic, j.run_at FROM public._jobs j WHERE j.ready  LIMIT $1::int) s GROUP BY topic
+    FROM (SELECT j.topic, j.run_at FROM public._jobs j
+          -- Jobs that are ready for their last run, to undo what they have done. There are few of these.
+          WHERE j.ready  AND j.id NOT IN (
+              SELECT c.id FROM public._jobs c WHERE c.status = 'cancel_requested' AND c.locked_until IS NULL)
+          LIMIT $1::int) s GROUP BY topic
 )
 -- The index doesn't have `created`. It matters only if a client gave a run_at in the past: then the rows are read.
 SELECT 'ready' AS branch, c.topic, 'pending' AS status, c.jobs AS n,
@@ -2572,6 +2634,11 @@ SELECT 'lease', topic, status, count(*), NULL, NULL
 FROM (SELECT j.topic, j.status FROM public._jobs j WHERE j.locked_until IS NOT NULL ORDER BY j.locked_until
       LIMIT $1::int) s
 GROUP BY topic, status
+UNION ALL  -- waiting jobs that are being cancelled have no lease
+SELECT 'cancelling', topic, 'cancel_requested', count(*), NULL, NULL
+FROM (SELECT j.topic FROM public._jobs j WHERE j.status = 'cancel_requested' AND j.locked_until IS NULL
+      ORDER BY j.cancel_requested_at LIMIT $1::int) s
+GROUP BY topic
 UNION ALL
 SELECT 'waiting', topic, 'waiting', count(*), NULL, NULL
 FROM (SELECT j.topic FROM public._jobs j WHERE j.status = 'waiting' ORDER BY j.id LIMIT $1::int) s GROUP BY topic
@@ -2598,7 +2665,11 @@ FROM public._jobs_counts j WHERE enqueued = 0 AND deleted = 0  GROUP BY GROUPING
 -- came later.
 WITH counted AS MATERIALIZED (
     SELECT topic, count(*) AS jobs, min(run_at) AS oldest
-    FROM (SELECT j.topic, j.run_at FROM public._jobs j WHERE j.ready AND j.topic = $3::text LIMIT $1::int) s GROUP BY topic
+    FROM (SELECT j.topic, j.run_at FROM public._jobs j
+          -- Jobs that are ready for their last run, to undo what they have done. There are few of these.
+          WHERE j.ready AND j.topic = $3::text AND j.id NOT IN (
+              SELECT c.id FROM public._jobs c WHERE c.status = 'cancel_requested' AND c.locked_until IS NULL)
+          LIMIT $1::int) s GROUP BY topic
 )
 -- The index doesn't have `created`. It matters only if a client gave a run_at in the past: then the rows are read.
 SELECT 'ready' AS branch, c.topic, 'pending' AS status, c.jobs AS n,
@@ -2618,6 +2689,11 @@ SELECT 'lease', topic, status, count(*), NULL, NULL
 FROM (SELECT j.topic, j.status FROM public._jobs j WHERE j.locked_until IS NOT NULL ORDER BY j.locked_until
       LIMIT $1::int) s
 GROUP BY topic, status
+UNION ALL  -- waiting jobs that are being cancelled have no lease
+SELECT 'cancelling', topic, 'cancel_requested', count(*), NULL, NULL
+FROM (SELECT j.topic FROM public._jobs j WHERE j.status = 'cancel_requested' AND j.locked_until IS NULL
+      ORDER BY j.cancel_requested_at LIMIT $1::int) s
+GROUP BY topic
 UNION ALL
 SELECT 'waiting', topic, 'waiting', count(*), NULL, NULL
 FROM (SELECT j.topic FROM public._jobs j WHERE j.status = 'waiting' ORDER BY j.id LIMIT $1::int) s GROUP BY topic
@@ -2638,9 +2714,16 @@ FROM public._jobs_counts j WHERE enqueued = 0 AND deleted = 0 AND j.topic = $3::
 
 -- ════ step_owners ════
 
+-- Of steps and of signals.
 SELECT s.job_id, EXISTS (SELECT 1 FROM public._jobs j WHERE j.id = s.job_id)
                  OR EXISTS (SELECT 1 FROM public._jobs_archive a WHERE a.id = s.job_id)
-FROM (SELECT job_id FROM public._jobs_steps WHERE job_id < $1::uuid ORDER BY job_id DESC LIMIT $2::int) s;
+FROM (
+    (SELECT job_id FROM public._jobs_steps WHERE job_id < $1::uuid ORDER BY job_id DESC LIMIT $2::int)
+    UNION
+    (SELECT job_id FROM public._jobs_signals WHERE job_id < $1::uuid ORDER BY job_id DESC LIMIT $2::int)
+    ORDER BY job_id DESC LIMIT $2::int
+) s
+ORDER BY s.job_id DESC;
 
 -- ════ step_places ════
 
@@ -2652,23 +2735,99 @@ ORDER BY s.job_id, s.position, s.name, s.n;
 -- ════ steps ════
 
 -- As a range: see read.sql.
-SELECT job_id, name, n, position, function, state, result, error, retries, cancelable, version, started_at, finished_at
+SELECT job_id, name, n, position, function, state, result, error, retries, cancelable, version, started_at, finished_at,
+       deadline
 FROM public._jobs_steps WHERE job_id >= $1::uuid AND job_id <= $1::uuid
 ORDER BY position, name, n;
 
 -- ════ stored_rows ════
 
 -- Newest first, along the primary key; one snapshot, so that a job that is being completed is not seen twice.
-SELECT j.id, j.topic, j.status, j.ready, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.locked_by, j.locked_until, j.finished_at, j.history, j.history_dropped, j.step, EXISTS (SELECT 1 FROM public._jobs_archive a WHERE a.id = j.id) AS twice,
+SELECT j.id, j.topic, j.status, j.ready, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.waits_for, j.locked_by, j.locked_until, j.finished_at, j.history, j.history_dropped, j.step, EXISTS (SELECT 1 FROM public._jobs_archive a WHERE a.id = j.id) AS twice,
        EXISTS (SELECT 1 FROM public._jobs_steps s WHERE s.job_id = j.id) AS has_steps
 FROM public._jobs j WHERE j.id < $1::uuid ORDER BY j.id DESC LIMIT $2::int;
 
 -- ════ stored_rows_archived ════
 
 -- Newest first, along the primary key; one snapshot, so that a job that is being completed is not seen twice.
-SELECT j.id, j.topic, 'completed', false, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.locked_by, NULL, j.finished_at, j.history, j.history_dropped, j.step, EXISTS (SELECT 1 FROM public._jobs a WHERE a.id = j.id) AS twice,
+SELECT j.id, j.topic, 'completed', false, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, NULL, j.locked_by, NULL, j.finished_at, j.history, j.history_dropped, j.step, EXISTS (SELECT 1 FROM public._jobs a WHERE a.id = j.id) AS twice,
        EXISTS (SELECT 1 FROM public._jobs_steps s WHERE s.job_id = j.id) AS has_steps
 FROM public._jobs_archive j WHERE j.id < $1::uuid ORDER BY j.id DESC LIMIT $2::int;
+
+-- ════ take_signal ════
+
+-- Does a run have to wait? $1 is a JSON text, see waits.py.
+-- It waits for a locked row. The guard is checked outside: see fence.sql. A signal also writes the job's row. So if the
+-- UPDATE of that row finds it as our snapshot has it, the snapshot has all signals. Else the statement must be repeated.
+WITH asked AS MATERIALIZED (
+    SELECT * FROM json_to_record($1::text::json) AS asked (
+        id uuid, run int, worker text, name text, n int, position int, signal text, seconds float8, until timestamptz,
+        terms text, fallback text, error text)
+),
+held AS MATERIALIZED (
+    SELECT j.ctid AS tid, j.status, j.version, j.locked_by, coalesce(j.signals, 0) AS signals
+    FROM public._jobs j WHERE j.id = (SELECT id FROM asked) FOR NO KEY UPDATE
+),
+ok AS MATERIALIZED (
+    SELECT asked.*, held.tid, clock_timestamp() AS now FROM held CROSS JOIN asked
+    WHERE version = run AND locked_by = coalesce(worker, locked_by) AND status = 'processing'
+),
+stored AS MATERIALIZED (
+    SELECT s.state, s.result, s.deadline FROM ok JOIN public._jobs_steps s
+        ON s.job_id = ok.id AND s.name = ok.name AND s.n = ok.n
+),
+unread AS MATERIALIZED (
+    SELECT s.seq, s.data FROM ok CROSS JOIN LATERAL (
+        SELECT seq, data FROM public._jobs_signals s
+        WHERE s.job_id = ok.id AND s.name = ok.signal AND s.wait IS NULL ORDER BY s.seq LIMIT 1
+    ) s
+    WHERE NOT EXISTS (SELECT FROM stored WHERE state <> 'running')
+),
+-- The deadline is that of the first call, also if it is none.
+timed AS MATERIALIZED (
+    SELECT ok.*, CASE WHEN EXISTS (SELECT FROM stored) THEN (SELECT deadline FROM stored)
+                      ELSE coalesce(ok.until, ok.now + ok.seconds * interval '1 second') END AS deadline
+    FROM ok WHERE NOT EXISTS (SELECT FROM stored WHERE state <> 'running')
+),
+decided AS MATERIALIZED (
+    SELECT timed.*,
+           CASE WHEN EXISTS (SELECT FROM unread) THEN 'succeeded'
+                WHEN (deadline > now) IS NOT FALSE THEN 'running'
+                WHEN fallback IS NULL THEN 'failed' ELSE 'succeeded' END AS state
+    FROM timed
+),
+marked AS (
+    UPDATE public._jobs j SET step = decided.name, updated = decided.now
+    FROM decided
+    WHERE j.ctid = ANY (ARRAY(SELECT tid FROM decided)) AND j.id = decided.id
+    RETURNING j.id
+),
+read AS (
+    -- No join: a plan that was made while the table was empty would read all of it.
+    UPDATE public._jobs_signals SET wait = (SELECT name FROM asked), wait_n = (SELECT n FROM asked)
+    WHERE job_id = (SELECT id FROM marked) AND seq = (SELECT seq FROM unread)
+),
+written AS (
+    INSERT INTO public._jobs_steps AS s (
+        job_id, name, n, position, function, state, retries, cancelable, version, started_at, finished_at, result, error,
+        deadline)
+    SELECT d.id, d.name, d.n, d.position, d.name, d.state, 0, true, d.run, d.now,
+           CASE WHEN d.state <> 'running' THEN d.now END,
+           CASE WHEN d.state = 'running' THEN d.terms::json
+                WHEN EXISTS (SELECT FROM unread) THEN (SELECT data FROM unread)
+                WHEN d.state = 'succeeded' THEN d.fallback::json END,
+           CASE WHEN d.state = 'failed' THEN d.error END, d.deadline
+    FROM marked JOIN decided d ON d.id = marked.id
+    ON CONFLICT (job_id, name, n) DO UPDATE SET
+        position = excluded.position, state = excluded.state, version = excluded.version,
+        finished_at = excluded.finished_at, result = excluded.result, error = excluded.error
+    RETURNING s.state, s.result, s.deadline
+)
+SELECT held.status, held.version, held.locked_by, answer.state IS NOT NULL AS written, held.signals, answer.state,
+       answer.result::text, extract(epoch FROM answer.deadline - ok.now)::float8 AS remaining
+FROM held LEFT JOIN ok ON true LEFT JOIN (
+    SELECT * FROM stored WHERE state <> 'running' UNION ALL SELECT * FROM written
+) answer ON true;
 
 -- ════ uncancelable ════
 
@@ -2685,6 +2844,39 @@ WHERE j.fingerprint IS NULL AND j.status IN ('failed', 'expired')
 ORDER BY j.finished_at DESC
 LIMIT $1::int;
 
+-- ════ wait_facts ════
+
+-- What core.moves must know of waits (WaitFacts), of jobs that are locked. A statement of its own, because one that waited
+-- for the lock would not see what was written meanwhile.
+-- $2, $3: name and number of a callback; NULL: those of the signal that the job waits for. $4: the id of a signal, or NULL.
+-- $5: at most so many unread signals are counted.
+SELECT j.id, unread.n, known.yes, callback.n > 0, CASE WHEN NOT callback.endless THEN public._jobs_us(callback.until) END,
+       undoes.yes, terms.text
+FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
+    SELECT id, waits_for FROM public._jobs WHERE id = asked.id
+) j
+CROSS JOIN LATERAL (
+    SELECT count(*)::int AS n FROM (
+        SELECT FROM public._jobs_signals s WHERE s.job_id = j.id AND s.wait IS NULL LIMIT $5::int) u
+) unread
+CROSS JOIN LATERAL (
+    SELECT EXISTS (SELECT FROM public._jobs_signals s
+                   WHERE s.job_id = j.id AND s.signal_id = $4::text AND s.signal_id IS NOT NULL) AS yes
+) known
+CROSS JOIN LATERAL (
+    SELECT count(*) AS n, bool_or(s.deadline IS NULL) AS endless, max(s.deadline) AS until FROM public._jobs_steps s
+    WHERE s.job_id = j.id AND s.name = coalesce($2::text, '@callback:' || substr(j.waits_for, length('signal:') + 1))
+      AND s.n = coalesce($3::int, s.n)
+) callback
+CROSS JOIN LATERAL (
+    SELECT EXISTS (SELECT FROM public._jobs_steps s
+                   WHERE s.job_id = j.id AND s.state = 'succeeded' AND s.name NOT LIKE '@%') AS yes
+) undoes
+LEFT JOIN LATERAL (
+    SELECT s.result::text AS text FROM public._jobs_steps s
+    WHERE s.job_id = j.id AND s.name = '@' || j.waits_for AND s.state = 'running' ORDER BY s.n LIMIT 1
+) terms ON true;
+
 -- ════ workers ════
 
 SELECT name, host, pid, topics, concurrency, running, lease, stopping, rowlock, started, seen
@@ -2693,7 +2885,7 @@ FROM public._jobs_workers ORDER BY name;
 -- ════ write_moves ════
 
 -- Writes patches (core.moves) for rows that this transaction has locked.
--- $1–$5: id, place, is it in the archive, the columns to set (NULL: delete the row), the entry for its history.
+-- $1–$5: id, place, is it in the archive, the columns to set (NULL: delete the row), the entry for its history (NULL: none).
 WITH p AS MATERIALIZED (
     SELECT s.id, s.place::tid AS tid, s.archived, s.change::jsonb AS change, s.entry::jsonb AS entry
     FROM unnest($1::uuid[], $2::text[], $3::bool[], $4::text[], $5::text[]) AS s (id, place, archived, change, entry)
@@ -2708,9 +2900,11 @@ moved AS (
         fingerprint = CASE WHEN p.change ? 'fingerprint' THEN (p.change->>'fingerprint')::text ELSE j.fingerprint END,
         locked_by = CASE WHEN p.change ? 'locked_by' THEN (p.change->>'locked_by')::text ELSE j.locked_by END,
         step = CASE WHEN p.change ? 'step' THEN (p.change->>'step')::text ELSE j.step END,
+        waits_for = CASE WHEN p.change ? 'waits_for' THEN (p.change->>'waits_for')::text ELSE j.waits_for END,
         priority = CASE WHEN p.change ? 'priority' THEN (p.change->>'priority')::int ELSE j.priority END,
         retries = CASE WHEN p.change ? 'retries' THEN (p.change->>'retries')::int ELSE j.retries END,
         crashes = CASE WHEN p.change ? 'crashes' THEN (p.change->>'crashes')::int ELSE j.crashes END,
+        signals = CASE WHEN p.change ? 'signals' THEN (p.change->>'signals')::int ELSE j.signals END,
         ready = CASE WHEN p.change ? 'ready' THEN (p.change->>'ready')::bool ELSE j.ready END,
         progress = CASE WHEN p.change ? 'progress' THEN (p.change->>'progress')::float8 ELSE j.progress END,
         tags = CASE WHEN p.change ? 'tags' THEN (p.change->>'tags')::jsonb ELSE j.tags END,
@@ -2723,8 +2917,8 @@ moved AS (
         locked_until = CASE WHEN p.change ? 'locked_until' THEN public._jobs_time((p.change->>'locked_until')::bigint) ELSE j.locked_until END,
         updated = CASE WHEN p.change ? 'updated' THEN public._jobs_time((p.change->>'updated')::bigint) ELSE j.updated END,
         line_seq = CASE WHEN p.change ? 'to_end' THEN nextval('public._jobs_line_seq') ELSE j.line_seq END,
-        history_dropped = j.history_dropped + public._jobs_overflow(j.history),
-        history = public._jobs_append(j.history, p.entry)
+        history_dropped = j.history_dropped + CASE WHEN p.entry IS NULL THEN 0 ELSE public._jobs_overflow(j.history) END,
+        history = CASE WHEN p.entry IS NULL THEN j.history ELSE public._jobs_append(j.history, p.entry) END
     FROM p
     -- Not by id: a plan that was made while the table was empty would read the primary key from end to end.
     WHERE p.change IS NOT NULL AND j.ctid = p.tid
@@ -2770,7 +2964,7 @@ audited AS (
 )
 SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM gone_archived);
 
--- ════ functions, revision 3 ════
+-- ════ functions, revision 4 ════
 
 -- For clients without rowlock's library: any language that speaks SQL can enqueue and work by these functions (docs/sql.md).
 -- They run with the rights of their caller. Claim, settle and complete are the store's own: functions.py puts them in.
@@ -3004,24 +3198,29 @@ BEGIN
     s AS MATERIALIZED (
         SELECT * FROM unnest(
             ARRAY[_jobs_settle.id]::uuid[], ARRAY[_jobs_settle.version]::int[], ARRAY[_jobs_settle.goal]::text[], ARRAY[_jobs_settle.delay]::float8[], ARRAY[_jobs_settle.retries]::int[], ARRAY[_jobs_settle.error]::text[],
-            NULL::text[], NULL::float8[], NULL::text[], ARRAY[history_entry]::text[], NULL::text[]
-        ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint)
+            NULL::text[], NULL::float8[], NULL::text[], ARRAY[history_entry]::text[], NULL::text[],
+            NULL::text[], NULL::int[]
+        ) AS s (id, run, goal, delay, charged, error, outcome, ran, reason, entry, fingerprint, waits_for, seen)
         ORDER BY id
     ),
     -- By primary key, one by one. Status, version and worker are checked outside: here they would let the planner choose a
     -- partial index.
     held AS MATERIALIZED (
         SELECT s.*, h.* FROM s CROSS JOIN LATERAL (
-            SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due
+            SELECT j.ctid AS tid, j.status, j.version, j.locked_by, greatest(j.run_at, j.created) AS due, j.signals
             FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
         ) h
     ),
     -- Read when the first row has been checked, after all locks.
     settle_clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+    -- `becomes`: a job that has got more signals than its run has seen does not wait.
     ok AS MATERIALIZED (
-        SELECT *, (SELECT now FROM settle_clock) AS now FROM held
-        WHERE version = run AND (_jobs_settle.worker::text IS NULL OR locked_by = _jobs_settle.worker::text)
-          AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))
+        SELECT *, (SELECT now FROM settle_clock) AS now,
+               CASE WHEN goal = 'waiting' AND signals > seen THEN 'pending' ELSE goal END AS becomes
+        FROM held
+        WHERE version = run AND locked_by = coalesce(_jobs_settle.worker::text, locked_by)
+          AND (status = 'processing' AND goal <> 'cancel_requested'
+               OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled', 'cancel_requested'))
     ),
     gone AS (
         DELETE FROM public._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal = 'completed')) RETURNING *
@@ -3041,10 +3240,12 @@ BEGIN
     ),
     moved AS (
         UPDATE public._jobs j SET
-            status = ok.goal,
-            ready = ok.goal = 'pending' AND coalesce(ok.delay, 0) = 0,
-            run_at = CASE WHEN ok.goal = 'pending' AND ok.delay IS NOT NULL
-                          THEN ok.now + ok.delay * interval '1 second' ELSE j.run_at END,
+            status = ok.becomes,
+            ready = ok.goal = 'cancel_requested' OR ok.becomes = 'pending' AND (coalesce(ok.delay, 0) = 0 OR ok.goal = 'waiting'),
+            run_at = CASE WHEN ok.becomes <> ok.goal THEN ok.now
+                          WHEN ok.goal IN ('pending', 'cancel_requested') AND ok.delay IS NOT NULL OR ok.goal = 'waiting'
+                          THEN coalesce(ok.now + ok.delay * interval '1 second', timestamptz '9999-12-31 23:59:59.999999+00') ELSE j.run_at END,
+            waits_for = CASE ok.becomes WHEN 'waiting' THEN ok.waits_for END,
             retries = coalesce(ok.charged, j.retries),
             last_error = coalesce(ok.error, j.last_error),
             fingerprint = ok.fingerprint,
@@ -3053,17 +3254,21 @@ BEGIN
             started_at = CASE WHEN ok.ran IS NULL THEN j.started_at
                               ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END,
             finished_at = CASE WHEN ok.goal IN ('failed', 'cancelled') THEN ok.now END,
+            -- It bounds the first start.
+            expires_at = CASE WHEN ok.goal NOT IN ('failed', 'cancelled') AND (ok.ran IS NOT NULL OR j.started_at IS NOT NULL)
+                              THEN NULL ELSE j.expires_at END,
             locked_by = NULL, locked_until = NULL, updated = ok.now,
             history_dropped = j.history_dropped + public._jobs_overflow(j.history),
             history = public._jobs_append(j.history, ok.entry::jsonb || jsonb_strip_nulls(jsonb_build_object(
-                'at', public._jobs_us(ok.now), 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
+                'at', public._jobs_us(ok.now), 'status', ok.becomes, 'by', j.locked_by, 'claimed_at', public._jobs_us(j.claimed_at),
                 'started_at', public._jobs_us(
                     CASE WHEN ok.ran IS NULL THEN j.started_at
                          ELSE greatest(j.claimed_at, ok.now - ok.ran * interval '1 second') END))))
         FROM ok
         WHERE j.ctid = ANY (ARRAY(SELECT tid FROM ok WHERE goal <> 'completed')) AND j.id = ok.id AND ok.goal <> 'completed'
         RETURNING j.id, j.topic, j.line, j.status, j.status = 'pending' AND ok.charged IS NOT NULL AS retried,
-                  j.started_at - ok.due AS waited, ok.now - j.started_at AS took
+                  j.started_at - ok.due AS waited, ok.now - j.started_at AS took,
+                  j.ready AND ok.goal IN ('waiting', 'cancel_requested') AS woken
     ),
     ended AS (
         INSERT INTO public._jobs_ends (line)
@@ -3378,9 +3583,10 @@ BEGIN
     claim_clock AS MATERIALIZED (
         SELECT now, now + seconds::float8 * interval '1 second' AS until FROM (SELECT clock_timestamp() AS now) c
     ),
+    -- A waiting job that is cancelled runs once more, to undo what it has done: it stays cancel_requested.
     claimed AS (
         UPDATE public._jobs j SET
-            status = 'processing', ready = false, version = version + 1, locked_by = claim_job_batch.worker::text,
+            status = CASE status WHEN 'pending' THEN 'processing' ELSE status END, ready = false, version = version + 1, locked_by = claim_job_batch.worker::text,
             locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
             started_at = CASE WHEN true::bool THEN (SELECT now FROM claim_clock) END,
             progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
@@ -3391,13 +3597,13 @@ BEGIN
     claim_summary AS (
         -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
         -- meter be read last.
-        SELECT ARRAY[contended::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
+        SELECT ARRAY[(contended)::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
                      (EXISTS (SELECT FROM public._jobs_ends))::int] AS seen, next_due, now, until
         FROM meter CROSS JOIN (
             SELECT CASE WHEN (SELECT count(*) FROM claimed) < claim_job_batch.n::int
                         THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
                    (SELECT greatest(0, extract(epoch FROM run_at - clock_timestamp()))::float8 FROM public._jobs
-                    WHERE status = 'pending' AND NOT ready AND run_at < 'infinity'
+                    WHERE status IN ('pending', 'waiting') AND NOT ready AND run_at < timestamptz '9999-12-31 23:59:59.999999+00'
                       AND run_at > coalesce(NULL::timestamptz, '-infinity') ORDER BY run_at LIMIT 1) AS next_due,
                    now, until
             FROM claim_clock OFFSET 0
@@ -3437,13 +3643,13 @@ BEGIN
     PERFORM public._jobs_check_run(id, version, worker);
     PERFORM public._jobs_check_json(complete_job.result, 'result');
     WITH
-    -- settle.sql for the most common batch: completed runs of one version and one worker (NULL: any worker). It costs two
+    -- settle.sql for the most common batch: completed runs of one version and one worker (NULL: any, but one has it). It costs two
     -- thirds of settle (docs/decisions/0004), because the DELETE has the guard itself: it waits for a row's lock, then checks
     -- the row again.
     gone AS (
         DELETE FROM public._jobs
         WHERE id = ANY (ARRAY[complete_job.id]::uuid[]) AND version = complete_job.version::int
-          AND (complete_job.worker::text IS NULL OR locked_by = complete_job.worker::text)
+          AND locked_by = coalesce(complete_job.worker::text, locked_by)
           AND (status = 'processing' OR status = 'cancel_requested')
         RETURNING *
     ),

@@ -38,6 +38,7 @@ from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.signals import Key
 from rowlock.client.step_list import StepStatus
 from rowlock.client.templates import Change, Templates
 from rowlock.client.topics import Topics
@@ -46,6 +47,7 @@ from rowlock.client.why import Why
 from rowlock.client.workers import Workers
 from rowlock.core.job import Event, Job, Log
 from rowlock.core.templates import Stored, Unreadable
+from rowlock.signals import Signal
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from rowlock.jobs import Jobs
 
 R = TypeVar("R")
+D = TypeVar("D")
 T = TypeVar("T")
 Answers = list[Enqueued]  # `list` is a verb below
 Steps = list[StepStatus]

@@ -1,4 +1,5 @@
-"""A worker that needs only Python's standard library: the whole protocol, with steps, in about seventy lines.
+"""A worker that needs only Python's standard library: the whole protocol, with steps and waits, in about
+ninety lines.
 
 ROWLOCK_API=http://127.0.0.1:8090 ROWLOCK_TOKEN=rlk_… python worker.py greet
 """
@@ -24,8 +25,14 @@ stopping = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
 
-def handle(job: dict[str, Any], step: Callable[..., Any], unwanted: threading.Event) -> Any:
+def handle(job: dict[str, Any], step: "Steps", unwanted: threading.Event) -> Any:
     greeting = step("compose", compose, job["payload"])  # runs once, also if this worker is killed behind it
+    if wanted := job["payload"].get("signal"):
+        try:
+            greeting += f", {step.wait_for(wanted, timeout=3600)}"  # the run ends here, and goes on with the signal
+        except Cancelled:
+            step("take back", print, "taken back", flush=True)  # a cancelled job undoes what was done
+            raise
     if unwanted.wait(job["payload"].get("seconds", 0)):  # a long handler checks this now and then
         raise InterruptedError("told to stop")
     return greeting
@@ -56,6 +63,14 @@ def ask(verb: str, patience: float = 1e6, **body: Any) -> Any:
     return None
 
 
+class Waiting(BaseException):
+    """The run has ended here: the job waits, and is claimed again."""
+
+
+class Cancelled(Exception):
+    """The job was cancelled while it waited."""
+
+
 class Steps:
     """Runs the steps of a job. A step that an earlier run has finished returns its stored result instead."""
 
@@ -65,11 +80,24 @@ class Steps:
         self._calls: Counter[str] = Counter()
         self._run = run
 
-    def __call__(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+    def wait_for(self, signal: str, **terms: Any) -> Any:
+        """Return the data of a signal. If there is none yet, end the run."""
+        self._calls[f"@{signal}"] += 1  # waits have places among the steps
+        place = {"n": self._calls[f"@{signal}"], "position": self._calls.total()}
+        told = ask("wait", **self._run, **place, signal=signal, **terms) or {"state": "waiting"}
+        if told["state"] == "waiting":
+            raise Waiting
+        if told["state"] == "cancelled":
+            raise Cancelled("while it waited")
+        if told["state"] == "timed_out":
+            raise TimeoutError(f"the signal {signal} did not come")
+        return told["data"]
+
+    def __call__(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._calls[name] += 1
         step, began = (name, self._calls[name]), time.monotonic()
         if step not in self._done:
-            result = self._done[step] = function(*args)
+            result = self._done[step] = function(*args, **kwargs)
             said = {"name": name, "n": step[1], "position": self._calls.total(), "ran": time.monotonic() - began}
             if ask("checkpoint", **self._run, **said, state="succeeded", result=result) is None:
                 raise InterruptedError("the run is lost: its step was not stored")
@@ -89,6 +117,8 @@ def work(job: dict[str, Any]) -> None:
                 renewed = time.monotonic()
                 told = ask("heartbeat", LEASE / 2, runs=[run], lease=LEASE)
                 hold = told["items"][0]["hold"] if told else "lost"
+                if hold == "cancel" and job["status"] == "cancel_requested":
+                    hold = "kept"  # it runs to undo something: the wait tells the handler
             elif stopping.is_set():
                 hold = "stopping"
         unwanted.set()
@@ -97,13 +127,17 @@ def work(job: dict[str, Any]) -> None:
     keeper.start()
     try:
         verb, said = "complete", {"result": handle(job, Steps(job, run), unwanted)}
+    except Waiting:
+        verb, said = "", {}
+    except Cancelled:
+        verb, said = "give-up", {}
     except Exception:
         verb, said = "fail", {"error": traceback.format_exc()}
         if hold in ("cancel", "stopping"):
             verb, said = "give-up" if hold == "cancel" else "release", {}
     over.set()
     keeper.join()
-    if hold != "lost":
+    if hold != "lost" and verb:
         try:
             ask(verb, **run, **said)
         except urllib.error.HTTPError as refused:  # for example, the result is too large

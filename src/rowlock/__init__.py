@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rowlock.client.signals import Key
     from rowlock.client.step_list import StepStatus
     from rowlock.client.why import Why
     from rowlock.context import Context, SyncContext
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         Snoozed,
         TimedOut,
         Transition,
+        Waits,
         decide,
     )
     from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, RetryPolicy
@@ -36,15 +38,18 @@ if TYPE_CHECKING:
         JobFailed,
         LeaseLost,
         OnceTaken,
+        SignalRefused,
         Snooze,
         StepChanged,
         StepFailed,
         Suspend,
         TimeLimit,
+        WaitTimeout,
         WorkerStopping,
         WrongResult,
     )
     from rowlock.jobs import Jobs
+    from rowlock.signals import Callback, Signal
     from rowlock.steps import Step, step
     from rowlock.stores import open_store
     from rowlock.stores.base import Enqueued, WorkerInfo
@@ -60,6 +65,7 @@ __all__ = [
     "INJECTED",
     "Bulk",
     "BulkItem",
+    "Callback",
     "Cancel",
     "Cancelled",
     "Completed",
@@ -81,6 +87,7 @@ __all__ = [
     "JobCancelled",
     "JobFailed",
     "Jobs",
+    "Key",
     "Lane",
     "LeaseLost",
     "Log",
@@ -93,6 +100,8 @@ __all__ = [
     "Released",
     "RetryPolicy",
     "Settlement",
+    "Signal",
+    "SignalRefused",
     "Snooze",
     "Snoozed",
     "Stats",
@@ -108,6 +117,8 @@ __all__ = [
     "TimeLimit",
     "TimedOut",
     "Transition",
+    "WaitTimeout",
+    "Waits",
     "Why",
     "WorkerInfo",
     "WorkerStopping",
@@ -119,20 +130,24 @@ __all__ = [
 ]
 
 _HOMES = {
+    "rowlock.client.signals": "Key",
     "rowlock.client.step_list": "StepStatus",
     "rowlock.core.steps": "StepState",
     "rowlock.client.why": "Why",
     "rowlock.context": "Context SyncContext",
     "rowlock.core.ids": "IdMaker",
     "rowlock.core.job": "Event Job Lane Log LogLine NewJob Status new_job",
-    "rowlock.core.lifecycle": "Completed Failed GaveUp Outcome Released Settlement Snoozed TimedOut Transition decide",
+    "rowlock.core.lifecycle": (
+        "Completed Failed GaveUp Outcome Released Settlement Snoozed TimedOut Transition Waits decide"
+    ),
     "rowlock.core.retry": "FINAL Delays Exponential Quadratic RetryPolicy",
     "rowlock.core.templates": "Cancel",
     "rowlock.errors": (
-        "Cancelled Final Interrupted JobCancelled JobFailed LeaseLost OnceTaken Snooze StepChanged StepFailed Suspend "
-        "TimeLimit WorkerStopping WrongResult"
+        "Cancelled Final Interrupted JobCancelled JobFailed LeaseLost OnceTaken SignalRefused Snooze StepChanged "
+        "StepFailed Suspend TimeLimit WaitTimeout WorkerStopping WrongResult"
     ),
     "rowlock.jobs": "Jobs",
+    "rowlock.signals": "Callback Signal",
     "rowlock.steps": "Step step",
     "rowlock.stores": "open_store",
     "rowlock.stores.base": "Enqueued WorkerInfo",

@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
+from rowlock.access.public_url import check_public_url
 from rowlock.core.codec import check_text
 from rowlock.core.job import MAX_TEXT
 from rowlock.errors import InvalidInput
@@ -25,14 +26,16 @@ FILE = "rowlock.toml"
 
 class Settings(Struct, frozen=True):
     """`listen_url`: where to LISTEN, if `url` leads to a pooler. `migrate`: create or update the tables; None means yes
-    on SQLite and no elsewhere, where `rowlock migrate` does it. `by` names this application in the audit. The other
-    settings are the worker's: see rowlock.runtime.settings. `given` names the settings that were given; for these,
-    workers ignore the settings in the database."""
+    on SQLite and no elsewhere, where `rowlock migrate` does it. `by` names this application in the audit.
+    `public_url`: where others reach the HTTP API, for the addresses of callbacks. The other settings are the worker's:
+    see rowlock.runtime.settings. `given` names the settings that were given; for these, workers ignore the settings in
+    the database."""
 
     url: str
     listen_url: str | None = None
     migrate: bool | None = None
     by: str = "python"
+    public_url: str | None = None
     concurrency: int = 10
     lease: float = 30.0
     poll: float = 1.0
@@ -79,6 +82,7 @@ def _kinds(of: type[Struct]) -> _Kinds:
 
 _KINDS = {name: kind for name, kind in _kinds(Settings).items() if name != "given"}
 _SERVER = _kinds(ServerSettings)
+_SHARED = ("public_url",)  # in the file it may stand in either table
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -145,7 +149,8 @@ def _from_file(kinds: _Kinds, inner: str | None, path: str | os.PathLike[str] | 
     server = table.pop("server", {})
     if not isinstance(server, dict):
         raise InvalidInput("config", "bad_toml", f"{file}: server must be a table")
-    table = server if inner == "server" else table
+    table, other = (server, table) if inner == "server" else (table, server)
+    table = {name: other[name] for name in _SHARED if name in other} | table
     if unknown := sorted(set(table) - set(kinds)):
         raise InvalidInput("config", "unknown_setting", f"{file}: {', '.join(unknown)}; known are {', '.join(kinds)}")
     return {name: _check(kinds, name, value, f"{file}: {name}") for name, value in table.items()}
@@ -181,4 +186,6 @@ def _check(kinds: _Kinds, name: str, value: Any, where: str) -> Any:
         not isinstance(value, kind) or value == "" or (kind is int and isinstance(value, bool))
     ):  # the value is not shown: it may hold a password
         raise InvalidInput(where, "bad_setting", f"must be a non-empty {kind.__name__}, not {type(value).__name__}")
+    if name == "public_url" and isinstance(value, str):
+        return check_public_url(value, where)
     return check_text(value, where, max_chars=MAX_TEXT) if name == "by" else value

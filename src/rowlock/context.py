@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import datetime, timedelta
 from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
@@ -26,6 +27,7 @@ from rowlock.core import codec
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Settlement, Transition
 from rowlock.core.steps import StepMark, StoredStep
+from rowlock.core.waits import Wait
 from rowlock.errors import (
     Cancelled,
     InvalidInput,
@@ -37,15 +39,18 @@ from rowlock.errors import (
     WorkerStopping,
     WrongContext,
 )
-from rowlock.stores.base import Enqueued, Guard, Hold
+from rowlock.stores.base import Awaited, Enqueued, Guard, Hold
 from rowlock.tasks import EnqueueOptions, Enqueues, Task
 
 if TYPE_CHECKING:
     from rowlock.run_steps import RunSteps, StepCall
+    from rowlock.signals import Callback, Signal
     from rowlock.steps import Running, Step
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+D = TypeVar("D")
 
 
 class Interruption(StrEnum):
@@ -89,6 +94,10 @@ class Link(Protocol):
         """Drop a mark that is not written yet."""
         ...
 
+    def hear_cancel(self) -> None:
+        """The handler has heard by itself that its job is cancelled: from now on the cancel is in force."""
+        ...
+
     def shield(self, change: int) -> None:
         """A step that can't be cancelled begins (1), or has ended (-1). In between, a cancel doesn't end the handler by
         force."""
@@ -105,6 +114,14 @@ class Host(Enqueues, Protocol):
     async def checkpoint(self, mark: StepMark) -> Hold: ...
 
     def checkpoint_sync(self, mark: StepMark) -> Hold: ...
+
+    async def take_signal(self, wait: Wait) -> Awaited: ...
+
+    def take_signal_sync(self, wait: Wait) -> Awaited: ...
+
+    async def address(self, job_id: str, signal: str, n: int) -> str: ...
+
+    def address_sync(self, job_id: str, signal: str, n: int) -> str: ...
 
     async def steps(self, job_id: str) -> list[StoredStep]: ...
 
@@ -165,6 +182,18 @@ class AnyContext:
                 raise WorkerStopping
             case None:
                 pass
+
+    @property
+    def is_undo(self) -> bool:
+        """True if the job was cancelled while it waited: this run is to undo what earlier ones have done."""
+        return self.job.status is Status.CANCEL_REQUESTED
+
+    def begin_anew(self, call: StepCall | None = None) -> None:
+        """The handler has come to something of which no end is stored: a step, or a wait. Raise if the run must end. If
+        it is to undo something, the cancel is in force from here on. `call`: the step that is about to run."""
+        if self.is_undo and self._link.interruption is None:
+            self._link.hear_cancel()
+        self.must_end(call)
 
     def heartbeat(self) -> None:
         """Renew the lease now. Rarely needed: the worker renews it by itself, also while a handler blocks."""
@@ -275,26 +304,76 @@ class Context(AnyContext):
         The step is found by the function's name and the number of the call. Call steps in the same order in each run. A
         first parameter of type Context is filled in with one that is bound to the step.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise WrongContext(
-                "this handler is not async: annotate its ctx with SyncContext, or call ctx.sync.step(…)"
-            ) from None
-        steps = self._ready_for_step()
+        steps = self._ready_for("step", is_async=True)
         return steps.run(steps.begin(function, args, kwargs))
 
-    def _ready_for_step(self) -> RunSteps:
+    # ── Waits ──
+
+    def sleep(self, seconds: float | timedelta | None = None, *, until: datetime | None = None) -> Running[None]:
+        """End the run, and go on after so many seconds, or at a time. The job is `waiting`: it holds no slot, and the
+        time counts towards no timeout.
+
+            await ctx.sleep(3600)
+
+        The next run starts the handler from the top. Steps and waits that are done return what is stored. `finally`
+        blocks run at every wait.
+        """
+        steps = self._ready_for("sleep", is_async=True)
+        return steps.run(steps.begin_sleep(seconds, until))
+
+    @overload
+    def wait_for(self, signal: Signal[T], *, timeout: float | timedelta | None = None) -> Running[T]: ...
+
+    @overload
+    def wait_for(
+        self, signal: Signal[T], *, timeout: float | timedelta | None = None, default: D
+    ) -> Running[T | D]: ...
+
+    @overload
+    def wait_for(
+        self, signal: str, *, timeout: float | timedelta | None = None, default: Any = UNSET
+    ) -> Running[Any]: ...
+
+    def wait_for(
+        self, signal: Signal[Any] | str, *, timeout: float | timedelta | None = None, default: Any = UNSET
+    ) -> Running[Any]:
+        """Return the data of the next signal of this name. If there is none, end the run as `sleep` does, until one
+        comes.
+
+            got = await ctx.wait_for(decision, timeout=86400, default=None)
+
+        After `timeout` seconds without a signal, return `default`; without a default, raise WaitTimeout. Signals are
+        read in the order in which they came, also those that came before the wait.
+        """
+        steps = self._ready_for("wait_for", is_async=True)
+        return steps.run(steps.begin_wait(signal, timeout, default))
+
+    def callback(self, signal: Signal[Any] | str, *, timeout: float | timedelta | None = None) -> Running[Callback]:
+        """Return an address for the outside world. A POST to its `url` sends this signal to the job, once. A later run
+        gets the same address. It ends after `timeout` seconds."""
+        steps = self._ready_for("callback", is_async=True)
+        return steps.run(steps.begin_callback(signal, timeout))
+
+    def _ready_for(self, verb: str, *, is_async: bool = False) -> RunSteps:
+        """Return the steps of this run. Raise if the handler may not call ctx.VERB here."""
+        if is_async:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                raise WrongContext(
+                    f"this handler is not async: annotate its ctx with SyncContext, or call ctx.sync.{verb}(…)"
+                ) from None
         if (self._handlers or self).has_ended:
-            raise WrongContext("ctx.step: the handler has ended")
+            raise WrongContext(f"ctx.{verb}: the handler has ended")
         if self._link.completed:
-            raise WrongContext("ctx.step: the handler has completed the job. Call ctx.complete() after the last step")
-        if self._step_here() is not None:
-            raise WrongContext(f"ctx.step inside of the step {self._step_here()}: only the handler may call steps")
-        if self._open:
             raise WrongContext(
-                "ctx.step inside of ctx.transaction(): end the transaction first, or let the step open it"
+                f"ctx.{verb}: the handler has completed the job. Call ctx.complete() after the last step"
             )
+        if (here := self._step_here()) is not None:
+            raise WrongContext(f"ctx.{verb} inside of the step {here}: only the handler may call it")
+        if self._open:
+            way_out = "end the transaction first" + (", or let the step open it" if verb == "step" else "")
+            raise WrongContext(f"ctx.{verb} inside of ctx.transaction(): {way_out}")
         if self._steps is None:
             from rowlock.run_steps import RunSteps  # that module imports this one; most handlers have no steps
 
@@ -484,8 +563,35 @@ class SyncContext(AnyContext):
 
     def step(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """See Context.step."""
-        steps = self._context._ready_for_step()
+        steps = self._context._ready_for("step")
         return steps.run_sync(steps.begin(function, args, kwargs))
+
+    def sleep(self, seconds: float | timedelta | None = None, *, until: datetime | None = None) -> None:
+        """See Context.sleep."""
+        steps = self._context._ready_for("sleep")
+        steps.run_sync(steps.begin_sleep(seconds, until))
+
+    @overload
+    def wait_for(self, signal: Signal[T], *, timeout: float | timedelta | None = None) -> T: ...
+
+    @overload
+    def wait_for(self, signal: Signal[T], *, timeout: float | timedelta | None = None, default: D) -> T | D: ...
+
+    @overload
+    def wait_for(self, signal: str, *, timeout: float | timedelta | None = None, default: Any = UNSET) -> Any: ...
+
+    def wait_for(
+        self, signal: Signal[Any] | str, *, timeout: float | timedelta | None = None, default: Any = UNSET
+    ) -> Any:
+        """See Context.wait_for."""
+        steps = self._context._ready_for("wait_for")
+        return steps.run_sync(steps.begin_wait(signal, timeout, default))
+
+    def callback(self, signal: Signal[Any] | str, *, timeout: float | timedelta | None = None) -> Callback:
+        """See Context.callback."""
+        steps = self._context._ready_for("callback")
+        found: Callback = steps.run_sync(steps.begin_callback(signal, timeout))
+        return found
 
     def _step_here(self) -> StepCall | None:
         return self._context._step_here()

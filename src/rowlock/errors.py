@@ -16,13 +16,15 @@
     ├── TemplateUnreadable    its record in the database is no template to this release; .problem says why
     ├── TemplateFrozen        schema or steps of a published version differ; .changed says how
     ├── OnceTaken             the topic allows one job per key, ever; .first had it
+    ├── SignalRefused         the job does not take this signal; .signal, .why and .status
     ├── IdTaken               the same id was enqueued before, with other content
     ├── BulkNotFound          there is no such bulk action, or it was pruned
     ├── BulkRefused           the bulk action's status doesn't allow this; .status
     ├── Final                 raised by a handler: the job has failed, don't retry
     │   ├── StepFailed        a step has failed for the last time; .step and .error
     │   ├── StepLimit         a step, or its result, is beyond a limit
-    │   └── StepChanged       the code does not fit a stored step any more; .step and .problem
+    │   ├── StepChanged       the code does not fit a stored step any more; .step and .problem
+    │   └── WaitTimeout       no signal came in time; .signal and .timeout
     ├── Snooze                raised by a handler: run the job later; costs no retry
     ├── Interrupted           this run must end; ctx.check() raises one of these
     │   ├── Cancelled         the job was cancelled; a handler may also raise it
@@ -60,6 +62,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rowlock.core.job import Job
+    from rowlock.core.lifecycle import StepRetry, Waits
 
 
 class RowlockError(Exception):
@@ -295,15 +298,42 @@ class StepChanged(Final):
         )
 
 
-class Suspend(BaseException):
-    """Raised by ctx.step through the handler: the run ends here, and the job goes on later. Let it pass. `delay`:
-    seconds until then. `error`: why the step is tried again."""
+class WaitTimeout(Final):
+    """`ctx.wait_for` has no default, and no signal came in time. Catch it to go on without. If it leaves the handler,
+    the job fails for good."""
 
-    def __init__(self, step: str, delay: float, error: str) -> None:
-        self.step = step
-        self.delay = delay
-        self.error = error
-        super().__init__(f"the run goes on in {plain_number(delay)} s, with another try of the step {step}")
+    def __init__(self, signal: str, timeout: float | None) -> None:
+        self.signal = signal
+        self.timeout = timeout
+        within = "" if timeout is None else f" within {timeout:g} s"
+        super().__init__(f"the signal {signal} did not come{within}")
+
+
+class SignalRefused(RowlockError):
+    """Nothing was stored. `why` is stable for programs: known (a signal with this id has come before), full (the job
+    has too many unread signals), late (the callback's time is over), gone (there is no such callback any more)."""
+
+    def __init__(self, job_id: str, signal: str, why: str, status: str) -> None:
+        self.job_id = job_id
+        self.signal = signal
+        self.why = why
+        self.status = status
+        problem = {
+            "known": "a signal with this id has come before",
+            "full": "it has 1,000 signals that it has not read",
+            "late": "the time for an answer is over",
+        }.get(why, "it does not ask for this answer any more")
+        super().__init__(f"job {job_id} does not take the signal {signal}: {problem}")
+
+
+class Suspend(BaseException):
+    """Raised by ctx.step, ctx.sleep and ctx.wait_for through the handler: the run ends here, and the job goes on later.
+    Let it pass. `outcome`: what the run has come to. `text`: which call ends the run."""
+
+    def __init__(self, outcome: StepRetry | Waits, text: str) -> None:
+        self.outcome = outcome
+        self.text = text
+        super().__init__(f"{text} ends the run here, and the job goes on later: let this pass")
 
 
 def suspension(error: BaseException) -> Suspend | None:

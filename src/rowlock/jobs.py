@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 from rowlock import config
 from rowlock.client.audit import Audit, check_by, check_reason
 from rowlock.client.bulk import BulkActions
+from rowlock.client.callbacks import Callbacks
 from rowlock.client.connections import Handle, Stores
 from rowlock.client.context_services import ContextHost
 from rowlock.client.definitions import Definitions
@@ -25,6 +26,7 @@ from rowlock.client.failures import FailureGroups
 from rowlock.client.middleware import Around
 from rowlock.client.random_bytes import noise
 from rowlock.client.registry import Registry
+from rowlock.client.signals import Key, check_data, check_signal_id, current_wait, demand_stored, open_wait
 from rowlock.client.step_list import StepStatus, listed
 from rowlock.client.templates import Templates
 from rowlock.client.topics import Topics
@@ -49,7 +51,8 @@ from rowlock.core.job import (
     check_version,
 )
 from rowlock.core.lifecycle import MOVES
-from rowlock.core.moves import Cancel, Delete, Edit, Requeue, Update
+from rowlock.core.moves import Cancel, Delete, Edit, Requeue, SignalSent, Update, Wake
+from rowlock.core.moves import Signal as SignalOrder
 from rowlock.core.templates import StepInfo
 from rowlock.errors import (
     CancelUnsupported,
@@ -59,11 +62,14 @@ from rowlock.errors import (
     JobFailed,
     JobNotFound,
     KeyTaken,
+    OutcomeUnknown,
+    StoreUnavailable,
     TemplateDisabled,
     TemplateUnreadable,
     VersionPassed,
     WrongContext,
 )
+from rowlock.signals import Signal, own_job, signal_of
 from rowlock.stores import check_listener, open_store, reading
 from rowlock.stores.after_fork import keep_for_ever
 from rowlock.stores.base import Changed, Enqueued, InLine, Store
@@ -79,6 +85,7 @@ if TYPE_CHECKING:  # a process that only enqueues loads neither the worker nor t
     from rowlock.runtime.worker import Worker
 
 R = TypeVar("R")
+D = TypeVar("D")
 Answers = list[Enqueued]  # `list` is a verb below
 Steps = list[StepStatus]
 _VERSION = {"version"}  # the only option of a plain call of a task
@@ -110,9 +117,10 @@ class Jobs(Registry):
         listen_url: str | None = None,
         migrate: bool | None = None,
         by: str | None = None,
+        public_url: str | None = None,
         config_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        given = {"url": url, "listen_url": listen_url, "migrate": migrate, "by": by}
+        given = {"url": url, "listen_url": listen_url, "migrate": migrate, "by": by, "public_url": public_url}
         self.settings = config.load(given, config=config_file)
         first = open_store(self.settings.url, self.settings.listen_url)  # raises here if the URL is wrong
         super().__init__(in_memory=first.traits.is_private)
@@ -126,6 +134,7 @@ class Jobs(Registry):
         self.definitions = Definitions(self._store, self._versions)
         self._ids = IdMaker(time.time_ns, noise)
         self._inserts = Inserts(self._stores, self._announce)
+        self._callbacks = Callbacks(self._store, self.settings.public_url)
         self._worker: Worker | None = None
         self.audit = Audit(self._store)
         self.bulk = BulkActions(self._store, self._ids, self._actor)
@@ -174,7 +183,7 @@ class Jobs(Registry):
         opened the database before, so a file that is missing now is lost and must not be created again."""
         if in_child:
             self._stores.creates = False
-        return ContextHost(self, self._stores)
+        return ContextHost(self, self._stores, self._callbacks)
 
     # ── Work ──
 
@@ -398,12 +407,32 @@ class Jobs(Registry):
         store = await self._store()
         pauses = {pause.topic: pause for pause in await store.paused()}
         now, workers, lane = await store.now(), await store.workers(), lane_of(job)
-        ready, place = 0, None
+        ready, place, wait = 0, None, None
         if job.status is Status.PENDING and not has_live_worker(lane, now, workers):
             [ready] = await store.count_ready([lane])
         elif job.status is Status.BLOCKED:
             place = (await store.read([job.id], InLine)).get(job.id)
-        return explain(job, now, pauses.get(job.topic), workers, ready=ready, place=place)
+        elif job.status is Status.WAITING:
+            wait = current_wait(job, await reading.steps(store, job.id))
+        await self.definitions.refresh()
+        return explain(
+            job,
+            now,
+            pauses.get(job.topic),
+            workers,
+            ready=ready,
+            place=place,
+            wait=wait,
+            is_external=self._is_external(job),
+        )
+
+    def _is_external(self, job: Job) -> bool:
+        """True if only remote workers run its topic."""
+        published = self.definitions.published(job.topic, job.template_version)
+        if published is not None:
+            return published.external
+        task = self.lanes().get(Lane(job.topic, job.template_version))
+        return task is not None and task.is_external
 
     async def verify(self, *, limit: int = 10_000, seconds: float = 30.0) -> Report:
         """Check the newest `limit` live jobs and as many archived ones for contradictions. It only reads. Empty
@@ -457,6 +486,78 @@ class Jobs(Registry):
             raise CancelUnsupported(wanted, change.status)
         if change.status is not Status.CANCEL_REQUESTED:  # a cancel was requested before
             _demand("cancel", change)
+        return await self.get(wanted)
+
+    @overload
+    async def signal(
+        self,
+        target: str | Key,
+        signal: Signal[D],
+        data: D,
+        *,
+        id: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job: ...
+
+    @overload
+    async def signal(
+        self,
+        target: str | Key,
+        signal: Signal[None] | str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job: ...
+
+    async def signal(
+        self,
+        target: str | Key,
+        signal: Signal[Any] | str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job:
+        """Tell a job something that its handler waits for, or will wait for. `target`: the job's id, or
+        `Key(topic, key)`. `id`: a signal with this id counts once per job.
+
+            await jobs.signal(job_id, decision, Decision(ok=True))
+            await jobs.signal(Key("order", "order-7"), "paid", {"amount": 12})
+
+        A job that waits for the signal goes on at once. Else the signal is kept until the handler asks for it. Raise
+        InvalidInput if the data doesn't fit the signal's type, or what the job waits for; InvalidState if the job has
+        ended; SignalRefused if the id has come before, or the job has too many signals that it has not read. After
+        OutcomeUnknown, only a signal with an `id` may be sent again: then SignalRefused means that it was stored.
+        """
+        wanted = signal_of(signal)
+        text = wanted.encode(data)
+        sent = SignalSent(wanted.name, text, check_signal_id(id))
+        order = SignalOrder(by=self._actor(by), reason=check_reason(reason), sent=sent)
+        handle = await self._stores.handle()
+        job_id = await target.find(handle.store) if isinstance(target, Key) else check_id(target, "target")
+        if own_job.get() == job_id:
+            raise WrongContext(f"job {job_id} can't signal itself: its handler knows already what it would say")
+        check_data(codec.decode(text), open_wait(await reading.steps(handle.store, job_id), wanted.name))
+        [change] = await handle.store.move([job_id], order)
+        demand_stored(change, order)
+        self._announce(handle)
+        try:
+            return await self.get(job_id)
+        except StoreUnavailable as error:
+            raise OutcomeUnknown(f"the signal is stored, but the job could not be read: {error}") from error
+
+    async def wake(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
+        """End a sleep, or the time of a wait, now. A wait for a signal ends as after its timeout: with its default, or
+        with WaitTimeout. Raise InvalidState if the job doesn't wait."""
+        wanted = check_id(job_id)
+        handle = await self._stores.handle()
+        [change] = await handle.store.move([wanted], Wake(by=self._actor(by), reason=check_reason(reason)))
+        _demand("wake", change)
+        self._announce(handle)
         return await self.get(wanted)
 
     async def requeue(

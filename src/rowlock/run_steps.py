@@ -1,4 +1,5 @@
-"""RunSteps: the steps of one run. Finds what is stored of a step, or runs it and stores its result.
+"""RunSteps: the steps and waits of one run. Finds what is stored of a step, or runs it and stores its result. Finds out
+how a wait has ended, or ends the run.
 
 What is to be done is decided once, by a generator that yields what it needs (`_Ask`). Async and sync handlers carry it
 out in their own ways.
@@ -14,17 +15,21 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import suppress
 from contextvars import ContextVar
+from datetime import datetime, timedelta
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from rowlock.context import AnyContext, Context, Interruption
 from rowlock.core import codec
+from rowlock.core.job import check_delay, check_time, check_timeout
+from rowlock.core.lifecycle import StepRetry, Waits
 from rowlock.core.retry import FinalType, retry_delay
-from rowlock.core.steps import MAX_STEP_BYTES, MAX_STEPS, StepMark, StepState, StoredStep
+from rowlock.core.steps import MAX_STEP_BYTES, MAX_STEPS, STEP_ENDS, StepMark, StepState, StoredStep
+from rowlock.core.waits import SLEEP, Wait, WaitTerms, callback_name, is_step_name, signal_wait, step_name
 from rowlock.errors import (
     Cancelled,
     Final,
@@ -39,12 +44,14 @@ from rowlock.errors import (
     StoreError,
     StoreUnavailable,
     Suspend,
+    WaitTimeout,
     WrongContext,
     plain_number,
 )
+from rowlock.signals import Callback, Signal, signal_of
 from rowlock.steps import Step, step_of
-from rowlock.stores.base import Hold
-from rowlock.tasks import Misfit
+from rowlock.stores.base import Awaited, Hold
+from rowlock.tasks import Misfit, ReturnType
 from rowlock.tracebacks import error_text
 
 if TYPE_CHECKING:
@@ -66,6 +73,19 @@ class _Store(Struct, frozen=True):
     mark: StepMark
 
 
+class _Take(Struct, frozen=True):
+    """Ask whether the run has to wait."""
+
+    wait: Wait
+
+
+class _Address(Struct, frozen=True):
+    """Make the address of a callback."""
+
+    signal: str
+    n: int
+
+
 class _Call(Struct, frozen=True):
     """Call the function; answers what it returns."""
 
@@ -78,12 +98,29 @@ class _Quiet(Struct, frozen=True):
     """Wait until the other steps of this run have ended."""
 
 
-_Ask = _Load | _Store | _Call | _Pause | _Quiet
+_Ask = _Load | _Store | _Take | _Address | _Call | _Pause | _Quiet
 _Asks = Generator[_Ask, Any, Any]
 
 
-class StepCall:
-    """One call of a step. `name`: under which it is stored. `n`: the number of the call of this name, from 1.
+class _Stored:
+    """A call of the handler of which something is stored. `name`: under which it is stored. `n`: the number of the call
+    of this name, from 1. `position`: among all of them, from 1."""
+
+    name: str
+    n: int
+    position: int
+    task: asyncio.Task[Any] | None = None  # of an async handler
+
+    def __str__(self) -> str:
+        return self.name if self.n == 1 else f"{self.name}#{self.n}"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.name, self.n
+
+
+class StepCall(_Stored):
+    """One call of a step.
 
     `stored`: its result is in the database. `fenced`: its result is part of the caller's own transaction, which may be
     committed or not."""
@@ -94,7 +131,6 @@ class StepCall:
     stored = False
     fenced = False
     has_reported = False  # the function has reported some progress
-    task: asyncio.Task[Any] | None = None  # of an async handler
 
     def __init__(
         self,
@@ -113,13 +149,6 @@ class StepCall:
         self._args = args
         self._kwargs = kwargs
         self.context = steps.context.bind(self)
-
-    def __str__(self) -> str:
-        return self.name if self.n == 1 else f"{self.name}#{self.n}"
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.name, self.n
 
     def invoke(self) -> Any:
         """Call the function. It gets a Context that is bound to this step, if it wants one."""
@@ -240,8 +269,88 @@ class _Callers:
         me.names.add(name)
 
 
+class WaitCall(_Stored):
+    """One call of ctx.sleep (`signal` is None) or ctx.wait_for. `seconds`, `until`: when it ends by itself."""
+
+    def __init__(
+        self,
+        signal: Signal[Any] | None,
+        seconds: float | None,
+        until: datetime | None = None,
+        default: Any = UNSET,
+    ) -> None:
+        self.signal = signal
+        self.seconds = seconds
+        self._until = until
+        self._default = default
+        self._default_text = _default_text(default)
+        self.waits_for = SLEEP if signal is None else signal_wait(signal.name)
+        self.name = step_name(self.waits_for)
+
+    @property
+    def text(self) -> str:
+        """How the handler has called it."""
+        return "ctx.sleep" if self.signal is None else f"ctx.wait_for({self.signal.name})"
+
+    def wait(self, job: Job) -> Wait:
+        terms = WaitTerms(self.seconds, None if self.signal is None else self.signal.schema)
+        return Wait(
+            id=job.id,
+            version=job.version,
+            waits_for=self.waits_for,
+            n=self.n,
+            position=self.position,
+            seconds=self.seconds,
+            until=self._until,
+            default=self._default_text,
+            terms=terms.text,
+            worker=job.locked_by,
+        )
+
+    def read(self, value: Any) -> Any:
+        """Return the stored value as the handler gets it. Raise InvalidInput if it does not fit the signal's type."""
+        if self.signal is None:
+            return None
+        text = None if value is None else codec.encode(value, "data")
+        return self._default if text == self._default_text else self.signal.read(value)
+
+    def skip(self) -> None:
+        """Go on to the next signal. What was skipped stays stored under a number of its own. No other call has the
+        next number, and a replay finds the same one."""
+        self.n += MAX_STEPS
+
+
+class CallbackCall(_Stored):
+    """One call of ctx.callback."""
+
+    def __init__(self, signal: Signal[Any], timeout: float | None) -> None:
+        self.signal = signal
+        self.timeout = timeout
+        self.name = callback_name(signal.name)
+
+    def mark(self, job: Job) -> StepMark:
+        return StepMark(
+            id=job.id,
+            version=job.version,
+            name=self.name,
+            n=self.n,
+            position=self.position,
+            function=self.name,
+            state=StepState.SUCCEEDED,
+            result=WaitTerms(self.timeout, self.signal.schema).text,
+            worker=job.locked_by,
+            lasts=self.timeout,
+        )
+
+
+def _default_text(default: Any) -> str | UnsetType | None:
+    if default is None or isinstance(default, UnsetType):
+        return default
+    return codec.encode(ReturnType(type(default)).storable(default), "default")
+
+
 class RunSteps:
-    """Made by the first ctx.step of a run. `context` is the handler's."""
+    """Made by the first ctx.step, or wait, of a run. `context` is the handler's."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -257,7 +366,8 @@ class RunSteps:
         self._known: set[tuple[str, int]] = set()
         self._position = 0
         self._bytes = 0  # of all stored results
-        self._running: set[StepCall] = set()
+        self._running: set[_Stored] = set()
+        self._open_waits: dict[WaitCall, Awaited] = {}
         self._suspends: list[Suspend] = []
         self._taken: dict[tuple[str, int], StepCall] = {}  # stored steps, and the calls that they belong to
         self._spoiled: Final | None = None  # the job must fail by this error
@@ -281,17 +391,50 @@ class RunSteps:
     # ── The call ──
 
     def begin(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepCall:
-        """Number the call: at once, so that the order of the calls counts and not the order in which they end."""
         step = step_of(function)
-        with self._turn:
-            self._callers.note(step.name)
-            n = self._calls[step.name] = self._calls.get(step.name, 0) + 1
-            self._position += 1
-            return StepCall(self, step, n, self._position, args, kwargs)
+        return StepCall(self, step, *self._number(step.name, f"ctx.step({step.name})"), args, kwargs)
 
-    async def run(self, call: StepCall) -> Any:
+    def begin_sleep(self, seconds: float | timedelta | None, until: datetime | None) -> WaitCall:
+        if (seconds is None) == (until is None):
+            raise InvalidInput("seconds", "one_of_two", "ctx.sleep needs either seconds or until=, and not both")
+        if seconds is not None:
+            return self._begin_wait(WaitCall(None, check_delay(seconds, "seconds")))
+        return self._begin_wait(WaitCall(None, None, check_time(until, "until")))
+
+    def begin_wait(self, signal: Signal[Any] | str, timeout: float | timedelta | None, default: Any) -> WaitCall:
+        seconds = None if timeout is None else check_delay(timeout, "timeout")
+        return self._begin_wait(WaitCall(signal_of(signal), seconds, default=default))
+
+    def _begin_wait(self, call: WaitCall) -> WaitCall:
+        call.n, call.position = self._number(call.name, call.text)
+        return call
+
+    def begin_callback(self, signal: Signal[Any] | str, timeout: float | timedelta | None) -> CallbackCall:
+        call = CallbackCall(signal_of(signal), None if timeout is None else check_timeout(timeout))
+        call.n, call.position = self._number(call.name, f"ctx.callback({call.signal.name})")
+        return call
+
+    def _number(self, name: str, text: str) -> tuple[int, int]:
+        """Number a call: at once, so that the order of the calls counts and not the order in which they end. Return its
+        number among those of this name, and its position among all."""
+        with self._turn:
+            self._callers.note(name)
+            n = self._calls[name] = self._calls.get(name, 0) + 1
+            self._position += 1
+            return n, self._position
+
+    def _asks(self, call: StepCall | WaitCall | CallbackCall) -> _Asks:
+        match call:
+            case StepCall():
+                return self._steps(call)
+            case WaitCall():
+                return self._wait(call)
+            case CallbackCall():
+                return self._call_back(call)
+
+    async def run(self, call: StepCall | WaitCall | CallbackCall) -> Any:
         call.task = asyncio.current_task()
-        asks = self._steps(call)
+        asks = self._asks(call)
         try:
             ask = next(asks)
             while True:
@@ -306,8 +449,8 @@ class RunSteps:
         finally:
             asks.close()
 
-    def run_sync(self, call: StepCall) -> Any:
-        asks = self._steps(call)
+    def run_sync(self, call: StepCall | WaitCall | CallbackCall) -> Any:
+        asks = self._asks(call)
         try:
             ask = next(asks)
             while True:
@@ -349,7 +492,7 @@ class RunSteps:
         self._check_count(call)
         if self._suspends:  # the handler has caught it
             raise self._suspends[0]
-        self.context.must_end(call)
+        self.context.begin_anew(call)
         return (yield from self._run(call))
 
     def _run(self, call: StepCall) -> _Asks:
@@ -467,28 +610,140 @@ class RunSteps:
     def _suspend(self, call: StepCall, delay: float, text: str) -> _Asks:
         """End the run, after the steps that run beside this one. It goes on when every step that has failed may be
         tried again."""
-        self._suspends.append(Suspend(str(call), delay, text))
+        self._suspends.append(Suspend(StepRetry(delay, text, str(call)), f"the step {call}"))
         self._leave(call)
         yield _Quiet()
-        raise max(self._suspends, key=lambda one: one.delay) from None
+        raise self._suspension() from None
+
+    def _suspension(self) -> Suspend:
+        """Return how the run ends. Steps that are tried again come before waits, which the next run finds open."""
+        retries = [(one.outcome.delay, n) for n, one in enumerate(self._suspends) if isinstance(one.outcome, StepRetry)]
+        return self._suspends[max(retries)[1] if retries else 0]
 
     def _persist(self, mark: StepMark) -> _Asks:
-        """Write the mark. A database that is away for a moment must not cost the work of a long step."""
+        """Write the mark."""
+        if (yield from self._insist(_Store(mark), cancelable=mark.cancelable)) is Hold.LOST:
+            raise LeaseLost(mark.id, mark.version)
+
+    def _insist(self, ask: _Store | _Take, *, cancelable: bool = True) -> _Asks:
+        """Return the answer. A database that is away for a moment must not cost the work of a long step."""
         end = time.monotonic() + self._link.lease
         pause = _FIRST_PAUSE
         while True:
             try:
-                hold = yield _Store(mark)
+                return (yield ask)
             except (StoreUnavailable, StoreBusy):
-                must_end = self._link.interruption is not None and (mark.cancelable or not self.is_cancelled)
+                must_end = self._link.interruption is not None and (cancelable or not self.is_cancelled)
                 if must_end or time.monotonic() + pause > end:
                     raise
-                yield _Pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
-                pause = min(2 * pause, _LAST_PAUSE)
-                continue
-            if hold is Hold.LOST:
-                raise LeaseLost(mark.id, mark.version)
-            return
+            yield _Pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    # ── Waits ──
+
+    def _wait(self, call: WaitCall) -> _Asks:
+        """Return what the wait has come to. If it is open, end the run."""
+        try:
+            if self._rows is None:
+                yield _Load()
+            while True:
+                self._check_count(call)
+                row = self._ended_row(call)
+                state, value = (yield from self._take_signal(call)) if row is None else (row.state, row.result)
+                if state is StepState.FAILED:
+                    raise WaitTimeout("" if call.signal is None else call.signal.name, call.seconds)
+                try:
+                    return call.read(value)
+                except InvalidInput as misfit:
+                    self._misfits(call, misfit, is_new=row is None)
+        except asyncio.CancelledError:
+            if not self.is_cancelled:
+                raise
+            _uncancel()  # the executor has cancelled the task: see _run
+            raise Cancelled(self.job.cancel_reason) from None
+
+    def _ended_row(self, call: _Stored) -> StoredStep | None:
+        row = (self._rows or {}).get(call.key)
+        return row if row is not None and row.state in STEP_ENDS else None
+
+    def _misfits(self, call: WaitCall, misfit: InvalidInput, *, is_new: bool) -> None:
+        """A signal that came before its wait was not checked: skip it. What an earlier run has got must fit, unless it
+        was skipped there."""
+        stored = str(call)
+        call.skip()
+        if is_new:
+            self.context.log(f"{call.text} skips a signal that does not fit: {misfit}", level="warning")
+        elif call.key not in (self._rows or {}):
+            raise StepChanged(
+                stored,
+                f"the signal that is stored for {call.text} does not fit its type: {misfit}",
+                "Let the type accept what is stored",
+            ) from None
+
+    def _take_signal(self, call: WaitCall) -> Generator[_Ask, Any, tuple[StepState, Any]]:
+        """Return how the wait has ended. If it is open, end the run as soon as no step runs beside it. That includes
+        steps that follow those at once."""
+        try:
+            while True:
+                if self._suspends:
+                    raise self._suspension()
+                # A worker that stops need not be waited for: the run ends here anyway.
+                if self.context.is_undo or self._link.interruption is not Interruption.STOPPING:
+                    self.context.begin_anew()
+                found: Awaited = yield from self._beside(call, self._insist(_Take(call.wait(self.job))))
+                if found.hold is Hold.LOST:
+                    raise LeaseLost(self.job.id, self.job.version)
+                if found.hold is Hold.CANCEL:
+                    self._link.hear_cancel()
+                    self.context.must_end()
+                    raise Cancelled(self.job.cancel_reason)
+                if found.state is not StepState.RUNNING:
+                    self._bytes += len(found.result or "")
+                    return found.state, None if found.result is None else codec.decode(found.result)
+                self._open_waits[call] = found
+                if not self._running:
+                    self._suspends.append(self._suspended_by_waits())
+                    self._link.looks = True  # a cancel must not cut short what `finally` does: it has the whole grace
+                else:
+                    yield _Quiet()
+        finally:
+            self._open_waits.pop(call, None)
+
+    def _suspended_by_waits(self) -> Suspend:
+        """All waits of this run that are open. The job waits for the first signal, until the first of them ends."""
+        first = min(self._open_waits, key=lambda call: (call.signal is None, call.position))
+        left = [found.left for found in self._open_waits.values() if found.left is not None]
+        waits = Waits(
+            first.waits_for,
+            min(left, default=None),
+            min(found.seen for found in self._open_waits.values()),
+            undoes=any(map(is_step_name, self._done)),
+        )
+        return Suspend(waits, first.text)
+
+    def _beside(self, call: _Stored, work: _Asks) -> _Asks:
+        """Let the run not end before this work has."""
+        with self._turn:
+            if self.context.has_ended:
+                raise WrongContext(f"{call}: the handler has ended")
+            self._running.add(call)
+        try:
+            return (yield from work)
+        finally:
+            self._leave(call)
+
+    def _call_back(self, call: CallbackCall) -> _Asks:
+        """Return the callback, and store that there is one."""
+        if self._rows is None:
+            yield _Load()
+        self._check_count(call)
+        url = yield _Address(call.signal.name, call.n)  # first: it may be refused
+        if self._ended_row(call) is None:
+            if self._suspends:
+                raise self._suspends[0]
+            self.context.begin_anew()
+            yield from self._beside(call, self._persist(call.mark(self.job)))
+        return Callback(call.signal.name, url)
 
     # ── What is stored ──
 
@@ -557,7 +812,7 @@ class RunSteps:
 
     # ── Limits ──
 
-    def _check_count(self, call: StepCall) -> None:
+    def _check_count(self, call: _Stored) -> None:
         with self._turn:
             self._known.add(call.key)
             if len(self._known) > MAX_STEPS:
@@ -603,7 +858,7 @@ class RunSteps:
 
     # ── The end ──
 
-    def _leave(self, call: StepCall) -> None:
+    def _leave(self, call: _Stored) -> None:
         """The step has ended, or waits for the others to end."""
         with self._turn:
             self._running.discard(call)
@@ -643,23 +898,29 @@ class RunSteps:
             self._do_sync(None, _Quiet())
 
     def refuse_swallowed(self) -> None:
-        """Raise if the handler returned although a step has suspended the run, or has spoiled the job."""
+        """Raise if the handler returned although a step or a wait has suspended the run, or has spoiled the job."""
         if self._spoiled is not None:
             raise self._spoiled
         if self._suspends:
             raise Final(
-                f"the handler has caught Suspend, by which the step {self._suspends[0].step} ends the run to be tried "
-                "again later: don't catch BaseException around ctx.step, or raise it again, and don't use "
+                f"the handler has caught Suspend, by which {self._suspends[0].text} ends the run, so that the job goes "
+                "on later: don't catch BaseException around it, or raise it again, and don't use "
                 "return_exceptions=True in asyncio.gather"
             )
 
     # ── Carry out ──
 
-    async def _do(self, call: StepCall | None, ask: _Ask) -> Any:
+    async def _do(self, call: _Stored | None, ask: _Ask) -> Any:
         match ask:
             case _Call():
-                assert call is not None  # noqa: S101 - narrows the type
+                assert isinstance(call, StepCall)  # noqa: S101 - narrows the type
                 return await self._call(call)
+            case _Take(wait):
+                with self.context.noticing_outages():
+                    return await self._host.take_signal(wait)
+            case _Address(signal, n):
+                with self.context.noticing_outages():
+                    return await self._host.address(self.job.id, signal, n)
             case _Store(mark):
                 with self.context.noticing_outages():
                     return await self._host.checkpoint(mark)
@@ -679,11 +940,17 @@ class RunSteps:
                 await quiet
         return None
 
-    def _do_sync(self, call: StepCall | None, ask: _Ask) -> Any:
+    def _do_sync(self, call: _Stored | None, ask: _Ask) -> Any:
         match ask:
             case _Call():
-                assert call is not None  # noqa: S101 - narrows the type
+                assert isinstance(call, StepCall)  # noqa: S101 - narrows the type
                 return self._call_sync(call)
+            case _Take(wait):
+                with self.context.noticing_outages():
+                    return self._host.take_signal_sync(wait)
+            case _Address(signal, n):
+                with self.context.noticing_outages():
+                    return self._host.address_sync(self.job.id, signal, n)
             case _Store(mark):
                 with self.context.noticing_outages():
                     return self._host.checkpoint_sync(mark)

@@ -264,16 +264,26 @@ class Validator:
         except (ValueError, TypeError) as error:
             raise BadSchema(_cut(str(error))) from None
 
-    def check(self, payload: Mapping[str, Any]) -> None:
+    def check(self, payload: Any) -> None:
         """Raise InvalidInput with the path of the field that doesn't fit, and what was expected."""
+        if (misfit := self._misfit(payload, "payload")) is not None:
+            raise InvalidInput(misfit[0], "bad_payload", misfit[1])
+
+    def check_data(self, data: Any) -> None:
+        """The same, for the data of a signal."""
+        if (misfit := self._misfit(data, "data")) is not None:
+            raise InvalidInput(misfit[0], "bad_data", misfit[1])
+
+    def _misfit(self, payload: Any, root: str) -> tuple[str, str] | None:
+        """Return the path of the field that doesn't fit, and what was expected. `root`: how the path begins."""
         try:
             if self._validator.is_valid(payload):
-                return
+                return None
             error = self._telling(self._validator.iter_errors(payload))
         except (ValueError, TypeError, RecursionError):
-            codec.encode(payload, "payload")  # names what is no JSON
+            codec.encode(payload, root)  # names what is no JSON
             raise
-        path = "payload" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path)
+        path = root + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path)
         match error.kind:
             case self._kinds.Required(property=name):
                 path, problem = f"{path}.{name}", "is missing"
@@ -283,7 +293,7 @@ class Validator:
                 problem = f"has a key that does not fit: {self._problem(wrong)}"
             case _:
                 problem = self._problem(error)
-        raise InvalidInput(path, "bad_payload", problem)
+        return path, problem
 
     def _problem(self, error: Any) -> str:
         given = _cut(msgspec.json.encode(error.instance).decode())

@@ -18,12 +18,11 @@ from datetime import timedelta
 from functools import partial
 from types import NoneType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
-from unicodedata import category
 
 from rowlock.core import codec
 from rowlock.core.job import DEFAULT_MAX_RETRIES, check_flag, check_timeout, check_whole
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
-from rowlock.core.templates import MAX_TITLE, StepInfo
+from rowlock.core.templates import MAX_TITLE, StepInfo, check_step_name
 from rowlock.errors import InvalidInput
 from rowlock.tasks import ReturnType, check_retry, injected, is_async
 
@@ -48,8 +47,6 @@ R_co = TypeVar("R_co", covariant=True)
 
 # What an async function returns. Not Coroutine[Any, Any, R]: mypy finds the overloads of ctx.step ambiguous for an Any.
 Running = Coroutine[object, None, R]
-
-MAX_STEP_NAME = MAX_TITLE  # characters
 
 _KEPT = "__rowlock_step__"
 
@@ -251,16 +248,6 @@ def step_of(function: Step[..., Any, Any] | Callable[..., Any], field: str = "st
     with suppress(AttributeError, TypeError):  # not every callable takes attributes
         setattr(function, _KEPT, made)
     return made
-
-
-def check_step_name(name: object, field: str = "name") -> str:
-    """A name#2 is the second call of the step name. Names with a leading @ are kept for rowlock."""
-    text = codec.check_text(name, field, max_chars=MAX_STEP_NAME)
-    if "#" in text or text.startswith("@") or any(category(one) == "Cc" for one in text):
-        raise InvalidInput(
-            field, "bad_name", f"{text!r:.60} has a #, a control character or an @ at its start: use another name"
-        )
-    return text
 
 
 def _check_weight(weight: object) -> float:

@@ -17,6 +17,7 @@ from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.signals import Key
 from rowlock.client.step_list import StepStatus
 from rowlock.client.templates import Change, Templates
 from rowlock.client.topics import Topics
@@ -25,6 +26,7 @@ from rowlock.client.why import Why
 from rowlock.client.workers import Workers
 from rowlock.core.job import Event, Job, Log
 from rowlock.core.templates import Stored, Unreadable
+from rowlock.signals import Signal
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
 from rowlock.stores.bulk import Bulk
 from rowlock.stores.failures import Failures
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from rowlock.jobs import Jobs
 
 R = TypeVar("R")
+D = TypeVar("D")
 T = TypeVar("T")
 Answers = list[Enqueued]  # `list` is a verb below
 Steps = list[StepStatus]
@@ -201,6 +204,58 @@ class SyncJobs:
         """Cancel a job: at once if it is not running, else its worker is asked to stop it. Raise InvalidState if the
         job has ended."""
         return self._run(lambda: self._async.cancel(job_id, reason=reason, by=by))
+
+    @overload
+    def signal(
+        self,
+        target: str | Key,
+        signal: Signal[D],
+        data: D,
+        *,
+        id: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job: ...
+
+    @overload
+    def signal(
+        self,
+        target: str | Key,
+        signal: Signal[None] | str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job: ...
+
+    def signal(
+        self,
+        target: str | Key,
+        signal: Signal[Any] | str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Job:
+        """Tell a job something that its handler waits for, or will wait for. `target`: the job's id, or
+        `Key(topic, key)`. `id`: a signal with this id counts once per job.
+
+            await jobs.signal(job_id, decision, Decision(ok=True))
+            await jobs.signal(Key("order", "order-7"), "paid", {"amount": 12})
+
+        A job that waits for the signal goes on at once. Else the signal is kept until the handler asks for it. Raise
+        InvalidInput if the data doesn't fit the signal's type, or what the job waits for; InvalidState if the job has
+        ended; SignalRefused if the id has come before, or the job has too many signals that it has not read. After
+        OutcomeUnknown, only a signal with an `id` may be sent again: then SignalRefused means that it was stored.
+        """
+        return self._run(lambda: self._async.signal(target, signal, data, id=id, reason=reason, by=by))
+
+    def wake(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
+        """End a sleep, or the time of a wait, now. A wait for a signal ends as after its timeout: with its default, or
+        with WaitTimeout. Raise InvalidState if the job doesn't wait."""
+        return self._run(lambda: self._async.wake(job_id, reason=reason, by=by))
 
     def requeue(
         self,

@@ -43,7 +43,7 @@ from rowlock.core.templates import (
     retry_data,
     retry_policy,
 )
-from rowlock.errors import InvalidInput, WrongResult
+from rowlock.errors import InvalidInput, WrongContext, WrongResult
 from rowlock.schemas import is_pydantic, payload_schema, result_schema
 from rowlock.stores.base import Enqueued
 
@@ -123,6 +123,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     steps: Sequence[
         Step[..., Any, Any] | Callable[..., Any]
     ] = ()  # steps that it may call: for the page, and for weighted progress
+    external: bool = False  # only workers of the worker protocol run it: the function declares the types
     process: bool = False  # run in a child process
     memory: float | None = None  # MiB that the child process may use; None: half of the machine's memory
 
@@ -191,8 +192,14 @@ class Task(Generic[P, R_co, F_co]):
                 once=policy.once,
                 schedulable=policy.schedulable,
                 retention=None if policy.retention is None else check_delay(policy.retention, "retention"),
+                external=policy.external,
             )
         )
+
+    @property
+    def is_external(self) -> bool:
+        """True if no worker of this library runs it."""
+        return self.policy.external
 
     def __repr__(self) -> str:
         return f"<Task {self.topic}{f'@{self.version}' if self.version else ''}>"
@@ -205,6 +212,11 @@ class Task(Generic[P, R_co, F_co]):
     else:
 
         def __call__(self, *args, **kwargs):
+            if self.is_external:
+                raise WrongContext(
+                    f"{self.topic} is an external topic: only workers of the worker protocol run it. "
+                    f"Use {self.__name__}.enqueue(…)"
+                )
             return self.function(*args, **kwargs)
 
         def __class_getitem__(cls, types):

@@ -18,7 +18,10 @@ from rowlock.cli.demo_past import make_up
 
 DEMO = [sys.executable, "-m", "rowlock", "demo"]
 PAGE = re.compile(r"Open the page: http://127\.0\.0\.1:\d+/_/setup#rlo_\S+&email=\S+&password=\S+$")
-SUMMARY = re.compile(r"\d+ jobs in \d+ s: \d+ completed, \d+ failed, \d+ cancelled, \d+ not done yet$")
+SUMMARY = re.compile(
+    r"\d+ jobs in \d+ s: \d+ completed, \d+ failed, \d+ cancelled, \d+ not done yet"
+    r"(, \d+ of them waiting for a decision)?$"
+)
 
 
 def test_it_tells_what_happens_and_sums_up() -> None:
@@ -26,8 +29,9 @@ def test_it_tells_what_happens_and_sums_up() -> None:
     assert running.stdout is not None
     assert PAGE.match(running.stdout.readline())
     assert "invented past" in running.stdout.readline()
+    assert "waits there for your decision" in running.stdout.readline()
     assert running.stdout.readline() == "\n"
-    awaited = {("mail.send", "completed"), ("payment.check", "waits")}
+    awaited = {("mail.send", "completed"), ("payment.check", "waits"), ("refund.approve", "waiting")}
     while awaited:
         _, _, topic, status, *_ = running.stdout.readline().split()
         awaited.discard((topic, status))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rowlock import errors
-from rowlock.config import load
+from rowlock.config import load, load_server
 from rowlock.jobs import Jobs
 
 
@@ -43,6 +43,21 @@ def test_listen_url_comes_from_all_of_them(tmp_path: Path, monkeypatch: pytest.M
     named = Jobs(config_file=file, listen_url="postgresql://argument/shop")
     assert named.settings.listen_url == "postgresql://argument/shop"
     assert Jobs("sqlite://").settings.listen_url is not None  # SQLite has no use for it, and does not mind
+
+
+@pytest.mark.parametrize("text", ['public_url = "{}"', '[server]\npublic_url = "{}"'])
+def test_the_public_url_is_one_for_clients_and_the_server(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "rowlock.toml"
+    file.write_text(text.format("https://jobs.example.com/queue/"))
+    assert load({"url": "sqlite://"}, config=file, environ={}).public_url == "https://jobs.example.com/queue"
+    assert load_server({}, config=file, environ={}).public_url == "https://jobs.example.com/queue"
+    environ = {"ROWLOCK_PUBLIC_URL": "https://env.example.com"}
+    assert load({"url": "sqlite://"}, config=file, environ=environ).public_url == "https://env.example.com"
+    assert load_server({}, config=file, environ=environ).public_url == "https://env.example.com"
+    file.write_text(text.format("jobs.example.com"))
+    with pytest.raises(errors.InvalidInput) as refused:
+        load({"url": "sqlite://"}, config=file, environ={})
+    assert refused.value.code == "bad_url"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from rowlock.core.lifecycle import (
     TimedOut,
     Transition,
     Verdict,
+    Waits,
     decide,
     ended_by,
     judge,
@@ -66,8 +67,9 @@ def test_every_status_can_be_reached_and_left() -> None:
 
 
 def test_workers_are_fenced_except_when_they_claim() -> None:
+    """Signals and callbacks come from the outside, which knows no version: lock and status guard those."""
     assert {name for name, move in MOVES.items() if move.fenced} == {
-        name for name, move in MOVES.items() if move.by in ("worker", "callback") and name != "claim"
+        name for name, move in MOVES.items() if move.by == "worker" and name != "claim"
     }
 
 
@@ -85,10 +87,18 @@ def test_nothing_but_requeue_brings_a_finished_job_back() -> None:
 
 
 def test_a_cancel_request_only_ends() -> None:
+    """Or it stays, for the last run of a job that was waiting: `cancel_wait` hands the job over, `claim` takes it."""
     ends = {Status.CANCELLED, Status.COMPLETED}
+    stays = ("heartbeat", "progress", "checkpoint", "rescue", "claim", "cancel_wait")
     for name, move in MOVES.items():
-        if Status.CANCEL_REQUESTED in move.sources and name not in ("heartbeat", "progress", "checkpoint", "rescue"):
+        if Status.CANCEL_REQUESTED in move.sources and name not in stays:
             assert move.targets <= ends, name
+    assert MOVES["cancel_wait"].targets == {Status.CANCEL_REQUESTED}
+
+
+def test_only_a_signal_or_time_or_an_operator_ends_a_wait() -> None:
+    ends = {name for name, move in MOVES.items() if Status.WAITING in move.sources and move.targets - {Status.WAITING}}
+    assert ends == {"resume", "wake", "signal", "cancel", "replace"}
 
 
 # ── decide ──
@@ -97,6 +107,7 @@ def test_a_cancel_request_only_ends() -> None:
 RETRY, DEAD, CANCELLED = ("retried", "pending"), ("failed", "failed"), ("cancelled", "cancelled")
 DONE, LATER, BACK = ("completed", "completed"), ("snoozed", "pending"), ("released", "pending")
 STEP = ("step_retried", "pending")
+WAIT, LAST = ("waited", "waiting"), ("wait_cancelled", "cancel_requested")
 DECISIONS: list[tuple[Outcome, tuple[str, str], tuple[str, str], tuple[str, str]]] = [
     (Completed(), DONE, DONE, DONE),
     (Completed({"a": 1}), DONE, DONE, DONE),
@@ -112,6 +123,9 @@ DECISIONS: list[tuple[Outcome, tuple[str, str], tuple[str, str], tuple[str, str]
     (Released(), BACK, BACK, CANCELLED),
     (GaveUp(), CANCELLED, CANCELLED, CANCELLED),
     (GaveUp("why"), CANCELLED, CANCELLED, CANCELLED),
+    (Waits("sleep", 5.0, 0), WAIT, WAIT, CANCELLED),
+    (Waits("signal:go", None, 3), WAIT, WAIT, CANCELLED),
+    (Waits("signal:go", None, 3, undoes=True), WAIT, WAIT, LAST),
 ]
 
 
@@ -134,7 +148,7 @@ def test_decide(
         assert (to.event, to.status) == (event, status)
         assert to.ran == ran
         assert to.retries == (job.retries + 1 if event == "retried" else None)
-        assert to.from_cancel_requested == (status in ("completed", "cancelled"))
+        assert to.from_cancel_requested == (status in ("completed", "cancelled", "cancel_requested"))
         legal = [m for m in MOVES.values() if m.by == "worker" and event in m.events and job.status in m.sources]
         assert len(legal) == 1
         assert to.status in legal[0].targets
@@ -189,6 +203,15 @@ def test_snoozes(until: float | datetime, delay: float) -> None:
     assert decide(a_job(), Snoozed(until), NOW).delay == delay
 
 
+@pytest.mark.parametrize(
+    ("seconds", "delay"), [(5.0, 5.0), (0.0, 0.0), (-5.0, 0.0), (nan, 0.0), (inf, MAX_DELAY), (None, None)]
+)
+def test_waits(seconds: float | None, delay: float | None) -> None:
+    to = decide(a_job(retries=3), Waits("signal:go", seconds, 7), NOW, ran=1.0)
+    assert to == Transition(event="waited", status=Status.WAITING, delay=delay, ran=1.0, waits_for="signal:go", seen=7)
+    assert to.entry(2)["waits_for"] == "signal:go"
+
+
 def test_a_huge_error_is_kept_within_bounds() -> None:
     to = decide(a_job(retries=3), Failed("x" * 3_000_000), NOW)
     assert to.error is not None
@@ -228,10 +251,18 @@ JUDGEMENTS: list[tuple[Standing | None, Verdict]] = [  # of run 2, which wanted 
     (Standing(Status.PROCESSING, 1, None), LOST),
     (Standing(Status.COMPLETED, 2, "completed"), LOST),
     (Standing(Status.CANCELLED, 2, "cancel_timed_out"), LOST),
-    (Standing(Status.CANCEL_REQUESTED, 2, None), Verdict(Answer.CHANGED, Status.CANCEL_REQUESTED)),
-    (Standing(Status.PROCESSING, 2, None), Verdict(Answer.CHANGED, Status.PROCESSING)),
-    (Standing(Status.CANCEL_REQUESTED, 3, None), LOST),
+    (Standing(Status.CANCEL_REQUESTED, 2, None, "A"), Verdict(Answer.CHANGED, Status.CANCEL_REQUESTED)),
+    (Standing(Status.PROCESSING, 2, None, "A"), Verdict(Answer.CHANGED, Status.PROCESSING)),
+    (Standing(Status.CANCEL_REQUESTED, 3, None, "A"), LOST),
 ]
+
+
+def test_judge_without_a_lease() -> None:
+    """A waiting job that was cancelled has the version of its last run, which is over."""
+    assert judge(2, "retried", Standing(Status.CANCEL_REQUESTED, 2, None)) == LOST
+    assert judge(2, "retried", Standing(Status.CANCEL_REQUESTED, 2, "waited")) == LOST
+    already = Verdict(Answer.ALREADY, Status.CANCEL_REQUESTED)
+    assert judge(2, "waited", Standing(Status.CANCEL_REQUESTED, 2, "waited")) == already
 
 
 @pytest.mark.parametrize(("standing", "verdict"), JUDGEMENTS, ids=[repr(j[0]) for j in JUDGEMENTS])

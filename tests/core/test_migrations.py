@@ -42,6 +42,7 @@ REVISIONS = {
     1: "adeaea1a78574163f89181321aca7224a7dc68426112a25859484e639b5b73a1",
     2: "cff46330d4f9f7b9d3284578874338d5e8664446c7967ace410179a6fe52a615",
     3: "89ddcd5bf80d2c66306084136c5f71456989ff45be22fc390f650913ee366a84",
+    4: "1611b9ca1c93591505fe4e750a13af48305e0efe3aefa416d99711464024d175",
 }
 
 
@@ -102,6 +103,14 @@ def test_what_migrations_make_is_read_from_their_text() -> None:
     rest = {"_jobs_rest": set[str](), "_jobs_all": set[str]()}
     assert made_by([THREE]) == {"_jobs": {"id", "at"}, **rest}
     assert made_by([THREE, FOUR]) == {"_jobs": {"id", "at", "a", "b"}, **rest}
+
+
+def test_a_table_that_was_made_anew_has_its_name_and_its_new_columns() -> None:
+    anew = "CREATE TABLE _jobs_anew (\n    id TEXT,\n    more TEXT\n);\nDROP TABLE _jobs;\n"
+    renamed = "ALTER TABLE _jobs_anew RENAME TO _jobs;\nALTER TABLE _jobs ADD COLUMN last TEXT;\n"
+    made = made_by([THREE, FOUR, Migration(5, "anew", anew + renamed)])
+    assert made["_jobs"] == {"id", "more", "last"}
+    assert "_jobs_anew" not in made
 
 
 def test_what_is_gone_is_named() -> None:

@@ -1,7 +1,9 @@
 """The examples of the repository run as their first lines say, and what they promise holds when they are killed.
 
-tests/http_mount runs those that mount the API, tests/http/test_worker_examples.py the workers that speak HTTP."""
+tests/http_mount runs those that mount the API, tests/http/test_worker_examples.py the workers that speak HTTP,
+test_external_examples.py those of examples/external."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -11,13 +13,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from rowlock import Jobs
+from rowlock.core.job import Status
 from rowlock.core.steps import StepState
 from rowlock.stores import reading
-from tests.waiting import until
+from tests.http.harness import Server
+from tests.waiting import status_of, until
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 # The script as it is, except that its process dies where it would tell its reader: right behind the stored vectors.
@@ -45,19 +51,21 @@ def run(folder: Path, *command: str, code: int = 0) -> str:
 
 
 @contextmanager
-def worker(folder: Path, app: str) -> Iterator[subprocess.Popen[bytes]]:
+def worker(folder: Path, app: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "rowlock", "worker", app, "--lease", "1"]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True, **options)
     try:
         yield process
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(60)
+        process.communicate(timeout=60)  # closes its pipes, too
 
 
 def test_every_example_is_run_by_a_test() -> None:
-    assert {file.name for file in EXAMPLES.glob("*.py")} == {"templates.py", "steps.py", "ai_pipeline.py"}
+    assert {file.name for file in EXAMPLES.glob("*.py")} == {
+        "templates.py", "steps.py", "ai_pipeline.py", "approval.py",
+    }  # fmt: skip
 
 
 async def test_templates(folder: Path) -> None:
@@ -111,3 +119,45 @@ def test_an_ai_pipeline_stores_its_vectors_exactly_once(folder: Path) -> None:
         assert connection.execute("SELECT * FROM bills").fetchall() == [("document.txt", 10)]
         written = "SELECT name, version FROM _jobs_steps WHERE name IN ('upsert', 'notify') ORDER BY position"
         assert connection.execute(written).fetchall() == [("upsert", 1), ("notify", 2)]
+
+
+async def test_an_approval_waits_for_a_person(folder: Path) -> None:
+    url = f"sqlite:///{folder / 'jobs.db'}"
+    with Server.running(url) as server:
+        example = folder / "approval.py"
+        example.write_text(example.read_text().replace("http://127.0.0.1:8090", server.url))
+        async with Jobs(url) as jobs, httpx.AsyncClient() as client:
+            with worker(folder, "approval:jobs", stdout=subprocess.PIPE) as process:
+
+                async def told() -> str:
+                    assert process.stdout is not None
+                    return (await asyncio.to_thread(process.stdout.readline)).decode().strip()
+
+                async def asked() -> tuple[str, str]:
+                    """Return the id of a job that waits, and the address for its answer."""
+                    job_id = (await asyncio.to_thread(run, folder, "approval.py")).strip()
+                    question = await told()
+                    await status_of(jobs, job_id, Status.WAITING)
+                    return job_id, question.removeprefix("Request 7: answer at ")
+
+                # Anybody who has the address answers once. The data must fit.
+                job_id, address = await asked()
+                assert (await client.post(address, json={"ok": "perhaps"})).status_code == 400
+                assert (await client.post(address, json={"ok": True})).json() == {"state": "answered"}
+                assert (await jobs.wait(job_id, timeout=60)).result == "request 7 is booked"
+                assert (await client.post(address, json={"ok": False})).status_code == 409
+
+                job_id, _ = await asked()
+                await asyncio.to_thread(run, folder, "approval.py", job_id, "no")
+                assert (await jobs.wait(job_id, timeout=60)).result == "request 7 is rejected"
+
+                # Nobody answers, and three days go by.
+                job_id, address = await asked()
+                for day in range(1, 4):
+                    await jobs.wake(job_id)
+                    assert await told() == "Request 7 still waits for an answer"
+                    if day < 3:
+                        await status_of(jobs, job_id, Status.WAITING)
+                done = await jobs.wait(job_id, timeout=60)
+                assert (done.result, done.retries) == ("nobody has decided about request 7", 0)
+                assert (await client.get(address)).json() == {"state": "ended"}

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from rowlock.core.ids import IdMaker
-from rowlock.errors import InvalidState, KeyTaken, OutcomeUnknown, StoreError
+from rowlock.errors import InvalidState, KeyTaken, OutcomeUnknown, SignalRefused, StoreError
 from rowlock.jobs import Jobs
 from tests.faults.stage import PATIENCE, Stage
-from tests.proof.history_app import new_ids
+from tests.proof.history_app import SIGNALLED, new_ids
 from tests.proof.recorder import Recorder
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -24,9 +24,40 @@ KINDS: dict[str, dict[str, Any]] = {
     "parent": {},
     "stepping": {},
     "threaded_steps": {},
+    "napping": {},
+    "waiting": {},
+    "threaded_waiting": {},
 }
 BATCH = 20
 Chosen = tuple[str, str, str | None]  # id, topic, key
+
+
+async def signal(jobs: Jobs, record: Recorder, job_id: str) -> None:
+    """Until it is told. The id stays the same, so that it is stored once."""
+    data, repeats = {"for": job_id}, False
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                with record.operation("signal", [job_id], name="go", id="s1", data=data):
+                    try:
+                        await jobs.signal(job_id, "go", data, id="s1", by="ann")
+                    except StoreError as error:  # the job is read once more, after the signal was stored
+                        raise OutcomeUnknown(str(error)) from error
+                    except SignalRefused as refused:
+                        if not repeats or refused.why != "known":
+                            raise
+                        raise OutcomeUnknown("it is one of those before") from refused
+            except SignalRefused:
+                return
+            except OutcomeUnknown as error:
+                if isinstance(error.__cause__, SignalRefused):
+                    return
+                repeats = True
+                await asyncio.sleep(0.1)
+            except (InvalidState, LookupError):
+                return  # it has ended, or is deleted
+            else:
+                return
 
 
 class Load:
@@ -85,10 +116,14 @@ class Load:
             while True:
                 try:
                     await self._enqueue(chosen, **options)
-                    return
+                    break
                 except StoreError as error:
                     self.unknown += isinstance(error, OutcomeUnknown)
                     await asyncio.sleep(0.1)
+        for job_id, topic, _ in chosen:
+            if topic in SIGNALLED:
+                await asyncio.sleep(self._stage.chance.choice([0.0, 0.1]))  # before it waits, or when it does
+                await signal(self._jobs, self._record, job_id)
 
     async def _enqueue(self, chosen: Sequence[Chosen], **options: Any) -> None:
         ids = [job_id for job_id, _, _ in chosen]

@@ -19,7 +19,7 @@ from tests.faults.results import Result, figures
 from tests.proof import history_app
 from tests.proof.checker import check
 from tests.proof.history import History
-from tests.proof.history_app import BUSINESS, wrongly_paid
+from tests.proof.history_app import BUSINESS, wrongly_answered, wrongly_paid
 from tests.proof.recorder import Recorder
 from tests.proof.witness import TablesAt, Witness
 from tests.runtime.system.fleet import Fleet, WorkerProcess, opened
@@ -159,6 +159,7 @@ class Stage:
         result.violations += await asyncio.to_thread(check, history)
         paid = [str(job_id) for (job_id,) in await self.tables.fetch("SELECT job_id FROM paid")]
         result.violations += wrongly_paid(history, paid)
+        result.violations += wrongly_answered(history)
         result.figures = {**figures([history]), **result.figures}
         if self.tables.kind == "sqlite":
             [(said,)] = await self.tables.fetch("PRAGMA integrity_check")

@@ -7,11 +7,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from rowlock.client.callbacks import Callback
 from rowlock.core.fingerprint import fingerprint
 from rowlock.http.app import ROUTES
 from rowlock.http.routes import Route
 from rowlock.stores.queries import Filter
 from tests.http.harness import GUEST, JSON, PASSWORD, A, B, Who, World
+from tests.waits import waiting
 
 RULES = {"closed": "", "own": "scope_id = @request.auth.id", "open": "true"}
 
@@ -118,6 +120,8 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
         return 200
     if access.kind == "page":  # whoever asks
         return done
+    if access.kind == "callback":  # whoever has the address, with any credential or none
+        return 403 if read_only and route.method != "GET" else done
     if not who.good:
         return 401
     writes = access.writes if access.writes is not None else route.method != "GET"
@@ -146,7 +150,7 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
         case "jobs":
             if access.scope not in scopes(who) and not rules_let(rules, access.scope, who, None):
                 return refused
-            if "{id}" not in route.path:
+            if "{id}" not in route.path and ready.job is None:
                 return done
             if not may(who, access.scope, rules, target, job_id):
                 return refused if may(who, "read", rules, target, job_id) else 404
@@ -187,6 +191,40 @@ def on_job(suffix: str = "", json: JSON | None = None, done: int = 200, *, cance
         return Ready(f"/api/jobs/{job_id}{suffix}", json, done, job_id)
 
     return prepare
+
+
+def on_waiting(suffix: str, json: Any = None) -> Prepare:
+    """About a job that waits for the signal `decision`."""
+
+    async def prepare(world: World, target: Target) -> Ready:
+        job_id = await world.enqueue(target.user, topic=target.topic, priority=next(_priorities))
+        await waiting(await world.store(), job_id, seconds=3600.0)
+        return Ready(f"/api/jobs/{job_id}{suffix}", json, job=job_id)
+
+    return prepare
+
+
+def on_callback(suffix: str = "", json: Any = None, *, cancelled: bool = False) -> Prepare:
+    async def prepare(world: World, target: Target) -> Ready:
+        job_id = await world.enqueue(target.user, topic=target.topic, priority=next(_priorities))
+        await waiting(await world.store(), job_id, callback=True)
+        if cancelled:
+            await world.jobs.cancel(job_id)
+        token = await world.jobs._callbacks.token(Callback(job_id, "decision", 1))
+        return Ready(f"/api/callbacks/{token}{suffix}", json)
+
+    return prepare
+
+
+async def _signal_key(world: World, target: Target) -> Ready:
+    key = f"order-{next(_keys)}"
+    job_id = await world.enqueue(target.user, topic=target.topic, key=key)
+    scope = "" if target.user is None else f"&scope_id={target.user}"
+    return Ready(f"/api/signals/decision?topic={target.topic}&key={key}{scope}", {"ok": True}, job=job_id)
+
+
+_keys = count(1)
+_priorities = count(2000)  # each is claimed before the earlier ones
 
 
 async def _enqueue(world: World, target: Target) -> Ready:
@@ -239,7 +277,7 @@ async def _claim(world: World, target: Target) -> Ready:
 
 
 async def _failure(world: World, target: Target) -> Ready:
-    await world.ended(target.user, target.topic, error="ValueError: test", priority=1000)
+    await world.ended(target.user, target.topic, error="ValueError: test", priority=next(_priorities))
     return Ready(f"/api/failures/{fingerprint(target.topic, 'ValueError: test')}")
 
 
@@ -280,6 +318,14 @@ REQUESTS: dict[str, Prepare] = {
     "POST /api/jobs/{id}/cancel": on_job("/cancel"),
     "POST /api/jobs/{id}/clone": on_job("/clone"),
     "POST /api/jobs/{id}/token": on_job("/token", done=201),
+    "POST /api/jobs/{id}/signals/{name*}": on_waiting("/signals/decision", {"ok": True}),
+    "POST /api/signals/{name*}": _signal_key,
+    "POST /api/jobs/{id}/wake": on_waiting("/wake"),
+    "GET /api/callbacks/{token}": on_callback(),
+    "POST /api/callbacks/{token}": on_callback(json={"ok": True}),
+    "POST /api/callbacks/{token}/progress": on_callback("/progress", {"percent": 5}),
+    "POST /api/callbacks/{token}/heartbeat": on_callback("/heartbeat"),
+    "POST /api/callbacks/{token}/acknowledge": on_callback("/acknowledge", cancelled=True),
     "GET /api/jobs/{id}/events": on_job("/events"),
     "GET /api/jobs/{id}/logs": on_job("/logs"),
     "GET /api/jobs/{id}/wait": on_job("/wait?timeout=0"),
@@ -300,7 +346,7 @@ REQUESTS: dict[str, Prepare] = {
     "POST /api/templates/{topic*}/enable": on_template("/enable"),
     "POST /api/templates/{topic*}/disable": _disable,
     "GET /api/workers": plain("/api/workers"),
-    "GET /api/audit": plain("/api/audit"),
+    "GET /api/audit": plain("/api/audit?limit=200"),
     "GET /api/tokens": plain("/api/tokens"),
     "POST /api/tokens": plain("/api/tokens", {"name": "made", "scopes": ["read"]}, 201),
     "DELETE /api/tokens/{token_id}": _revoke,
@@ -324,6 +370,8 @@ REQUESTS: dict[str, Prepare] = {
     "POST /api/worker/log": of_run("log", 200, lines=[{"text": "x"}]),
     "POST /api/worker/steps": of_run("steps"),
     "POST /api/worker/checkpoint": of_run("checkpoint", name="split", position=1, state="running"),
+    "POST /api/worker/wait": of_run("wait", signal="decision", position=1),
+    "POST /api/worker/callback": of_run("callback", signal="decision", position=1),
     "POST /api/worker/retry-step": of_run("retry-step", step="split", delay=1, error="x"),
     "POST /api/worker/complete": of_run("complete"),
     "POST /api/worker/fail": of_run("fail", error="x"),

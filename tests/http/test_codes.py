@@ -15,12 +15,14 @@ SOURCES = Path(rowlock.__file__).parent
 
 # Where InvalidInput is about how the program is set up, or only for those who call it from Python.
 OFFLINE = {
-    "config.py", "context.py", "logs.py", "steps.py", "access/jwt.py", "client/middleware.py", "client/registry.py",
+    "config.py", "context.py", "logs.py", "run_steps.py", "steps.py", "access/jwt.py", "client/middleware.py",
+    "client/registry.py",
     "http/server.py", "http/settings.py", "stores/__init__.py", "stores/callers/__init__.py",
     "stores/postgres/connections.py", "stores/postgres/doorbell.py", "runtime/settings.py", "runtime/worker.py",
 }  # fmt: skip
 OFFLINE_CODES = {
     ("access/superusers.py", "changed"), ("access/superusers.py", "unknown"),
+    ("signals.py", "bad_type"),
     ("tasks.py", "not_here"), ("tasks.py", "positional"), ("tasks.py", "sync_context"), ("tasks.py", "unknown_type"),
 }  # fmt: skip
 

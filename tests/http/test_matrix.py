@@ -324,10 +324,14 @@ def test_a_route_of_an_unknown_scope_is_an_error_at_start_up() -> None:
 
 def test_what_anyone_may_call_is_a_short_list() -> None:
     """Whoever adds to it thinks twice."""
-    public = {signature(route) for route in by_name().values() if route.access.kind in ("probe", "page", "public")}
+    kinds = ("probe", "page", "public", "callback")
+    public = {signature(route) for route in by_name().values() if route.access.kind in kinds}
     assert public == {
         "GET /healthz", "GET /readyz", "POST /api/auth/login", "POST /api/auth/setup",
         "GET /", "GET /_", "GET /_/setup", "GET /_/me", "GET /_/{name}",
+        # with the right token only
+        "GET /api/callbacks/{token}", "POST /api/callbacks/{token}", "POST /api/callbacks/{token}/progress",
+        "POST /api/callbacks/{token}/heartbeat", "POST /api/callbacks/{token}/acknowledge",
     }  # fmt: skip
     assert PUBLIC.bounded is False
 

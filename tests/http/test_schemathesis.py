@@ -40,7 +40,18 @@ EXAMPLES = 8  # of each kind
 EXAMPLES_OF_EDITS = 24  # a change of a job needs some luck to be right
 OF_A_RUN = [
     f"/api/worker/{verb}"
-    for verb in ("steps", "checkpoint", "complete", "fail", "retry-step", "snooze", "release", "give-up")
+    for verb in (
+        "steps",
+        "checkpoint",
+        "wait",
+        "callback",
+        "complete",
+        "fail",
+        "retry-step",
+        "snooze",
+        "release",
+        "give-up",
+    )
 ]
 OPERATIONS = [(method.upper(), path) for path, methods in document()["paths"].items() for method in methods]
 
@@ -159,9 +170,12 @@ def test_an_admin_gets_what_the_document_says(stage: Stage, server: Server, meth
     for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
         if mode is GenerationMode.POSITIVE or _can_be_wrong(method, path):
             check(stage, server, method, path, stage.who["admin token"], mode)
-    # What can't be made up: passwords, links, ids of tokens, sessions and runs, fingerprints.
+    # What can't be made up: passwords, links, ids of tokens, sessions and runs, fingerprints, addresses of callbacks,
+    # names of signals, jobs that wait.
     made_up = ("/api/tokens/{token_id}", "/api/sessions/{session_id}", "/api/failures/{fingerprint}", *OF_A_RUN)
     made_up = (*made_up, *(path for _, path in OPERATIONS if path.startswith("/api/templates/{topic}")))  # and versions
+    made_up = (*made_up, *(path for _, path in OPERATIONS if "/callbacks/" in path or "/signals/" in path))
+    made_up = (*made_up, "/api/jobs/{id}/wake")
     if "/auth/" not in path and path not in made_up:
         assert any(status < 300 for status in stage.reached[f"{method} {path}"]), "it was refused each time"
 

@@ -199,3 +199,20 @@ async def test_a_step_that_a_killed_worker_has_stored_is_not_run_again(stage: St
         done = await stage.ended(job_id)
     assert (done.status, done.result, done.version) == ("completed", "hello ada", 2)
     assert await reading.steps(await stage.world.store(), job_id) == [before]
+
+
+@pytest.mark.parametrize("stage", [on(PLAIN, "sqlite"), on(PLAIN, "postgres")], indirect=True)
+async def test_it_waits_for_a_signal_and_undoes_what_a_cancel_makes_worthless(stage: Stage) -> None:
+    jobs = stage.jobs
+    with stage.worker():
+        answered = await stage.enqueue(name="ada", signal="reply")
+        await status_of(jobs, answered, Status.WAITING)
+        await jobs.signal(answered, "reply", "good day")
+        job = await stage.ended(answered)
+        assert (job.status, job.result) == ("completed", "hello ada, good day")
+        cancelled = await stage.enqueue(name="ada", signal="reply")
+        await status_of(jobs, cancelled, Status.WAITING)
+        await jobs.cancel(cancelled)
+        assert (await stage.ended(cancelled)).status == "cancelled"
+        done = [step.name for step in await jobs.steps(cancelled) if step.state == "succeeded"]
+        assert done == ["compose", "take back"]

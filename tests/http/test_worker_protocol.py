@@ -15,13 +15,15 @@ from rowlock.core.job import Job
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN
 from rowlock.core.moves import Rescue
 from rowlock.core.retry import FINAL
+from rowlock.errors import InvalidInput
 from rowlock.http import remote_workers, upkeep, workers
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Store
 from rowlock.stores.queries import State
-from tests.http.harness import JSON, Place, Server, Who, World, by_hand, is_problem, world_at
+from tests.http.harness import ANYONE, JSON, Place, Server, Who, World, by_hand, is_problem, world_at
 from tests.http.oracle import NOWHERE
 from tests.waiting import until
+from tests.waits import DECISION
 
 SETTLE = ("complete", "fail", "retry-step", "snooze", "release", "give-up")
 SAID: dict[str, JSON] = {
@@ -792,3 +794,142 @@ async def test_over_a_real_connection_that_breaks_nothing_is_lost_and_a_stop_ans
             [loop] = server.app._loop_states
             loop.call_soon_threadsafe(server.app.stop)
             assert items(await asking) == []
+
+
+# ── Waits ──
+
+
+async def waited(remote: Remote, run: JSON, **asked: Any) -> JSON:
+    """The answer to a wait, without what names the run."""
+    answer = await remote.about("wait", run, **{"signal": "decision", "position": 5, **asked})
+    assert answer.status_code == 200, answer.text
+    told: JSON = answer.json()
+    assert (told.pop("id"), told.pop("version")) == (run["id"], run["version"])
+    return told
+
+
+async def test_a_wait_ends_the_run_until_the_signal_comes(world: World, remote: Remote) -> None:
+    run = await remote.begun()
+    assert await waited(remote, run, timeout=60, schema=DECISION) == {"state": "waiting", "data": None}
+    job = await now(world, run)
+    assert (job.status, job.waits_for, job.locked_by, job.retries) == ("waiting", "signal:decision", None, 0)
+    with pytest.raises(InvalidInput):
+        await world.jobs.signal(run["id"], "decision", {"ok": "yes"})
+    asking = await remote.waits()
+    await world.jobs.signal(run["id"], "decision", {"ok": True})
+    [again] = items(await asking)
+    assert (again["id"], again["version"], again["status"]) == (run["id"], 2, "processing")
+    for _ in range(2):  # it may be repeated
+        assert await waited(remote, again, timeout=60) == {"state": "ended", "data": {"ok": True}}
+    assert await remote.done("complete", again) == "completed"
+
+
+async def test_a_wait_may_be_repeated_when_its_answer_got_lost(world: World, remote: Remote) -> None:
+    run = await remote.begun()
+    await waited(remote, run)
+    assert (await waited(remote, run))["state"] == "waiting"
+    await world.jobs.signal(run["id"], "decision", 1)
+    again = await remote.one()
+    assert (await waited(remote, run))["state"] == "waiting"  # an old request, and its old answer
+    assert (await waited(remote, again))["data"] == 1
+    is_problem(await Remote(world, "w2").about("wait", again, signal="decision", position=5), 409, "lost")
+
+
+async def test_a_signal_that_is_there_ends_the_wait_at_once(world: World, remote: Remote) -> None:
+    run = await remote.begun()
+    await world.jobs.signal(run["id"], "decision", [1])
+    assert await waited(remote, run) == {"state": "ended", "data": [1]}
+    assert (await now(world, run)).status == "processing"
+
+
+async def test_a_wait_times_out_or_has_a_default(world: World, remote: Remote) -> None:
+    run = await remote.begun()
+    assert (await waited(remote, run, timeout=0))["state"] == "timed_out"
+    assert await waited(remote, run, n=2, position=6, timeout=0, default=None) == {"state": "ended", "data": None}
+    assert await waited(remote, run, n=3, position=7, timeout=0, default={"ok": 1}) == {
+        "state": "ended",
+        "data": {"ok": 1},
+    }
+
+
+async def test_a_sleep(world: World, remote: Remote) -> None:
+    run = await remote.begun()
+    assert (await waited(remote, run, signal=None, sleep=3600))["state"] == "waiting"
+    assert (await now(world, run)).waits_for == "sleep"
+    await world.jobs.wake(run["id"])
+    again = await remote.one()
+    assert await waited(remote, again, signal=None, sleep=3600) == {"state": "ended", "data": None}
+    past = "2026-01-01T00:00:00Z"
+    assert (await waited(remote, again, signal=None, until=past, n=2, position=6))["state"] == "ended"
+
+
+async def test_a_cancelled_job_runs_once_more_to_undo(world: World, remote: Remote) -> None:
+    run = await remote.begun()
+    await remote.about("checkpoint", run, **STEP)
+    await world.jobs.signal(run["id"], "first", 7)
+    assert (await waited(remote, run, signal="first", position=2))["data"] == 7
+    await waited(remote, run)
+    await world.jobs.cancel(run["id"])
+    undo = await remote.one()
+    assert (undo["version"], undo["status"]) == (2, "cancel_requested")
+    assert await remote.hold(undo) == ["cancel"]
+    # It gets what the first run got, and is told where that one waited.
+    assert (await waited(remote, undo, signal="first", position=2))["data"] == 7
+    assert (await waited(remote, undo))["state"] == "cancelled"
+    assert (await remote.about("checkpoint", undo, **{**STEP, "name": "undo", "position": 6})).status_code == 200
+    assert await remote.done("give-up", undo) == "cancelled"
+
+
+async def test_a_cancel_that_comes_while_the_run_is_about_to_wait(world: World, remote: Remote) -> None:
+    run = await remote.begun()
+    await world.jobs.cancel(run["id"])
+    assert (await waited(remote, run))["state"] == "cancelled"
+    assert await remote.done("give-up", run) == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({}, "signal"),
+        ({"signal": "a", "sleep": 5}, "sleep"),
+        ({"sleep": 5, "timeout": 5}, "timeout"),
+        ({"sleep": 5, "default": 5}, "default"),
+        ({"sleep": -1}, "sleep"),
+        ({"signal": "two words"}, "signal"),
+        ({"signal": "a", "n": 0}, "n"),
+        ({"signal": "a", "schema": {"type": "nothing"}}, "schema.type"),
+    ],
+)
+async def test_waits_that_make_no_sense(sqlite_world: World, asked: JSON, field: str) -> None:
+    remote = Remote(sqlite_world)
+    run = await remote.begun()
+    told = is_problem(await remote.about("wait", run, **{"position": 1, **asked}), 400)
+    assert told["field"] == field
+    assert (await now(sqlite_world, run)).status == "processing"
+
+
+async def test_no_step_has_the_name_of_a_wait(sqlite_world: World) -> None:
+    remote = Remote(sqlite_world)
+    run = await remote.begun()
+    told = is_problem(await remote.about("checkpoint", run, **{**STEP, "name": "@signal:decision"}), 400, "bad_name")
+    assert told["field"] == "name"
+
+
+async def test_an_address_for_the_outside(world: World, remote: Remote) -> None:
+    run = await remote.begun()
+    asked = {"signal": "decision", "position": 1, "timeout": 3600, "schema": DECISION}
+    assert is_problem(await remote.about("callback", run, **asked), 400, "missing")["field"] == "public_url"
+    assert await world.jobs.steps(run["id"]) == []
+    await world.change_settings(public_url="https://jobs.example.com/queue/")
+    first = (await remote.about("callback", run, **asked)).json()["url"]
+    assert first.startswith("https://jobs.example.com/queue/api/callbacks/")
+    [callback] = await world.jobs.steps(run["id"])
+    await waited(remote, run)
+    path = first.removeprefix("https://jobs.example.com/queue")
+    is_problem(await world.post(ANYONE, path, {}), 400, "bad_data")
+    assert (await world.post(ANYONE, path, {"ok": True})).status_code == 200
+    again = await remote.one()
+    assert (await remote.about("callback", again, **asked)).json()["url"] == first
+    assert (await world.jobs.steps(run["id"]))[0].deadline == callback.deadline
+    assert (await waited(remote, again))["data"] == {"ok": True}
+    is_problem(await remote.about("callback", run, **asked), 409, "lost")

@@ -14,7 +14,15 @@ CLOCK_MONOTONIC to get the database's clock), `now` (the database's clock at the
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from tests.proof import checker_clients, checker_events, checker_lines, checker_moves, checker_runs, checker_steps
+from tests.proof import (
+    checker_clients,
+    checker_events,
+    checker_lines,
+    checker_moves,
+    checker_runs,
+    checker_steps,
+    checker_waits,
+)
 from tests.proof.history import History, Violation
 from tests.proof.lives import World
 
@@ -37,6 +45,7 @@ INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
     "S19": checker_events.s19_every_move_is_recorded_in_its_transaction,
     "S20": checker_clients.s20_nothing_vanishes,
     "S21": checker_steps.s21_results_of_steps_stay_and_belong_to_their_run,
+    "S22": checker_waits.s22_signals_are_read_once_and_no_wait_misses_one,
     "X1": checker_runs.x1_a_completion_follows_a_finished_run,
     "X2": checker_runs.x2_one_execution_per_claim,
     "X3": checker_runs.x3_overlap_only_after_the_lease_was_lost,

@@ -5,13 +5,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from rowlock.core.lifecycle import MOVES
-from tests.proof.lives import ENDED, HELD, Life, Row, Step, World, changed
+from tests.proof.lives import ENDED, HELD, Life, Row, Step, World, changed, is_held
 
 Found = Iterator[tuple[str | None, str]]
 
 SPARED_VERSIONS = 10  # later runs are charged, also if they ran in a child process when their worker died
-_SETTLED = {"status", "ready", "started_at", "locked_by", "locked_until", "updated", "history", "history_dropped"}
+_SETTLED = {
+    *("status", "ready", "started_at", "locked_by", "locked_until", "updated", "history", "history_dropped"),
+    "expires_at",  # which bounds the first start
+}
 _ENTRY = {"updated", "history", "history_dropped"}
+_RESUMED = _ENTRY | {"status", "ready", "run_at", "waits_for"}
+_CANCELLED = _ENTRY | {"status", "ready", "finished_at", "cancel_requested_at", "cancel_reason", "run_at", "waits_for"}
 COLUMNS = {  # what a move may change; everything else must stay
     "claim": {
         *("status", "ready", "version", "locked_by", "locked_until", "claimed_at", "started_at"),
@@ -24,13 +29,18 @@ COLUMNS = {  # what a move may change; everything else must stay
     "fail": _SETTLED | {"run_at", "retries", "last_error", "finished_at", "fingerprint"},
     "snooze": _SETTLED | {"run_at"},
     "release": _SETTLED | {"run_at"},  # only with a delay: see S11
-    "wait": _SETTLED | {"run_at"},
-    "resume": _SETTLED | {"run_at", "result", "last_error", "finished_at"},
+    "wait": _SETTLED | {"run_at", "waits_for"},
+    "cancel_wait": _SETTLED | {"run_at"},
+    "resume": _RESUMED,
+    "wake": _RESUMED,
+    "signal": _RESUMED | {"signals"},
+    "report_callback": {"progress", "stage", "message", "run_at", "updated"},
+    "acknowledge_callback": _ENTRY | {"status", "finished_at", "waits_for"},
     "acknowledge_cancel": _SETTLED | {"finished_at", "last_error", "cancel_reason"},
-    "cancel": _ENTRY | {"status", "ready", "finished_at", "cancel_requested_at", "cancel_reason"},
-    "replace": _ENTRY | {"status", "ready", "finished_at", "cancel_requested_at", "cancel_reason"},
+    "cancel": _CANCELLED,
+    "replace": _CANCELLED,
     "unblock": _ENTRY | {"status", "ready", "run_at"},
-    "cancel_timeout": _ENTRY | {"status", "finished_at", "locked_by", "locked_until"},
+    "cancel_timeout": _ENTRY | {"status", "finished_at", "locked_by", "locked_until", "ready", "waits_for"},
     "promote": {"ready"},
     "rescue": (_SETTLED - {"started_at"})
     | {"run_at", "retries", "crashes", "last_error", "finished_at"}
@@ -104,13 +114,17 @@ def _illegal(step: Step) -> Iterator[str]:
 
 def _unlawful(row: Row) -> Iterator[str]:
     """What must hold of any row at any time."""
-    status = row["status"]
+    status, held = row["status"], False
     if status != "completed":
-        if (row["locked_until"] is not None) != (status in HELD):
+        held = is_held(row)
+        left = status == "cancel_requested" and not held  # a waiting job that is being cancelled
+        if (row["locked_until"] is not None) != (status in HELD) and not left:
             yield f"left a row that is {status} with locked_until {row['locked_until']}"
-        if row["ready"] and status != "pending":
+        if row["ready"] and status != "pending" and not left:
             yield f"left a row that is {status} and ready"
-    if (row["locked_by"] is not None) != (status in HELD or status == "completed"):
+        if (row["waits_for"] is not None) != (status == "waiting" or (left and not row["ready"])):
+            yield f"left a row that is {status} and waits for {row['waits_for']}"
+    if (row["locked_by"] is not None) != (held or status == "completed"):
         yield f"left a row that is {status} with locked_by {row['locked_by']}"
     if (row["finished_at"] is not None) != (status in ENDED):
         yield f"left a row that is {status} with finished_at {row['finished_at']}"
@@ -141,12 +155,12 @@ def s5_no_claim_while_a_lease_is_open(world: World) -> Found:
             if step.move == "claim":
                 assert step.before is not None
                 assert step.after is not None
-                if holder is not None or step.before["status"] in HELD or step.before["locked_until"] is not None:
+                if holder is not None or step.before["locked_until"] is not None:
                     yield life.id, f"{step} while {step.before['locked_by']} has it until {step.before['locked_until']}"
                 if step.after["locked_by"] is None or (step.after["locked_until"] or 0) <= step.after["claimed_at"]:
                     yield life.id, f"{step} gave no lease"
                 holder = step
-            elif step.after is None or step.after["status"] not in HELD:
+            elif step.after is None or not is_held(step.after):
                 holder = None
 
 
@@ -156,7 +170,7 @@ def s6_worker_writes_carry_the_current_version(world: World) -> Found:
             before, after = step.before, step.after
             if step.move is None or not MOVES[step.move].fenced or before is None or after is None:
                 continue
-            if before["status"] not in HELD:
+            if not is_held(before):
                 yield life.id, f"{step} although nobody held it"
             for name in ("version", "claimed_at"):
                 for carried in [after[name], *(entry.get(name) for entry in step.entries)]:
@@ -168,7 +182,7 @@ def s6_worker_writes_carry_the_current_version(world: World) -> Found:
             if step.move == "complete" and after["locked_by"] != before["locked_by"]:
                 yield life.id, f"{step} by {after['locked_by']}, the lease is {before['locked_by']}'s"
             if step.move in ("fail", "snooze", "retry_step") and not _ended_without_a_word(after):
-                yield from _settled_by_another(world, life, step)
+                yield from settled_by_another(world, life, step)
             if step.move == "progress":
                 for line in _new_lines(before, after):
                     if line["version"] != before["version"]:
@@ -181,7 +195,7 @@ def _ended_without_a_word(row: Row) -> bool:
     return "Timed out" in error or "child process" in error
 
 
-def _settled_by_another(world: World, life: Life, step: Step) -> Found:
+def settled_by_another(world: World, life: Life, step: Step) -> Found:
     """A run that has not ended can't have asked for this: an older one did."""
     runs = life.runs.get(step.version, ())
     ends = [None if run.ended is None else world.by_database(run.ended) for run in runs]
@@ -276,7 +290,9 @@ def s10_no_rescue_before_the_lease_ends(world: World) -> Found:
             before, after = step.before, step.after
             if before is None or after is None:
                 continue
-            if step.move == "rescue" and before["locked_until"] is not None:
+            if step.move == "rescue" and before["locked_until"] is None:
+                yield life.id, f"{step} although nobody held it"
+            elif step.move == "rescue":
                 early = before["locked_until"] - step.at - world.slack
                 if early > 0 and not world.deaths(before["locked_by"]):
                     yield life.id, f"{step} {early} µs before the lease of {before['locked_by']} ended; it had not died"
@@ -301,10 +317,15 @@ def s11_no_claim_before_run_at(world: World) -> Found:
             if step.move == "claim":
                 if before["run_at"] > min(after["claimed_at"], step.at + world.slack):
                     yield life.id, f"{step} at {after['claimed_at']}, before run_at {before['run_at']}"
-                if before["expires_at"] is not None and before["expires_at"] <= after["claimed_at"] - _statement(world):
+                late = before["expires_at"] is not None and before["expires_at"] <= after["claimed_at"] - _statement(
+                    world
+                )
+                if late and not _has_started(life, step):
                     yield life.id, f"{step} at {after['claimed_at']}, past expires_at {before['expires_at']}"
             if step.move == "expire" and (before["expires_at"] is None or before["expires_at"] > step.at + world.slack):
                 yield life.id, f"{step} before expires_at {before['expires_at']}"
+            if step.move == "expire" and _has_started(life, step):
+                yield life.id, f"{step} although it had started"
             if (
                 step.move in ("fail", "retry_step", "snooze", "rescue")
                 and after["status"] == "pending"
@@ -315,6 +336,12 @@ def s11_no_claim_before_run_at(world: World) -> Found:
                     yield life.id, f"{step} has to wait until {due}, but is due at {after['run_at']}"
             if step.move == "release" and after["run_at"] != before["run_at"] and not step.said("delay"):
                 yield life.id, f"{step} lost its place"
+
+
+def _has_started(life: Life, until: Step) -> bool:
+    """Had a run of it started by then? A requeue clears expires_at."""
+    rows = [step.before for step in life.steps if step.seq <= until.seq]
+    return any(row is not None and row["started_at"] is not None for row in rows)
 
 
 def _statement(world: World) -> int:

@@ -181,6 +181,8 @@ def l5_at_rest_nothing_is_left(world: World) -> Found:
             yield job_id, f"is {row['status']} at rest, held by {row['locked_by']} until {row['locked_until']}"
         if row["status"] == "pending" and (row["ready"] or (now is not None and row["run_at"] <= now)):
             yield job_id, "is due and idle at rest"
+        if row["status"] == "waiting" and now is not None and row["run_at"] <= now:
+            yield job_id, f"waits for {row['waits_for']} at rest, and its time was over at {row['run_at']}"
 
 
 def l6_a_polite_stop_leaves_nothing(world: World) -> Found:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from tests.proof.history import RowChange
-from tests.proof.lives import HELD, Row, Step, World
+from tests.proof.lives import Row, Step, World, changed, is_held
 from tests.proof.witness import ARCHIVE, JOBS, STEPS
 
 Found = Iterator[tuple[str | None, str]]
@@ -16,7 +16,7 @@ ENDS = frozenset({"succeeded", "failed"})
 
 def s21_results_of_steps_stay_and_belong_to_their_run(world: World) -> Found:
     left: dict[tuple[str, str, int], Row] = {}
-    for job_id, changes in _by_job(world).items():
+    for job_id, changes in changes_by_job(world, STEPS).items():
         stored = _Stored(job_id)
         moves: defaultdict[int, list[Step]] = defaultdict(list)
         for life in world.by_id.get(job_id, ()):
@@ -32,18 +32,19 @@ def s21_results_of_steps_stay_and_belong_to_their_run(world: World) -> Found:
             yield key[0], f"the final row of step {key[1]}#{key[2]} is not what was witnessed"
 
 
-def _by_job(world: World) -> dict[str, list[RowChange]]:
-    """Of jobs that ever had a step. All writers of a job's steps hold its row, so its transactions don't overlap."""
+def changes_by_job(world: World, *tables: str) -> dict[str, list[RowChange]]:
+    """Of jobs that ever had a row in one of these. All writers of them hold the job's row, so its transactions don't
+    overlap."""
     mine: defaultdict[str, list[RowChange]] = defaultdict(list)
-    stepped = set()
+    having = set()
     for change in world.history.changes:
         row = change.after or change.before or {}
         if change.table in (JOBS, ARCHIVE):
             mine[row["id"]].append(change)
-        elif change.table == STEPS:
+        elif change.table in tables:
             mine[row["job_id"]].append(change)
-            stepped.add(row["job_id"])
-    return {job_id: changes for job_id, changes in mine.items() if job_id in stepped}
+            having.add(row["job_id"])
+    return {job_id: changes for job_id, changes in mine.items() if job_id in having}
 
 
 class _End:
@@ -108,11 +109,13 @@ class _Stored:
             yield from _removal(what, row, moves)
             return
         self.rows[key] = after
+        if key[0].startswith("@") and before is not None and changed(before, after) <= {"deadline"}:
+            return  # S22 says who may move it
         if before is not None and before["state"] in ENDS:
             yield f"{what} had {before['state']}, and was written again as {after['state']}"
         elif after["state"] in ENDS:
             self.ended[key].append(_End(change.at, after["version"]))
-        if held is None or held["status"] not in HELD:
+        if held is None or not is_held(held):
             yield f"{what} was written although nobody held the job"
         elif after["version"] != held["version"]:
             yield f"{what} carries version {after['version']}, the run has {held['version']}"

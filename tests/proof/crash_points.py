@@ -20,13 +20,26 @@ from rowlock.errors import StoreError
 from rowlock.jobs import Jobs
 from rowlock.runtime.claim_settle import ClaimSettle
 from rowlock.stores.base import Beat, Guard, NewLine, Progress
-from tests.proof import crash_points_bulk, crash_points_lines, crash_points_steps, crash_points_upkeep
+from tests.proof import (
+    crash_points_bulk,
+    crash_points_lines,
+    crash_points_steps,
+    crash_points_upkeep,
+    crash_points_waits,
+)
 from tests.proof.crash_case import CASES, Act, Actor, cancelled_run, case, due, failing_run, steps
 from tests.proof.crash_stage import ACTOR, LEASE, TOPIC, Facts, Stage, claim_by, new_ids, output, settlement
 from tests.proof.fail_points import PRODUCT, trapping
 from tests.proof.history import History
 
-__all__ = ["CASES", "crash_points_bulk", "crash_points_lines", "crash_points_steps", "crash_points_upkeep"]
+__all__ = [
+    "CASES",
+    "crash_points_bulk",
+    "crash_points_lines",
+    "crash_points_steps",
+    "crash_points_upkeep",
+    "crash_points_waits",
+]
 
 
 # ── Clients ──

@@ -12,7 +12,7 @@ import asyncpg
 from rowlock.core.ids import IdMaker
 from rowlock.core.job import Job, Lane, new_job
 from rowlock.core.lifecycle import Completed, Outcome, Settlement, decide
-from rowlock.core.moves import CancelTimeout, Expire, Rescue
+from rowlock.core.moves import CancelTimeout, Expire, Rescue, Wake
 from rowlock.core.retry import Delays
 from rowlock.stores import open_store
 from rowlock.stores.base import Claim, Store
@@ -27,6 +27,7 @@ BUSINESS = "CREATE TABLE business (job_id text NOT NULL)"
 LEASE = 0.05  # seconds; nobody takes anything back before the survivor comes
 _LANES = (Lane(TOPIC),)
 _LIVE = "SELECT count(*) FROM _jobs WHERE status NOT IN ('failed', 'expired', 'cancelled')"
+_WAITING = "SELECT id FROM _jobs WHERE status = 'waiting'"
 _COUNTERS = ("_jobs_totals", "_jobs_counts", "_jobs_rollups")
 
 Facts = dict[str, Any]
@@ -141,6 +142,8 @@ class Stage:
                 await store.move_due(CancelTimeout(by=SURVIVOR, grace=0.0))
                 await store.move_due(Expire(by=SURVIVOR))
                 await store.promote()
+                waiting = [str(job_id) for (job_id,) in await self.tables.fetch(_WAITING)]
+                await store.move(waiting, Wake(by=SURVIVOR))
                 await store.tidy("fold_counts", 10_000)
                 jobs = (await store.claim(claim_by(SURVIVOR, lease=30.0))).jobs
                 for job in jobs:

@@ -16,7 +16,7 @@ class RowChange(Struct, frozen=True):
     at: int
     """The database's clock, microseconds."""
     table: str
-    """_jobs, _jobs_archive, _jobs_steps, _jobs_audit, _jobs_topics, …"""
+    """_jobs, _jobs_archive, _jobs_steps, _jobs_signals, _jobs_audit, _jobs_topics, …"""
     op: str
     """insert, update or delete."""
     tx: int
@@ -34,7 +34,7 @@ class Operation(Struct, frozen=True):
     client: str
     n: int
     verb: str
-    """enqueue, cancel, requeue, update, delete, pause, resume, transaction, …"""
+    """enqueue, cancel, requeue, update, delete, pause, resume, transaction, signal, wake, …"""
     begun: int
     ended: int
     """Microseconds by the client's own clock: only for its own order."""
@@ -44,7 +44,7 @@ class Operation(Struct, frozen=True):
     """The jobs it asked for, by its own ids."""
     answer: dict[str, Any] | None = None
     detail: dict[str, Any] | None = None
-    """topic, key, run_at, max_retries, …"""
+    """topic, key, run_at, max_retries, …; of a signal: name, id, data"""
 
 
 class Execution(Struct, frozen=True):
@@ -97,6 +97,8 @@ class History(Struct):
     """Final rows, by id."""
     steps: list[dict[str, Any]] = field(default_factory=list)
     """What is stored of steps at the end."""
+    signals: list[dict[str, Any]] = field(default_factory=list)
+    """… and of signals."""
     step_runs: list[StepRun] = field(default_factory=list)
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The product's own events, per job."""

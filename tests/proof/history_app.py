@@ -20,6 +20,9 @@ from rowlock.errors import Cancelled, Final, Snooze
 from tests.proof.history import History, Violation
 from tests.proof.recorder import Recorder
 
+WAIT = 20.0  # seconds; producers signal every job that waits, much sooner
+SIGNALLED = frozenset({"waiting", "threaded_waiting"})  # jobs of these topics want a signal
+
 new_ids = IdMaker(time.time_ns, os.urandom)
 
 BUSINESS = (
@@ -42,6 +45,9 @@ def app(record: Recorder, url: str | None = None) -> Jobs:
     # Its step `pay` is the application's own, as that of `owning`.
     jobs.register("stepping", handlers.stepping, retry=soon, timeout=30.0)
     jobs.register("threaded_steps", handlers.threaded_steps, retry=soon)
+    jobs.register("napping", handlers.napping, retry=soon)
+    jobs.register("waiting", handlers.waiting, retry=soon)
+    jobs.register("threaded_waiting", handlers.threaded_waiting, retry=soon)
     jobs.register("flaky", handlers.flaky, retry=soon, max_retries=2)
     jobs.register("hopeless", handlers.hopeless, retry=soon)
     jobs.register("late", handlers.late, retry=soon, timeout=0.2, max_retries=1)
@@ -148,6 +154,34 @@ class Handlers:
         assert ctx.step(second, ctx.step(first)) <= job.version
         return output(job)
 
+    async def napping(self, job: Job, ctx: Context) -> dict[str, Any]:
+        await ctx.sleep(0.2)
+        return output(job)
+
+    async def waiting(self, job: Job, ctx: Context) -> dict[str, Any]:
+        """Takes a step, waits for a signal, and sleeps; undoes the step if it is cancelled while it waits."""
+
+        @step
+        async def reserve(ctx: Context) -> int:
+            self._record.step_begins(ctx, "reserve")
+            return ctx.job.version
+
+        @step(cancelable=False)
+        async def unreserve(ctx: Context) -> int:
+            return ctx.job.version
+
+        assert await ctx.step(reserve) <= job.version
+        try:
+            got = await ctx.wait_for("go", timeout=WAIT, default=None)
+            await ctx.sleep(0.05)
+        except Cancelled:
+            await ctx.step(unreserve)
+            raise
+        return output(job) | {"got": got}
+
+    def threaded_waiting(self, job: Job, ctx: SyncContext) -> dict[str, Any]:
+        return output(job) | {"got": ctx.wait_for("go", timeout=WAIT, default=None)}
+
     async def parent(self, job: Job, ctx: Context) -> dict[str, Any]:
         child = new_ids.one()
         with self._record.operation("enqueue", [child], topic="quick", key=None) as told:
@@ -171,6 +205,23 @@ def wrongly_paid(history: History, paid: Sequence[str]) -> Iterator[Violation]:
             yield Violation("S21", job_id, "has paid, and its step is not stored")
     for job_id in stored - set(paid):
         yield Violation("S21", job_id, "has a stored step that has not paid")
+
+
+def wrongly_answered(history: History) -> Iterator[Violation]:
+    """A job whose signal was acknowledged has got it, unless its wait had timed out before; and it has nothing else."""
+    waits = {row["job_id"]: row for row in history.steps if (row["name"], row["n"]) == ("@signal:go", 1)}
+    signals: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(history.signals, key=lambda row: int(row["seq"])):
+        signals.setdefault(row["job_id"], []).append(row)
+    for job_id, row in history.archive.items():
+        if row["topic"] not in SIGNALLED:
+            continue
+        got, mine = row["result"]["got"], signals.get(job_id, [])
+        read = [one["data"] for one in mine if one["wait"] is not None]
+        if [got] != (read or [None]):
+            yield Violation("S22", job_id, f"was completed with {got}, and has read {read}")
+        if mine and not read and mine[0]["at"] <= waits[job_id]["finished_at"]:
+            yield Violation("S22", job_id, f"has timed out, and signal {mine[0]['data']} was there")
 
 
 def output(job: Job) -> dict[str, Any]:

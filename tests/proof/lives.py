@@ -12,7 +12,7 @@ from tests.proof.witness import ARCHIVE, AUDIT, JOBS, STEPS
 Row = dict[str, Any]
 
 LIVE = frozenset({"pending", "blocked", "processing", "waiting", "cancel_requested"})
-HELD = frozenset({"processing", "cancel_requested"})
+HELD = frozenset({"processing", "cancel_requested"})  # by a worker, if there is a lease: see is_held
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 DEATHS = frozenset({"kill", "exit", "crash"})  # kinds of faults after which a process is gone
 REPLACED = "replaced by "  # so begins the reason of a job that a newer one has replaced
@@ -25,7 +25,9 @@ _MOVE_OF_EVENT = {
     "snoozed": "snooze",
     "released": "release",
     "waited": "wait",
-    "resumed": "resume",
+    "wait_cancelled": "cancel_wait",
+    "resumed": "resume",  # or wake, or signal
+    "signalled": "signal",
     "cancel_requested": "cancel",
     "cancel_timed_out": "cancel_timeout",
     "rescued": "rescue",
@@ -34,6 +36,11 @@ _MOVE_OF_EVENT = {
     "requeued": "requeue",
     "unblocked": "unblock",
 }
+
+
+def is_held(row: Row) -> bool:
+    """Does a worker have it? A waiting job that is cancelled has no lease before it is claimed once more."""
+    return row.get("status") in HELD and row["locked_until"] is not None
 
 
 class Step(Struct):
@@ -108,7 +115,7 @@ class Life(Struct, dict=True):
         """By version: the step that ended that run."""
         found = {}
         for step in self.steps:
-            if step.before and step.before["status"] in HELD and (not step.after or step.after["status"] not in HELD):
+            if step.before and is_held(step.before) and not (step.after and is_held(step.after)):
                 found[int(step.before["version"])] = step
         return found
 
@@ -191,6 +198,7 @@ def _lives(changes: list[RowChange]) -> list[Life]:
     mine: dict[str, list[RowChange]] = defaultdict(list)
     deleted: dict[str, set[int]] = defaultdict(set)  # by job: transactions whose audit says so
     marked: dict[str, set[int]] = defaultdict(set)  # by job: transactions that stored something of a step
+    woken: dict[str, set[int]] = defaultdict(set)  # by job: transactions in which an operator ended its wait
     for change in changes:
         row = change.after or change.before
         if row is None:
@@ -201,12 +209,17 @@ def _lives(changes: list[RowChange]) -> list[Life]:
             marked[row["job_id"]].add(change.tx)
         elif change.table == AUDIT and row["action"] == "delete":
             deleted[row["job_id"]].add(change.tx)
+        elif change.table == AUDIT and row["action"] == "wake":
+            woken[row["job_id"]].add(change.tx)
     lives = []
     for job_id, own in mine.items():
         life = Life(job_id, [])
         for step in _steps(own, deleted.get(job_id, set())):
-            if step.move == "progress" and (step.tx in marked[job_id] or "step" in _different(step)):
+            reports = step.move in ("progress", "heartbeat")  # by what its columns say
+            if reports and (step.tx in marked[job_id] or "step" in _different(step)):
                 step.move = "checkpoint"
+            if step.move == "resume" and step.tx in woken[job_id]:
+                step.move = "wake"
             if life.steps and life.gone:
                 lives.append(life)
                 life = Life(job_id, [])
@@ -326,12 +339,18 @@ def _move(before: Row, after: Row, entries: list[Row]) -> str | None:
         event = entries[0]["event"]
         if event in ("cancelled", "cancel_requested") and str(entries[0].get("reason")).startswith(REPLACED):
             return "replace"
+        if event == "cancelled" and before["status"] == "cancel_requested" and not is_held(before):
+            return "acknowledge_callback"
         if event == "cancelled":
             return "acknowledge_cancel" if before["status"] in HELD else "cancel"
+        if event == "resumed" and entries[0].get("signal") is not None:
+            return "signal"
         return _MOVE_OF_EVENT.get(event)
     if before["version"] != after["version"] or (before["status"] == "pending" and after["status"] == "processing"):
         return "claim"
     different = changed(before, after)
-    if before["status"] in HELD and after["status"] == before["status"]:
+    if before["status"] == after["status"] == "waiting":
+        return "report_callback"
+    if is_held(before) and after["status"] == before["status"]:
         return "heartbeat" if different <= {"locked_until", "started_at"} else "progress"
     return "promote" if different == {"ready"} and after["ready"] else None

@@ -1,6 +1,21 @@
 """What a checker must not overlook: each plant spoils a valid history in one way. Its name says what happened."""
 
-from tests.proof import planted_clients, planted_lines, planted_moves, planted_runs, planted_steps
+from tests.proof import (
+    planted_clients,
+    planted_lines,
+    planted_moves,
+    planted_runs,
+    planted_steps,
+    planted_waits,
+)
 from tests.proof.planting import PLANTS as PLANTS
 
-__all__ = ["PLANTS", "planted_clients", "planted_lines", "planted_moves", "planted_runs", "planted_steps"]
+__all__ = [
+    "PLANTS",
+    "planted_clients",
+    "planted_lines",
+    "planted_moves",
+    "planted_runs",
+    "planted_steps",
+    "planted_waits",
+]

@@ -36,7 +36,7 @@ class Garden:
     def __init__(self, history: History) -> None:
         copies = {
             n: list(getattr(history, n))
-            for n in ("changes", "operations", "executions", "faults", "steps", "step_runs")
+            for n in ("changes", "operations", "executions", "faults", "steps", "signals", "step_runs")
         }
         copies |= {n: dict(getattr(history, n)) for n in ("jobs", "archive", "events", "settings")}  # type: ignore[misc]
         self.history = structs.replace(history, **copies)
@@ -132,13 +132,17 @@ class Garden:
 
 Plant = Callable[[Garden], None]
 PLANTS: dict[str, tuple[str, Plant]] = {}
+SAID: dict[str, str] = {}  # by name of a plant: words of the violation, where an invariant has many parts
 
 
-def breaks(invariant: str) -> Callable[[Plant], Plant]:
+def breaks(invariant: str, saying: str | None = None) -> Callable[[Plant], Plant]:
     """The function plants something that this invariant must catch."""
 
     def register(plant: Plant) -> Plant:
-        PLANTS[plant.__name__.replace("_", " ")] = (invariant, plant)
+        name = plant.__name__.replace("_", " ")
+        PLANTS[name] = (invariant, plant)
+        if saying is not None:
+            SAID[name] = saying
         return plant
 
     return register

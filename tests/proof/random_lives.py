@@ -346,7 +346,10 @@ class RandomLives:
 
     async def _cancel(self) -> None:
         running = [job.id for job, _ in self.running][:2]
-        await self.harness.store.move(running or self._some(), Cancel(by="ann", reason="not today"))
+        await self._cancel_these(running or self._some())
+
+    async def _cancel_these(self, ids: list[str]) -> None:
+        await self.harness.store.move(ids, Cancel(by="ann", reason="not today"))
 
     async def _requeue(self) -> None:
         from_step = self.random.choice([None, None, "check"])

@@ -14,7 +14,18 @@ from msgspec import Struct
 from rowlock.access import tokens
 from rowlock.client.definitions import Definitions
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Released, Snoozed, StepRetry, TimedOut
+from rowlock.core.lifecycle import (
+    Completed,
+    CutOff,
+    Failed,
+    GaveUp,
+    Outcome,
+    Released,
+    Snoozed,
+    StepRetry,
+    TimedOut,
+    Waits,
+)
 from rowlock.http.app import Api
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Store
@@ -163,7 +174,7 @@ class RemoteLives(PlainLives):
             case Failed() | TimedOut():
                 final = isinstance(outcome, Failed) and outcome.final
                 return "fail", {"error": "boom", "final": final, "delay": self.random.choice([0.0, 9.0])}
-            case Snoozed() | StepRetry():  # workers in other languages have no steps
+            case Snoozed() | StepRetry() | Waits():  # these workers have neither steps nor waits
                 return "snooze", {"seconds": 3.0}
             case Released() | CutOff():
                 return "release", {}

@@ -159,7 +159,7 @@ def _fence_ignores_the_version(hold: Any) -> Any:
 
 
 def _fence_ignores_the_worker(hold: Any) -> Any:
-    return lambda schema: without(hold(schema), "asked.worker = found.locked_by", "true")
+    return lambda schema: without(hold(schema), "found.locked_by = coalesce(asked.worker, found.locked_by)", "true")
 
 
 def _without_a_rescan(attend: Any) -> Any:
@@ -194,12 +194,15 @@ class _Mute:
         return getattr(self._event, name)
 
 
-_PROCESSING = "AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))"
+_PROCESSING = "OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled', 'cancel_requested')"
 _VERSION = "version = json_extract(s.value, '$[1]') AND"
 _RUN = "version = $2::int"
 _WORKER = "AND (:worker IS NULL OR locked_by = :worker)"
-_OURS = "AND (worker IS NULL OR worker = locked_by)"
+_OURS = "AND locked_by = coalesce(worker, locked_by)"
+_ANYBODY = "($5::text IS NULL OR locked_by = $5::text)"  # or nobody
+_LEASED = "AND locked_by IS NOT NULL"
 _RUNNING = "AND (status = 'processing' OR status = 'cancel_requested')"
+_LOCKED = "AND locked_until IS NOT NULL"
 _HELD = "AND status IN ('processing', 'cancel_requested')"
 _EXPIRED = "least(clock_timestamp(), coalesce($2::timestamptz, 'infinity'))"
 _NO_BEFORE = "coalesce(nullif($2::timestamptz, $2::timestamptz), clock_timestamp())"
@@ -215,18 +218,32 @@ DEFENCES: tuple[Defence, ...] = (
         red.settle,
     ),
     Defence("status in settle", "sqlite", replaced(settle, "_may", _any_status), red.status),
-    Defence("status in settle", "postgres", postgres("settle settle_and_claim", _PROCESSING, ""), red.status),
+    Defence("status in settle", "postgres", postgres("settle settle_and_claim", _PROCESSING, "OR true"), red.status),
     Defence("version in complete", "sqlite", sqlite(settle, "settle_archive", _VERSION, ""), red.completion),
-    Defence("status in complete", "sqlite", sqlite(settle, "settle_archive", _RUNNING, ""), red.complete),
+    Defence("lease in complete", "sqlite", sqlite(settle, "settle_archive", _LOCKED, ""), red.complete),
     Defence(
         "version in complete", "postgres", postgres("complete complete_and_claim", _RUN, "$2::int > 0"), red.completion
     ),
-    Defence("status in complete", "postgres", postgres("complete complete_and_claim", _RUNNING, ""), red.complete),
+    # Status and lease say the same, but for a waiting job that is being cancelled: see sabotage_waits.py.
+    Defence(
+        "status and lease in complete",
+        "postgres",
+        both(
+            postgres("complete complete_and_claim", _RUNNING, ""),
+            postgres("complete complete_and_claim", "locked_by = coalesce($5::text, locked_by)", _ANYBODY),
+        ),
+        red.complete,
+    ),
     Defence("version in heartbeat", "sqlite", replaced(settle, "_holds", _any_version), red.heartbeat),
     Defence("version in heartbeat", "postgres", postgres("heartbeat", "version = run AND", ""), red.heartbeat),
     Defence("version in progress", "sqlite", replaced(settle, "_holds", _any_version), red.progress),
     Defence("version in progress", "postgres", postgres("progress", "version = run AND", ""), red.progress),
-    Defence("status in heartbeat", "postgres", postgres("heartbeat", _HELD, ""), red.heartbeat_after_the_end),
+    Defence(
+        "status and lease in heartbeat",
+        "postgres",
+        both(postgres("heartbeat", _HELD, ""), postgres("heartbeat", _OURS, "")),
+        red.heartbeat_after_the_end,
+    ),
     Defence(
         "fence",
         "sqlite",
@@ -245,26 +262,28 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "worker in settle",
         "postgres",
-        postgres("settle settle_and_claim", "locked_by = $11::text", "true"),
+        postgres("settle settle_and_claim", "locked_by = coalesce($11::text, locked_by)", "$11::text IS NOT NULL"),
         red.others_settle,
     ),
     Defence(
         "worker in a mixed settle",
         "postgres",
-        postgres("settle_mixed settle_mixed_and_claim", "asked.worker = held.locked_by", "true"),
+        postgres(
+            "settle_mixed settle_mixed_and_claim", "held.locked_by = coalesce(asked.worker, held.locked_by)", "true"
+        ),
         red.others_in_a_mixed_batch,
     ),
     Defence("worker in complete", "sqlite", sqlite(settle, "settle_archive", _WORKER, ""), red.others_completion),
     Defence(
         "worker in complete",
         "postgres",
-        postgres("complete complete_and_claim", "locked_by = $5::text", "true"),
+        postgres("complete complete_and_claim", "locked_by = coalesce($5::text, locked_by)", "$5::text IS NOT NULL"),
         red.others_completion,
     ),
     Defence("worker in heartbeat", "sqlite", replaced(settle, "_holds", _any_holder), red.others_heartbeat),
-    Defence("worker in heartbeat", "postgres", postgres("heartbeat", _OURS, ""), red.others_heartbeat),
+    Defence("worker in heartbeat", "postgres", postgres("heartbeat", _OURS, _LEASED), red.others_heartbeat),
     Defence("worker in progress", "sqlite", replaced(settle, "_holds", _any_holder), red.others_progress),
-    Defence("worker in progress", "postgres", postgres("progress", _OURS, ""), red.others_progress),
+    Defence("worker in progress", "postgres", postgres("progress", _OURS, _LEASED), red.others_progress),
     Defence("worker in fence", "sqlite", replaced(settle, "_holds", _any_holder), red.others_fence, virtual=False),
     Defence(
         "worker in fence",

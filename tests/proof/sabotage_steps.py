@@ -10,6 +10,7 @@ from rowlock.stores.sqlite import moves as sqlite_moves
 from tests.proof import detectors_steps as red
 from tests.proof.sabotage import (
     _HELD,
+    _LEASED,
     _OURS,
     Defence,
     Switch,
@@ -26,7 +27,7 @@ from tests.proof.sabotage_lines import _statement
 _ENDS_STAY = "state NOT IN ('succeeded', 'failed')"
 _KEEPS = "CASE WHEN step IS NULL THEN 0 ELSE progress END"
 _CLAIMS = "claim settle_and_claim settle_mixed_and_claim complete_and_claim"
-_UNSHIELDED = "(j.step IS NULL OR NOT ("
+_UNSHIELDED = "(j.step IS NULL OR ("
 _LIVE_LEASE = {"postgres": "j.locked_until >= (SELECT clock_timestamp()) AND", "sqlite": "j.locked_until >= :now AND"}
 _OWN_RUN = "AND s.version = j.version"
 _OTHER_JOB = {
@@ -50,9 +51,12 @@ STEPS: tuple[Defence, ...] = (
     Defence("version in checkpoint", "sqlite", replaced(settle, "_holds", _any_version), red.version),
     Defence("version in checkpoint", "postgres", postgres("checkpoint", "version = run AND", ""), red.version),
     Defence("worker in checkpoint", "sqlite", replaced(settle, "_holds", _any_holder), red.worker),
-    Defence("worker in checkpoint", "postgres", postgres("checkpoint", _OURS, ""), red.worker),
+    Defence("worker in checkpoint", "postgres", postgres("checkpoint", _OURS, _LEASED), red.worker),
     Defence("status in checkpoint", "sqlite", replaced(settle, "_holds", _any_status), red.status),
-    Defence("status in checkpoint", "postgres", postgres("checkpoint", _HELD, ""), red.status),
+    Defence(
+        "status and lease in checkpoint", "postgres",
+        both(postgres("checkpoint", _HELD, ""), postgres("checkpoint", _OURS, "")), red.status,
+    ),
     # ── What is stored ──
     Defence(
         "an end stays", "sqlite", sqlite(rowlock.stores.sqlite.steps, "checkpoint", _ENDS_STAY, "true"), red.end
@@ -80,7 +84,7 @@ STEPS: tuple[Defence, ...] = (
     Defence(
         "the shield", "sqlite",
         both(
-            _statement("cancel_timeout_due", _UNSHIELDED, "(true OR NOT ("),
+            _statement("cancel_timeout_due", _UNSHIELDED, "(true OR ("),
             wrapped(rowlock.core.moves.CancelTimeout, "patch", lambda patch: lambda self, row, now, holder: patch(
                 rowlock.core.moves.CancelTimeout(by=self.by, grace=self.grace), row, now, holder)),
         ),
@@ -89,18 +93,18 @@ STEPS: tuple[Defence, ...] = (
     Defence(
         "the shield", "postgres",
         both(
-            postgres("cancel_timeout_due", _UNSHIELDED, "(true OR NOT ("),
+            postgres("cancel_timeout_due", "(j.step IS NULL OR (", "(true OR ("),
             postgres("shielded", "WHERE j.locked_until", "WHERE false AND j.locked_until"),
         ),
         red.shield,
     ),
     Defence(
         "shields are passed over", "sqlite",
-        _statement("cancel_timeout_due", _UNSHIELDED, "(true OR NOT ("), red.hidden,
+        _statement("cancel_timeout_due", _UNSHIELDED, "(true OR ("), red.hidden,
     ),
     Defence(
         "shields are passed over", "postgres",
-        postgres("cancel_timeout_due", _UNSHIELDED, "(true OR NOT ("), red.hidden,
+        postgres("cancel_timeout_due", "(j.step IS NULL OR (", "(true OR ("), red.hidden,
     ),
     Defence(
         "shields are looked at under the lock", "postgres",

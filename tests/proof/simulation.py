@@ -22,10 +22,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rowlock.core.moves import Signal, SignalSent
+from rowlock.core.times import NEVER
 from rowlock.errors import StoreError
 from tests.proof.checker import check
 from tests.proof.history import History, Violation
-from tests.proof.simulation_actors import Plan, disturb, operate, plan_of, produce
+from tests.proof.simulation_actors import Plan, disturb, is_waiting, operate, plan_of, produce, send_signals
 from tests.proof.simulation_checks import check_simulation
 from tests.proof.simulation_database import Tables, drive
 from tests.proof.simulation_handlers import TOPICS
@@ -36,6 +38,8 @@ from tests.proof.witness import Witness
 
 DRAIN_WITHIN = 90.0  # seconds from calm to the end of the last job: leases, backoffs and frozen machines included
 _LIVE = "SELECT count(*) FROM _jobs WHERE status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')"
+
+_FOR_EVER = f"SELECT id FROM _jobs WHERE status = 'waiting' AND run_at >= {NEVER}"
 
 
 class Outcome(Struct):
@@ -108,6 +112,8 @@ async def _live(world: World, plan: Plan) -> bool:
     if plan.operates:
         actors.append(asyncio.create_task(operate(world, plan)))
     actors.append(asyncio.create_task(disturb(world, plan)))
+    if is_waiting(world):
+        actors.append(asyncio.create_task(send_signals(world, plan)))
     await asyncio.sleep(plan.seconds)
     for actor in actors[2:]:
         actor.cancel()
@@ -135,8 +141,20 @@ async def _drained(world: World) -> bool:
         (live,) = world.database.conn.execute(_LIVE).fetchone()
         if not live:
             return True
+        _release(world)
         await asyncio.sleep(0.5)
     return False
+
+
+def _release(world: World) -> None:
+    """Jobs that wait for ever get their signal. All others have a time, at which they must go on by themselves."""
+    for (job_id,) in world.database.conn.execute(_FOR_EVER).fetchall():
+        world.signals += 1
+        detail = {"name": "go", "id": None, "data": f"s{world.signals}"}
+        with world.operation("signal", "simulation", (job_id,), detail):
+            sent = SignalSent("go", f'"s{world.signals}"')
+            [changed] = world.database.move([job_id], Signal(by="simulation", sent=sent))
+            assert changed.done
 
 
 def _history(world: World, plan: Plan, drained: bool) -> History:

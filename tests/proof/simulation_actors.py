@@ -14,12 +14,24 @@ from msgspec.structs import replace
 
 from rowlock.client.enqueue import safe_insert
 from rowlock.core.job import new_job
-from rowlock.core.moves import Cancel, Delete, Edit, Order, Requeue, Update
-from rowlock.errors import StoreError
+from rowlock.core.moves import (
+    AcknowledgeCallback,
+    Cancel,
+    Delete,
+    Edit,
+    Order,
+    ReportCallback,
+    Requeue,
+    Signal,
+    SignalSent,
+    Update,
+    Wake,
+)
+from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Changed, Store
 from rowlock.stores.group import Group
-from tests.proof.simulation_handlers import STEPPED, TOPICS, stepped, steps
+from tests.proof.simulation_handlers import STEPPED, TOPICS, WAITING, stepped, steps, waiting
 from tests.proof.simulation_store import Line, Weather
 from tests.proof.simulation_world import World
 
@@ -106,7 +118,9 @@ def _a_job(world: World, plan: Plan, chance: Random) -> Any:
 
 
 def _planned(world: World, runs: list[str]) -> list[str]:
-    """Of every fifth seed, jobs take durable steps."""
+    """Of every fifth seed, jobs take durable steps; of every seventh, they wait."""
+    if is_waiting(world):
+        return [waiting(runs[0])]
     return list(map(stepped, runs)) if world.seed % STEPPED == STEPPED - 1 else runs
 
 
@@ -149,6 +163,84 @@ async def _steer_jobs(world: World, line: Line, verb: str, chance: Random) -> No
     with world.operation(verb, "operator", ids) as say:
         changed: list[Changed] = await line.move(ids, order)
         say({one.id: {"done": one.done, "status": one.status} for one in changed})
+
+
+# ── Signals, and the outside ──
+
+
+def is_waiting(world: World) -> bool:
+    return world.seed % WAITING == 0
+
+
+class _Refused(StoreError):
+    """The job takes no such signal."""
+
+
+async def send_signals(world: World, plan: Plan) -> None:
+    """Clients that signal jobs, and repeat what was not answered; the outside that answers callbacks, twice at once; an
+    operator who wakes jobs."""
+    chance = world.chance("signals")
+    while True:
+        await asyncio.sleep(chance.expovariate(30 / plan.seconds))
+        known = [one.ids[0] for one in world.operations if one.verb == "enqueue" and one.outcome == "ok"]
+        if not known:
+            continue
+        task: Any
+        if chance.random() < 0.1:
+            task = _order(world, chance.choice(known), Wake(by="operator"))
+        elif world.calls_made and chance.random() < 0.4:
+            task = _answer(world, chance, chance.choice(world.calls_made))
+        else:
+            world.signals += 1
+            sent = SignalSent("go", f'"s{world.signals}"', f"s{world.signals}")
+            task = insist(world, chance.choice(known), sent)
+        world.loop.create_task(task)
+
+
+async def insist(world: World, job_id: str, sent: SignalSent, number: int | None = None) -> None:
+    """Send a signal until there is an answer."""
+    line, unknown = Line(world.network, "signaller"), False
+    detail = {"name": sent.name, "id": sent.id, "data": sent.data.strip('"')}
+    for _ in range(20):
+        with suppress(StoreError):
+            try:
+                with world.operation("signal", "signaller", (job_id,), detail) as say:
+                    [changed] = await line.move([job_id], Signal(by="signaller", sent=sent, number=number))
+                    known = changed.why == "known" and unknown
+                    if known and number is not None:  # by which of the two answers?
+                        raise OutcomeUnknown("a callback is answered once")
+                    if not changed.done and not known:
+                        raise _Refused(str(changed))
+                    say({"known": known})
+                await line.ring()
+                return
+            except OutcomeUnknown:
+                unknown = True
+            except _Refused:
+                return
+        await asyncio.sleep(0.3)
+
+
+async def _answer(world: World, chance: Random, call: tuple[str, str, int]) -> None:
+    job_id, signal, n = call
+    match chance.choice(("answer", "answer", "report", "stopped")):
+        case "report":
+            await _order(world, job_id, ReportCallback(by="outside", signal=signal, number=n, timeout=1.0, percent=7.0))
+        case "stopped":
+            await _order(world, job_id, AcknowledgeCallback(by="outside", signal=signal, number=n))
+        case _:
+            both = []
+            for _ in range(chance.choice((1, 2))):
+                world.signals += 1
+                both.append(
+                    insist(world, job_id, SignalSent(signal, f'"s{world.signals}"', f"@callback:{signal}#{n}"), n)
+                )
+            await asyncio.gather(*both)
+
+
+async def _order(world: World, job_id: str, order: Order) -> None:
+    with suppress(StoreError), world.operation(order.verb, "operator", (job_id,)):
+        await Line(world.network, "operator").move([job_id], order)
 
 
 # ── Chaos ──

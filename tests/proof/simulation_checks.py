@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from tests.proof.history import Execution, History, RowChange, Violation
+from tests.proof.lives import World as Lives
 from tests.proof.simulation_world import EPOCH, Machine, World, excuses, overlaps
 from tests.proof.witness import STEPS
 
@@ -22,6 +23,8 @@ def check_simulation(world: World, history: History) -> list[Violation]:
     found += _business(world, history)
     found += _paid(world, history)
     found += _step_values(world, history)
+    found += _wait_values(world, history)
+    found += _undone(history)
     found += _last_words(world, history)
     found += _taken(world, history)
     if not history.at_rest:
@@ -77,6 +80,42 @@ def _step_values(world: World, history: History) -> Iterator[Violation]:
     for job_id, name, value in world.step_values:
         if (job_id, name, str(value)) not in stored:
             yield Violation("S21", job_id, f"its step {name} returned {value}, which was never stored")
+
+
+def _wait_values(world: World, history: History) -> Iterator[Violation]:
+    """What ctx.wait_for returns is what is stored."""
+    stored = {
+        (change.after["job_id"], change.after["name"], change.after["result"])
+        for change in history.changes
+        if change.table == STEPS and change.after and change.after["state"] == "succeeded"
+        if change.after["name"].startswith("@signal:")
+    }
+    for job_id, signal, value in world.wait_values:
+        if (job_id, f"@signal:{signal}", value) not in stored:
+            yield Violation("S22", job_id, f"ctx.wait_for({signal}) returned {value}, which was never stored")
+
+
+def _undone(history: History) -> Iterator[Violation]:
+    """A job that is cancelled while it waits runs once more, up to the wait, and undoes what it did."""
+    runs = {(one.job_id, one.version): one for one in history.executions}
+    for life in Lives(history).lives:
+        kind = (life.steps[0].new["payload"].get("steps") or [""])[0]
+        for version, claim in life.claims.items():
+            run, end = runs.get((life.id, version)), life.ends.get(version)
+            is_last = claim.old["status"] == "cancel_requested" and end is not None
+            if not is_last or end is None or end.move != "acknowledge_cancel" or not kind.startswith("undo"):
+                continue
+            undone = any(
+                change.table == STEPS
+                and change.after is not None
+                and (change.after["job_id"], change.after["name"]) == (life.id, "send")
+                and change.after["state"] == "succeeded"
+                for change in history.changes
+            )
+            if run is None:
+                yield Violation("S22", life.id, f"run {version} was to undo what it did, and never began")
+            elif run.error in ("Cancelled", "CancelledError") and not undone:
+                yield Violation("S22", life.id, f"run {version} was to undo what it did, and did not come to it")
 
 
 def _is_removal(change: RowChange) -> bool:

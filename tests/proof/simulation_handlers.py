@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rowlock.context import Context
 from rowlock.core.job import Job
 from rowlock.core.retry import Delays
-from rowlock.errors import Cancelled, Final, LeaseLost, Snooze
+from rowlock.errors import Cancelled, Final, LeaseLost, Snooze, WaitTimeout
 from rowlock.steps import step
 from rowlock.tasks import Policy, Task
 from tests.proof.simulation_loop import CURRENT, Lane
@@ -21,6 +21,8 @@ BUSINESS = "CREATE TABLE business (job_id TEXT NOT NULL, version INTEGER NOT NUL
 
 PAID = "CREATE TABLE paid (job_id TEXT NOT NULL, version INTEGER NOT NULL)"
 STEPPED = 5  # of so many seeds, one has jobs that take durable steps: the others are what they were without these
+
+WAITING = 7  # of so many seeds, one has jobs that wait
 
 _STEPS = ("work", "fail", "final", "snooze", "give_up", "hang", "deaf", "block", "polite", "commit", "enqueue", "beat")
 _PARTS = 4
@@ -41,6 +43,15 @@ def stepped(run: str) -> str:
     return f"{ {'work': 'steps', 'fail': 'step_fail', 'commit': 'pay'}.get(kind, kind) } {seconds}"
 
 
+_WAITS = ("wait", "endless", "nap", "undo", "callback")
+
+
+def waiting(run: str) -> str:
+    """The same by waits. Every run of a job replays the same handler."""
+    kind, seconds = run.split()
+    return f"{_WAITS[_STEPS.index(kind) % len(_WAITS)]} {seconds}"
+
+
 class Stage(Protocol):
     """Where handlers run: notes down what they do."""
 
@@ -53,6 +64,10 @@ class Stage(Protocol):
     def step_begins(self, job: Job, name: str) -> None: ...
 
     def step_returned(self, job: Job, name: str, value: Any) -> None: ...
+
+    def wait_returned(self, job: Job, signal: str, value: Any) -> None: ...
+
+    def calls(self, job: Job, signal: str, n: int) -> None: ...
 
 
 def make_tasks(host: Any) -> dict[str, Task[..., Any]]:
@@ -137,9 +152,47 @@ async def _take_steps(kind: str, seconds: float, job: Job, ctx: Context, lane: L
     return [job.id, job.version]
 
 
+# ── Waits ──
+
+NOTHING = "nothing"  # what a wait gives that has timed out
+
+
+async def _wait(kind: str, seconds: float, job: Job, ctx: Context, lane: Lane) -> Any:
+    """Signals come while it waits, before, at the same moment, or never."""
+    stage: Stage = lane.owner.stage
+    soon = 0.3 + 8 * seconds
+    match kind:
+        case "endless":
+            stage.wait_returned(job, "go", await ctx.wait_for("go"))
+            stage.wait_returned(job, "go", await ctx.wait_for("go", timeout=soon, default=NOTHING))
+        case "nap":
+            await ctx.sleep(soon)
+            stage.wait_returned(job, "go", await ctx.wait_for("go", timeout=soon, default=NOTHING))
+        case "undo":
+            stage.step_returned(job, "fetch", await ctx.step(fetch, seconds))
+            await asyncio.sleep(min(2 * seconds, 0.9))  # a run that undoes must come to the wait all the same
+            try:
+                stage.wait_returned(job, "go", await ctx.wait_for("go", timeout=4 * soon))
+            except Cancelled:
+                stage.step_returned(job, "send", await ctx.step(send, seconds / 8))
+                raise
+            except WaitTimeout:
+                pass
+        case "callback":
+            await ctx.callback("go", timeout=2 * soon)
+            stage.calls(job, "go", 1)
+            stage.wait_returned(job, "go", await ctx.wait_for("go", timeout=soon, default=NOTHING))
+        case _:
+            stage.wait_returned(job, "go", await ctx.wait_for("go", timeout=soon, default=NOTHING))
+            await asyncio.sleep(seconds / 4)
+    return [job.id, job.version]
+
+
 async def _perform(kind: str, seconds: float, job: Job, ctx: Context, lane: Lane) -> Any:
     if kind in ("steps", "step_fail", "pay"):
         return await _take_steps(kind, seconds, job, ctx, lane)
+    if kind in _WAITS:
+        return await _wait(kind, seconds, job, ctx, lane)
     match kind:
         case "block":  # as time.sleep() would: nothing else of this thread runs meanwhile
             lane.hold(10 * seconds)

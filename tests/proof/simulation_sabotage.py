@@ -8,11 +8,15 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import rowlock.client.enqueue
+import rowlock.core.moves
 import rowlock.stores.sqlite.connection
+import rowlock.stores.sqlite.maintenance
 import rowlock.stores.sqlite.settle
 import rowlock.stores.sqlite.steps
+import rowlock.stores.sqlite.waits
 from rowlock.core.job import HELD
 from rowlock.core.lifecycle import LOST, Answer
 from rowlock.core.steps import StepMark, StepState
@@ -22,8 +26,10 @@ from rowlock.runtime.claim_settle import ClaimSettle
 from rowlock.runtime.heartbeat import HeartbeatThread
 from rowlock.runtime.maintenance import Maintenance
 from rowlock.runtime.rescue_guard import RescueGuard
+from rowlock.runtime.run import Run
 from rowlock.stores.base import Hold
 from rowlock.stores.sqlite.fence import fence
+from rowlock.stores.sqlite.rows import sql
 from rowlock.stores.sqlite.settle import look
 from tests.proof.simulation_store import Weather
 
@@ -140,6 +146,57 @@ def store_steps_whatever_the_version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rowlock.stores.sqlite.steps, "look", broken)
 
 
+def wait_whatever_has_come(patch: pytest.MonkeyPatch) -> None:
+    apply = rowlock.stores.sqlite.settle._apply
+
+    def broken(conn: Any, now: int, moves: Any) -> None:
+        apply(conn, now, [(row, replace(to, seen=10**9)) for row, to in moves])
+
+    patch.setattr(rowlock.stores.sqlite.settle, "_apply", broken)
+
+
+def read_signals_whatever_the_version(patch: pytest.MonkeyPatch) -> None:
+    def broken(conn: Any, runs: Any) -> Any:
+        return [Hold.KEPT if hold is Hold.LOST else hold for hold in look(conn, runs)]
+
+    patch.setattr(rowlock.stores.sqlite.waits, "look", broken)
+
+
+def never_resume(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rowlock.stores.sqlite.maintenance, "move_due", lambda *_: [])
+
+
+def store_signals_twice(patch: pytest.MonkeyPatch) -> None:
+    known = rowlock.core.moves.WaitOrder._facts
+
+    def broken(self: Any, row: Any) -> Any:
+        return known(self, row)._replace(is_known=False)
+
+    patch.setattr(rowlock.core.moves.WaitOrder, "_facts", broken)
+
+
+def begin_the_time_of_a_wait_anew(patch: pytest.MonkeyPatch) -> None:
+    load = sql
+
+    def broken(name: str) -> str:
+        return load(name).replace("s.deadline", "NULL") if name == "wait_found" else load(name)
+
+    patch.setattr(rowlock.stores.sqlite.waits, "sql", broken)
+
+
+def cancel_waits_at_once(patch: pytest.MonkeyPatch) -> None:
+    known = rowlock.core.moves.WaitOrder._facts
+
+    def broken(self: Any, row: Any) -> Any:
+        return known(self, row)._replace(undoes=False, has_callback=False)
+
+    patch.setattr(rowlock.core.moves.Cancel, "_facts", broken)
+
+
+def disturb_runs_that_undo(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "undoes", False)
+
+
 FREEZES: dict[str, Any] = {"faults": ("freeze",), "tempo": 0.8, "seconds": 10.0}
 # Handlers that ignore a cancel are still at work when their worker wakes up and another one has their job.
 DEAF: dict[str, Any] = {"faults": ("freeze",), "only": "deaf", "jobs": 10, "tempo": 1.0, "seconds": 14.0}
@@ -172,4 +229,15 @@ SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
     (run_finished_steps_again, KILLS, 9),
     (forget_to_store_results, CALM, 4),
     (store_steps_whatever_the_version, FREEZES, 19),
+)
+# The same for defences of waits. Of every seventh seed, handlers wait.
+WAITS: dict[str, Any] = {"weather": Weather(unheard=0.03, latency=0.2), "faults": (), "jobs": 25, "operates": True}
+WAIT_SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
+    (wait_whatever_has_come, WAITS, 7),
+    (read_signals_whatever_the_version, {**WAITS, "faults": ("freeze",), "seconds": 14.0}, 49),
+    (never_resume, WAITS, 7),
+    (store_signals_twice, WAITS, 7),
+    (begin_the_time_of_a_wait_anew, WAITS, 7),
+    (cancel_waits_at_once, WAITS, 14),
+    (disturb_runs_that_undo, {**WAITS, "tempo": 0.8, "seconds": 14.0, "jobs": 40}, 63),
 )

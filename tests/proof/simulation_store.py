@@ -23,8 +23,8 @@ from tests.proof.simulation_loop import Handle, VirtualLoop
 READS = frozenset({"look", "held_by", "workers", "now", "paused", "read", "records"})
 WRITES = frozenset(
     {
-        "insert", "claim", "settle", "heartbeat", "progress", "checkpoint", "report", "retire", "promote", "move_due",
-        "prune", "move", "steer_topic", "set_backoff", "tidy", "run_bulk",
+        "insert", "claim", "settle", "heartbeat", "progress", "checkpoint", "take_signal", "report", "retire",
+        "promote", "move_due", "prune", "move", "steer_topic", "set_backoff", "tidy", "run_bulk",
     }
 )  # fmt: skip
 # What may be carried out after its client was told that the line broke. Not an insert, which could make a job anew that

@@ -26,6 +26,7 @@ from rowlock.core.ids import IdMaker
 from rowlock.core.job import Job, NewJob, Status, new_job
 from rowlock.core.retry import Quadratic
 from rowlock.core.steps import StepMark, StoredStep, StoredSteps
+from rowlock.core.waits import Wait
 from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.runtime import (
     backoff,
@@ -43,7 +44,7 @@ from rowlock.runtime import (
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.runtime.supervisor import Rescue, accuse
 from rowlock.runtime.worker import Worker
-from rowlock.stores.base import Enqueued, Guard, Hold, Store
+from rowlock.stores.base import Awaited, Enqueued, Guard, Hold, Store
 from rowlock.stores.group import Group
 from tests.proof.history import Execution, Fault, Operation, StepRun
 from tests.proof.simulation_database import new_database
@@ -136,6 +137,19 @@ class Machine:
     async def checkpoint(self, mark: StepMark) -> Hold:
         return await self.checkpoints.call(mark)
 
+    async def take_signal(self, wait: Wait) -> Awaited:
+        answer: Awaited = await self.line.take_signal(wait)
+        return answer
+
+    def take_signal_sync(self, wait: Wait) -> Awaited:
+        raise AssertionError("handlers are async here")
+
+    async def address(self, job_id: str, signal: str, n: int) -> str:
+        return f"https://here/{job_id}/{signal}/{n}"
+
+    def address_sync(self, job_id: str, signal: str, n: int) -> str:
+        raise AssertionError("handlers are async here")
+
     async def steps(self, job_id: str) -> list[StoredStep]:
         found: dict[str, StoredSteps] = await self.line.read([job_id], StoredSteps)
         return found[job_id].items if job_id in found else []
@@ -208,6 +222,9 @@ class World:
         self.runs: list[Run] = []
         self.step_runs: list[StepRun] = []
         self.step_values: list[tuple[str, str, Any]] = []  # job, name, and what ctx.step returned
+        self.wait_values: list[tuple[str, str, Any]] = []  # job, signal, and what ctx.wait_for returned
+        self.calls_made: list[tuple[str, str, int]] = []  # callbacks: job, signal, number
+        self.signals = 0  # that were sent so far
         self.operations: list[Operation] = []
         self.faults: list[Fault] = []
         self.bad_stops: list[str] = []
@@ -338,6 +355,12 @@ class World:
 
     def step_returned(self, job: Job, name: str, value: Any) -> None:
         self.step_values.append((job.id, name, value))
+
+    def wait_returned(self, job: Job, signal: str, value: Any) -> None:
+        self.wait_values.append((job.id, signal, value))
+
+    def calls(self, job: Job, signal: str, n: int) -> None:
+        self.calls_made.append((job.id, signal, n))
 
     def executions(self) -> list[Execution]:
         return [

@@ -61,7 +61,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
         *("insert", "claim", "settle", "heartbeat", "progress", "transaction", "report", "retire", "promote"),
         "tidy",  # a case for each chore but sweep_rollups: one statement, of what nobody will ask for again
         *("move", "move_due", "prune", "steer_topic", "write_records", "set_backoff"),
-        *("create_bulk", "steer_bulk", "run_bulk", "checkpoint"),
+        *("create_bulk", "steer_bulk", "run_bulk", "checkpoint", "take_signal"),
     }
     verbs = {name for name in vars(Store) if not name.startswith("_")}
     assert verbs - connects == reads | elsewhere | cases

@@ -9,6 +9,7 @@ import pytest
 from tests.databases import Databases
 from tests.proof.checker import check, summary
 from tests.proof.random_lives import RandomLives
+from tests.proof.waiting_lives import WaitingLives
 from tests.proof.witness import Witness
 from tests.stores.harness import harness_at
 
@@ -17,7 +18,8 @@ STEPS = 150
 
 
 @pytest.mark.timeout(0)
-async def test_random_lives_on_postgres(databases: Databases, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lives_of", [RandomLives, WaitingLives])
+async def test_random_lives_on_postgres(lives_of: type[RandomLives], databases: Databases, tmp_path: Path) -> None:
     began = time.monotonic()
     histories, found, findings = [], [], []
     async with harness_at("postgres", databases, tmp_path, virtual=True, check=False) as harness:
@@ -25,7 +27,7 @@ async def test_random_lives_on_postgres(databases: Databases, tmp_path: Path) ->
         for seed in range(SEEDS):
             await harness.reset()
             await witness.forget()
-            lives = RandomLives(seed, harness)
+            lives = lives_of(seed, harness)
             await lives.play_on(witness, STEPS)
             histories.append(lives.history)
             found += check(lives.history)

@@ -14,14 +14,16 @@ from typing import Any, cast
 import pytest
 
 from rowlock.client.enqueue import safe_insert
-from rowlock.core.job import Job, Lane, new_job
+from rowlock.core.job import Job, Lane, Status, new_job
+from rowlock.core.moves import Signal, SignalSent
 from rowlock.errors import OutcomeUnknown
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Claim, Store
 from rowlock.stores.group import Group
 from tests.proof.simulation import simulate, simulate_all
+from tests.proof.simulation_handlers import WAITING
 from tests.proof.simulation_loop import Stuck, VirtualLoop
-from tests.proof.simulation_sabotage import SABOTAGES, Break
+from tests.proof.simulation_sabotage import SABOTAGES, WAIT_SABOTAGES, Break
 from tests.proof.simulation_store import Line, Weather
 from tests.proof.simulation_world import Machine, World, inhabited
 
@@ -79,6 +81,83 @@ def test_sabotage_is_noticed(
 ) -> None:
     break_it(monkeypatch)
     assert any(simulate(one, **climate).violations for one in (seed, *range(1, NOTICED_WITHIN)))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "climate", "seed"), WAIT_SABOTAGES, ids=[one.__name__ for one, _, _ in WAIT_SABOTAGES]
+)
+def test_sabotage_of_waits_is_noticed(
+    break_it: Break, climate: dict[str, Any], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_it(monkeypatch)
+    seeds = (seed, *range(WAITING, WAITING * 50, WAITING))
+    assert any(simulate(one, **climate).violations for one in seeds)
+
+
+# ── Days ──
+
+SLOW = {"lease": 600.0, "poll": 60.0, "maintenance": 120.0, "notice": 60.0}  # or days would take minutes
+DAY = 86_400.0
+
+
+def _three_days(world: World) -> str:
+    """A job that waits for three days at most."""
+    job = new_job(world.ids.one(), "mails", {"steps": [f"wait {(3 * DAY - 0.3) / 8}"]})
+    world.database.insert([job])
+    return job.id
+
+
+async def _deploy(world: World, old: Machine) -> Machine:
+    """Another worker takes over."""
+    await world.stop(old)
+    return await world.boot()
+
+
+async def _waits(world: World, job_id: str) -> None:
+    while world.database.read([job_id], Job)[job_id].status is not Status.WAITING:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(1.0)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+def test_a_signal_after_two_days_and_a_deploy_is_answered_at_once() -> None:
+    async def story(world: World) -> None:
+        machine = await world.boot()
+        job_id = _three_days(world)
+        await _waits(world, job_id)
+        await asyncio.sleep(DAY)
+        assert world.database.read([job_id], Job)[job_id].status is Status.WAITING
+        await _deploy(world, machine)
+        await asyncio.sleep(DAY)
+        line = Line(world.network, "client")
+        [changed] = await line.move([job_id], Signal(by="ann", sent=SignalSent("go", '"yes"', "s1")))
+        assert changed.done
+        await line.ring()
+        await asyncio.sleep(2 * SLOW["poll"])
+        assert world.wait_values == [(job_id, "go", "yes")]
+
+    in_a_world(story, **SLOW)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+def test_a_wait_times_out_after_three_days_and_not_before() -> None:
+    """Whatever was deployed meanwhile, and however often the handler was replayed."""
+
+    async def story(world: World) -> None:
+        machine = await world.boot()
+        job_id = _three_days(world)
+        await _waits(world, job_id)
+        for _ in range(2):
+            await asyncio.sleep(DAY)
+            machine = await _deploy(world, machine)
+        await asyncio.sleep(DAY - 2 * SLOW["poll"])
+        assert world.wait_values == []
+        await asyncio.sleep(SLOW["lease"])
+        assert world.wait_values == [(job_id, "go", "nothing")]
+        assert len(world.runs) == 2
+
+    in_a_world(story, **SLOW)
 
 
 # ── What was found, each alone ──

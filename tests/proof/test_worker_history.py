@@ -20,7 +20,7 @@ from tests.faults import load
 from tests.proof import history_app
 from tests.proof.checker import check, summary
 from tests.proof.history import History
-from tests.proof.history_app import BUSINESS, app, new_ids
+from tests.proof.history_app import BUSINESS, SIGNALLED, app, new_ids, wrongly_answered
 from tests.proof.lives import World
 from tests.proof.recorder import Recorder
 from tests.proof.witness import Tables, TablesAt, Witness
@@ -66,7 +66,9 @@ async def produce(jobs: Jobs, record: Recorder, count: int, kinds: dict[str, dic
         job_id = new_ids.one()
         options: dict[str, Any] = {"id": job_id, "key": key, "delay": 0.05 if n % 7 == 0 else 0.0}
         with record.operation("enqueue", [job_id], topic=topic, key=key) as told:
-            told(await jobs.enqueue(topic, kinds[topic], **options))
+            told(enqueued := await jobs.enqueue(topic, kinds[topic], **options))
+        if topic in SIGNALLED and not enqueued.existing:
+            await load.signal(jobs, record, job_id)
         made.append(job_id)
     return made
 
@@ -111,7 +113,7 @@ async def collected(url: str, record: Recorder) -> History:
 
 
 def judged(suite: str, history: History, began: float) -> None:
-    found = check(history)
+    found = [*check(history), *wrongly_answered(history)]
     print(summary(f"{suite} on {history.store}", [history], found, time.monotonic() - began))
     assert found == []
 

@@ -19,16 +19,17 @@ from tests.closing import connected
 from tests.proof.history import History, RowChange
 from tests.stores.rows import micros
 
-JOBS, ARCHIVE, STEPS = "_jobs", "_jobs_archive", "_jobs_steps"
+JOBS, ARCHIVE, STEPS, SIGNALS = "_jobs", "_jobs_archive", "_jobs_steps", "_jobs_signals"
 AUDIT, TOPICS, WORKERS = "_jobs_audit", "_jobs_topics", "_jobs_workers"
 RECORDS, BULK = "_jobs_records", "_jobs_bulk"
-TABLES = (JOBS, ARCHIVE, STEPS, AUDIT, TOPICS, WORKERS, RECORDS, BULK)
+TABLES = (JOBS, ARCHIVE, STEPS, SIGNALS, AUDIT, TOPICS, WORKERS, RECORDS, BULK)
 _JSON = frozenset({"payload", "result", "tags", "history", "log", "data", "topics"})
 _FLAGS = frozenset({"ready", "stray", "stopping", "cancelable"})
 _TIMES = frozenset(
     {"created", "updated", "run_at", "expires_at", "claimed_at", "started_at", "locked_until", "finished_at", "fire_at"}
-    | {"cancel_requested_at", "paused_at", "paused_until", "at", "started", "seen", "moved_at"}
+    | {"cancel_requested_at", "paused_at", "paused_until", "at", "started", "seen", "moved_at", "deadline"}
 )
+NEVER = 1 << 62  # the time of what does not end by itself, on both stores
 _MACHINE_CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"  # to the millisecond
 
 _decode = msgspec.json.decode
@@ -87,7 +88,7 @@ class Witness:
         """Fill in all that the database knows."""
         history.changes = await self.changes()
         history.jobs, history.archive = await self.rows(JOBS), await self.rows(ARCHIVE)
-        history.steps = await self._all_rows(STEPS)
+        history.steps, history.signals = await self._all_rows(STEPS), await self._all_rows(SIGNALS)
         history.events = await self.events()
         return history
 
@@ -140,7 +141,9 @@ class Witness:
         for name, value in row.items():
             if value is None:
                 continue
-            if name in _TIMES and isinstance(value, str):
+            if name in _TIMES and value == "infinity":
+                row[name] = NEVER
+            elif name in _TIMES and isinstance(value, str):
                 row[name] = micros(datetime.fromisoformat(value))
             elif self._tables.kind == "sqlite":
                 if name in _JSON and isinstance(value, str):  # what a JSON function has just made comes as it is
@@ -170,9 +173,11 @@ def with_transactions(changes: Iterable[RowChange]) -> list[RowChange]:
     number, stamp = 0, None
     for change in changes:
         mine = _stamp(change)
-        if (
+        if _asks(change) or (found and _asks(found[-1])):
+            joins = bool(found) and _is_answered(found[-1], change)
+        elif (
             mine is None
-            and change.table == STEPS
+            and change.table in (STEPS, SIGNALS)
             and change.op == "delete"
             and (place := _removed(found, change)) is not None
         ):
@@ -195,12 +200,31 @@ def with_transactions(changes: Iterable[RowChange]) -> list[RowChange]:
     return found
 
 
+def _asks(change: RowChange) -> bool:
+    """Is it a statement by which a run asks whether it must wait? It reads a signal, writes the wait, and then marks
+    the job; that is the whole transaction."""
+    before, after = change.before, change.after
+    if change.table == SIGNALS:
+        return change.op == "update"
+    if change.table != STEPS or after is None or not after["name"].startswith(("@signal:", "@sleep")):
+        return False
+    return before is None or {name for name in after if before[name] != after[name]} != {"deadline"}
+
+
+def _is_answered(last: RowChange, change: RowChange) -> bool:
+    """Is it the next statement of a run that asks whether it must wait?"""
+    row, mine = last.after or {}, change.after or {}
+    if last.table == SIGNALS:
+        return _asks(last) and change.table == STEPS and (row["job_id"], row["wait"]) == (mine["job_id"], mine["name"])
+    return _asks(last) and change.table == JOBS and row["job_id"] == mine.get("id")
+
+
 def _stamp(change: RowChange) -> int | None:
     """The time that the transaction wrote, if it did."""
     before, after = change.before or {}, change.after
     if after is None:
         return None
-    if change.table == AUDIT:
+    if change.table == AUDIT or (change.table == SIGNALS and change.op == "insert"):
         return int(after["at"])
     if change.table == RECORDS:
         return int(after["updated"])
@@ -223,8 +247,8 @@ def is_backoff(change: RowChange) -> bool:
 
 def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:
     """Is it the removal from _jobs of what this transaction has just archived, or the lines of its progress report? Or
-    does it write, or remove, what is stored of a step of a job whose row it has just changed?"""
-    if change.table == STEPS:
+    does it write, or remove, what is stored of a step or signal of a job whose row it has just changed?"""
+    if change.table in (STEPS, SIGNALS):
         job_id = (change.after or change.before or {})["job_id"]
         mine = [one for one in found if one.tx == number and one.table == JOBS and one.after is not None]
         return any((one.after or {})["id"] == job_id for one in mine)
@@ -245,13 +269,13 @@ def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:
 
 
 def _removed(found: list[RowChange], change: RowChange) -> int | None:
-    """The place at which the job of this step was removed, if nothing but removals came since."""
+    """The place at which the job of this step or signal was removed, if nothing but removals came since."""
     assert change.before is not None
     for place in range(len(found) - 1, -1, -1):
         one = found[place]
-        if one.op != "delete" or one.table not in (JOBS, ARCHIVE, STEPS) or one.before is None:
+        if one.op != "delete" or one.table not in (JOBS, ARCHIVE, STEPS, SIGNALS) or one.before is None:
             return None
-        if one.table != STEPS and one.before["id"] == change.before["job_id"]:
+        if one.table in (JOBS, ARCHIVE) and one.before["id"] == change.before["job_id"]:
             return place
     return None
 
@@ -265,7 +289,7 @@ def _explained(found: list[RowChange], audit: RowChange) -> int | None:
         return len(found) - 1 if row.get("topic") == audit.after["topic"] else None
     for place in range(len(found) - 1, -1, -1):
         change = found[place]
-        if change.op != "delete" or change.table not in (JOBS, ARCHIVE, STEPS) or change.before is None:
+        if change.op != "delete" or change.table not in (JOBS, ARCHIVE, STEPS, SIGNALS) or change.before is None:
             return None
         if change.before.get("id") == audit.after["job_id"]:
             return place

@@ -60,6 +60,9 @@ class Wire:
     def shield(self, change: int) -> None:
         self.shields.append(change)
 
+    def hear_cancel(self) -> None:
+        self.interruption = Interruption.CANCELLED
+
     def watch(self, callback: Callable[[Interruption], None]) -> None:
         self._watcher = callback
         if self.interruption is not None:

@@ -1044,7 +1044,7 @@ async def test_a_step_inside_a_step_is_refused(jobs: Jobs) -> None:
     await jobs.start()
     for topic, name in (("bound", "outer"), ("captured", "closure"), ("sync", "closure")):
         text = await refused(jobs, topic, WrongContext)
-        assert text == f"ctx.step inside of the step {name}: only the handler may call steps"
+        assert text == f"ctx.step inside of the step {name}: only the handler may call it"
 
 
 async def test_a_step_inside_a_transaction_is_refused(jobs: Jobs) -> None:

@@ -27,20 +27,21 @@ from rowlock.core.lifecycle import (
     Snoozed,
     StepRetry,
     TimedOut,
-    Transition,
+    Waits,
     decide,
 )
 from rowlock.core.moves import Cancel, Expire
 from rowlock.core.retry import Delays
 from rowlock.core.steps import StepMark, StepState, with_step_events
+from rowlock.core.waits import Wait, WaitTerms
 from rowlock.stores import reading
-from rowlock.stores.base import MAX_LOG_LINES, Claim, Claimed, Enqueued, Moved, Store, WorkerInfo
+from rowlock.stores.base import MAX_LOG_LINES, Claim, Claimed, Enqueued, Hold, Moved, Store, WorkerInfo
 from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor
 from rowlock.stores.postgres.rows import event
 from rowlock.stores.postgres.store import PostgresStore
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.databases import Databases, migrated, with_test_clock
-from tests.stores.rows import Audit, Row, micros, moment, timeline
+from tests.stores.rows import Audit, Row, SignalRow, micros, moment, timeline
 
 T = TypeVar("T")
 
@@ -99,6 +100,13 @@ def mark(run: Job, name: str, state: StepState | str, **fields: Any) -> StepMark
     return StepMark(name=name, state=StepState(state), **usual | fields)
 
 
+def wait(run: Job, waits_for: str = "signal:go", **fields: Any) -> Wait:
+    """The worker that has claimed `run` asks whether it must wait."""
+    usual: dict[str, Any] = {"id": run.id, "version": run.version, "worker": run.locked_by, "n": 1, "position": 9}
+    usual["terms"] = WaitTerms(fields.get("seconds")).text
+    return Wait(waits_for=waits_for, **usual | fields)
+
+
 def info(name: str = "w1", **fields: Any) -> WorkerInfo:
     """What a worker reports of itself."""
     usual: dict[str, Any] = {
@@ -123,6 +131,7 @@ OUTCOMES: dict[str, Outcome] = {
     "snoozed": Snoozed(90.0),
     "released": Released(),
     "gave up": GaveUp("no longer wanted"),
+    "waited": Waits("signal:go", 30.0, 0),
 }
 
 
@@ -195,21 +204,38 @@ class Harness(ABC):
     async def rows(self) -> dict[str, Row]:
         """Everything that is kept of every job, checked for what must hold of any row at any time."""
         kept = await self.fetch(
-            "SELECT id, ready, history, history_dropped, log, log_dropped FROM _jobs UNION ALL "
-            "SELECT id, false, history, history_dropped, log, log_dropped FROM _jobs_archive"
+            "SELECT id, ready, history, history_dropped, log, log_dropped, coalesce(signals, 0) FROM _jobs UNION ALL "
+            "SELECT id, false, history, history_dropped, log, log_dropped, 0 FROM _jobs_archive"
         )
         jobs = await self.store.read([str(row[0]) for row in kept], Job)
         assert len(jobs) == len(kept)
         rows = {}
-        for raw_id, ready, history, dropped, log, log_dropped in kept:
+        for raw_id, ready, history, dropped, log, log_dropped, got in kept:
             entries, lines = tuple(json.loads(history or "[]")), tuple(json.loads(log or "[]"))
-            rows[str(raw_id)] = row = Row(jobs[str(raw_id)], bool(ready), entries, dropped, lines, log_dropped)
+            row = Row(jobs[str(raw_id)], bool(ready), entries, dropped, lines, log_dropped, got=got)
+            rows[str(raw_id)] = row
             check(row)
         for (raw_id,) in await self.fetch("SELECT DISTINCT job_id FROM _jobs_steps"):
             job_id = str(raw_id)
             assert job_id in rows, "steps of a job that is gone"
             assert rows[job_id].job.step is not None, "steps that nobody would look for"
             rows[job_id] = structs.replace(rows[job_id], steps=tuple(await reading.steps(self.store, job_id)))
+        for raw_id, seq, name, signal_id, data, at, by, wait, wait_n in await self.fetch(
+            "SELECT job_id, seq, name, signal_id, data, at, by, wait, wait_n FROM _jobs_signals ORDER BY job_id, seq"
+        ):
+            job_id = str(raw_id)
+            assert job_id in rows, "signals of a job that is gone"
+            signal = SignalRow(
+                seq=seq,
+                name=name,
+                signal_id=signal_id,
+                data=json.loads(data),
+                at=moment(at) if isinstance(at, int) else at,
+                by=by,
+                wait=wait,
+                wait_n=wait_n,
+            )
+            rows[job_id] = structs.replace(rows[job_id], signals=(*rows[job_id].signals, signal))
         return rows
 
     async def row(self, job_id: str) -> Row:
@@ -286,6 +312,24 @@ class Harness(ABC):
         await self.store.settle([settlement(claimed, outcome, ran=0.0)])
         return await self.job(claimed.id)
 
+    async def waiting(
+        self, waits_for: str = "signal:go", *, timeout: float | None = None, done: Sequence[str] = (), **fields: Any
+    ) -> Job:
+        """A new job that waits, after these steps were done; as it is afterwards."""
+        run = await self.claimed(**fields)
+        await self.store.checkpoint([mark(run, name, "succeeded") for name in done])
+        return await self.waits(run, waits_for, timeout=timeout, undoes=bool(done))
+
+    async def waits(
+        self, run: Job, waits_for: str = "signal:go", *, n: int = 1, timeout: float | None = None, undoes: bool = False
+    ) -> Job:
+        """The run asks whether it must wait, and does."""
+        answer = await self.store.take_signal(wait(run, waits_for, n=n, seconds=timeout))
+        assert (answer.hold, answer.state) == (Hold.KEPT, StepState.RUNNING)
+        outcome = Waits(waits_for, answer.left, answer.seen, undoes)
+        await self.store.settle([settlement(run, outcome, ran=0.0)])
+        return await self.job(run.id)
+
     async def in_status(self, status: Status, topic: str = "mail") -> Job:
         match status:
             case Status.PENDING:
@@ -296,11 +340,8 @@ class Harness(ABC):
                 return await self.job(job_id)
             case Status.PROCESSING:
                 return await self.claimed(topic=topic)
-            case Status.WAITING:
-                claimed = await self.claimed(topic=topic)
-                waits = Transition(event="waited", status=Status.WAITING, ran=0.0)
-                await self.store.settle([Settlement(claimed.id, claimed.version, waits)])
-                return await self.job(claimed.id)
+            case Status.WAITING:  # for a signal, without an end
+                return await self.settled(Waits("signal:go", None, 0), topic=topic)
             case Status.CANCEL_REQUESTED:
                 claimed = await self.claimed(topic=topic)
                 await self.store.move([claimed.id], Cancel(by="ann"))
@@ -320,9 +361,9 @@ class Harness(ABC):
 def check(row: Row) -> None:
     """What must hold of any row at any time."""
     job = row.job
-    assert (job.locked_until is not None) == (job.status in HELD)
-    assert (job.locked_by is not None) == (job.status in HELD or job.status is Status.COMPLETED)
-    assert not row.ready or job.status is Status.PENDING
+    check_lease(job, row.ready)
+    held = job.locked_until is not None
+    assert (job.locked_by is not None) == (held or job.status is Status.COMPLETED)
     finished = job.status in (Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED)
     assert (job.finished_at is not None) == finished
     assert job.events_count == 1 + job.version + len(row.history) + row.dropped + (job.status is Status.COMPLETED)
@@ -330,6 +371,14 @@ def check(row: Row) -> None:
     assert len(row.log) == MAX_LOG_LINES if row.log_dropped else len(row.log) <= MAX_LOG_LINES
     for earlier, later in itertools.pairwise(row.history):
         assert earlier["version"] <= later["version"] <= job.version
+
+
+def check_lease(job: Job, ready: bool) -> None:
+    """Only a waiting job that is cancelled is cancel_requested without a lease: it is ready, or still waits."""
+    cancelling = job.status is Status.CANCEL_REQUESTED and job.locked_until is None
+    assert (job.locked_until is not None) == (job.status in HELD and not cancelling)
+    assert not ready or job.status is Status.PENDING or cancelling
+    assert (job.waits_for is not None) == (job.status is Status.WAITING or (cancelling and not ready))
 
 
 class SqliteHarness(Harness):

@@ -25,11 +25,29 @@ from rowlock.core.lifecycle import (
     ended_by,
     judge,
 )
-from rowlock.core.moves import Cancel, CancelTimeout, Due, Expire, Order, Requeue, Rescue, Update
+from rowlock.core.moves import (
+    AcknowledgeCallback,
+    Cancel,
+    CancelTimeout,
+    Due,
+    Expire,
+    Order,
+    ReportCallback,
+    Requeue,
+    Rescue,
+    Resume,
+    Signal,
+    Update,
+    Wake,
+)
 from rowlock.core.steps import STEP_ENDS, StepMark, StepState, StoredStep, with_step_events
+from rowlock.core.times import NEVER_AT
+from rowlock.core.waits import MAX_UNREAD, WAIT_TIMED_OUT, Wait
 from rowlock.stores.base import (
     MAX_LOG_LINES,
     MIN_RETENTION,
+    PROMOTER,
+    Awaited,
     Beat,
     Changed,
     Claim,
@@ -46,7 +64,7 @@ from rowlock.stores.base import (
     WorkerInfo,
 )
 from rowlock.stores.queries import Ended, Stats, Tally, make_stats
-from tests.stores.rows import Audit, Row, known, moment, plain, timeline
+from tests.stores.rows import Audit, Row, SignalRow, known, moment, plain, timeline
 
 Run = TypeVar("Run", Beat, Progress, StepMark)
 MOVE_OF_EVENT = {  # which move a settlement makes
@@ -57,6 +75,7 @@ MOVE_OF_EVENT = {  # which move a settlement makes
     "snoozed": "snooze",
     "released": "release",
     "waited": "wait",
+    "wait_cancelled": "cancel_wait",
     "cancelled": "acknowledge_cancel",
 }
 
@@ -124,8 +143,9 @@ class Reference:
         row = kept or Row(job, ready)
         events_count = 1 + job.version + len(row.history) + row.dropped + (job.status is Status.COMPLETED)
         job = structs.replace(job, events_count=events_count)
-        assert (job.locked_until is not None) == (job.status in HELD)
-        assert not ready or job.status is Status.PENDING
+        cancelling = job.status is Status.CANCEL_REQUESTED and job.locked_until is None  # a waiting job
+        assert (job.locked_until is not None) == (job.status in HELD and not cancelling)
+        assert not ready or job.status is Status.PENDING or cancelling
         self.rows[job.id] = structs.replace(row, job=job, ready=ready)
         return job
 
@@ -174,7 +194,7 @@ class Reference:
             self._change(
                 "claim",
                 job,
-                status=Status.PROCESSING,
+                status=Status.PROCESSING if job.status is Status.PENDING else job.status,
                 version=job.version + 1,
                 locked_by=claim.worker,
                 locked_until=self._after(claim.lease),
@@ -187,7 +207,9 @@ class Reference:
             )
             for job in due[: claim.limit]
         ]
+        ends = [job.run_at for job in self._where(lambda job: job.status is Status.WAITING) if job.run_at != NEVER_AT]
         later = [job.run_at for job in self._where(lambda j: j.status is Status.PENDING and not self.rows[j.id].ready)]
+        later += ends
         next_due = max(0.0, (min(later) - self.now).total_seconds()) if later else None
         return Claimed(jobs, contended=False, next_due=next_due)
 
@@ -269,13 +291,63 @@ class Reference:
             version=mark.version,
             started_at=began,
             finished_at=None if mark.state in (StepState.PENDING, StepState.RUNNING) else self.now,
+            deadline=None if mark.lasts is None else self._after(mark.lasts),
         )
         self._keep_steps(mark.id, steps.values())
         return hold
 
+    def take_signal(self, wait: Wait) -> Awaited:
+        [hold] = self.look([Beat(wait.id, wait.version, worker=wait.worker)])
+        if hold is not Hold.KEPT:
+            return Awaited(hold)
+        row = self.rows[wait.id]
+        name, steps = f"@{wait.waits_for}", {(step.name, step.n): step for step in row.steps}
+        before = steps.get((name, wait.n))
+        if before is not None and before.state in STEP_ENDS:
+            return Awaited(hold, before.state, _ended(before), seen=row.got)
+        deadline = wait.until if wait.seconds is None else self._after(wait.seconds)
+        if before is not None:
+            deadline = before.deadline
+        state, result, error = StepState.RUNNING, wait.terms, None
+        unread = [one for one in row.signals if one.wait is None and f"signal:{one.name}" == wait.waits_for]
+        if unread:
+            state, result = StepState.SUCCEEDED, codec.encode(unread[0].data, "data")
+            read = structs.replace(unread[0], wait=name, wait_n=wait.n)
+            signals = tuple(read if one.seq == read.seq else one for one in row.signals)
+            self.rows[wait.id] = structs.replace(row, signals=signals)
+        elif deadline is not None and deadline <= self.now:
+            state, result = StepState.SUCCEEDED, "null"
+            if wait.default is not UNSET:
+                result = wait.default or "null"
+            elif wait.waits_for != "sleep":
+                state, result, error = StepState.FAILED, "null", WAIT_TIMED_OUT
+        steps[name, wait.n] = step = StoredStep(
+            job_id=wait.id,
+            name=name,
+            n=wait.n,
+            position=wait.position,
+            function=name,
+            state=state,
+            result=codec.decode(result),
+            error=error,
+            version=wait.version,
+            started_at=self.now if before is None else before.started_at,
+            finished_at=None if state is StepState.RUNNING else self.now,
+            deadline=deadline,
+        )
+        self._change("checkpoint", self.rows[wait.id].job, step=name, updated=self.now)
+        self._keep_steps(wait.id, steps.values())
+        if state is not StepState.RUNNING:
+            return Awaited(hold, state, _ended(step), seen=row.got)
+        left = None if deadline is None else (deadline - self.now).total_seconds()
+        return Awaited(hold, state, None, left, row.got)
+
     def _keep_steps(self, job_id: str, steps: Iterable[StoredStep]) -> None:
-        kept = tuple(sorted(steps, key=lambda step: (step.position, step.name, step.n)))
-        self.rows[job_id] = structs.replace(self.rows[job_id], steps=kept)
+        """A wait that is dropped takes the signals with it that it has read."""
+        row, kept = self.rows[job_id], tuple(sorted(steps, key=lambda step: (step.position, step.name, step.n)))
+        gone = {(step.name, step.n) for step in row.steps} - {(step.name, step.n) for step in kept}
+        signals = tuple(one for one in row.signals if (one.wait, one.wait_n) not in gone)
+        self.rows[job_id] = structs.replace(row, steps=kept, signals=signals)
 
     def steps(self, job_id: str) -> list[StoredStep]:
         return list(self.rows[job_id].steps) if job_id in self.rows else []
@@ -284,13 +356,13 @@ class Reference:
         holds = []
         for run in runs:
             row = self.rows.get(run.id)
-            ours = row is not None and _is_of(row.job, run) and row.job.status in HELD
+            ours = row is not None and _is_of(row.job, run) and row.job.locked_until is not None
             asked = row is not None and row.job.status is Status.CANCEL_REQUESTED
             holds.append((Hold.CANCEL if asked else Hold.KEPT) if ours else Hold.LOST)
         return holds
 
     def held_by(self, workers: list[str], limit: int | None = None) -> list[Beat]:
-        held = self._where(lambda job: job.status in HELD and job.locked_by in workers)
+        held = self._where(lambda job: job.locked_until is not None and job.locked_by in workers)
         held = sorted(held, key=lambda job: job.locked_until or self.now)[:limit]
         return [Beat(job.id, job.version, job.started_at is not None, job.locked_by) for job in held]
 
@@ -308,7 +380,7 @@ class Reference:
 
     def _held(self, move: str, run: Run, columns: Callable[[Job, Run], dict[str, Any]]) -> Hold:
         row = self.rows.get(run.id)
-        if row is None or not _is_of(row.job, run) or row.job.status not in MOVES[move].sources:
+        if row is None or not _is_of(row.job, run) or row.job.locked_until is None:
             return Hold.LOST
         self._change(move, row.job, **columns(row.job, run))
         return Hold.CANCEL if row.job.status is Status.CANCEL_REQUESTED else Hold.KEPT
@@ -323,7 +395,7 @@ class Reference:
         if row is None:
             return judge(wish.version, to.event, None)
         job = row.job
-        if not _is_of(job, wish) or job.status not in MOVES[move].sources:
+        if not _is_of(job, wish) or job.locked_until is None or job.status not in MOVES[move].sources:
             ended = ended_by(wish.version, job.status, job.version, list(row.history), wish.worker, job.locked_by)
             return judge(wish.version, to.event, Standing(job.status, job.version, ended, job.locked_by), wish.worker)
         assert job.claimed_at
@@ -337,20 +409,31 @@ class Reference:
         if to.status is Status.COMPLETED:
             result = None if to.result is None else codec.decode(to.result)
             self._change(move, job, **common, progress=100.0, result=result, finished_at=self.now)
+            self.rows[job.id] = structs.replace(self.rows[job.id], got=0)  # the archive does not count signals
             return APPLIED
-        later = to.status is Status.PENDING and to.delay is not None
-        ends = to.status in (Status.FAILED, Status.CANCELLED)
+        status, delay = to.status, to.delay
+        if status is Status.WAITING and row.got > to.seen:
+            status, delay = Status.PENDING, 0.0
+        run_at = job.run_at
+        if status in LIVE and delay is not None:
+            run_at = self._after(delay)
+        elif status is Status.WAITING:
+            run_at = NEVER_AT
+        ends = status in (Status.FAILED, Status.CANCELLED)
+        told = to.entry(job.version) | {"status": status}
         self._change(
             move,
             job,
-            to.entry(job.version) | known(by=job.locked_by, claimed_at=job.claimed_at, started_at=started_at),
-            ready=to.status is Status.PENDING and not to.delay,
-            **common,
+            told | known(by=job.locked_by, claimed_at=job.claimed_at, started_at=started_at),
+            ready=status in (Status.PENDING, Status.CANCEL_REQUESTED) and not delay,
+            **common | {"status": status},
+            waits_for=to.waits_for if status is Status.WAITING else None,
             locked_by=None,
             last_error=to.error if to.error is not None else job.last_error,
             retries=to.retries if to.retries is not None else job.retries,
             finished_at=self.now if ends else None,
-            run_at=self._after(to.delay or 0.0) if later else job.run_at,
+            run_at=run_at,
+            expires_at=job.expires_at if ends or started_at is None else None,
             cancel_reason=to.reason
             if job.cancel_reason is None and to.status is Status.CANCELLED
             else job.cancel_reason,
@@ -365,7 +448,7 @@ class Reference:
         )
         for job in due:
             self._change("promote", job, ready=True)
-        return len(due)
+        return len(due) + len(self.move_due(Resume(by=PROMOTER)))
 
     def move_due(self, order: Due) -> list[Moved]:
         match order:
@@ -375,6 +458,25 @@ class Reference:
                 return self._expire(order)
             case CancelTimeout():
                 return self._cancel_timeout(order)
+            case Resume():
+                over = self._where(lambda job: job.status is Status.WAITING and job.run_at <= self.now)
+                for job in over:
+                    self._resume(order, job)
+                return [self._moved(job.id) for job in over]
+
+    def _resume(self, order: Order, job: Job, **told: Any) -> Changed:
+        entry = known(event="resumed", by=order.by, reason=order.reason, waits_for=job.waits_for, **told)
+        self._change(
+            order.verb,
+            job,
+            entry,
+            ready=True,
+            status=Status.PENDING,
+            run_at=self.now,
+            waits_for=None,
+            updated=self.now,
+        )
+        return Changed(job.id, done=True, status=Status.PENDING)
 
     def _rescue_all(self, order: Rescue) -> list[Moved]:
         workers = order.workers
@@ -408,7 +510,7 @@ class Reference:
             columns = {"status": Status.EXPIRED, "finished_at": self.now, "last_error": error}
         else:
             charged = True
-            columns = {"status": Status.PENDING, "retries": job.retries + 1, "last_error": error}
+            columns = {"status": Status.PENDING, "retries": job.retries + 1, "last_error": error, "expires_at": None}
             if job.crashes:
                 delay = backoff[min(job.retries + 1, len(backoff)) - 1]
                 columns["run_at"] = self._after(delay)
@@ -453,6 +555,8 @@ class Reference:
         )
         for job in late:
             run = known(worker=job.locked_by, claimed_at=job.claimed_at, started_at=job.started_at)
+            if job.locked_by is None:
+                run = {}
             self._change(
                 "cancel_timeout",
                 job,
@@ -462,6 +566,7 @@ class Reference:
                 updated=self.now,
                 locked_by=None,
                 locked_until=None,
+                waits_for=None,
             )
         return [self._moved(job.id) for job in late]
 
@@ -503,6 +608,14 @@ class Reference:
                 return self._requeue(ids, order)
             case Update():
                 return self._update(ids, order)
+            case Wake():  # it is a Resume, too
+                return self._wake(ids, order)
+            case Signal():
+                return self._signal(ids, order)
+            case ReportCallback():
+                return self._report_callback(ids, order)
+            case AcknowledgeCallback():
+                return self._acknowledge_callback(ids, order)
             case _:
                 return self._delete(ids, order)
 
@@ -518,8 +631,8 @@ class Reference:
             else:
                 data = {"status": row.job.status.value} if verb == "delete" else {}
                 answers[job_id] = act(row.job)
-                if answers[job_id].done:
-                    told = data or self._diff(verb, row)
+                if answers[job_id].done and order.is_audited:
+                    told = data or self._diff(order, row)
                     self._note(verb, order.by, order.reason, told, job_id=job_id, topic=row.job.topic)
         return [answers[job_id] for job_id in ids]
 
@@ -529,9 +642,11 @@ class Reference:
             Audit(at=self.now, by=by, action=action, job_id=job_id, topic=topic, reason=reason, data=data)
         )
 
-    def _diff(self, verb: str, before: Row) -> dict[str, Any]:
-        if verb == "cancel":
+    def _diff(self, order: Order, before: Row) -> dict[str, Any]:
+        if isinstance(order, Cancel | Wake):
             return {}
+        if isinstance(order, Signal):
+            return known(signal=order.sent.name, id=order.sent.id)
         after = self.rows[before.job.id]
         changed = after.history[-1].get("changed")
         left = {(step.name, step.n) for step in after.steps}
@@ -548,19 +663,122 @@ class Reference:
 
     def _cancel(self, ids: Sequence[str], order: Cancel) -> list[Changed]:
         def act(job: Job) -> Changed:
-            held = job.status is Status.PROCESSING
-            status, event = (Status.CANCEL_REQUESTED, "cancel_requested") if held else (Status.CANCELLED, "cancelled")
+            waits = job.status is Status.WAITING
+            steps = self.rows[job.id].steps
+            undoes = waits and any(s.state is StepState.SUCCEEDED and not s.name.startswith("@") for s in steps)
+            address = f"@callback:{(job.waits_for or '').removeprefix('signal:')}"
+            outside = waits and any(step.name == address and not self._is_over(step) for step in steps)
+            ends = job.status is not Status.PROCESSING and not undoes and not outside
+            status, event = (Status.CANCELLED, "cancelled") if ends else (Status.CANCEL_REQUESTED, "cancel_requested")
             self._change(
                 "cancel",
                 job,
                 known(event=event, by=order.by, reason=order.reason),
+                ready=undoes,
                 status=status,
-                finished_at=None if held else self.now,
+                finished_at=self.now if ends else None,
+                run_at=self.now if waits else job.run_at,
+                waits_for=None if undoes or ends else job.waits_for,
                 cancel_requested_at=self.now,
                 cancel_reason=order.reason,
                 updated=self.now,
             )
             return Changed(job.id, done=True, status=status)
+
+        return self._operate(order, ids, act)
+
+    def _is_over(self, step: StoredStep) -> bool:
+        return step.deadline is not None and step.deadline <= self.now
+
+    def _wake(self, ids: Sequence[str], order: Wake) -> list[Changed]:
+        def act(job: Job) -> Changed:
+            self._end_waits(job.id, f"@{job.waits_for}", self.now)
+            return self._resume(order, job)
+
+        return self._operate(order, ids, act)
+
+    def _end_waits(self, job_id: str, name: str, deadline: datetime | None) -> None:
+        self._keep_steps(
+            job_id,
+            [
+                structs.replace(step, deadline=deadline)
+                if step.name == name and step.state is StepState.RUNNING
+                else step
+                for step in self.rows[job_id].steps
+            ],
+        )
+
+    def _signal(self, ids: Sequence[str], order: Signal) -> list[Changed]:
+        sent = order.sent
+
+        def act(job: Job) -> Changed:
+            row = self.rows[job.id]
+            if why := self._why_not(row, order):
+                return Changed(job.id, done=False, status=job.status, why=why)
+            new = SignalRow(
+                seq=row.got + 1,
+                name=sent.name,
+                signal_id=sent.id,
+                data=codec.decode(sent.data),
+                at=self.now,
+                by=order.by,
+            )
+            self.rows[job.id] = structs.replace(row, signals=(*row.signals, new), got=row.got + 1)
+            if job.status is Status.WAITING and job.waits_for == f"signal:{sent.name}":
+                return self._resume(order, job, signal=sent.name, id=sent.id)
+            entry = known(event="signalled", by=order.by, reason=order.reason, signal=sent.name, id=sent.id)
+            self._change("signal", job, entry, ready=row.ready, updated=self.now)
+            return Changed(job.id, done=True, status=job.status)
+
+        return self._operate(order, ids, act)
+
+    def _why_not(self, row: Row, order: Signal) -> str | None:
+        if order.sent.id is not None and order.sent.id in {one.signal_id for one in row.signals}:
+            return "known"
+        if order.number is not None and (why := self._is_gone(row, order.sent.name, order.number)):
+            return why
+        return "full" if sum(one.wait is None for one in row.signals) >= MAX_UNREAD else None
+
+    def _is_gone(self, row: Row, signal: str, number: int) -> str | None:
+        """Is there still such an address?"""
+        found = [step for step in row.steps if (step.name, step.n) == (f"@callback:{signal}", number)]
+        if not found:
+            return "gone"
+        return "late" if self._is_over(found[0]) else None
+
+    def _report_callback(self, ids: Sequence[str], order: ReportCallback) -> list[Changed]:
+        def act(job: Job) -> Changed:
+            row = self.rows[job.id]
+            if why := self._is_gone(row, order.signal, order.number):
+                return Changed(job.id, done=False, status=job.status, why=why)
+            said = {"progress": order.percent, "stage": order.stage, "message": order.message}
+            columns: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+            steps = {(step.name, step.n): step for step in row.steps}
+            address = f"@callback:{order.signal}", order.number
+            if order.timeout is not None:
+                steps[address] = structs.replace(steps[address], deadline=self._after(order.timeout))
+                self._keep_steps(job.id, steps.values())
+            waits = [s for s in row.steps if s.name == f"@signal:{order.signal}" and s.state is StepState.RUNNING]
+            newest = max(waits, key=lambda step: step.n, default=None)
+            timeout = None if newest is None else (newest.result or {}).get("timeout")
+            if job.waits_for == f"signal:{order.signal}" and timeout is not None:
+                columns["run_at"] = self._after(timeout)
+                self._end_waits(job.id, waits[0].name, columns["run_at"])
+            self._change("report_callback", job, **columns, updated=self.now)
+            return Changed(job.id, done=True, status=job.status)
+
+        return self._operate(order, ids, act)
+
+    def _acknowledge_callback(self, ids: Sequence[str], order: AcknowledgeCallback) -> list[Changed]:
+        def act(job: Job) -> Changed:
+            if self._is_gone(self.rows[job.id], order.signal, order.number) == "gone":
+                return Changed(job.id, done=False, status=job.status, why="gone")
+            if job.waits_for is None:
+                return Changed(job.id, done=False, status=job.status)
+            entry = known(event="cancelled", by=order.by, reason=order.reason)
+            ended: dict[str, Any] = {"status": Status.CANCELLED, "finished_at": self.now, "updated": self.now}
+            self._change("acknowledge_callback", job, entry, **ended, waits_for=None)
+            return Changed(job.id, done=True, status=Status.CANCELLED)
 
         return self._operate(order, ids, act)
 
@@ -594,7 +812,7 @@ class Reference:
                 reset |= {"step": None, "progress": 0.0}
             elif not order.undo:
                 reset["step"] = kept[-1].name
-            cleared = ("stage", "message", "result", "finished_at", "cancel_requested_at", "cancel_reason")
+            cleared = ("stage", "message", "result", "finished_at", "cancel_requested_at", "cancel_reason", "waits_for")
             run_at = wanted.get("run_at", reset["run_at"])
             self._change(
                 "requeue",
@@ -674,13 +892,22 @@ class Reference:
 
     def stats(self) -> Stats:
         live = [
-            Tally("", row.job.topic, row.job.status, 1, self._waited(row.job) if row.ready else None)
+            Tally(
+                "",
+                row.job.topic,
+                row.job.status,
+                1,
+                self._waited(row),
+            )
             for row in self.rows.values()
             if row.job.status in LIVE
         ]
         return make_stats(None, live, [(topic, structs.astuple(ended)) for topic, ended in self.ended.items()])
 
-    def _waited(self, job: Job) -> float:
+    def _waited(self, row: Row) -> float | None:
+        job = row.job
+        if not row.ready or job.status is not Status.PENDING:
+            return None
         return max((self.now - max(job.run_at, job.created)).total_seconds(), 0.0)
 
     def events(self, job_id: str) -> list[Event]:
@@ -695,6 +922,11 @@ class Reference:
             return Log([])
         lines = [LogLine(moment(line["at"]), line["version"], line["level"], line["text"]) for line in row.log]
         return Log(lines, row.log_dropped)
+
+
+def _ended(step: StoredStep) -> str | None:
+    """What a run gets of a wait that has ended, as JSON text."""
+    return None if step.state is StepState.FAILED else codec.encode(step.result, "result")
 
 
 def _is_of(job: Job, run: Beat | Progress | StepMark | Settlement) -> bool:

@@ -6,14 +6,27 @@ from typing import Any
 
 from msgspec import Struct
 
-from rowlock.core.job import HELD, Event, Job, Status
+from rowlock.core.job import Event, Job, Status
 from rowlock.core.steps import StoredStep
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class SignalRow(Struct, frozen=True, kw_only=True):
+    """A signal that a job has got. `wait` and `wait_n`: the wait that has read it."""
+
+    seq: int
+    name: str
+    signal_id: str | None
+    data: Any
+    at: datetime
+    by: str | None
+    wait: str | None = None
+    wait_n: int | None = None
+
+
 class Row(Struct, frozen=True):
-    """All that is kept of a job."""
+    """All that is kept of a job. `got`: how many signals it has counted; the archive does not say."""
 
     job: Job
     ready: bool
@@ -22,6 +35,8 @@ class Row(Struct, frozen=True):
     log: tuple[dict[str, Any], ...] = ()
     log_dropped: int = 0
     steps: tuple[StoredStep, ...] = ()  # by position, name and n
+    signals: tuple[SignalRow, ...] = ()  # by seq
+    got: int = 0
 
 
 class Audit(Struct, frozen=True, kw_only=True):
@@ -75,7 +90,7 @@ def timeline(row: Row) -> Iterable[Event]:
         if "claimed_at" in rest:
             yield claimed(version, moment(rest["claimed_at"]), rest.get("worker", by), rest.get("started_at"))
         yield event(1 + k + version, at, what, status, version, by, **rest)
-    if job.status in HELD or job.status is Status.COMPLETED:
+    if job.locked_until is not None or job.status is Status.COMPLETED:
         assert job.claimed_at
         yield claimed(job.version, job.claimed_at, job.locked_by, job.started_at)
     if job.status is Status.COMPLETED:

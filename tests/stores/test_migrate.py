@@ -19,6 +19,7 @@ from rowlock.stores.base import Store
 from rowlock.stores.migrations import Migration, load, made_by
 from rowlock.stores.postgres.functions import functions
 from rowlock.stores.postgres.store import PostgresStore
+from rowlock.stores.sqlite.migrate import statements
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.closing import connected
 from tests.databases import Databases, with_test_clock
@@ -86,7 +87,7 @@ async def test_what_the_migrations_make_is_known(real_store: Harness) -> None:
     for name, column in await real_store.fetch(COLUMNS[real_store.kind]):
         there.setdefault(name, set()).add(column)
     made = made_by(load(f"rowlock.stores.{real_store.kind}"))
-    assert {name for name in there if not re.search(r"_migrations$|_(archive|steps)_\d+$", name)} == made.keys()
+    assert {name for name in there if not re.search(r"_migrations$|_(archive|steps|signals)_\d+$", name)} == made.keys()
     for name, columns in made.items():
         assert columns in (there[name], set()), name  # views and parts have none of their own
     assert {"_jobs", "_jobs_topics"} <= {name for name, columns in made.items() if columns}
@@ -324,3 +325,38 @@ def test_who_is_older_than_the_counters_still_counts(tmp_path: Path) -> None:
             "VALUES ('mail', 1, 0, 0, 0, 1, 5)"
         )
         assert connection.execute("SELECT retried, lost FROM _jobs_totals").fetchall() == [(0, 0)]
+
+
+def test_the_table_that_is_made_anew_has_all_that_it_had(tmp_path: Path) -> None:
+    """Migration 16 of SQLite copies the jobs. The application may have views on our tables, and readers."""
+    path = tmp_path / "jobs.db"
+    before = [migration for migration in load("rowlock.stores.sqlite") if migration.number < 16]
+    [waits] = [migration for migration in load("rowlock.stores.sqlite") if migration.number == 16]
+    with closing(sqlite3.connect(path, isolation_level=None)) as conn, closing(sqlite3.connect(path)) as reader:
+        for migration in before:
+            for statement in statements(migration.sql):
+                conn.execute(statement)
+        conn.execute("CREATE VIEW own AS SELECT a.id, e.event FROM _jobs_all a JOIN _jobs_events e ON e.job_id = a.id")
+        names = [name for _, name, *_ in conn.execute("PRAGMA table_info(_jobs)")]
+        fixed = {"status": "'pending'", "ready": "n % 2", "locked_until": "NULL", "finished_at": "NULL"}
+        fixed |= {"history": "'[]'", "line": "NULL"}
+        values = ", ".join(fixed.get(name, "n" if name == "n" else f"n || '{name}'") for name in names)
+        rows = "WITH k (n) AS (VALUES (7), (9), (1000))"
+        conn.execute(f"INSERT INTO _jobs ({', '.join(names)}) {rows} SELECT {values} FROM k")
+        asked = f"SELECT {', '.join(names)} FROM _jobs ORDER BY n"
+        jobs, seen = conn.execute(asked).fetchall(), reader.execute("SELECT * FROM own ORDER BY 1").fetchall()
+        indexes = "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = '_jobs' ORDER BY 1"
+        made = conn.execute(indexes).fetchall()
+
+        conn.execute("BEGIN IMMEDIATE")
+        for statement in statements(waits.sql):
+            conn.execute(statement)
+        conn.execute("COMMIT")
+
+        assert len(jobs) == 3
+        assert conn.execute(asked).fetchall() == jobs
+        assert conn.execute("SELECT count(waits_for), count(signals) FROM _jobs").fetchone() == (0, 0)
+        assert conn.execute(indexes).fetchall() == made
+        assert reader.execute("SELECT * FROM own ORDER BY 1").fetchall() == seen
+        assert conn.execute("PRAGMA legacy_alter_table").fetchone() == (0,)
+        assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)

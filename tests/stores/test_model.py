@@ -28,13 +28,29 @@ from rowlock.core.lifecycle import (
     Snoozed,
     StepRetry,
     TimedOut,
+    Waits,
     decide,
 )
-from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
+from rowlock.core.moves import (
+    AcknowledgeCallback,
+    Cancel,
+    CancelTimeout,
+    Delete,
+    Expire,
+    ReportCallback,
+    Requeue,
+    Rescue,
+    Resume,
+    Signal,
+    SignalSent,
+    Update,
+    Wake,
+)
 from rowlock.core.retry import Delays
 from rowlock.core.steps import StepMark, StepState
+from rowlock.core.waits import Wait, WaitTerms, callback_name
 from rowlock.http import metrics
-from rowlock.stores.base import DAY, Beat, Claim, Claimed, Edit, NewLine, Progress, Retention, Settled, WorkerInfo
+from rowlock.stores.base import DAY, Beat, Claim, Claimed, Edit, Hold, NewLine, Progress, Retention, Settled, WorkerInfo
 from tests.databases import Databases
 from tests.stores.exposition import counters_of
 from tests.stores.harness import NOBODY, Harness, SqliteHarness, harness_at, lanes, opened
@@ -45,6 +61,7 @@ T = TypeVar("T")
 EXAMPLES = {"memory": 100, "sqlite": 15, "postgres": 30}
 MANY_EXAMPLES = {"memory": 400, "sqlite": 80, "postgres": 160}
 STEPS = 40
+MAY_BE_READY = (Status.PENDING, Status.WAITING, Status.CANCEL_REQUESTED)
 
 topics = st.sampled_from(["a", "b"])
 workers = st.sampled_from(["w1", "w2"])
@@ -54,6 +71,9 @@ seconds = st.sampled_from([0.0, 0.5, 7.0, 60.0])
 # Whose a run is said to be: its own worker's, anybody's, or another's, who may have a run of the same version as well:
 # jobs that were deleted come back under their ids.
 whose = st.sampled_from([None, "own", "own", "w1", "w2"])
+WAITS = ["sleep", "signal:go", "signal:stop"]
+signals = st.sampled_from(["go", "stop"])
+numbers = st.integers(1, 2)
 # Any of the jobs, or runs, that there have been: an index, so that examples shrink well.
 which = st.integers(0, 15)
 some = st.lists(which, min_size=1, max_size=3)
@@ -65,6 +85,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Snoozed, seconds),
     st.builds(Released),
     st.builds(GaveUp, reasons),
+    st.builds(Waits, st.sampled_from(WAITS), st.sampled_from([None, 0.0, 7.0]), st.integers(0, 2), st.booleans()),
 )
 claims = st.builds(
     Claim,
@@ -136,7 +157,7 @@ class Model(RuleBasedStateMachine):
         result: T = self.run(call)
         return result
 
-    def both(self, verb: str, *arguments: Any, **options: Any) -> None:
+    def both(self, verb: str, *arguments: Any, **options: Any) -> Any:
         """Do it to the store and to the reference; the answers and everything kept must agree."""
         before = dict(self.reference.rows)
         answer = self.now(self.paired.do(verb, *arguments, **options))
@@ -144,6 +165,7 @@ class Model(RuleBasedStateMachine):
         if isinstance(claimed, Claimed):
             self.runs += claimed.jobs
         self.compare(before)
+        return answer
 
     def compare(self, before: dict[str, Any]) -> None:
         changed = {job_id for job_id, row in self.reference.rows.items() if row != before.get(job_id)}
@@ -255,6 +277,101 @@ class Model(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.runs)
+    @rule(
+        chosen=which,
+        whose=whose,
+        waits_for=st.sampled_from(WAITS),
+        n=numbers,
+        ends=st.sampled_from([None, None, 0.0, 7.0, 60.0]),
+        until=st.booleans(),
+        default=st.sampled_from([UNSET, UNSET, "null", '{"a":[1.5]}']),
+        settles=st.booleans(),
+        undoes=st.booleans(),
+    )
+    def wait(
+        self,
+        chosen: int,
+        whose: str | None,
+        waits_for: str,
+        n: int,
+        ends: float | None,
+        until: bool,
+        default: Any,
+        settles: bool,
+        undoes: bool,
+    ) -> None:
+        """A run asks, and mostly does what it is told."""
+        [run] = self.chosen([chosen])
+        seconds, at = ends, None
+        if until and ends is not None:
+            seconds, at = None, self.reference.now + timedelta(seconds=ends)
+        wait = Wait(
+            id=run.id,
+            version=run.version,
+            waits_for=waits_for,
+            n=n,
+            position=n + 3,
+            seconds=seconds,
+            until=at,
+            default=default,
+            terms=WaitTerms(seconds).text,
+            worker=self.worker_of(run, whose),
+        )
+        answer = self.both("take_signal", wait)
+        if settles and answer.hold is Hold.KEPT and answer.state is StepState.RUNNING:
+            outcome = Waits(waits_for, answer.left, answer.seen, undoes)
+            transition = decide(run, outcome, self.reference.now, ran=0.0)
+            self.both("settle", [Settlement(run.id, run.version, transition, run.locked_by)], None)
+
+    @precondition(lambda self: self.runs)
+    @rule(chosen=which, signal=signals, n=numbers, lasts=st.sampled_from([None, 7.0, 60.0]))
+    def callback(self, chosen: int, signal: str, n: int, lasts: float | None) -> None:
+        [run] = self.chosen([chosen])
+        address = StepMark(
+            id=run.id,
+            version=run.version,
+            worker=run.locked_by,
+            name=callback_name(signal),
+            n=n,
+            position=2,
+            function="callback",
+            state=StepState.SUCCEEDED,
+            result=WaitTerms(lasts).text,
+            lasts=lasts,
+        )
+        self.both("checkpoint", [address])
+
+    @rule(
+        chosen=some,
+        by=people,
+        signal=signals,
+        id=st.sampled_from([None, None, "x", "y"]),
+        number=st.sampled_from([None, None, 1, 2]),
+        data=st.sampled_from(["1", "null", '{"a":"\xe4"}']),
+    )
+    def signal(self, chosen: list[int], by: str, signal: str, id: str | None, number: int | None, data: str) -> None:
+        self.both("move", self.ids(chosen), Signal(by=by, sent=SignalSent(signal, data, id), number=number))
+
+    @rule(chosen=some, by=people, reason=reasons)
+    def wake(self, chosen: list[int], by: str, reason: str | None) -> None:
+        self.both("move", self.ids(chosen), Wake(by=by, reason=reason))
+
+    @rule(
+        chosen=some,
+        signal=signals,
+        number=numbers,
+        timeout=st.sampled_from([None, 60.0]),
+        percent=st.sampled_from([None, 30.0]),
+        stage=reasons,
+    )
+    def report_callback(self, chosen: list[int], **order: Any) -> None:
+        self.both("move", self.ids(chosen), ReportCallback(by="outside", **order))
+
+    @rule(chosen=some, signal=signals, number=numbers)
+    def acknowledge_callback(self, chosen: list[int], **order: Any) -> None:
+        self.both("move", self.ids(chosen), AcknowledgeCallback(by="outside", **order))
+
+    @precondition(lambda self: self.runs)
     @rule(chosen=some, whose=whose)
     def look(self, chosen: list[int], whose: str | None) -> None:
         runs = self.chosen(chosen)
@@ -300,7 +417,7 @@ class Model(RuleBasedStateMachine):
             seen = row.job if row and informed and row.job.version == run.version else run
             transition = decide(seen, outcome, self.reference.now, retry=Delays((0.0, 9.0)), ran=ran)
             settlements.append(Settlement(run.id, run.version + wrong, transition, self.worker_of(run, by)))
-        if any(wish.transition.status is Status.PENDING for wish in settlements):
+        if any(wish.transition.status in MAY_BE_READY for wish in settlements):
             claim = None  # a store may or may not claim what the same call made ready
         self.both("settle", settlements, claim)
 
@@ -331,6 +448,10 @@ class Model(RuleBasedStateMachine):
     @rule(tables=st.dictionaries(topics, st.sampled_from([None, (3.0,), (0.0, 11.0)]), max_size=2))
     def set_backoff(self, tables: dict[str, tuple[float, ...] | None]) -> None:
         self.both("set_backoff", tables)
+
+    @rule(by=people)
+    def resume_waits(self, by: str) -> None:
+        self.both("move_due", Resume(by=by))
 
     @rule(by=people)
     def expire(self, by: str) -> None:

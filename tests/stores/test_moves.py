@@ -8,7 +8,21 @@ from msgspec import structs
 
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import MOVES, Answer, Settlement, Transition
-from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
+from rowlock.core.moves import (
+    AcknowledgeCallback,
+    Cancel,
+    CancelTimeout,
+    Delete,
+    Expire,
+    ReportCallback,
+    Requeue,
+    Rescue,
+    Resume,
+    Signal,
+    SignalSent,
+    Update,
+    Wake,
+)
 from rowlock.stores.base import DAY, Beat, Edit, Hold, Progress, Retention, Store
 from tests.stores.conftest import paired_store
 from tests.stores.harness import Harness, claim_by, mark
@@ -19,8 +33,8 @@ pytestmark = pytest.mark.sampled(4)
 Verb = Callable[[Store, Job], Awaitable[Any]]
 
 
-def settles(event: str, status: Status) -> Verb:
-    transition = Transition(event=event, status=status, ran=0.0)
+def settles(event: str, status: Status, **fields: Any) -> Verb:
+    transition = Transition(event=event, status=status, ran=0.0, **fields)
     return lambda store, job: store.settle([Settlement(job.id, job.version, transition)])
 
 
@@ -34,7 +48,13 @@ VERBS: dict[str, Verb] = {
     "retry_step": settles("step_retried", Status.PENDING),
     "snooze": settles("snoozed", Status.PENDING),
     "release": settles("released", Status.PENDING),
-    "wait": settles("waited", Status.WAITING),
+    "wait": settles("waited", Status.WAITING, waits_for="sleep", delay=None),
+    "cancel_wait": settles("wait_cancelled", Status.CANCEL_REQUESTED),
+    "resume": lambda store, job: store.move_due(Resume(by="m1")),
+    "wake": lambda store, job: store.move([job.id], Wake(by="ann")),
+    "signal": lambda store, job: store.move([job.id], Signal(by="ann", sent=SignalSent("go", "1"))),
+    "report_callback": lambda store, job: store.move([job.id], ReportCallback(by="x", signal="go", number=1)),
+    "acknowledge_callback": lambda store, job: store.move([job.id], AcknowledgeCallback(by="x", signal="go", number=1)),
     "acknowledge_cancel": settles("cancelled", Status.CANCELLED),
     "cancel": lambda store, job: store.move([job.id], Cancel(by="ann")),
     "cancel_timeout": lambda store, job: store.move_due(CancelTimeout(by="m1", grace=30.0)),
@@ -46,26 +66,43 @@ VERBS: dict[str, Verb] = {
     "delete": lambda store, job: store.move([job.id], Delete(by="ann")),
     "prune": lambda store, job: store.prune(Retention(failed=DAY, expired=DAY)),
 }
-NOT_YET = {"enqueue", "resume"}  # enqueue has no source; resume comes with waits
+NO_SOURCE = {"enqueue"}
 IN_LINES = {"replace", "unblock"}  # see test_lines.py
-LATER = {("expire", Status.WAITING)}  # comes with waits
 
 
 def test_no_move_is_forgotten() -> None:
-    assert set(VERBS) | NOT_YET | IN_LINES == set(MOVES)
+    assert set(VERBS) | NO_SOURCE | IN_LINES == set(MOVES)
+
+
+async def liked(store: Harness, verb: str, status: Status) -> Job:
+    """A job in this status: the one that the verb would like, were it not for the status."""
+    if verb.endswith("_callback") and status in (Status.WAITING, Status.CANCEL_REQUESTED):
+        run = await store.claimed()
+        await store.store.checkpoint([mark(run, "@callback:go", "succeeded", position=1)])
+        await store.waits(run)
+    elif verb == "claim" and status is Status.CANCEL_REQUESTED:
+        run = await store.waiting(done=["a"])
+    else:
+        job = await store.in_status(status)
+        table = "_jobs_archive" if status is Status.COMPLETED else "_jobs"
+        columns = {"promote": "ready = false", "expire": "ready = false, expires_at = created, started_at = NULL"}
+        columns["resume"] = "ready = false, run_at = created"
+        if verb in columns:
+            changes = columns[verb].removeprefix("ready = false, ") if table == "_jobs_archive" else columns[verb]
+            if changes != "ready = false" or table == "_jobs":
+                await store.change(f"UPDATE {table} SET {changes} WHERE id = '{job.id}'")
+        return job
+    if status is Status.CANCEL_REQUESTED:
+        await store.store.move([run.id], Cancel(by="ann"))
+    return await store.job(run.id)
 
 
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_verb_in_a_status(store: Harness, verb: str, status: Status) -> None:
-    job = await store.in_status(status)
-    if verb in ("promote", "expire"):
-        # Of every job the one that this verb would like, were it not for the status.
-        table = "_jobs_archive" if status is Status.COMPLETED else "_jobs"
-        ready = "" if status is Status.COMPLETED else ", ready = false"
-        await store.change(f"UPDATE {table} SET expires_at = created {ready} WHERE id = '{job.id}'")
+    job = await liked(store, verb, status)
     before, audit = await store.rows(), await store.audit()
-    allowed = status in MOVES[verb].sources and (verb, status) not in LATER
+    allowed = status in MOVES[verb].sources
     await store.advance({"rescue": DAY, "cancel_timeout": DAY, "prune": 9 * DAY}.get(verb, 1))
 
     await VERBS[verb](store.store, job)
@@ -90,6 +127,27 @@ async def test_a_fenced_verb_with_another_version(store: Harness, verb: str, sta
         assert answer == [Hold.LOST]
     else:
         assert [verdict.answer for verdict in answer.verdicts] != [Answer.APPLIED]
+    assert await store.rows() == before
+
+
+@pytest.mark.parametrize("done", [[], ["a"]])
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if MOVES[verb].fenced])
+async def test_no_run_has_a_job_without_a_lease(store: Harness, verb: str, done: list[str]) -> None:
+    """The status and the version are right, and any worker will do; but none has the job."""
+    run = await store.claimed()
+    await store.store.checkpoint([mark(run, "@callback:go", "succeeded", position=1)])
+    await store.store.checkpoint([mark(run, name, "succeeded") for name in done])
+    await store.waits(run)
+    await store.store.move([run.id], Cancel(by="ann"))
+    job = await store.job(run.id)
+    assert (job.status, job.locked_by) == (Status.CANCEL_REQUESTED, None)
+    before = await store.rows()
+    answer = await VERBS[verb](store.store, job)
+    if verb in ("heartbeat", "progress", "checkpoint"):
+        assert answer == [Hold.LOST]
+    else:
+        expected = Answer.ALREADY if verb == "wait" else Answer.LOST  # its last run has ended so
+        assert [verdict.answer for verdict in answer.verdicts] == [expected]
     assert await store.rows() == before
 
 

@@ -13,7 +13,7 @@ from rowlock import errors
 from rowlock.core.ids import IdMaker, first_id
 from rowlock.core.job import Job, Status, new_job
 from rowlock.core.lifecycle import Completed, Failed, Outcome
-from rowlock.core.moves import Requeue
+from rowlock.core.moves import Requeue, Signal, SignalSent
 from rowlock.stores import reading
 from rowlock.stores.base import DAY, Retention, Store
 from rowlock.stores.postgres import partitions
@@ -32,7 +32,9 @@ NOTHING = PartitionReport()
 async def store(postgres_store: PostgresHarness) -> PostgresHarness:
     # The days on which the template was made are not those of the test's clock.
     for day in await days(postgres_store):
-        await postgres_store.execute(f"DROP TABLE _jobs_archive_{day:%Y%m%d}, _jobs_steps_{day:%Y%m%d}")
+        await postgres_store.execute(
+            f"DROP TABLE _jobs_archive_{day:%Y%m%d}, _jobs_steps_{day:%Y%m%d}, _jobs_signals_{day:%Y%m%d}"
+        )
     return postgres_store
 
 
@@ -73,7 +75,7 @@ async def test_migrate_makes_the_first_days(postgres_url: str) -> None:
     harness = PostgresHarness(postgres_url, virtual=False)
     async with opened(harness, migrated=False):
         today = datetime.now(UTC).date()
-        for table in ("_jobs_archive", "_jobs_steps"):
+        for table in ("_jobs_archive", "_jobs_steps", "_jobs_signals"):
             assert await days(harness, table) == [today + timedelta(days=n) for n in range(4)]
             for day in await days(harness, table):
                 [(bound,)] = await harness.fetch(
@@ -213,6 +215,25 @@ async def test_steps_go_with_their_day_and_those_of_dead_letters_stay(store: Pos
     assert await reading.steps(store.store, dead) == before
     [answer] = await store.store.move([dead], Requeue(by="ann", from_step="a#2"))
     assert (answer.done, len(await reading.steps(store.store, dead))) == (True, 1)
+
+
+async def test_signals_go_with_their_day_and_those_of_dead_letters_stay(store: PostgresHarness) -> None:
+    """Also those of jobs without steps, of which the archive does not know that they had signals."""
+    await keep(store.store, WEEK)
+    assert tuple(await days(store, "_jobs_signals")) == on(0, 1, 2, 3)
+    dead = ""
+    for outcome in (Completed(), Failed("no", final=True)):
+        dead = IdMaker(lambda: micros(START) * 1000, os.urandom).one()
+        await store.insert(new_job(dead, "mail"))
+        await store.store.move([dead], Signal(by="ann", sent=SignalSent("go", "1")))
+        [run] = (await store.claim("w1", "mail")).jobs
+        await store.store.settle([settlement(run, outcome, ran=0.0)])
+    where = "SELECT job_id::text, tableoid::regclass::text FROM _jobs_signals"
+    assert [table for _, table in await store.fetch(where)] == ["_jobs_signals_20260101"] * 2
+    await store.advance(9 * DAY)
+    assert on(0)[0] in (await keep(store.store, WEEK, ahead=0)).dropped
+    assert on(0)[0] not in await days(store, "_jobs_signals")
+    assert await store.fetch(where) == [(dead, "_jobs_signals_rest")]
 
 
 async def test_steps_of_a_day_without_a_part_go_as_well(store: PostgresHarness) -> None:

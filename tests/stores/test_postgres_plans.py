@@ -11,16 +11,29 @@ import pytest
 from msgspec.structs import astuple
 
 from rowlock.core.job import Job, Status
-from rowlock.core.lifecycle import Completed, Failed
-from rowlock.core.moves import Cancel, CancelTimeout, Delete, Due, Order, Requeue, Rescue
+from rowlock.core.lifecycle import Completed, Failed, Waits
+from rowlock.core.moves import (
+    Cancel,
+    CancelTimeout,
+    Delete,
+    Due,
+    Order,
+    ReportCallback,
+    Requeue,
+    Rescue,
+    Resume,
+    Signal,
+    SignalSent,
+    Wake,
+)
 from rowlock.core.steps import marks_by_run
 from rowlock.stores.base import Claim
-from rowlock.stores.postgres import moves, rows
+from rowlock.stores.postgres import moves, rows, waits
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.postgres.steps import checkpoint
 from rowlock.stores.postgres.store import PostgresStore
 from tests.closing import opening
-from tests.stores.harness import info, job, lanes, mark, settlement
+from tests.stores.harness import info, job, lanes, mark, settlement, wait
 from tests.stores.test_sqlite_plans import lessened, shares
 
 JOBS = 20
@@ -51,11 +64,21 @@ NOISE = [
     """INSERT INTO _jobs_steps (job_id, name, n, position, function, state, retries, cancelable, version, started_at)
        SELECT lpad(to_hex(n / 10), 32, '0')::uuid, 'a', n % 10, 1, 'a', 'running', 0, false, 1, now()
        FROM generate_series(1, 1000000) n""",
+    """INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload,
+                          waits_for, signals, version, started_at, claimed_at)
+       SELECT gen_random_uuid(), 'mail', 'waiting', false, 500,
+              CASE WHEN n % 2 = 0 THEN timestamptz '9999-12-31 23:59:59.999999+00' ELSE now() + interval '1 day' END,
+              now(), now(), 3, 600, '{}', 'signal:go', 1, 1, now(), now()
+       FROM generate_series(1, 100000) n""",
+    """INSERT INTO _jobs_signals (job_id, seq, name, data, at)
+       SELECT lpad(to_hex(n / 10), 32, '0')::uuid, n % 10, 'go', '1', now() FROM generate_series(1, 200000) n""",
 ]
 
 CHANGED = {
     Status.FAILED: "UPDATE _jobs SET status = 'failed', locked_by = NULL, locked_until = NULL, finished_at = now() "
     "WHERE id = ANY ($1::uuid[])",
+    Status.WAITING: "UPDATE _jobs SET status = 'waiting', locked_by = NULL, locked_until = NULL, "
+    "waits_for = 'signal:go', run_at = now() - interval '1 s' WHERE id = ANY ($1::uuid[])",
     Status.CANCEL_REQUESTED: "UPDATE _jobs SET status = 'cancel_requested', "
     "cancel_requested_at = now() - interval '1 h' WHERE id = ANY ($1::uuid[])",
 }
@@ -108,7 +131,7 @@ class Meter:
         if as_if is not None:
             await self._connection.execute(CHANGED[as_if], ids)
         before: int = await self._connection.fetchval(FETCHED)
-        if isinstance(order, Due):
+        if isinstance(order, Due) and not isinstance(order, Wake):
             await moves.move_due(self._connection, self._store._sql, order, 500)
         else:
             await moves.move(self._connection, self._store._sql, order, ids)
@@ -127,6 +150,24 @@ class Meter:
         after: int = await self._connection.fetchval(FETCHED)
         await transaction.rollback()
         return after - before
+
+    async def waits(self, blocks: dict[str, int], runs: Sequence[Job]) -> None:
+        """Of jobs that have steps. They wait for a signal; `take_signal` finds none, and then one."""
+        store, sql, ids = self._store, self._store._sql, [run.id for run in runs]
+        told = [settlement(run, Waits("signal:go", None, 0), ran=0.1) for run in runs]
+        blocks["settle to wait"] = await self.blocks(sql.settle, *rows.settle_arrays(told))
+        blocks["promote"] = await self.blocks(sql.promote, 1000, None)
+        asked = [waits.asked(wait(run)) for run in runs]
+        blocks["take signal: none"] = sum([await self.blocks(sql.take_signal, one) for one in asked])
+        await store.checkpoint([mark(run, "@callback:go", "succeeded", position=3) for run in runs])
+        for run in runs:
+            await store.take_signal(wait(run))
+        sent = Signal(by="ann", sent=SignalSent("go", "1", "id"))
+        report = ReportCallback(by="x", signal="go", number=1, timeout=5.0)
+        for order in (Resume(by="m1"), Wake(by="ann"), sent, report, Cancel(by="ann")):
+            blocks[f"{order.verb} of waiting jobs"] = await self.moved(order, ids, as_if=Status.WAITING)
+        await store.move(ids, sent)
+        blocks["take signal: one"] = sum([await self.blocks(sql.take_signal, one) for one in asked])
 
     async def all(self) -> dict[str, int]:
         """Each measured on its own jobs, which are back as they were afterwards."""
@@ -167,6 +208,7 @@ class Meter:
             CancelTimeout(by="m1", grace=0.0), ids, as_if=Status.CANCEL_REQUESTED
         )
         blocks["prune with steps"] = await self.pruned(ids)
+        await self.waits(blocks, claimed)
         blocks["written rescue"] = await self.moved(Rescue(by="m1", backoff=[60.0], workers=[CLAIM.worker]))
         await self._connection.execute(
             "UPDATE _jobs SET locked_until = now() - interval '1 s' WHERE locked_until > now()"
@@ -181,7 +223,7 @@ class Meter:
 @shares
 async def test_what_a_statement_touches_does_not_grow_with_the_tables(store: PostgresStore, share: int) -> None:
     async with store._connections.acquire() as connection:
-        for table in ("_jobs", "_jobs_archive_rest", "_jobs_steps_rest"):
+        for table in ("_jobs", "_jobs_archive_rest", "_jobs_steps_rest", "_jobs_signals_rest"):
             await connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
         await connection.execute("ANALYZE")  # the tables are empty: the planner will think so from now on
         meter = Meter(store, connection)
@@ -235,7 +277,7 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
     assert {name: len(text) for name, text in statements.items() if len(text) >= 15 * 1024} == {}
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("settle", 12), ("settle_mixed", 12), ("complete", 5)])
+@pytest.mark.parametrize(("name", "parameters"), [("settle", 14), ("settle_mixed", 14), ("complete", 5)])
 async def test_a_plan_made_for_an_empty_queue_still_archives_a_batch_in_one_pass(
     store: PostgresStore, name: str, parameters: int
 ) -> None:

@@ -129,7 +129,7 @@ ROWS = dict.fromkeys(FILTERS, 30_000) | {
     "scope": 130_000,
     "status": 15_000,
     "ids": 50,
-    "waiting": 50,
+    "waiting": 11_000,
     "running": 50,
     "completed": 11_000,
     "completed of a topic": 50,

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from rowlock.core.job import History, Job, Log
 from rowlock.core.lifecycle import Completed, Failed, Settlement
-from rowlock.core.moves import CancelTimeout, Delete, Requeue, Rescue
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Order, Requeue, Rescue, Signal, SignalSent, Wake
 from rowlock.core.steps import StoredSteps
 from rowlock.stores.base import Beat, Claim, NewLine, Progress, Retention
 from rowlock.stores.queries import TopicRetention
@@ -23,10 +24,11 @@ from rowlock.stores.sqlite.claim import claim
 from rowlock.stores.sqlite.connect import connect_writer
 from rowlock.stores.sqlite.connection import SqliteConnection, microseconds
 from rowlock.stores.sqlite.insert import insert
-from rowlock.stores.sqlite.maintenance import prune
+from rowlock.stores.sqlite.maintenance import promote, prune
 from rowlock.stores.sqlite.rows import read_sql
 from rowlock.stores.sqlite.steps import checkpoint
-from tests.stores.harness import job, lanes, mark, settlement
+from rowlock.stores.sqlite.waits import take_signal
+from tests.stores.harness import job, lanes, mark, settlement, wait
 
 JOBS = 20
 LANES = lanes("mail", "bills", "nobody_enqueues_this")
@@ -43,6 +45,14 @@ NOISE = [
     (
         f"{SERIES.format(count=100_000)} INSERT INTO _jobs ({JOB_COLUMNS}) "
         "SELECT 'future ' || n, 'mail', 'pending', 0, 500, 9e15, 0, 0, 3, 600, '{}', NULL FROM n"
+    ),
+    (
+        f"{SERIES.format(count=100_000)} INSERT INTO _jobs ({JOB_COLUMNS}, waits_for) "
+        "SELECT 'waiting ' || n, 'mail', 'waiting', 0, 500, 9e15, 0, 0, 3, 600, '{}', NULL, 'signal:go' FROM n"
+    ),
+    (
+        f"{SERIES.format(count=200_000)} INSERT INTO _jobs_signals (job_id, seq, name, data, at) "
+        "SELECT 'waiting ' || (n / 10), n % 10, 'go', '1', 0 FROM n"
     ),
     (
         f"{SERIES.format(count=20_000)} INSERT INTO _jobs ({JOB_COLUMNS}) "
@@ -117,6 +127,7 @@ def measure(database: SqliteConnection) -> dict[str, int]:
     marks = [mark(one, name, "succeeded") for one in claimed for name in ("a", "b")]
     taken["checkpoint"] = steps(conn, lambda now: checkpoint(conn, now, marks))
     taken["look"] = steps(conn, lambda _: settle.look(conn, beats))
+    taken["take_signal"] = steps(conn, lambda now: take_signal(conn, now, wait(claimed[0], seconds=60.0)))
     taken["held_by"] = steps(conn, lambda _: queries.held_by(conn, [CLAIM.worker], None))
     rescue = Rescue(by="m1", backoff=[60.0])
     dead = Rescue(by="m1", backoff=[60.0], workers=[CLAIM.worker])
@@ -127,6 +138,7 @@ def measure(database: SqliteConnection) -> dict[str, int]:
     taken["checkpoint again"] = steps(conn, lambda now: checkpoint(conn, now, marks))
     taken["steps"] = steps(conn, lambda _: queries.read(conn, ids[:1], StoredSteps))
     taken["events"] = steps(conn, lambda _: queries.read(conn, ids[:1], History))
+    taken.update(_measure_waits(conn, ids))
     conn.execute("UPDATE _jobs SET status = 'cancel_requested', cancel_requested_at = 0 WHERE version > 0")
     timeout = CancelTimeout(by="m1", grace=0.0)
     taken["cancel timeout"] = steps(conn, lambda now: moves.move_due(conn, now, timeout, 500))
@@ -141,6 +153,24 @@ def measure(database: SqliteConnection) -> dict[str, int]:
     taken["prune"] = steps(conn, lambda now: prune(conn, now, old, 500))
     conn.execute("DELETE FROM _jobs_steps WHERE name IN ('a', 'b') AND version = 1 AND state = 'succeeded'")
     conn.execute("DELETE FROM _jobs WHERE version > 0 OR topic = 'bills' OR (topic = 'mail' AND ready)")
+    return taken
+
+
+def _measure_waits(conn: sqlite3.Connection, ids: list[str]) -> dict[str, int]:
+    """As if these jobs waited for a time that is over."""
+    conn.execute(
+        "UPDATE _jobs SET status = 'waiting', waits_for = 'signal:go', run_at = 0, locked_by = NULL, "
+        "locked_until = NULL WHERE version > 0"
+    )
+    taken = {}
+    orders: list[Order] = [Signal(by="ann", sent=SignalSent("go", "1", "x")), Wake(by="ann"), Cancel(by="ann")]
+    for order in orders:
+        taken[order.verb] = steps(conn, partial(moves.move, conn, order=order, ids=ids))
+    taken["promote"] = steps(conn, lambda now: promote(conn, now, 500))
+    conn.execute(
+        "UPDATE _jobs SET status = 'processing', waits_for = NULL, locked_by = 'w1', locked_until = created "
+        "WHERE version > 0"
+    )
     return taken
 
 
@@ -179,7 +209,15 @@ def test_what_a_verb_does_does_not_grow_with_the_tables(database: SqliteConnecti
         ("cancel_timeout_due", "sqlite_autoindex__jobs_steps_1 (job_id=?)"),
         ("drop_all_steps", "sqlite_autoindex__jobs_steps_1 (job_id=?)"),
         ("step_owners", "sqlite_autoindex__jobs_steps_1 (job_id<?)"),
-        ("promote", "_jobs_due"),
+        ("promote", "_jobs_due (status=? AND run_at<?)"),
+        ("resume_due", "_jobs_due (status=? AND run_at<?)"),
+        ("signal_unread", "_jobs_signals_unread (job_id=? AND name=?)"),
+        ("wait_facts", "_jobs_signals_unread (job_id=?)"),
+        ("wait_facts", "_jobs_signals_id (job_id=? AND signal_id=?)"),
+        ("wait_facts", "sqlite_autoindex__jobs_steps_1 (job_id=? AND name=?)"),
+        ("wait_found", "sqlite_autoindex__jobs_steps_1 (job_id=? AND name=? AND n=?)"),
+        ("drop_all_signals", "sqlite_autoindex__jobs_signals_1 (job_id=?)"),
+        ("drop_read_signals", "sqlite_autoindex__jobs_signals_1 (job_id=?)"),
         ("insert_same_key", "_jobs_live_key (key=? AND topic=? AND <expr>=? AND <expr>=?)"),
         ("failures_newest", "_jobs_failures"),
         ("failures_of_one", "_jobs_fingerprint"),

@@ -27,6 +27,16 @@ async def test_one_link_leads_to_a_page_that_lives(browser: Browser) -> None:
                 await expect(page.locator("tbody tr").first).to_be_visible()
             await visitor.go("jobs")
             await expect(page.locator(".pill button")).to_be_visible()
+            # One job is left to the visitor.
+            await visitor.go("jobs?tag=for+you")
+            await expect(page.locator("tbody tr")).to_contain_text("waits for decision")
+            await page.get_by_role("link", name="refund.approve").click()
+            await page.get_by_role("button", name="Send signal…").click()
+            await page.get_by_role("dialog").get_by_label("ok").check()
+            await page.get_by_role("dialog").get_by_role("button", name="Send", exact=True).click()
+            await visitor.toast("The signal decision is sent")
+            result = page.locator("section").filter(has=page.get_by_role("heading", name="Result", exact=True))
+            await expect(result).to_contain_text("order 1 was paid back")
     finally:
         running.terminate()
         await running.communicate()

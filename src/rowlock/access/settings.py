@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from rowlock.access import redaction, rules
+from rowlock.access.public_url import check_public_url
 from rowlock.access.rules import Rule
 from rowlock.core.codec import check_text
 from rowlock.core.conditions import Condition, Every, Some
@@ -40,7 +41,8 @@ GRANTED_BY = {
 class AccessSettings(Struct, frozen=True, kw_only=True):
     """`enqueue_rule` is judged on the new job, the other rules on existing jobs; '' is superusers only.
     `allowed_topics`: topics that may be enqueued over HTTP; empty: all. `redact`: patterns of fields that are hidden
-    over HTTP. `worker_pool_size`, and `poll_interval` and `lock_duration` in seconds, are for workers."""
+    over HTTP. `public_url`: where others reach the HTTP API, for the addresses of callbacks; '': not set.
+    `worker_pool_size`, and `poll_interval` and `lock_duration` in seconds, are for workers."""
 
     http_enabled: bool = True
     enqueue_rule: str = ""
@@ -52,6 +54,7 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
     poll_interval: float = 1.0
     lock_duration: float = 30.0
     redact: tuple[str, ...] = redaction.DEFAULTS
+    public_url: str = ""
 
 
 NAMES = AccessSettings.__struct_fields__
@@ -112,6 +115,10 @@ def _check(name: str, value: Any) -> Any:
                 return list(dict.fromkeys(check_topic(topic) for topic in value))
             except InvalidInput as error:
                 raise InvalidInput(name, error.code, error.problem) from None
+        case "public_url":
+            if not isinstance(value, str):
+                raise InvalidInput(name, "not_text", f"must be text, not {type(value).__name__}")
+            return check_public_url(value) if value else ""
         case "redact":
             return redaction.check_patterns(value)
         case _:

@@ -18,7 +18,9 @@ from rowlock.cli.demo_past import make_up
 from rowlock.cli.options import Span
 from rowlock.cli.sample import Customers, register
 from rowlock.cli.show import STYLES, is_fancy
+from rowlock.client.why import spell_seconds
 from rowlock.core.job import HELD, Job, Status
+from rowlock.core.waits import is_step_name
 from rowlock.jobs import Jobs
 from rowlock.runtime.periodic import is_set_within
 from rowlock.stores.queries import Filter, Stats
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _EVERY = 0.25  # seconds between pictures
 _ROWS = 18
+_WAITING = 3  # rows for jobs that wait for a decision
 
 
 @click.command()
@@ -39,7 +42,8 @@ def demo(seconds: float | None, url: str | None) -> None:
     """See rowlock work: a database, a worker, customers who enqueue all kinds of jobs, and the page that shows them.
 
     Some are quick, some report their progress, some fail and are retried, some never succeed, some are cancelled, some
-    wait for their time, some overtake all others, some go on step by step.
+    wait for their time, some overtake all others, some go on step by step, and some wait until a person decides: you,
+    on the page.
     """
     logging.getLogger("rowlock").addHandler(logging.NullHandler())  # the picture shows it
     if url is not None:
@@ -76,6 +80,7 @@ async def _run(url: str, seconds: float | None, own: Path | None = None) -> None
                 click.echo(f"Open the page: {link}")
                 if own is not None:
                     click.echo("Its charts show an invented past, up to now.")
+                click.echo("A refund waits there for your decision: see Jobs, waiting.")
             else:
                 click.echo("There is also a page, which needs the HTTP server: pip install 'rowlock[server]'")
             click.echo()
@@ -98,17 +103,19 @@ async def _run(url: str, seconds: float | None, own: Path | None = None) -> None
 
 def _sum_up(before: Stats, after: Stats, enqueued: int, seconds: float) -> None:
     ended = {name: getattr(after, name) - getattr(before, name) for name in ("completed", "failed", "cancelled")}
+    undecided = f", {after.waiting} of them waiting for a decision" if after.waiting else ""
     click.echo(
         f"{enqueued} jobs in {seconds:.0f} s: "
         + ", ".join(f"{count} {name}" for name, count in ended.items())
-        + f", {enqueued - sum(ended.values())} not done yet"
+        + f", {enqueued - sum(ended.values())} not done yet{undecided}"
     )
 
 
 async def _recent(jobs: Jobs, customers: Customers, count: int) -> list[Job]:
-    """Return the running jobs and the newest ones."""
+    """Return the running jobs, those that wait for a person, and the newest ones."""
     running = (await jobs.list(Filter(statuses=["processing", "cancel_requested"]), limit=count)).items
-    ids = list(dict.fromkeys([*(job.id for job in running), *list(customers.recent)[:count]]))[:count]
+    waiting = (await jobs.list(Filter(statuses=["waiting"]), limit=_WAITING)).items
+    ids = list(dict.fromkeys([*(job.id for job in [*waiting, *running]), *list(customers.recent)[:count]]))[:count]
     page = await jobs.list(Filter(ids=ids), limit=count) if ids else None
     return page.items if page else []
 
@@ -133,8 +140,9 @@ def _picture(jobs: Jobs, stats: Stats, recent: list[Job], began: float) -> Group
     from rich.text import Text
 
     counts = [
-        (stats.pending, "waiting", "yellow"),
+        (stats.pending, "pending", "yellow"),
         (stats.processing + stats.cancel_requested, "running", "bold cyan"),
+        (stats.waiting, "waiting", "blue"),
         (stats.completed, "completed", "green"),
         (stats.failed, "failed", "bold red"),
         (stats.cancelled, "cancelled", "magenta"),
@@ -171,8 +179,11 @@ def _story(job: Job) -> str:
             return str(job.result) if job.result is not None else "done"
         case Status.CANCELLED | Status.CANCEL_REQUESTED:
             return job.cancel_reason or ""
+        case Status.WAITING:
+            left = (job.run_at - datetime.now(UTC)).total_seconds()
+            return f"{job.message} ({spell_seconds(max(left, 1))} left)"
         case Status.PROCESSING:
-            return job.message or (f"step {job.step}" if job.step else "")
+            return job.message or (f"step {job.step}" if job.step and is_step_name(job.step) else "")
         case _ if job.last_error:
             return job.last_error.rpartition("\n")[2]
         case Status.PENDING if (wait := (job.run_at - datetime.now(UTC)).total_seconds()) > 0:

@@ -24,7 +24,7 @@ from rowlock.cli.show import (
 from rowlock.cli.steps import print_steps
 from rowlock.client.step_list import StepStatus
 from rowlock.client.why import spell_seconds
-from rowlock.core.job import Event, Job, Log, LogLine
+from rowlock.core.job import Event, Job, Log, LogLine, Status
 from rowlock.jobs import Jobs
 
 _LOOK = 0.5  # seconds between looks, with --follow
@@ -44,7 +44,7 @@ def show(db: Database, job_id: str) -> None:
     if db.wants_json:
         print_json({**job_document(job), "steps": steps, "events": events, "log": log})
         return
-    _print_job(job)
+    _print_job(job, steps)
     if steps:
         print_heading("steps")
         print_steps(steps)
@@ -52,8 +52,8 @@ def show(db: Database, job_id: str) -> None:
     _print_log(log)
 
 
-def _print_job(job: Job) -> None:
-    print_fields(_fields(job))
+def _print_job(job: Job, steps: Sequence[StepStatus]) -> None:
+    print_fields(_fields(job, steps))
     result = None if job.result is None else pretty(job.result)
     for title, text in (("payload", pretty(job.payload)), ("result", result), ("error", job.last_error)):
         if text:
@@ -61,13 +61,26 @@ def _print_job(job: Job) -> None:
             click.echo(clean(text))
 
 
-def _fields(job: Job) -> list[tuple[str, str | None]]:
+def _waits(job: Job, steps: Sequence[StepStatus]) -> str | None:
+    """Return what the job waits for, and until when."""
+    if job.waits_for is None:
+        return None
+    wait = next((step for step in steps if step.is_open_wait and step.waits_for == job.waits_for), None)
+    kind, _, signal = job.waits_for.partition(":")
+    what = f"signal {signal}" if signal else kind
+    if wait is None:
+        return what
+    return f"{what} without end" if wait.deadline is None else f"{what} until {exact(wait.deadline)}"
+
+
+def _fields(job: Job, steps: Sequence[StepStatus]) -> list[tuple[str, str | None]]:
     scope = " ".join(word for word in (job.scope, job.scope_id) if word)
     progress = [f"{job.progress:g} %" if job.progress else None, job.stage, job.message]
     return [
         ("id", job.id),
         ("topic", job.topic + (f" (template version {job.template_version})" if job.template_version else "")),
         ("status", job.status),
+        ("waits for", _waits(job, steps)),
         ("priority", str(job.priority)),
         ("key", job.key),
         ("scope", scope),
@@ -87,7 +100,7 @@ def _fields(job: Job) -> list[tuple[str, str | None]]:
         ("fire time", exact(job.fire_at)),
         ("trace", job.trace),
         ("created", exact(job.created)),
-        ("due", exact(job.run_at)),
+        ("due", None if job.status is Status.WAITING else exact(job.run_at)),
         ("expires", exact(job.expires_at)),
         ("claimed", exact(job.claimed_at)),
         ("started", exact(job.started_at)),

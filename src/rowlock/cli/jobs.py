@@ -26,6 +26,8 @@ from rowlock.stores.queries import DEFAULT_LIMIT, MAX_LIMIT, Filter, Page
         "logs": Lazy("rowlock.cli.job:logs", "The log lines of a job; --follow shows them live."),
         "wait": Lazy("rowlock.cli.jobs:wait", "Wait until a job has ended, and print its result."),
         "cancel": Lazy("rowlock.cli.change_jobs:cancel", "Cancel jobs."),
+        "signal": Lazy("rowlock.cli.signals:signal", "Send a signal to a job that waits for it."),
+        "wake": Lazy("rowlock.cli.signals:wake", "End a sleep, or the time of a wait, now."),
         "requeue": Lazy("rowlock.cli.change_jobs:requeue", "Run failed, expired or cancelled jobs again."),
         "update": Lazy("rowlock.cli.jobs:update", "Change a pending job."),
         "delete": Lazy("rowlock.cli.change_jobs:delete", "Delete jobs that are not running."),

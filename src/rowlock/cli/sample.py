@@ -6,10 +6,12 @@ import asyncio
 import random
 import time
 from collections import deque
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rowlock.cli.demo_steps import download, embed, execute, finalize, notify, prepare, split, upload
+from rowlock.cli.demo_waits import DECISION, Decision, ask, decide_refund, pay_back, refuse, remind
 from rowlock.context import Context
 from rowlock.core.job import Job
 from rowlock.core.retry import Delays
@@ -71,7 +73,7 @@ def register(jobs: Jobs) -> None:
             await asyncio.sleep(0.3)
 
     @jobs.task("invoice.remind")  # enqueued for later
-    async def remind(invoice: int) -> None:
+    async def remind_of_invoice(invoice: int) -> None:
         await asyncio.sleep(0.1)
 
     @jobs.task("newsletter.send")  # paused: see Customers.open
@@ -113,6 +115,11 @@ def register(jobs: Jobs) -> None:
         await ctx.step(notify, document)
         return {"parts": len(parts)}
 
+    # A wait: a person decides, on the page.
+    jobs.task(
+        "refund.approve", version=1, steps=[ask, remind, pay_back, refuse], key=["order"], title="Approve a refund"
+    )(decide_refund)
+
     @jobs.task("account.welcome", key=["account"], once=True, title="Welcome a customer")  # one job per account, ever
     async def welcome(account: int) -> str:
         return f"account {account} is welcome"
@@ -125,7 +132,7 @@ class Customers:
         self._jobs = jobs
         self.recent: deque[str] = deque(maxlen=RECENT)
         self.enqueued = 0
-        self._changes_of_mind: set[asyncio.Task[None]] = set()
+        self._minds: set[asyncio.Task[None]] = set()  # people who are about to change or make up their mind
 
     async def open(self) -> None:
         """Make what a new queue lacks: a paused topic, and a job that no worker knows."""
@@ -133,6 +140,7 @@ class Customers:
         for issue in range(3):
             await self._enqueue("newsletter.send", {"issue": issue}, tags=["marketing"], priority="backfill")
         await self._pack(order=1, parcels=12)
+        await self._enqueue("refund.approve", {"order": 1, "amount": 420.0}, tags=["for you"])  # Ann leaves it to you
         with suppress(OnceTaken):  # a database of an earlier demo
             await self._enqueue("account.welcome", {"account": 7})
         await self._enqueue(
@@ -155,9 +163,7 @@ class Customers:
             if n % 18 == 3:
                 video = await self._enqueue("video.encode", {"title": f"holiday-{n}.mp4"})
                 if n % 54 == 3:
-                    change = asyncio.create_task(self._change_mind(video))
-                    self._changes_of_mind.add(change)
-                    change.add_done_callback(self._changes_of_mind.discard)
+                    self._soon(self._change_mind(video))
             if n % 4 == 2:
                 await self._enqueue("invoice.remind", {"invoice": n}, delay=4)
             if n % 6 == 4:
@@ -167,6 +173,9 @@ class Customers:
             if n % 25 == 3:
                 url = "s3://down/vectors" if n % 50 == 28 else "s3://demo/vectors"
                 await self._enqueue("multi_step_pipeline", {"document": f"book-{n}.pdf", "url": url})
+            if n % 20 == 5:
+                refund = await self._enqueue("refund.approve", {"order": n, "amount": float(n)})
+                self._soon(self._decide(refund, ok=n % 40 == 5))
             if n % 60 == 30:
                 await self._pack(order=n, parcels=6)
             if n % 200 == 20:
@@ -190,11 +199,22 @@ class Customers:
         self.enqueued += 1
         return made.id
 
+    def _soon(self, change: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(change)
+        self._minds.add(task)
+        task.add_done_callback(self._minds.discard)
+
+    async def _decide(self, job_id: str, ok: bool) -> None:
+        await asyncio.sleep(random.uniform(5, 9))  # noqa: S311 - a demo
+        with suppress(RowlockError):
+            decision = Decision(ok, "" if ok else "the parcel has arrived")
+            await self._jobs.signal(job_id, DECISION, decision, by="ann@example.org")
+
     async def _change_mind(self, job_id: str) -> None:
         await asyncio.sleep(random.uniform(1.5, 4))  # noqa: S311 - a demo
         with suppress(RowlockError):
             await self._jobs.cancel(job_id, reason="the customer changed their mind")
 
     def leave(self) -> None:
-        for change in self._changes_of_mind:
+        for change in self._minds:
             change.cancel()

@@ -28,6 +28,7 @@ _VISIBLE = {code: repr(chr(code))[1:-1] for code in _HARMFUL if chr(code) not in
 STYLES: dict[str, str] = {
     Status.COMPLETED: "green",
     Status.PROCESSING: "cyan",
+    Status.WAITING: "blue",
     Status.CANCEL_REQUESTED: "yellow",
     Status.FAILED: "bold red",
     Status.EXPIRED: "red",

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from rowlock.cli.connect import Database, database
-from rowlock.cli.show import clean, how_many, is_fancy, items, note, one_line, print_table
+from rowlock.cli.show import clean, exact, how_many, is_fancy, items, note, one_line, print_table
 from rowlock.client.step_list import StepStatus
 from rowlock.client.why import last_line, spell_seconds
 from rowlock.core.steps import StepState
@@ -39,15 +39,14 @@ def _print(found: Sequence[StepStatus]) -> None:
 
 def print_steps(found: Sequence[StepStatus]) -> None:
     rows = [
-        (label(step), step.title or "", step.state, _took(step), _retries(step), _said(step))
+        (step.label, step.title or "", _state(step), _took(step), _retries(step), _said(step))
         for step in found
     ]  # fmt: skip
     print_table(("step", "title", "state", "took", "retries", "note"), rows)
 
 
-def label(step: StepStatus) -> str:
-    """Return the name by which `jobs requeue --from-step` finds it."""
-    return step.name if step.n == 1 else f"{step.name}#{step.n}"
+def _state(step: StepStatus) -> str:
+    return "waiting" if step.is_open_wait else step.state
 
 
 def _took(step: StepStatus) -> str:
@@ -64,7 +63,9 @@ def _retries(step: StepStatus) -> str:
 
 def _said(step: StepStatus) -> str:
     """Return the last line of the error, or the result as JSON."""
-    if step.state is not StepState.SUCCEEDED:
+    if step.is_open_wait or step.kind == "callback":
+        text = "without end" if step.deadline is None else f"until {exact(step.deadline)}"
+    elif step.state is not StepState.SUCCEEDED:
         text = "" if step.error is None else last_line(step.error)
     else:
         text = "" if step.result is None else msgspec.json.encode(step.result).decode()

@@ -74,7 +74,7 @@ def _print(found: Sequence[Stored]) -> None:
             one.template.topic,
             str(one.template.version),
             "yes" if one.enabled else "no",
-            one.source,
+            f"{one.source}, external" if one.template.external else one.source,
             "" if one.template.key is None else ", ".join(one.template.key) or "one per scope",
             one.template.if_live or "",
             "yes" if one.template.once else "",

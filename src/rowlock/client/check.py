@@ -11,6 +11,7 @@ from rowlock.client.definitions import read_templates
 from rowlock.core.job import Job, Lane, Status
 from rowlock.core.steps import StoredStep
 from rowlock.core.templates import Stored, frozen_difference
+from rowlock.core.waits import is_step_name
 from rowlock.errors import InvalidInput
 from rowlock.steps import step_of
 from rowlock.stores import reading
@@ -66,7 +67,8 @@ async def compare(store: Store, lanes: Lanes, *, limit: int) -> Comparison:
             for job in page.items:
                 if statuses is _STATUSES:
                     _job(job, lanes, elsewhere, misfits)
-                if job.step is not None and (task := lanes.get(Lane(job.topic, job.template_version))) is not None:
+                task = lanes.get(Lane(job.topic, job.template_version))
+                if job.step is not None and task is not None and not task.is_external:
                     published = stored.get(job.topic, {}).get(job.template_version)
                     _steps(job, task, published, await reading.steps(store, job.id), misfits)
             cursor = page.next
@@ -103,6 +105,8 @@ def _job(job: Job, lanes: Lanes, elsewhere: set[str], misfits: Misfits) -> None:
         except InvalidInput as error:
             _add(misfits, job, "payload", error.field, str(error))
         return
+    if any(other.is_external for lane, other in lanes.items() if lane.topic == job.topic):
+        return  # which versions are run is known to the workers elsewhere only
     known = _versions(lanes, job.topic)
     if known:
         there = ", ".join(map(str, known))
@@ -126,7 +130,7 @@ def _steps(
     names = {name: step for step in declared for name in (step.name, *step.was)}
     functions = {name for step in declared for name in (step.function_name, *step.was)}
     before = {info.name for info in published.template.steps} if published is not None else set()
-    for row in {row.name: row for row in found}.values():  # once for all calls of a name
+    for row in {row.name: row for row in found if is_step_name(row.name)}.values():  # once for all calls of a name
         step = names.get(row.name)
         if step is not None and row.function not in (step.function_name, *step.was):
             text = (

@@ -1,4 +1,5 @@
-"""What a handler's Context needs from its Jobs: enqueue, fence, transactions, steps. Used by every kind of handler."""
+"""What a handler's Context needs from its Jobs: enqueue, fence, transactions, steps, addresses of callbacks. Used by
+every kind of handler."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Unpack
 
+from rowlock.client.callbacks import Callbacks
 from rowlock.client.connections import Stores
 from rowlock.client.portal import running_loop
 from rowlock.core.job import Status
 from rowlock.core.steps import StepMark, StoredStep
+from rowlock.core.waits import Wait
 from rowlock.errors import WrongContext
 from rowlock.stores import reading
-from rowlock.stores.base import Enqueued, Guard, Hold
+from rowlock.stores.base import Awaited, Enqueued, Guard, Hold
 from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.tasks import EnqueueOptions, Enqueues, SyncEnqueues
 
@@ -20,9 +23,10 @@ from rowlock.tasks import EnqueueOptions, Enqueues, SyncEnqueues
 class ContextHost:
     """Implements rowlock.context.Host."""
 
-    def __init__(self, jobs: Enqueues, stores: Stores) -> None:
+    def __init__(self, jobs: Enqueues, stores: Stores, callbacks: Callbacks) -> None:
         self._jobs = jobs
         self._stores = stores
+        self._callbacks = callbacks
 
     @property
     def sync(self) -> SyncEnqueues:
@@ -61,6 +65,12 @@ class ContextHost:
     def checkpoint_sync(self, mark: StepMark) -> Hold:
         return self._stores.portal.run(lambda: self.checkpoint(mark))
 
+    async def take_signal(self, wait: Wait) -> Awaited:
+        return await (await self._stores.handle()).store.take_signal(wait)
+
+    def take_signal_sync(self, wait: Wait) -> Awaited:
+        return self._stores.portal.run(lambda: self.take_signal(wait))
+
     async def steps(self, job_id: str) -> list[StoredStep]:
         return await reading.steps((await self._stores.handle()).store, job_id)
 
@@ -72,6 +82,13 @@ class ContextHost:
 
     def status_sync(self, job_id: str) -> Status | None:
         return self._stores.portal.run(lambda: self.status(job_id))
+
+    async def address(self, job_id: str, signal: str, n: int) -> str:
+        """Return the address by which the outside answers the job's n-th callback for this signal."""
+        return await self._callbacks.address(job_id, signal, n)
+
+    def address_sync(self, job_id: str, signal: str, n: int) -> str:
+        return self._stores.portal.run(lambda: self.address(job_id, signal, n))
 
     async def transaction(self, guard: Guard, longest: float) -> AbstractAsyncContextManager[Any]:
         return (await self._stores.handle()).store.transaction(guard, longest=longest)

@@ -44,6 +44,7 @@ class TaskOptions(TypedDict, total=False):
     title: str | None
     description: str | None
     steps: Sequence[Step[..., Any, Any] | Callable[..., Any]]
+    external: bool
     process: bool
     memory: float | None
 
@@ -107,6 +108,8 @@ class Registry:
 
         Async functions run in the worker's event loop, other functions in threads. With `process=True` a function runs
         in a child process. It is killed after the timeout, or if it uses more than `memory` MiB; other jobs continue.
+        With `external=True` only workers of the worker protocol run it, in any language: the function declares its
+        types for Python callers, and is never called.
         """
         if callable(topic):
             return self.register(_name(topic), topic)
@@ -141,6 +144,7 @@ class Registry:
         if not callable(handler):
             raise InvalidInput("handler", "not_a_function", f"must be a function, not {handler!r:.40}")
         policy = Policy(**options)
+        self._check_external(policy)
         self._check_process(policy)
         task: Task[..., Any] = Task(cast(Enqueues, self), topic, handler, policy)
         _ = task.template  # raises here if the policy is wrong, not at the first job
@@ -164,6 +168,15 @@ class Registry:
     def _registered(self) -> None:
         """Called after each registration."""
 
+    def _check_external(self, policy: Policy) -> None:
+        external: object = policy.external
+        if not isinstance(external, bool):
+            raise InvalidInput("external", "not_a_bool", f"must be True or False, not {external!r:.40}")
+        for name in ("process", "runs", "steps") if external else ():
+            if getattr(policy, name):
+                problem = "is for workers of this library: an external topic is run elsewhere"
+                raise InvalidInput(name, "not_here", problem)
+
     def _check_process(self, policy: Policy) -> None:
         process: object = policy.process
         if not isinstance(process, bool):
@@ -185,7 +198,8 @@ class Registry:
         return {topic: versions[max(versions)] for topic, versions in self._versions.items()}
 
     def lanes(self) -> dict[Lane, Task[..., Any]]:
-        """What a worker of this process can run: declared versions, versions named in `runs`, and version 0."""
+        """The tasks of this process by what they can run: declared versions, versions named in `runs`, and version 0.
+        External topics are among them, although no worker of this process runs them."""
         lanes: dict[Lane, Task[..., Any]] = {}
         for topic, versions in self._versions.items():
             lanes[Lane(topic, 0)] = versions.get(0) or versions[max(versions)]

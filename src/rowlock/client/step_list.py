@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from rowlock.core.job import HELD, Job, Status
 from rowlock.core.steps import STEP_ENDS, StepState, StoredStep
 from rowlock.core.templates import StepInfo
+from rowlock.core.waits import SLEEP, WaitTerms, is_step_name, read_terms
+
+StepKind = Literal["step", "sleep", "signal", "callback"]
 
 
 class StepStatus(Struct, frozen=True, kw_only=True):
     """`n`: the number of the call of this name, from 1. `position`: the place among the job's steps; None: not called.
     `retries`: of the step's own policy. `title`, `timeout`, `weight` and `max_retries` are those that the template
-    declares."""
+    declares.
+
+    `kind`: a wait is listed, too ("sleep", "signal"), and an address for the outside ("callback"). `name` is then that
+    of the signal, `result` the signal's data, `timeout` that of the wait. `deadline`: when it ends by itself. `schema`:
+    of the data, while it is open."""
 
     name: str
+    kind: StepKind = "step"
     n: int = 1
     position: int | None = None
     state: StepState
@@ -32,6 +40,24 @@ class StepStatus(Struct, frozen=True, kw_only=True):
     cancelable: bool = True
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    deadline: datetime | None = None
+    schema: dict[str, Any] | None = None
+
+    @property
+    def waits_for(self) -> str:
+        """What a job waits for that waits for this: as in Job."""
+        return SLEEP if self.kind == "sleep" else f"{self.kind}:{self.name}"
+
+    @property
+    def label(self) -> str:
+        """The name by which a requeue from a step finds it."""
+        stored = self.name if self.kind == "step" else f"@{self.waits_for}"
+        return stored if self.n == 1 else f"{stored}#{self.n}"
+
+    @property
+    def is_open_wait(self) -> bool:
+        """True if the job waits, or is about to."""
+        return self.kind in ("sleep", "signal") and self.state is StepState.RUNNING
 
 
 def listed(job: Job, stored: Sequence[StoredStep], declared: Sequence[StepInfo]) -> list[StepStatus]:
@@ -58,6 +84,8 @@ def listed(job: Job, stored: Sequence[StoredStep], declared: Sequence[StepInfo])
 
 
 def _status(job: Job, row: StoredStep, info: StepInfo | None) -> StepStatus:
+    if not is_step_name(row.name):
+        return _wait(job, row)
     return StepStatus(
         name=row.name,
         n=row.n,
@@ -74,6 +102,30 @@ def _status(job: Job, row: StoredStep, info: StepInfo | None) -> StepStatus:
         started_at=row.started_at,
         finished_at=row.finished_at,
     )
+
+
+def _wait(job: Job, row: StoredStep) -> StepStatus:
+    """A wait, or a callback. What is stored as the result of an open wait are its terms."""
+    kind, _, signal = row.name.removeprefix("@").partition(":")
+    is_open = row.state is StepState.RUNNING
+    terms = read_terms(row.result) if is_open or kind == "callback" else WaitTerms()
+    return StepStatus(
+        name=signal or kind,
+        kind=_KINDS.get(kind, "signal"),
+        n=row.n,
+        position=row.position,
+        state=row.state if is_open and job.is_live else _state(job, row),
+        result=None if is_open or kind == "callback" else row.result,
+        error=row.error,
+        timeout=terms.timeout,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        deadline=row.deadline,
+        schema=terms.schema,
+    )
+
+
+_KINDS: dict[str, StepKind] = {"sleep": "sleep", "signal": "signal", "callback": "callback"}
 
 
 def _state(job: Job, row: StoredStep) -> StepState:

@@ -9,6 +9,9 @@ from typing import assert_never
 from msgspec import Struct
 
 from rowlock.core.job import Job, Lane, Status
+from rowlock.core.steps import StoredStep
+from rowlock.core.times import NEVER_AT
+from rowlock.core.waits import SLEEP
 from rowlock.stores.base import MOST_COUNTED, InLine, Pause, WorkerInfo
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -18,8 +21,9 @@ class Why(Struct, frozen=True):
     """`code` is stable, for programs. `answer` is one sentence, `details` are more of them.
 
     Codes: due_later, backoff, expiring, paused, no_worker, no_worker_version, busy, in_line (pending); in_line_of_key,
-    blocked; waiting; running, claimed, lease_expired (processing); cancel_requested; completed, failed, expired,
-    cancelled.
+    blocked; waiting (for a signal), sleeping; running, claimed, lease_expired (processing); cancel_requested,
+    cancel_undo (a worker has to undo what was done), cancel_outside (the outside has to stop); completed, failed,
+    expired, cancelled.
     """
 
     code: str
@@ -35,20 +39,25 @@ def explain(
     *,
     ready: int = 0,
     place: InLine | None = None,
+    wait: StoredStep | None = None,
+    is_external: bool = False,
 ) -> Why:
     """`now` is by the database's clock, `pause` that of the job's topic if it is paused. `workers` are all registered
-    ones. `ready`: how many jobs of its topic and version are due. `place`: where a blocked job stands in its line."""
+    ones. `ready`: how many jobs of its topic and version are due. `place`: where a blocked job stands in its line.
+    `wait`: the wait that is open. `is_external`: only remote workers run its topic."""
     match job.status:
         case Status.PENDING:
-            return _pending(job, now, pause, workers, ready)
+            return _pending(job, now, pause, workers, ready, is_external)
         case Status.PROCESSING:
             return _processing(job, now, workers)
         case Status.CANCEL_REQUESTED:
+            if job.locked_by is None:
+                return _cancel_without_worker(job, now, pause, workers, is_external)
             return _cancel_requested(job, now, workers)
         case Status.BLOCKED:
             return _blocked(place)
         case Status.WAITING:
-            return Why("waiting", "It waits for a signal, a timer or an external step, and holds no slot.", [])
+            return _waiting(job, now, wait)
         case Status.COMPLETED | Status.FAILED | Status.EXPIRED | Status.CANCELLED:
             return _ended(job, now)
         case never:
@@ -91,12 +100,14 @@ def has_live_worker(lane: Lane, now: datetime, workers: Sequence[WorkerInfo]) ->
     return any(str(lane) in worker.topics and is_live(worker, now) for worker in workers)
 
 
-def _pending(job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo], ready: int) -> Why:
+def _pending(
+    job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo], ready: int, is_external: bool
+) -> Why:
     """The first hindrance is the answer; the others become details."""
     hindrances = [
         *_of_time(job, now),
         *_of_pause(pause, now),
-        *_of_workers(lane_of(job), now, workers, ready),
+        *_of_workers(lane_of(job), now, workers, ready, is_external),
     ]
     code, answer = hindrances[0]
     # Every pending job is in line: that is no news for one that can't start anyway.
@@ -123,11 +134,16 @@ def _of_pause(pause: Pause | None, now: datetime) -> list[tuple[str, str]]:
     return [("paused", f"Topic {pause.topic} was paused by {pause.by} at {_when(pause.at, now)}{until}{reason}.")]
 
 
-def _of_workers(lane: Lane, now: datetime, workers: Sequence[WorkerInfo], ready: int) -> list[tuple[str, str]]:
+def _of_workers(
+    lane: Lane, now: datetime, workers: Sequence[WorkerInfo], ready: int, is_external: bool
+) -> list[tuple[str, str]]:
     knowing = [worker for worker in workers if str(lane) in worker.topics]
     able = [worker for worker in knowing if is_live(worker, now)]
     if not able:
         others = _other_versions(lane, now, workers)
+        if is_external and not others:
+            claim = "a worker has to claim it over HTTP (see docs/worker-protocol.md)"
+            return [("no_worker", f"No live remote worker knows {lane}, which is an external topic: {claim}.")]
         if lane.template_version or others:
             return [("no_worker_version", _no_worker_version(lane, others, ready))]
         return [("no_worker", _no_worker(lane.topic, now, workers, knowing))]
@@ -197,6 +213,25 @@ def _blocked(place: InLine | None) -> Why:
     return Why("in_line_of_key", f"It is behind job {place.before} in the line of its key, with {ahead}.", details)
 
 
+# ── Waiting ──
+
+
+def _waiting(job: Job, now: datetime, wait: StoredStep | None) -> Why:
+    until = wait.deadline if wait is not None else job.run_at if job.run_at < NEVER_AT else None
+    kind, _, signal = (job.waits_for or SLEEP).partition(":")
+    details = [f"To end it now: rowlock jobs wake {job.id}"]
+    if kind == SLEEP:
+        ends = "" if until is None else f" until {_when(until, now)}"
+        return Why("sleeping", f"It sleeps{ends}, and holds no slot.", details)
+    ends = "without end" if until is None else f"until {_when(until, now)}"
+    details = [
+        *_progress(job),
+        f"To send it: rowlock jobs signal {job.id} {signal} JSON",
+        *(details if until is not None else []),
+    ]
+    return Why("waiting", f"It waits for the signal {signal} {ends}, and holds no slot.", details)
+
+
 # ── Held by a worker ──
 
 
@@ -217,22 +252,47 @@ def _processing(job: Job, now: datetime, workers: Sequence[WorkerInfo]) -> Why:
 
 
 def _cancel_requested(job: Job, now: datetime, workers: Sequence[WorkerInfo]) -> Why:
-    asked = f" at {_when(job.cancel_requested_at, now)}" if job.cancel_requested_at else ""
-    reason = f" ({job.cancel_reason})" if job.cancel_reason else ""
     return Why(
         "cancel_requested",
-        f"A cancel was requested{asked}{reason}; worker {job.locked_by} has to acknowledge it, or the grace runs out.",
+        f"{_asked(job, now)}; worker {job.locked_by} has to acknowledge it, or the grace runs out.",
         _holder(job, now, workers),
     )
+
+
+def _cancel_without_worker(
+    job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo], is_external: bool
+) -> Why:
+    """It waited when the cancel came."""
+    if job.waits_for is not None:
+        signal = job.waits_for.partition(":")[2]
+        outside = f"the outside, which has a callback for the signal {signal}, has to say that it has stopped"
+        return Why("cancel_outside", f"{_asked(job, now)}; {outside}, or the grace runs out.", _progress(job))
+    hindrances = [*_of_pause(pause, now), *_of_workers(lane_of(job), now, workers, 0, is_external)]
+    undo = "a worker has to run its handler once more, which may undo what was done"
+    return Why(
+        "cancel_undo",
+        f"{_asked(job, now)}; {undo}, or the grace runs out.",
+        [text for code, text in hindrances if code != "in_line"],
+    )
+
+
+def _asked(job: Job, now: datetime) -> str:
+    asked = f" at {_when(job.cancel_requested_at, now)}" if job.cancel_requested_at else ""
+    return f"A cancel was requested{asked}{f' ({job.cancel_reason})' if job.cancel_reason else ''}"
+
+
+def _progress(job: Job) -> list[str]:
+    if not (job.progress or job.stage or job.message):
+        return []
+    words = [f"{job.progress:.0f} %", job.stage, job.message]
+    return [f"Its progress: {', '.join(word for word in words if word)}."]
 
 
 def _holder(job: Job, now: datetime, workers: Sequence[WorkerInfo]) -> list[str]:
     details = []
     if job.locked_until is not None and job.locked_until > now:
         details.append(f"The lease of {job.locked_by} holds until {_when(job.locked_until, now)}, and is renewed.")
-    if job.progress or job.stage or job.message:
-        words = [f"{job.progress:.0f} %", job.stage, job.message]
-        details.append(f"Its progress: {', '.join(word for word in words if word)}.")
+    details += _progress(job)
     worker = next((one for one in workers if one.name == job.locked_by), None)
     if worker is None:
         details.append(f"Worker {job.locked_by} is not in the register of workers.")

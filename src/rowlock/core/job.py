@@ -44,7 +44,8 @@ class Status(StrEnum):
 LIVE = frozenset(
     {Status.PENDING, Status.BLOCKED, Status.PROCESSING, Status.WAITING, Status.CANCEL_REQUESTED}
 )  # holds its key; everything else is an end state
-HELD = frozenset({Status.PROCESSING, Status.CANCEL_REQUESTED})  # a worker has, or had, a lease on it
+# A worker has, or had, a lease on it. Only a waiting job that is being cancelled is CANCEL_REQUESTED without a lease.
+HELD = frozenset({Status.PROCESSING, Status.CANCEL_REQUESTED})
 
 
 class LiveKey(NamedTuple):
@@ -57,7 +58,11 @@ class LiveKey(NamedTuple):
 
 
 class Job(Struct, frozen=True):
-    """One piece of work, as the database has it. Times are aware datetimes in UTC, by the database's clock."""
+    """One piece of work, as the database has it. Times are aware datetimes in UTC, by the database's clock.
+
+    `waits_for`: what a waiting job waits for: "sleep" or "signal:NAME"; `run_at` is when the wait ends by itself, if it
+    does.
+    """
 
     id: str
     topic: str
@@ -88,6 +93,7 @@ class Job(Struct, frozen=True):
     locked_until: datetime | None
     cancel_requested_at: datetime | None
     cancel_reason: str | None
+    waits_for: str | None
     flow_id: str | None
     schedule_id: str | None
     fire_at: datetime | None
@@ -100,8 +106,22 @@ class Job(Struct, frozen=True):
 
     @property
     def attempts(self) -> int:
-        """The number of claims so far. It equals the version."""
-        return self.version
+        """The executions that are charged to the job, and the current one. An execution goes on while the job waits. A
+        run that was given back, or snoozed, is charged nothing."""
+        return self.retries + self._is_executed
+
+    @property
+    def _is_executed(self) -> bool:
+        """True if an execution goes on, or was the job's end. Those that came before are in `retries`."""
+        match self.status:
+            case Status.PENDING | Status.BLOCKED:
+                return False
+            case Status.EXPIRED:  # past expires_at, or because its last run has crashed
+                return self.started_at is not None
+            case Status.CANCELLED:  # at once, or when a run had ended
+                return self.cancel_requested_at is None or self.cancel_requested_at != self.finished_at
+            case _:
+                return True
 
     @property
     def is_live(self) -> bool:

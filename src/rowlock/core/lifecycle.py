@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from rowlock.core import codec
 from rowlock.core.fingerprint import UNSEEN_START, fingerprint
-from rowlock.core.job import MAX_DELAY, Job, Status
+from rowlock.core.job import HELD, MAX_DELAY, Job, Status
 from rowlock.core.retry import DEFAULT_RETRY, FinalType, RetryPolicy, retry_delay
 from rowlock.errors import InvalidInput
 
@@ -57,7 +57,8 @@ def _move(
 
 MOVES: dict[str, Move] = {
     "enqueue": _move("client", (), (PENDING, BLOCKED), "enqueued"),
-    "claim": _move("worker", (PENDING,), (PROCESSING,), "claimed"),
+    # A waiting job that is cancelled runs once more, to undo what it has done: it stays CANCEL_REQUESTED.
+    "claim": _move("worker", (PENDING, CANCEL_REQUESTED), (PROCESSING, CANCEL_REQUESTED), "claimed"),
     "heartbeat": _move("worker", (PROCESSING, CANCEL_REQUESTED), (PROCESSING, CANCEL_REQUESTED), fenced=True),
     "progress": _move("worker", (PROCESSING, CANCEL_REQUESTED), (PROCESSING, CANCEL_REQUESTED), fenced=True),
     "checkpoint": _move("worker", (PROCESSING, CANCEL_REQUESTED), (PROCESSING, CANCEL_REQUESTED), fenced=True),
@@ -66,8 +67,23 @@ MOVES: dict[str, Move] = {
     "retry_step": _move("worker", (PROCESSING,), (PENDING,), "step_retried", fenced=True),
     "snooze": _move("worker", (PROCESSING,), (PENDING,), "snoozed", fenced=True),
     "release": _move("worker", (PROCESSING,), (PENDING,), "released", fenced=True),
-    "wait": _move("worker", (PROCESSING,), (WAITING,), "waited", fenced=True),
-    "resume": _move("callback", (WAITING,), (PENDING, COMPLETED, FAILED), "resumed", fenced=True),
+    # PENDING: a signal has come since the run looked.
+    "wait": _move("worker", (PROCESSING,), (WAITING, PENDING), "waited", fenced=True),
+    # The cancel came when the handler was about to wait. It runs once more, to undo what it has done.
+    "cancel_wait": _move("worker", (CANCEL_REQUESTED,), (CANCEL_REQUESTED,), "wait_cancelled", fenced=True),
+    # Its time has come; or an operator ends the wait now.
+    "resume": _move("maintenance", (WAITING,), (PENDING,), "resumed"),
+    "wake": _move("operator", (WAITING,), (PENDING,), "resumed"),
+    "signal": _move(
+        "callback",
+        (PENDING, BLOCKED, PROCESSING, WAITING),
+        (PENDING, BLOCKED, PROCESSING, WAITING),
+        "signalled",
+        "resumed",
+    ),
+    # What the outside reports while a job waits for it.
+    "report_callback": _move("callback", (WAITING,), (WAITING,)),
+    "acknowledge_callback": _move("callback", (CANCEL_REQUESTED,), (CANCELLED,), "cancelled"),
     # A handler may also give up by itself (raise Cancelled) without having been asked to.
     "acknowledge_cancel": _move("worker", (PROCESSING, CANCEL_REQUESTED), (CANCELLED,), "cancelled", fenced=True),
     "cancel": _move(
@@ -89,7 +105,7 @@ MOVES: dict[str, Move] = {
     "cancel_timeout": _move("maintenance", (CANCEL_REQUESTED,), (CANCELLED,), "cancel_timed_out"),
     "promote": _move("maintenance", (PENDING,), (PENDING,)),
     "rescue": _move("maintenance", (PROCESSING, CANCEL_REQUESTED), (PENDING, EXPIRED, CANCELLED), "rescued"),
-    "expire": _move("maintenance", (PENDING, WAITING), (PENDING, EXPIRED), "expired"),
+    "expire": _move("maintenance", (PENDING,), (EXPIRED,), "expired"),
     "update": _move("operator", (PENDING,), (PENDING,), "updated"),
     "requeue": _move("operator", (FAILED, EXPIRED, CANCELLED), (PENDING, BLOCKED), "requeued"),
     "delete": _move("operator", (PENDING, FAILED, CANCELLED, EXPIRED, COMPLETED), (), "deleted"),
@@ -135,6 +151,19 @@ class Snoozed(Struct, frozen=True):
     until: float | timedelta | datetime
 
 
+class Waits(Struct, frozen=True):
+    """The handler waits: for a signal, or until a time. Costs no retry.
+
+    `waits_for`: as in Job. `seconds`: until the wait ends by itself; None: never. `seen`: how many signals the job had
+    got when the run looked; if there are more by now, it does not wait. `undoes`: steps are done, so that the handler
+    must run once more if the job is cancelled."""
+
+    waits_for: str
+    seconds: float | None
+    seen: int
+    undoes: bool = False
+
+
 class Released(Struct, frozen=True):
     """Given back by a worker that is stopping, or that claimed ahead and didn't start. Costs no retry."""
 
@@ -153,7 +182,7 @@ class GaveUp(Struct, frozen=True):
     reason: str | None = None
 
 
-Outcome = Completed | Failed | TimedOut | StepRetry | Snoozed | Released | CutOff | GaveUp
+Outcome = Completed | Failed | TimedOut | StepRetry | Snoozed | Waits | Released | CutOff | GaveUp
 
 
 class Transition(Struct, frozen=True, kw_only=True):
@@ -161,18 +190,22 @@ class Transition(Struct, frozen=True, kw_only=True):
 
     event: str
     status: Status
-    delay: float | None = 0.0  # None: run_at stays, so that a job that was given back keeps its place
+    # None: run_at stays, so that a job that was given back keeps its place. WAITING: seconds until the wait ends by
+    # itself, None: never.
+    delay: float | None = 0.0
     retries: int | None = None  # None: unchanged
     error: str | None = None  # None: last_error unchanged
     result: str | None = None  # canonical JSON text
     ran: float | None = None  # seconds the handler ran; None: it never started
     reason: str | None = None
     fingerprint: str | None = None  # of a dead letter
+    waits_for: str | None = None  # WAITING only
+    seen: int = 0  # WAITING only: if the job has got more signals than these, it is PENDING and ready instead
 
     @property
     def from_cancel_requested(self) -> bool:
         """True if it may be applied after a cancel request. Any other transition must be decided again."""
-        return self.status is COMPLETED or self.status is CANCELLED
+        return self.status in (COMPLETED, CANCELLED, CANCEL_REQUESTED)
 
     def entry(self, version: int) -> dict[str, Any]:
         """The part of the history entry that the store doesn't know by itself."""
@@ -183,6 +216,8 @@ class Transition(Struct, frozen=True, kw_only=True):
             entry["error"] = codec.clean_text(self.error, MAX_HISTORY_ERROR)
         if self.reason is not None:
             entry["reason"] = self.reason
+        if self.waits_for is not None:
+            entry["waits_for"] = self.waits_for
         return entry
 
 
@@ -208,6 +243,8 @@ def decide(
         else:
             return Transition(event="completed", status=COMPLETED, result=result, ran=ran)
     if job.status is CANCEL_REQUESTED:
+        if isinstance(outcome, Waits) and outcome.undoes:
+            return Transition(event="wait_cancelled", status=CANCEL_REQUESTED, ran=ran)
         # A handler that finishes first completes (above); every other outcome means that the cancel won.
         return Transition(event="cancelled", status=CANCELLED, ran=ran, error=_error_text(outcome))
     match outcome:
@@ -228,6 +265,15 @@ def decide(
             except (TypeError, ValueError, OverflowError):
                 return _fail(job, unfit_snooze(outcome.until), retry, chance, ran)
             return Transition(event="snoozed", status=PENDING, delay=delay, ran=ran)
+        case Waits():
+            return Transition(
+                event="waited",
+                status=WAITING,
+                delay=None if outcome.seconds is None else _wait(outcome.seconds, now),
+                ran=ran,
+                waits_for=outcome.waits_for,
+                seen=outcome.seen,
+            )
         case Released():
             reason = codec.clean_text(outcome.reason, MAX_HISTORY_ERROR)
             return Transition(event="released", status=PENDING, delay=None, ran=ran, reason=reason)
@@ -318,7 +364,7 @@ LOST = Verdict(Answer.LOST)
 
 class Standing(Struct, frozen=True):
     """Where a job stands now, for judging a refused write. `ended` is the event by which the run in question ended,
-    `worker` has the job now."""
+    `worker` has the job now; None: no worker, so that no run is open."""
 
     status: Status
     version: int
@@ -335,7 +381,7 @@ def judge(version: int, event: str, standing: Standing | None, worker: str | Non
         return LOST
     if standing.ended == event:
         return Verdict(Answer.ALREADY, standing.status)
-    if standing.version == version and standing.status in (PROCESSING, CANCEL_REQUESTED):
+    if standing.version == version and standing.status in HELD and standing.worker is not None:
         return Verdict(Answer.CHANGED, standing.status) if same_worker(worker, standing.worker) else LOST
     return LOST
 

@@ -20,6 +20,7 @@ from rowlock.core.job import LIVE, LiveKey, Status
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN, EXPIRED_ERROR, MOVES
 from rowlock.core.steps import StepPlace
 from rowlock.core.times import micros, span
+from rowlock.core.waits import MAX_UNREAD, SLEEP, WaitFacts, callback_name, signal_wait, step_name
 
 MAX_DETAIL = 2000  # bytes of how a worker died; the text goes into the history too
 # The counters that a move can change, in the order of their columns.
@@ -52,6 +53,8 @@ class Row(NamedTuple):
     line_seq: int | None  # its place there
     fingerprint: str | None
     step: str | None  # the last one that a run has marked; None: nothing is stored of its steps
+    waits_for: str | None
+    signals: int  # that it has got so far
     events: int  # grows with everything that happens to the job
     tags: str | None  # JSON text
     payload: str | None  # JSON text; None unless the order changes the payload
@@ -80,6 +83,14 @@ class Row(NamedTuple):
         return LiveKey(self.topic, self.scope, self.scope_id, self.key)
 
 
+class SignalSent(Struct, frozen=True):
+    """A signal for a job. `id`: counts once per job. `data`: JSON text."""
+
+    name: str
+    data: str
+    id: str | None = None
+
+
 class Patch(Struct, frozen=True, kw_only=True):
     """What a store writes for one job. `status` None: it deletes the row."""
 
@@ -91,15 +102,19 @@ class Patch(Struct, frozen=True, kw_only=True):
     to_end: bool = False  # the job goes to the end of its line
     first_failure: tuple[str, int] | None = None  # the job leaves the group of this fingerprint; it failed then
     dropped_steps: Sequence[StepPlace] = ()  # what is stored of these steps is removed; with the row: of all steps
+    signal: SignalSent | None = None  # it is stored, as number `signals` of the job
+    deadlines: Mapping[str, int | None] = {}  # by name of a wait or callback that is open: when it ends, from now on
 
 
 class Refusal(Struct, frozen=True):
     """Nothing is written. `status` is the reason, or `holder`: the live job that has the key, or `steps`: the names of
-    all stored steps, none of which is the one that was asked for."""
+    all stored steps, none of which is the one that was asked for, or `why`: "known" (the signal has come before),
+    "full" (too many unread signals), "late" (the address has ended), "gone" (there is no such address any more)."""
 
     status: Status
     holder: str | None = None
     steps: tuple[str, ...] | None = None
+    why: str | None = None
 
 
 Decision = tuple[Row, Patch | Refusal]
@@ -165,9 +180,34 @@ class Order(Struct, frozen=True, kw_only=True):
         return entry | {name: value for name, value in known.items() if value is not None}
 
 
-class Cancel(Order, frozen=True, kw_only=True):
+class WaitOrder(Order, frozen=True, kw_only=True):
+    """An order that must know of waits. `facts`: by id of a job; the store fills them in, about the callback and the
+    signal's id that the order asks for."""
+
+    facts: Mapping[str, WaitFacts] = {}
+
+    @property
+    def callback(self) -> tuple[str, int] | None:
+        """The name and number under which the callback is stored; None: of the signal that the job waits for."""
+        return None
+
+    @property
+    def signal_id(self) -> str | None:
+        return None
+
+    def _facts(self, row: Row) -> WaitFacts:
+        return self.facts.get(row.id, _NO_FACTS)
+
+
+_NO_FACTS = WaitFacts()
+
+
+class Cancel(WaitOrder, frozen=True, kw_only=True):
     """Again on cancel_requested: not done. `unsupported`: the templates whose jobs can't be cancelled once a run has
-    started."""
+    started.
+
+    A waiting job is cancelled at once, unless there is something to undo: if steps are done, its handler runs once
+    more; if the outside works on it, the outside may say that it has stopped. CancelTimeout bounds both."""
 
     verb = "cancel"
     unsupported: frozenset[str] = frozenset()
@@ -175,12 +215,24 @@ class Cancel(Order, frozen=True, kw_only=True):
     def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
         if row.has_run and row.template_id in self.unsupported:
             return Refusal(row.status)
-        running = row.status is Status.PROCESSING
-        status = Status.CANCEL_REQUESTED if running else Status.CANCELLED
-        columns = {"status": status, "ready": False, "finished_at": None if running else now, "updated": now}
+        undoes = row.status is Status.WAITING and self._facts(row).undoes
+        ends = row.status is not Status.PROCESSING and not undoes and not self._is_outside(row, now)
+        status = Status.CANCELLED if ends else Status.CANCEL_REQUESTED
+        columns = {"status": status, "ready": undoes, "finished_at": now if ends else None, "updated": now}
         columns |= {"cancel_requested_at": now, "cancel_reason": self.reason}
+        if row.status is Status.WAITING:
+            columns |= {"run_at": now}
+            if undoes or ends:
+                columns["waits_for"] = None
         entry = self._entry(row, now, status, status)
-        return Patch(status=status, columns=columns, entry=entry, counts={} if running else {"cancelled": 1})
+        return Patch(status=status, columns=columns, entry=entry, counts={"cancelled": 1} if ends else {})
+
+    def _is_outside(self, row: Row, now: int) -> bool:
+        """True if it waits for an answer to a callback that is still open."""
+        if row.status is not Status.WAITING:
+            return False
+        facts = self._facts(row)
+        return facts.has_callback and (facts.callback is None or facts.callback > now)
 
 
 class Replace(Cancel, frozen=True, kw_only=True):
@@ -293,7 +345,9 @@ class Requeue(Update, frozen=True, kw_only=True):
 
 
 # What a requeue takes from a job.
-_CLEARED = ("stage", "message", "result", "finished_at", "cancel_requested_at", "cancel_reason", "fingerprint")
+_CLEARED = (
+    "stage", "message", "result", "finished_at", "cancel_requested_at", "cancel_reason", "fingerprint", "waits_for",
+)  # fmt: skip
 
 
 class Delete(Order, frozen=True, kw_only=True):
@@ -317,8 +371,9 @@ class Expire(Order, frozen=True, kw_only=True):
 
 
 class CancelTimeout(Order, frozen=True, kw_only=True):
-    """`grace`: the seconds that a worker has to stop a job, from the request on. `shielded`: jobs with a live lease
-    whose run is in a step that is not cancelable; the store fills them in."""
+    """`grace`: the seconds that a worker has to stop a job, from the request on, unless the job's template has a grace
+    of its own. `shielded`: jobs with a live lease whose run is in a step that is not cancelable; the store fills them
+    in."""
 
     verb = "cancel_timeout"
     grace: float = 30.0
@@ -328,7 +383,9 @@ class CancelTimeout(Order, frozen=True, kw_only=True):
         if row.id in self.shielded:
             return Refusal(row.status)
         columns = _FREED | {"status": Status.CANCELLED, "finished_at": now, "updated": now}
-        entry = self._entry(row, now, "cancel_timed_out", Status.CANCELLED, **_run(row))
+        columns |= {"ready": False, "waits_for": None}  # it may not have been claimed yet
+        run = _run(row) if row.locked_by is not None else {}
+        entry = self._entry(row, now, "cancel_timed_out", Status.CANCELLED, **run)
         return Patch(status=Status.CANCELLED, columns=columns, entry=entry, counts={"cancelled": 1})
 
 
@@ -368,7 +425,7 @@ class Rescue(Order, frozen=True, kw_only=True):
             if row.retries >= row.max_retries:
                 status = Status.EXPIRED
             else:
-                columns["retries"] = row.retries + 1
+                columns |= {"retries": row.retries + 1, "expires_at": None}  # that bounds the first start
                 counts["retried"] = 1
                 if row.crashes:  # after the first crash the job is ready at once, in its old place
                     table = self.tables.get(row.topic, self.backoff)
@@ -386,7 +443,143 @@ class Rescue(Order, frozen=True, kw_only=True):
         return how if self.seen else f"{how}{CRASH_UNSEEN}"
 
 
-Due = Expire | CancelTimeout | Rescue  # orders that name no jobs: a store finds those that are due
+class Resume(Order, frozen=True, kw_only=True):
+    """The time of a wait is over."""
+
+    verb = "resume"
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+        return _resumed(self, row, now)
+
+
+class Wake(Resume, frozen=True, kw_only=True):
+    """An operator ends a wait now, as if its time were over."""
+
+    verb = "wake"
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+        return _resumed(self, row, now, deadlines={step_name(row.waits_for or SLEEP): now})
+
+
+class Signal(WaitOrder, frozen=True, kw_only=True):
+    """A signal is stored. A job that waits for it is resumed. `number`: of the callback by which it comes; None: it
+    comes from the application, or from an operator. The signal's id counts once per job: a callback is answered
+    once."""
+
+    verb = "signal"
+    sent: SignalSent
+    number: int | None = None
+
+    @property
+    def is_audited(self) -> bool:
+        return self.number is None
+
+    @property
+    def callback(self) -> tuple[str, int] | None:
+        return None if self.number is None else (callback_name(self.sent.name), self.number)
+
+    @property
+    def signal_id(self) -> str | None:
+        return self.sent.id
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        facts = self._facts(row)
+        if facts.is_known:
+            return Refusal(row.status, why="known")
+        if self.number is not None and not facts.has_callback:
+            return Refusal(row.status, why="gone")
+        if self.number is not None and facts.callback is not None and facts.callback <= now:
+            return Refusal(row.status, why="late")
+        if facts.unread >= MAX_UNREAD:
+            return Refusal(row.status, why="full")
+        said = {"signal": self.sent.name, "id": self.sent.id}
+        if row.status is Status.WAITING and row.waits_for == signal_wait(self.sent.name):
+            return _resumed(self, row, now, signal=self.sent, said=said)
+        columns = {"signals": row.signals + 1, "updated": now}
+        entry = self._entry(row, now, "signalled", row.status, **said)
+        return Patch(status=row.status, columns=columns, entry=entry, signal=self.sent, audit=said)
+
+
+def _resumed(
+    order: Order,
+    row: Row,
+    now: int,
+    *,
+    signal: SignalSent | None = None,
+    said: Mapping[str, Any] | None = None,
+    deadlines: Mapping[str, int | None] | None = None,
+) -> Patch:
+    # Due now: claims have passed its old place.
+    columns = {"status": Status.PENDING, "ready": True, "run_at": now, "waits_for": None, "updated": now}
+    if signal is not None:
+        columns["signals"] = row.signals + 1
+    known = {"waits_for": row.waits_for, **(said or {})}
+    return Patch(
+        status=Status.PENDING,
+        columns=columns,
+        entry=order._entry(row, now, "resumed", Status.PENDING, **known),
+        audit=dict(said or {}),
+        signal=signal,
+        deadlines=deadlines or {},
+    )
+
+
+class ReportCallback(WaitOrder, frozen=True, kw_only=True):
+    """The outside works on it: the deadlines of the callback, and of the wait for its signal, begin anew. None of
+    percent, stage and message: it stays. `timeout`: of the callback, in seconds; None: it has none."""
+
+    verb = "report_callback"
+    signal: str
+    number: int
+    timeout: float | None = None
+    percent: float | None = None
+    stage: str | None = None
+    message: str | None = None
+
+    @property
+    def callback(self) -> tuple[str, int] | None:
+        return callback_name(self.signal), self.number
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        facts = self._facts(row)
+        if not facts.has_callback:
+            return Refusal(row.status, why="gone")
+        if facts.callback is not None and facts.callback <= now:
+            return Refusal(row.status, why="late")
+        said = {"progress": self.percent, "stage": self.stage, "message": self.message}
+        columns: dict[str, Any] = {name: value for name, value in said.items() if value is not None} | {"updated": now}
+        deadlines: dict[str, int | None] = {}
+        if self.timeout is not None:
+            deadlines[callback_name(self.signal)] = now + span(self.timeout)
+        waits_for = signal_wait(self.signal)
+        if row.waits_for == waits_for and facts.timeout is not None:
+            deadlines[step_name(waits_for)] = columns["run_at"] = now + span(facts.timeout)
+        return Patch(status=row.status, columns=columns, deadlines=deadlines)
+
+
+class AcknowledgeCallback(WaitOrder, frozen=True, kw_only=True):
+    """The outside says that it has stopped working on a job that is cancelled. Not while a worker has the job, or is
+    to get it."""
+
+    verb = "acknowledge_callback"
+    signal: str
+    number: int
+
+    @property
+    def callback(self) -> tuple[str, int] | None:
+        return callback_name(self.signal), self.number
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        if not self._facts(row).has_callback:
+            return Refusal(row.status, why="gone")
+        if row.waits_for is None:  # it is about to run once more, or runs
+            return Refusal(row.status)
+        columns = {"status": Status.CANCELLED, "waits_for": None, "finished_at": now, "updated": now}
+        entry = self._entry(row, now, "cancelled", Status.CANCELLED)
+        return Patch(status=Status.CANCELLED, columns=columns, entry=entry, counts={"cancelled": 1})
+
+
+Due = Expire | CancelTimeout | Rescue | Resume  # orders that name no jobs: a store finds those that are due
 
 _FREED: dict[str, Any] = {"locked_by": None, "locked_until": None}  # a run is taken from its worker
 
@@ -491,6 +684,8 @@ def advance(head: Row | None, held: Row | None, blocked: Sequence[Row], most: in
         return Advance(older, newest.id, again=True) if head else Advance(older, newest.id, newest)
     if held.status is Status.CANCEL_REQUESTED:
         return Advance(older, newest.id)
+    if held.status is Status.WAITING:  # it ends at once, or its handler undoes something first
+        return Advance([*older, held], newest.id, again=True)
     return Advance([*older, held], newest.id, None if held.status is Status.PROCESSING else newest)
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import force_setattr, replace
 
 from rowlock.core.codec import clean_text
 from rowlock.core.job import Event, Status
+from rowlock.core.waits import is_step_name
 
 MAX_STEPS = 1000  # of one job
 MAX_EVENT_ERROR = 4096  # bytes of a step's error in its event
@@ -60,6 +61,7 @@ class StepMark(Struct, frozen=True, kw_only=True):
     age: float = 0.0
     percent: float | None = None
     worker: str | None = None
+    lasts: float | None = None  # of a callback: seconds until its address ends; None: never
 
     def __post_init__(self) -> None:
         # One mark must not fail the others in its batch.
@@ -92,6 +94,7 @@ class StoredStep(Struct, frozen=True, kw_only=True):
     version: int = 0
     started_at: datetime
     finished_at: datetime | None = None
+    deadline: datetime | None = None  # of a wait or a callback: when it ends by itself
 
 
 class StoredSteps(Struct, frozen=True):
@@ -165,9 +168,14 @@ def _merged(marks: list[StepMark]) -> RunMarks:
 
 def with_step_events(events: Sequence[Event], steps: Sequence[StoredStep]) -> list[Event]:
     """Return a job's events with those of its steps among them, which are not stored: how each step ended, in its own
-    run. `seq` counts them; events that come later change no earlier one."""
+    run. `seq` counts them; events that come later change no earlier one. Waits and callbacks are told by the job's own
+    events."""
     left = sorted(
-        (step for step in steps if step.state in STEP_ENDS and step.finished_at is not None),
+        (
+            step
+            for step in steps
+            if step.state in STEP_ENDS and step.finished_at is not None and is_step_name(step.name)
+        ),
         key=lambda step: (step.finished_at, step.position, step.name, step.n),
     )
     merged: list[Event] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast, get_args
+from unicodedata import category
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -28,6 +29,7 @@ from rowlock.core.job import (
 )
 from rowlock.core.retry import DEFAULT_RETRY, Delays, Exponential, Quadratic, RetryPolicy
 from rowlock.core.steps import MAX_STEPS as MAX_STEPS
+from rowlock.core.waits import is_step_name
 from rowlock.errors import InvalidInput
 
 IfLive = Literal["reject", "queue", "replace"]
@@ -65,7 +67,8 @@ RetryData = list[float] | dict[str, Any]
 
 class Template(Struct, frozen=True, kw_only=True):
     """The definition of a topic. `key`: the fields of a job that make its key. `retention`: seconds that finished jobs
-    stay. `result`: the JSON Schema of the result, for readers and generated types."""
+    stay. `result`: the JSON Schema of the result, for readers and generated types. `external`: only workers that speak
+    the worker protocol run its jobs."""
 
     topic: str
     version: int = 0
@@ -85,6 +88,7 @@ class Template(Struct, frozen=True, kw_only=True):
     schedulable: bool = True
     retention: float | None = None
     limits: tuple[dict[str, Any], ...] = ()
+    external: bool = False
 
     @property
     def id(self) -> str:
@@ -240,13 +244,23 @@ def check_key_field(name: object, schema: Mapping[str, Any] | None) -> str:
     return name
 
 
+def check_step_name(name: object, field: str = "name") -> str:
+    """A name#2 is the second call of the step name. Names with a leading @ are kept for waits."""
+    text = codec.check_text(name, field, max_chars=MAX_TITLE)
+    if "#" in text or not is_step_name(text) or any(category(one) == "Cc" for one in text):
+        raise InvalidInput(
+            field, "bad_name", f"{text!r:.60} has a #, a control character or an @ at its start: use another name"
+        )
+    return text
+
+
 def _check_steps(steps: Sequence[StepInfo]) -> tuple[StepInfo, ...]:
     if len(steps) > MAX_STEPS:
         raise InvalidInput("steps", "too_many", f"has {len(steps)} entries, at most {MAX_STEPS} are allowed")
     seen: set[str] = set()
     for n, step in enumerate(steps):
         field = f"steps[{n}]"
-        codec.check_text(step.name, f"{field}.name", max_chars=MAX_TITLE)
+        check_step_name(step.name, f"{field}.name")
         _text(step.title, f"{field}.title", MAX_TITLE)
         if step.timeout is not None:
             check_delay(step.timeout, f"{field}.timeout")
@@ -339,6 +353,7 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schedulable: bool | UnsetType = UNSET
     retention: float | UnsetType | None = UNSET
     limits: tuple[dict[str, Any], ...] | UnsetType = UNSET
+    external: bool | UnsetType = UNSET
 
 
 # Names of another design of job systems, which are understood as well.

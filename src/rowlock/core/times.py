@@ -7,6 +7,10 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
+# When a wait ends that never ends by itself: no time of a job is as late (check_time in core.job).
+NEVER_AT = datetime.max.replace(tzinfo=UTC)
+NEVER = (NEVER_AT - _EPOCH) // _MICROSECOND
+
 
 def micros(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND

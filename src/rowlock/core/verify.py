@@ -11,6 +11,7 @@ from msgspec import Struct
 from rowlock.core.job import HELD, Status
 from rowlock.core.lifecycle import (
     BLOCKED,
+    CANCEL_REQUESTED,
     CANCELLED,
     COMPLETED,
     EXPIRED,
@@ -19,9 +20,11 @@ from rowlock.core.lifecycle import (
     MOVES,
     PENDING,
     PROCESSING,
+    WAITING,
 )
 
 _ENDED = frozenset({COMPLETED, FAILED, EXPIRED, CANCELLED})
+_CLAIMABLE = {PENDING: PROCESSING, CANCEL_REQUESTED: CANCEL_REQUESTED}  # what a claim makes of it
 _AFTER_START = [move for name, move in MOVES.items() if move.events and name not in ("enqueue", "claim", "complete")]
 
 
@@ -40,6 +43,7 @@ class StoredRow(Struct, frozen=True):
     if_live: str | None
     scope: str | None
     scope_id: str | None
+    waits_for: str | None
     locked_by: str | None
     locked_until: datetime | None
     finished_at: datetime | None
@@ -58,8 +62,8 @@ class StepOwner(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """Something that must not be. `check` is stable for programs: lease, ready, finished, retries, version, history,
-    twice, overdue, key, counts, steps."""
+    """Something that must not be. `check` is stable for programs: lease, ready, wait, finished, retries, version,
+    history, twice, overdue, key, counts, steps."""
 
     check: str
     job_id: str | None
@@ -77,13 +81,17 @@ def examine(row: StoredRow | StepOwner, now: datetime, patience: float) -> Itera
 
 
 def _columns(row: StoredRow) -> Iterator[tuple[str, str]]:
-    held = row.status in HELD
+    # A waiting job that is being cancelled has no lease before a worker claims it once more.
+    held = row.status is PROCESSING or (row.status is CANCEL_REQUESTED and row.locked_until is not None)
     if (row.locked_until is not None) != held:
         yield "lease", f"is {row.status} with {'no' if held else 'a'} lease"
     if (row.locked_by is not None) != (held or row.status is COMPLETED):
         yield "lease", f"is {row.status} and locked by {row.locked_by or 'nobody'}"
-    if row.ready and row.status is not PENDING:
+    if row.ready and row.status is not PENDING and (held or row.status is not CANCEL_REQUESTED):
         yield "ready", f"is {row.status} and ready to be claimed"
+    waits = row.status is WAITING or (row.status is CANCEL_REQUESTED and not held and not row.ready)
+    if (row.waits_for is not None) != waits:
+        yield "wait", f"is {row.status} and waits for {row.waits_for or 'nothing'}"
     if (row.finished_at is not None) != (row.status in _ENDED):
         yield "finished", f"is {row.status} with{'out' if row.finished_at is None else ''} a time at which it ended"
     if not 0 <= row.retries <= row.max_retries:
@@ -109,8 +117,8 @@ def _history(row: StoredRow) -> Iterator[tuple[str, str]]:
         event, said, run = entry.get("event"), entry.get("status"), entry.get("version")
         if n == 0 and row.history_dropped:
             status, version = _before(entry)
-        if run == version + 1 and status is PENDING:
-            status, version = PROCESSING, version + 1  # a claim leaves no entry of its own
+        if run == version + 1 and status in _CLAIMABLE:
+            status, version = _CLAIMABLE[status], version + 1  # a claim leaves no entry of its own
         if run != version:
             yield "version", f"{event} belongs to run {run}; by then there had been {version} claims"
             return
@@ -118,8 +126,8 @@ def _history(row: StoredRow) -> Iterator[tuple[str, str]]:
             yield "history", f"can't have gone from {status} to {said} by {event} (entry {n + 1} of its history)"
             return
         status = Status(str(said))
-    if row.version == version + 1 and status is PENDING:
-        status, version = PROCESSING, version + 1
+    if row.version == version + 1 and status in _CLAIMABLE:
+        status, version = _CLAIMABLE[status], version + 1
     if row.version != version and not (row.history_dropped and not row.history):
         yield "version", f"has version {row.version} after {version} claims"
     elif not (status is row.status or (row.status is COMPLETED and status in HELD)):

@@ -41,6 +41,7 @@ class SettingsBody(Struct, kw_only=True):
     poll_interval: float
     lock_duration: float
     redact: tuple[str, ...]
+    public_url: str
     given: list[str]
 
 
@@ -57,6 +58,7 @@ class SettingsPatch(Asked, frozen=True, kw_only=True):
     poll_interval: Annotated[float, schema(minimum=0.01, maximum=3600)] | UnsetType | None = UNSET
     lock_duration: Annotated[float, schema(minimum=0.5, maximum=86_400)] | UnsetType | None = UNSET
     redact: Annotated[tuple[Text, ...], schema(maxItems=MOST_PATTERNS)] | UnsetType | None = UNSET
+    public_url: str | UnsetType | None = UNSET
     reason: Reason | None = None
 
     def changes(self) -> dict[str, Any]:

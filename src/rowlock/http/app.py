@@ -20,6 +20,7 @@ from rowlock.errors import InvalidInput, RowlockError
 from rowlock.http import (
     access,
     bulk,
+    callbacks,
     enqueue,
     failures,
     jobs,
@@ -27,6 +28,7 @@ from rowlock.http import (
     redacting,
     service,
     sessions,
+    signals,
     stats,
     streams,
     templates,
@@ -36,6 +38,7 @@ from rowlock.http import (
 )
 from rowlock.http.authenticate import LOOPBACK, host_name
 from rowlock.http.call import Call, denied, needs
+from rowlock.http.callback_limits import CallbackLimits
 from rowlock.http.cursors import Cursors
 from rowlock.http.login_attempts import Attempts
 from rowlock.http.loop_state import LoopState
@@ -53,8 +56,8 @@ if TYPE_CHECKING:
 
 
 _RESOURCES = (
-    enqueue, jobs, redacting, stats, bulk, streams, failures, operators, templates, workers, tokens, access, sessions,
-    service, ui,
+    enqueue, jobs, signals, redacting, stats, bulk, streams, failures, operators, templates, workers, callbacks, tokens,
+    access, sessions, service, ui,
 )  # fmt: skip
 ROUTES = [route for resource in _RESOURCES for route in resource.ROUTES]
 _FRESH = 1.0  # seconds until settings that another process has changed apply here
@@ -69,6 +72,7 @@ class Api:
         self.settings = settings or ApiSettings()
         self.table = Table(ROUTES)
         self.attempts = Attempts()
+        self.callback_limits = CallbackLimits()
         self.cursors = Cursors(jobs._store)
         self._loop_states: dict[asyncio.AbstractEventLoop, LoopState] = {}
         self._latest = LoopState(self.settings, jobs._store)
@@ -166,7 +170,8 @@ class Api:
     ) -> Call:
         """Return the call if the caller may make it, by the settings, sessions and tokens of this moment."""
         current = await self._enabled()
-        identity = await self.state.authenticator.identify(request)
+        known = route.access.kind != "callback"  # its token is the only credential; the others are not looked at
+        identity = await self.state.authenticator.identify(request) if known else ANONYMOUS
         if passage is not None:
             passage.identity = identity
         call = Call(self, request, identity, current, parameters, route)
@@ -237,7 +242,7 @@ def _check_enabled(current: access_settings.Current) -> access_settings.Current:
 def _is_allowed(wanted: Access, call: Call) -> bool:
     identity = call.identity
     match wanted.kind:
-        case "probe" | "page" | "public":
+        case "probe" | "page" | "public" | "callback":
             return True
         case "known":
             return identity.kind != "anonymous"

@@ -36,6 +36,7 @@ class Authenticator:
         self._settings = settings
         self._store = store
         self._verifier = settings.verifier()
+        self._own = settings.own_origin
         self._tokens = RecordBatches(store, tokens.KIND)
         self._sessions = RecordBatches(store, sessions.KIND)
         self._superusers = RecordBatches(store, superusers.KIND)
@@ -88,8 +89,8 @@ class Authenticator:
         return origin is not None and not self._is_own(request, origin)
 
     def _is_own(self, request: Request, origin: str) -> bool:
-        if self._settings.public_url is not None:
-            return origin == self._settings.public_url
+        if (own := self._own) is not None:
+            return origin == own
         return origin == f"{'https' if request.is_secure else 'http'}://{request.host}"
 
     def _check_ambient(self, request: Request) -> None:

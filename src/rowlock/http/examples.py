@@ -19,7 +19,8 @@ _JOB = {
     "if_live": None,
     "scope": None, "scope_id": None, "tags": ["welcome"], "progress": 100.0, "stage": None, "message": None,
     "result": {"sent": True}, "retries": 0, "max_retries": 5, "crashes": 0, "timeout": 600.0, "version": 1,
-    "locked_by": None, "cancel_requested_at": None, "cancel_reason": None, "template_version": 0, "step": None,
+    "locked_by": None, "cancel_requested_at": None, "cancel_reason": None, "waits_for": None,
+    "template_version": 0, "step": None,
     "flow_id": None, "schedule_id": None, "fire_at": None, "created": _AT, "updated": _LATER, "claimed_at": _AT,
     "started_at": _AT, "finished_at": _LATER, "trace": None, "can": ["cancel", "manage"],
 }  # fmt: skip
@@ -27,7 +28,14 @@ _STEP = {
     "name": "send", "n": 1, "position": 1, "state": "succeeded", "result": {"sent": True}, "error": None, "retries": 0,
     "cancelable": True, "started_at": _AT, "finished_at": _LATER,
 }  # fmt: skip
-_STEPS = [{**_STEP, "title": "Send it", "timeout": 60.0, "weight": 1.0, "max_retries": None}]
+_STEPS = [{
+    **_STEP, "kind": "step", "label": "send", "title": "Send it", "timeout": 60.0, "weight": 1.0, "max_retries": None,
+    "deadline": None, "schema": None,
+}]  # fmt: skip
+_WAIT = {
+    "kind": "signal", "signal": "decision", "until": _LATER, "timeout": 3600.0,
+    "schema": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]},
+}  # fmt: skip
 _STATS = {
     "pending": 100, "blocked": 0, "processing": 5, "waiting": 0, "cancel_requested": 0, "completed": 990, "failed": 10,
     "expired": 0, "cancelled": 2, "success_rate": 0.99, "avg_execution_time": 1500.0, "oldest_wait": 4.2, "capped": [],
@@ -68,7 +76,7 @@ _DEFINITION = {
     "steps": [{"name": "send", "title": "Send it", "timeout": 60.0, "weight": 1.0, "cancelable": True}],
     "max_retries": 3, "retry": [30.0, 120.0], "timeout": 600.0, "priority": 100,
     "cancel": {"supported": True, "grace": 30.0, "mode": "cooperative"}, "key": ["to"], "if_live": "queue",
-    "once": False, "schedulable": True, "retention": None, "limits": [],
+    "once": False, "schedulable": True, "retention": None, "limits": [], "external": False,
 }  # fmt: skip
 _TEMPLATE = {
     **_DEFINITION, "topic": "send_mail", "version": 1, "source": "api", "ready": 214, "ready_capped": False,
@@ -102,6 +110,9 @@ EXAMPLES: dict[str, Any] = {
     },
     "RevealBody": {"reason": "ticket 4711"},
     "RevealAnswer": {"job": {**_JOB, "step": "send", "steps": _STEPS}, "events": [_EVENT], "logs": [_LINE]},
+    # Callbacks
+    "CallbackBody": {"state": "wanted"},
+    "ReportBody": {"percent": 40, "stage": "rendering", "message": "4 of 10"},
     # Bulk actions
     "BulkBody": {
         "action": "requeue", "filter": {"topic": ["send_mail"], "status": ["failed"], "finished_from": _AT},
@@ -116,8 +127,8 @@ EXAMPLES: dict[str, Any] = {
     "LiveJobs": {
         "items": [{
             "id": _ID, "topic": "send_mail", "status": "processing", "version": 1, "progress": 40.0, "stage": None,
-            "message": "4 of 10", "step": None, "priority": 100, "retries": 0, "max_retries": 5, "created": _AT,
-            "run_at": _AT, "started_at": _AT, "finished_at": None,
+            "message": "4 of 10", "step": None, "waits_for": None, "priority": 100, "retries": 0, "max_retries": 5,
+            "created": _AT, "run_at": _AT, "started_at": _AT, "finished_at": None,
         }],
         "gone": [], "reset": True,
     },
@@ -161,7 +172,8 @@ EXAMPLES: dict[str, Any] = {
     "ClaimBody": {"worker": _WORKER, "topics": ["video", "video@1"], "limit": 1, "lease": 30, "wait": 20, "runs": []},
     "ClaimAnswer": {
         "items": [{
-            "id": _ID, "version": 1, "topic": "video", "payload": {"file": 17}, "lease": 30.0, "timeout": 600.0,
+            "id": _ID, "version": 1, "status": "processing", "topic": "video", "payload": {"file": 17},
+            "lease": 30.0, "timeout": 600.0,
             "retries": 0, "max_retries": 3, "priority": 100, "key": None, "template_version": 0,
             "step": "split", "scope": None, "scope_id": None, "tags": [],
             "trace": None, "run_at": _AT, "created": _AT,
@@ -178,6 +190,10 @@ EXAMPLES: dict[str, Any] = {
         **_RUN, "name": "split", "position": 1, "state": "succeeded", "result": {"pages": 17}, "ran": 2.5,
         "percent": 25,
     },
+    "WaitAsked": {**_RUN, "signal": "decision", "position": 2, "timeout": 3600, "schema": _WAIT["schema"]},
+    "WaitAnswer": {"id": _ID, "version": 1, "state": "waiting", "data": None},
+    "CallbackAsked": {**_RUN, "signal": "decision", "position": 1, "timeout": 86400},
+    "CallbackAnswer": {"url": "https://jobs.example.com/api/callbacks/…"},
     "RetryStepBody": {**_RUN, "step": "upload", "delay": 30, "error": "503 from the bucket"},
     "CompleteBody": {**_RUN, "result": {"frames": 1024}, "ran": 12.5},
     "FailBody": {**_RUN, "type": "DecodeError", "error": "frame 1021 is cut off", "delay": 60},
@@ -194,6 +210,7 @@ EXAMPLES: dict[str, Any] = {
     "SettingsPatch": {**_SETTINGS, "reason": "customers may see their own jobs"},
     "SettingsBody": {
         **_SETTINGS, "worker_pool_size": 10, "poll_interval": 1.0, "lock_duration": 30.0, "redact": [],
+        "public_url": "https://jobs.example.com",
         "given": sorted(_SETTINGS),
     },
     "ExplainBody": {"action": "view", "claims": {"id": "user-7"}, "job": {"scope_id": "user-7"}},

@@ -158,7 +158,9 @@ _IN_SHORT = {
     "in_line_of_key": "Other jobs with its key are before it.", "busy": "All workers are busy.",
     "in_line": "Other jobs are before it.", "running": "It is running.", "claimed": "It is about to run.",
     "lease_expired": "Its worker went silent; the job is about to be rescued.",
-    "cancel_requested": "It was asked to stop.",
+    "cancel_requested": "It was asked to stop.", "cancel_undo": "It was cancelled, and undoes what was done.",
+    "cancel_outside": "It was cancelled, and waits until the outside has stopped.",
+    "waiting": "It waits for a signal.", "sleeping": "It sleeps.",
 }  # fmt: skip
 
 

@@ -54,6 +54,7 @@ class LiveJob(Struct, frozen=True, kw_only=True):
     stage: str | None
     message: str | None
     step: str | None
+    waits_for: str | None
     priority: int
     retries: int
     max_retries: int

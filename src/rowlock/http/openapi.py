@@ -27,6 +27,9 @@ _IN_PATH: dict[str, dict[str, Any]] = {
 }
 
 
+_ANY = {"description": "The data of the signal: any JSON value. No body is null."}
+
+
 @cache
 def text() -> bytes:
     return msgspec.json.format(msgspec.json.encode(document(), order="sorted"), indent=1) + b"\n"
@@ -70,7 +73,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "tags": [route.path.split("/")[2] if route.path.startswith("/api/") else "service"],
         "responses": _responses(route),
     }
-    if route.access.kind in ("probe", "public"):
+    if route.access.kind in ("probe", "public", "callback"):
         told["security"] = []
     elif route.access.kind in ("enqueue", "jobs"):
         told["security"] = [{}, {"bearer": []}, {"session": []}]  # a rule may allow everyone
@@ -87,6 +90,8 @@ def _operation(route: Route) -> dict[str, Any]:
             "required": not route.body_optional,
             "content": {"application/json": {"schema": _ref(route.body)}},
         }
+    elif route.any_body:
+        told["requestBody"] = {"required": False, "content": {"application/json": {"schema": _ANY}}}
     return told
 
 
@@ -98,6 +103,8 @@ def _who(access: Access) -> str:
     match access.kind:
         case "probe" | "page" | "public":
             return "everyone"
+        case "callback":
+            return "everyone who has the address"
         case "known":
             return "every caller who is logged in or has a token"
         case "enqueue":
@@ -172,8 +179,8 @@ def _errors(route: Route) -> set[int]:
     found = {400, 403, 404, 421, 500, 503, *route.errors}
     if "#}" in route.path:  # without a number it is another path, which may take other methods only
         found.add(405)
-    if route.access.kind != "public":
+    if route.access.kind not in ("public", "callback"):
         found.add(401)
-    if route.body is not None:
+    if route.body is not None or route.any_body:
         found |= {408, 413, 415}
     return found

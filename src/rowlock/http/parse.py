@@ -14,6 +14,7 @@ from msgspec import Struct
 from rowlock.core.expected import explain
 from rowlock.core.repeated import repeated_key
 from rowlock.http.problems import Problem
+from rowlock.http.request import Request
 
 # Half of a surrogate pair, behind which there is no room for the other: msgspec says that the input was truncated.
 _HALF_AT_END = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}.{0,5}\Z", re.DOTALL)
@@ -40,6 +41,16 @@ def read_object(data: bytes) -> dict[str, Any]:
     _check_repeated(data, value)
     if not isinstance(value, dict):
         raise Problem("not_an_object", "the body must be a JSON object", field="body")
+    return value
+
+
+async def read_value(request: Request) -> Any:
+    """Return the JSON value in the body, of any kind; None if there is no body."""
+    if await request.is_empty():
+        return None
+    data = await request.body()
+    value = _parsed(data)
+    _check_repeated(data, value)
     return value
 
 

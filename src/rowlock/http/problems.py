@@ -39,18 +39,20 @@ CODES: dict[str, tuple[int, str]] = {
     "bad_arguments": (400, "The payload is not what the task of this topic takes."),
     "bad_characters": (400, "A topic has characters other than A-Z a-z 0-9 _ . : / and -."),
     "bad_cursor": (400, "The cursor is not one that an earlier page gave as `next`."),
+    "bad_data": (400, "The data does not fit what the job waits for. `field` is the path of the value."),
     "bad_field": (400, "A field of `key` names no field of the payload."),
     "bad_fingerprint": (400, "A fingerprint is not 16 digits of 0-9 a-f."),
     "bad_id": (400, "An id in the body or the query is not a UUID."),
     "bad_lane": (400, "A worker names a topic with a version that is no number, such as mail@x."),
     "bad_length": (400, "A text is empty, too short or too long."),
-    "bad_name": (400, "A worker's name has characters other than A-Z a-z 0-9 - _ . : or is too long."),
+    "bad_name": (400, "The name of a worker or of a step can't be used. `detail` says why."),
     "bad_path": (400, "A filter by payload is not `path=value`, or its path can't be used."),
     "bad_pattern": (400, "A pattern of `redact` is not one name, or several with dots between them."),
     "bad_payload": (400, "The payload does not fit the schema of its topic. `field` is the path of the value."),
     "bad_rule": (400, "A rule can't be read. `detail` says at which character."),
     "bad_schema": (400, "A template's schema is not a JSON Schema of draft 2020-12."),
     "bad_time": (400, "A time in a rule can't be read."),
+    "bad_url": (400, "A URL can't be used as `public_url`."),
     "bad_value": (400, "A value is of the wrong kind. `detail` says what is expected."),
     "both_given": (400, "Two fields exclude each other, such as `run_at` and `delay`."),
     "empty": (400, "A text or list needs at least one entry."),
@@ -83,6 +85,7 @@ CODES: dict[str, tuple[int, str]] = {
     "out_of_range": (400, "A number, or the length of a list, is outside of its limits."),
     "past": (400, "A time is in the past."),
     "redacted": (400, "A value is the mark that stands for a hidden value. Send the value itself, or leave it out."),
+    "reserved": (400, "A name of a step begins with @, which is for waits."),
     "steps_too_large": (413, "The results of all steps of a job would have more than 16 MiB."),
     "taken": (400, "A superuser with this e-mail address exists already."),
     "time_range": (400, "A time is not between the years 1900 and 9000."),
@@ -117,14 +120,22 @@ CODES: dict[str, tuple[int, str]] = {
     "wrong_host": (421, "The server does not answer to the name in the Host header."),
     "wrong_login": (401, "No superuser has this e-mail address and password."),
     # What is there, and how it stands
+    "callback_answered": (409, "The callback has its answer already."),
+    "callback_cancelled": (409, "The job was cancelled: nobody needs the answer. This counts as acknowledgement."),
+    "callback_ended": (409, "The job does not ask for this answer any more."),
+    "callback_late": (409, "The time for an answer is over."),
     "cancel_unsupported": (409, "The topic's template says that a job can't be cancelled once a run has started."),
     "http_disabled": (404, "The HTTP API is switched off by the setting `http_enabled`."),
     "id_taken": (409, "The id was enqueued before, with other content."),
     "key_taken": (409, "Another live job has the key, or the id."),
     "lost": (409, "The run belongs to another worker, or has ended. Nothing was stored."),
+    "no_callback": (404, "There is no callback at this address, or its job is gone."),
     "no_such_path": (404, "There is nothing at this path."),
+    "not_cancelled": (409, "The job is not cancelled, so there is nothing to acknowledge."),
     "not_found": (404, "The resource does not exist, or the caller may not see it."),
     "once_taken": (409, "The topic allows one job per key, ever. `first` is the job that had the key."),
+    "signal_known": (409, "A signal with this id has come before. It was stored then."),
+    "signals_full": (409, "The job has 1,000 signals that it has not read."),
     "template_unreadable": (409, "The stored template can't be read by this release. Publish or create it again."),
     "template_disabled": (409, "An operator has disabled the topic, or this version: no job can be enqueued."),
     "template_exists": (409, "The topic has a template of this version already."),
@@ -142,6 +153,7 @@ CODES: dict[str, tuple[int, str]] = {
     "store_full": (503, "The database has no room left."),
     "store_unavailable": (503, "The database can't be reached. Try again."),
     "streams_taken": (429, "All streams of this server are taken, except those reserved for superusers."),
+    "too_many_calls": (429, "Too many calls of callbacks. `Retry-After` says how long to wait."),
     "too_many_streams": (429, "The caller has too many streams open."),
     "too_many_tokens": (429, "The caller has too many valid tokens for single jobs."),
     "too_many_waiting": (429, "Too many requests are waiting already."),
@@ -216,6 +228,10 @@ def from_error(error: errors.RowlockError) -> Problem:
             return Problem("cancel_unsupported", str(error), job_status=str(error.status))
         case errors.InvalidState():
             return Problem("wrong_state", str(error), job_status=str(error.status))
+        case errors.SignalRefused(why="known"):
+            return Problem("signal_known", str(error), field="id", job_status=str(error.status))
+        case errors.SignalRefused():
+            return Problem("signals_full", str(error), job_status=str(error.status))
         case errors.VersionPassed():
             return Problem("version_passed", str(error), field="version")
         case errors.BulkNotFound():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from rowlock.access import redaction
 from rowlock.client.step_list import StepStatus
@@ -16,7 +16,7 @@ from rowlock.errors import InvalidInput
 from rowlock.http.call import Call, denied
 from rowlock.http.problems import Problem
 from rowlock.http.routes import Routes, scope
-from rowlock.http.shapes import Asked, JobBody, Reason, StepBody, copied, unredacted_body
+from rowlock.http.shapes import Asked, JobBody, Reason, StepBody, WaitBody, copied, unredacted_body
 from rowlock.stores import reading
 from rowlock.stores.queries import Filter, Page, check_place, make_cursor
 from rowlock.stores.records import Entry
@@ -44,7 +44,17 @@ class RevealAnswer(Struct, kw_only=True):
 def job_body(call: Call, job: Job, steps: Sequence[StepStatus] = (), **more: Any) -> JobBody:
     hidden = call.redaction.hide(job, steps)
     told = [step_body(step, *said) for step, said in zip(steps, hidden.steps, strict=True)]
-    return unredacted_body(hidden.job, redacted=hidden.paths or UNSET, steps=told or UNSET, **more)
+    return unredacted_body(
+        hidden.job, redacted=hidden.paths or UNSET, steps=told or UNSET, wait=_wait(job, steps), **more
+    )
+
+
+def _wait(job: Job, steps: Sequence[StepStatus]) -> WaitBody | UnsetType:
+    found = next((step for step in steps if step.is_open_wait and step.waits_for == job.waits_for), None)
+    if found is None:
+        return UNSET
+    signal = None if found.kind == "sleep" else found.name
+    return copied(WaitBody, found, signal=signal, until=found.deadline)
 
 
 def step_body(step: StepStatus, result: Any, error: str | None) -> StepBody:
@@ -136,5 +146,7 @@ async def reveal_job(call: Call, asked: RevealBody) -> RevealAnswer:
     store = await call.store()
     events, log = await reading.events(store, job.id), (await store.read([job.id], Log)).get(job.id, Log([]))
     await store.write_records([], Entry(call.by, "reveal", job.topic, reason, job_id=job.id))
-    steps = [step_body(step, step.result, step.error) for step in await call.api.jobs.steps(job.id)]
-    return RevealAnswer(job=unredacted_body(job, steps=steps or UNSET), events=events, logs=log.lines)
+    found = await call.api.jobs.steps(job.id)
+    steps = [step_body(step, step.result, step.error) for step in found]
+    body = unredacted_body(job, steps=steps or UNSET, wait=_wait(job, found))
+    return RevealAnswer(job=body, events=events, logs=log.lines)

@@ -37,6 +37,7 @@ _JSON_HEADERS = [*_ALWAYS, (b"content-type", _JSON.encode())]  # the others make
 _HEADERS = [*_ALWAYS, (b"referrer-policy", b"no-referrer"), (b"cross-origin-opener-policy", b"same-origin")]
 _CSP = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
+_TOKEN = re.compile(r"(/callbacks/+)[^/]+")
 _LONGEST_LINE = 500  # characters of a path in the log
 
 
@@ -73,7 +74,7 @@ async def respond(
         who = passage.identity.by if passage.identity else "-"
         took = (time.perf_counter() - began) * 1000
         log.info(
-            "%s %s %d %.1f ms", _line(scope["method"]), _line(scope["path"]), response.status, took,
+            "%s %s %d %.1f ms", _line(scope["method"]), _path(scope), response.status, took,
             extra={"request_id": passage.request_id, "identity": who},
         )  # fmt: skip
 
@@ -94,7 +95,7 @@ async def _answered(
         if problem.status >= 500:
             log.error("%s: %s", request_id, error, extra=extra)
     except Exception:
-        log.exception("%s: %s %s", request_id, scope["method"], _line(scope["path"]), extra=extra)
+        log.exception("%s: %s %s", request_id, scope["method"], _path(scope), extra=extra)
         problem = internal()
     return Response(problem.body(request_id), problem.status, "application/problem+json", list(problem.headers.items()))
 
@@ -138,6 +139,11 @@ def _request_id(scope: MutableMapping[str, Any]) -> str:
         if name == b"x-request-id" and _REQUEST_ID.match(given := str(value, "latin-1")):
             return given
     return f"{_PROCESS}{next(_NUMBERS):08x}"
+
+
+def _path(scope: MutableMapping[str, Any]) -> str:
+    """Return the path for the log. A callback's token is a credential, and is left out."""
+    return _line(_TOKEN.sub(r"\1…", scope["path"]))
 
 
 def _line(text: str) -> str:

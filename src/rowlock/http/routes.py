@@ -24,13 +24,14 @@ API_VERSION_HEADER = "rowlock-api-version"
 class Access(Struct, frozen=True):
     """Who may call it.
 
+    `callback`: everyone who has the right token in the path; no other credential is looked at.
     `probe`: everyone, even if the API is switched off. `page`: everyone, also while the database is away: files that
     hold no data. `public`: everyone. `known`: every caller who is not anonymous. `enqueue`: callers with the scope
     enqueue, or whom enqueue_rule allows. `jobs`: callers with the scope, or whom a rule allows it for single jobs, and
     only for those jobs. `scope`: callers with the scope.
     """
 
-    kind: Literal["probe", "page", "public", "known", "enqueue", "jobs", "scope"]
+    kind: Literal["probe", "page", "public", "callback", "known", "enqueue", "jobs", "scope"]
     scope: str = ""
     bounded: bool = False  # also a token for some topics or one job: the handler checks which
     writes: bool | None = None  # None: every method but GET does
@@ -45,6 +46,7 @@ class Access(Struct, frozen=True):
 PROBE = Access("probe")
 PAGE = Access("page")
 PUBLIC = Access("public")
+CALLBACK = Access("callback")
 KNOWN = Access("known", bounded=True)
 ENQUEUE = Access("enqueue", bounded=True)
 SEE_JOBS = Access("jobs", "read", bounded=True)
@@ -59,7 +61,8 @@ def scope(name: str, *, bounded: bool = False, writes: bool | None = None, or_sc
 class Route(Struct, frozen=True):
     """`path`: {name} is one step, {name*} may be several, {name#} is a number. `query` and `body`: what the route
     reads. `answers`: what it returns. `body_optional`: no body means {}. `raw_body`: the handler gets the JSON object
-    as it came, and checks it itself. `errors`: statuses beside those that every route has."""
+    as it came, and checks it itself. `any_body`: the body is any JSON value, and the handler reads it.
+    `errors`: statuses beside those that every route has."""
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
@@ -70,6 +73,7 @@ class Route(Struct, frozen=True):
     body: Any = None
     body_optional: bool = False
     raw_body: bool = False
+    any_body: bool = False
     answers: tuple[Any, ...] = ()
     status: int = 200
     media: str = "application/json"

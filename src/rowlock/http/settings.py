@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from rowlock.access.identity import Identity
 from rowlock.access.jwt import Verifier
+from rowlock.access.public_url import check_public_url, origin
 from rowlock.errors import InvalidInput
 from rowlock.http.request import Request
 
@@ -17,7 +18,7 @@ Hook = Callable[[Request], Awaitable[Identity | Mapping[str, Any] | None] | Iden
 
 class ApiSettings(Struct, frozen=True, kw_only=True):
     """`allowed_hosts`: names that the Host header may have, without port; None: any, because the application that
-    mounts this API checks it. `origins`: other origins whose pages may call (CORS). `public_url`: the origin that
+    mounts this API checks it. `origins`: other origins whose pages may call (CORS). `public_url`: the URL that
     browsers use, if there is a proxy. `read_only`: refuse all changes. `insecure_http`: allow passwords over plain
     http. `authenticate`: the application's own hook; returns an Identity, claims with an `id`, or None."""
 
@@ -33,12 +34,18 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
     authenticate: Hook | None = None
 
     def __post_init__(self) -> None:
-        for origin in (*self.origins, *([self.public_url] if self.public_url else [])):
-            scheme, sign, rest = origin.partition("://")
+        for one in self.origins:
+            scheme, sign, rest = one.partition("://")
             if scheme not in ("http", "https") or not sign or not rest or "/" in rest or "*" in rest:
-                raise InvalidInput("origins", "bad_origin", f"{origin!r:.80} is not an origin: https://app.example.com")
-
+                raise InvalidInput("origins", "bad_origin", f"{one!r:.80} is not an origin: https://app.example.com")
+        if self.public_url is not None:
+            check_public_url(self.public_url)
         self.verifier()  # refuse a bad secret here, not at the first request
+
+    @property
+    def own_origin(self) -> str | None:
+        """The origin of our own page; None: the one that the request names."""
+        return None if self.public_url is None else origin(self.public_url)
 
     def __repr__(self) -> str:  # the default one would show the secret
         return (

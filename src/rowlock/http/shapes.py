@@ -75,9 +75,16 @@ class ReasonBody(Asked, frozen=True, kw_only=True):
 class StepBody(Struct, kw_only=True):
     """A step of a job. `n`: the n-th call of this name. `position`: its place among all steps; null: it is declared,
     but was not reached. `skipped`: the job has ended without it. `retries` and `max_retries`: of the step itself.
-    `title`, `timeout`, `weight` and `max_retries`: as the topic's template declares them."""
+    `title`, `timeout`, `weight` and `max_retries`: as the topic's template declares them.
+
+    `kind`: step; sleep or signal (a wait, which is open while it is running); callback (an address for the outside).
+    `name` is then the signal's, `timeout` that of the wait, `result` the signal's data. `deadline`: when it ends by
+    itself; null: never. `schema`: of the data that an open wait takes. `label`: the name by which `from_step` of a
+    requeue finds it."""
 
     name: str
+    kind: Annotated[str, schema(enum=["step", "sleep", "signal", "callback"])]
+    label: str
     n: int
     position: int | None
     title: str | None
@@ -91,12 +98,26 @@ class StepBody(Struct, kw_only=True):
     result: Any
     started_at: Time | None
     finished_at: Time | None
+    deadline: Time | None
+    schema: dict[str, Any] | None
+
+
+class WaitBody(Struct, kw_only=True):
+    """What a job waits for. `kind`: sleep, or signal, which `signal` names. `until`: when the wait ends by itself;
+    null: never. `timeout`: its whole length in seconds. `schema`: of the data that it takes; null: any JSON."""
+
+    kind: Annotated[str, schema(enum=["sleep", "signal"])]
+    signal: str | None
+    until: Time | None
+    timeout: float | None
+    schema: dict[str, Any] | None
 
 
 class JobBody(Struct, kw_only=True):
     """A job. `locked_until`, `last_error` and `redacted` are left out if they are empty. `redacted` names the fields in
     which something is hidden. `can`: what the caller may do to the job, cancel or manage, whatever its status allows.
-    `steps`: if the job has any. Both are only in GET /api/jobs/{id}."""
+    `steps`: if the job has any. `wait`: what it waits for, in detail. All three are only in GET /api/jobs/{id}.
+    `waits_for`: null, "sleep" or "signal:NAME"."""
 
     id: str
     topic: str
@@ -122,6 +143,7 @@ class JobBody(Struct, kw_only=True):
     locked_by: str | None
     cancel_requested_at: Time | None
     cancel_reason: str | None
+    waits_for: str | None
     template_version: int
     step: str | None
     flow_id: str | None
@@ -138,12 +160,13 @@ class JobBody(Struct, kw_only=True):
     redacted: list[str] | UnsetType = UNSET
     can: list[str] | UnsetType = UNSET
     steps: list[StepBody] | UnsetType = UNSET
+    wait: WaitBody | UnsetType = UNSET
 
 
 _COPIED = tuple(
     name
     for name in JobBody.__struct_fields__
-    if name not in ("locked_until", "last_error", "status", "redacted", "can", "steps")
+    if name not in ("locked_until", "last_error", "status", "redacted", "can", "steps", "wait")
 )
 
 

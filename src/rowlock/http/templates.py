@@ -63,7 +63,8 @@ class CancelAsked(Asked, frozen=True, kw_only=True):
 
 class TemplatePatch(Asked, frozen=True, kw_only=True):
     """The fields to change. `schema` and `result`: JSON Schemas of payload and result. `retry`: a list of seconds,
-    {"quadratic": {"unit": 60}} or {"exponential": {…}}. `key`: the fields of the payload that make the job's key."""
+    {"quadratic": {"unit": 60}} or {"exponential": {…}}. `key`: the fields of the payload that make the job's key.
+    `external`: only workers of the worker protocol run its jobs."""
 
     enabled: bool | UnsetType = UNSET
     title: Title | UnsetType | None = UNSET
@@ -82,6 +83,7 @@ class TemplatePatch(Asked, frozen=True, kw_only=True):
     schedulable: bool | UnsetType = UNSET
     retention: Seconds | UnsetType | None = UNSET
     limits: tuple[dict[str, Any], ...] | UnsetType = UNSET
+    external: bool | UnsetType = UNSET
     reason: Reason | None = None
 
 
@@ -133,6 +135,7 @@ class TemplateBody(Struct, kw_only=True):
     schedulable: bool
     retention: float | None
     limits: tuple[dict[str, Any], ...]
+    external: bool
     ready: int
     ready_capped: bool
     workers: list[str]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from rowlock.core.job import MAX_TOPIC, MAX_VERSION
 from rowlock.core.steps import MAX_STEPS
-from rowlock.http.shapes import Asked, JobId, Reason, Retries, Seconds, StepName, StepNumber, Time, schema
+from rowlock.http.shapes import Asked, JobId, Reason, Retries, Seconds, StepName, StepNumber, Time, Timeout, schema
 
 SHORTEST_LEASE, LONGEST_LEASE = 1.0, 300.0  # a rescue waits for a third of the longest: see runtime/rescue_guard.py
 LONGEST_WAIT = 30.0
@@ -20,6 +20,7 @@ LaneName = Annotated[
     str, schema(minLength=1, maxLength=MAX_TOPIC + 8, pattern="^[A-Za-z0-9_.:/-]+(@[0-9]{1,7})?$")
 ]  # as Lane prints it
 Version = Annotated[int, schema(minimum=1, maximum=MAX_VERSION)]
+SignalName = Annotated[str, schema(minLength=1, maxLength=MAX_TOPIC)]
 Lease = Annotated[float, schema(minimum=SHORTEST_LEASE, maximum=LONGEST_LEASE)]
 
 
@@ -47,10 +48,13 @@ class ClaimBody(Asked, frozen=True, kw_only=True):
 
 class RunBody(Struct, kw_only=True):
     """A job to run; `id` and `version` name the run. `template_version`: the version of its topic's template. `step`:
-    the one that was marked last; null: no step is stored. `lease`: seconds until it must be renewed."""
+    the one that was marked last; null: no step is stored. `lease`: seconds until it must be renewed. `status`:
+    processing; or cancel_requested: the job was cancelled while it waited, and runs once more to undo what its steps
+    have done. Replay it, and stop where it waited."""
 
     id: str
     version: int
+    status: Annotated[str, schema(enum=["processing", "cancel_requested"])]
     topic: str
     template_version: int
     step: str | None
@@ -163,6 +167,52 @@ class RetryStepBody(RunAsked, frozen=True, kw_only=True):
     delay: Seconds
     error: str
     ran: Seconds | None = None
+
+
+class WaitAsked(RunAsked, frozen=True, kw_only=True):
+    """The handler waits. `signal`: for this signal; or `sleep`: for so many seconds; or `until`: until this time. `n`:
+    the n-th wait for this signal, or the n-th sleep. `position`: its place among all steps and waits of the job, from
+    1. `timeout`: seconds until a wait for a signal ends by itself; default: never. `default`: the data that it has
+    then; without it, the answer is `timed_out`. `schema`: JSON Schema of the data, checked when a signal comes. `ran`:
+    seconds that the run took."""
+
+    signal: SignalName | None = None
+    sleep: Seconds | None = None
+    until: Time | None = None
+    n: StepNumber = 1
+    position: Annotated[int, schema(minimum=1, maximum=MAX_STEPS)]
+    timeout: Seconds | None = None
+    default: Any | UnsetType = UNSET
+    schema: dict[str, Any] | None = None
+    ran: Seconds | None = None
+
+
+class WaitAnswer(Struct, kw_only=True):
+    """`state`: ended (the wait is over; `data` is the signal's, the default, or null after a sleep); timed_out (no
+    signal came in time); cancelled (the job was cancelled: undo, then give up); waiting (the run has ended here: report
+    nothing more about it; the job is claimed again when the wait is over)."""
+
+    id: str
+    version: int
+    state: Annotated[str, schema(enum=["ended", "timed_out", "cancelled", "waiting"])]
+    data: Any = None
+
+
+class CallbackAsked(RunAsked, frozen=True, kw_only=True):
+    """Ask for an address by which the outside sends a signal. `n`: the n-th address for this signal. `timeout`: seconds
+    until it ends. `schema`: JSON Schema of the data."""
+
+    signal: SignalName
+    n: StepNumber = 1
+    position: Annotated[int, schema(minimum=1, maximum=MAX_STEPS)]
+    timeout: Timeout | None = None
+    schema: dict[str, Any] | None = None
+
+
+class CallbackAnswer(Struct, kw_only=True):
+    """`url`: unforgeable, and the same after a replay. Who has it can answer once."""
+
+    url: str
 
 
 class CompleteBody(RunAsked, frozen=True, kw_only=True):

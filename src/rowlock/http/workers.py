@@ -10,10 +10,14 @@ import asyncio
 import random
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from rowlock.core import codec
 from rowlock.core.ids import check_id
-from rowlock.core.job import HELD, MAX_DELAY, MAX_VERSION, Job, Lane
+from rowlock.core.job import HELD, MAX_DELAY, MAX_VERSION, Job, Lane, check_time
 from rowlock.core.lifecycle import (
     Answer,
     Completed,
@@ -24,12 +28,22 @@ from rowlock.core.lifecycle import (
     Settlement,
     Snoozed,
     StepRetry,
+    Waits,
     decide,
     unfit_result,
 )
 from rowlock.core.retry import Delays, RetryPolicy
 from rowlock.core.steps import MAX_STEPS, StepMark, StepState
 from rowlock.core.templates import read_lane
+from rowlock.core.waits import (
+    SLEEP,
+    Wait,
+    WaitTerms,
+    callback_name,
+    check_signal_name,
+    is_step_name,
+    signal_wait,
+)
 from rowlock.errors import InvalidInput
 from rowlock.http import worker_shapes as shapes
 from rowlock.http.call import Call
@@ -37,6 +51,7 @@ from rowlock.http.problems import Problem, check_range
 from rowlock.http.request import Gone
 from rowlock.http.routes import Routes, scope
 from rowlock.http.shapes import LONGEST_STEP, copied
+from rowlock.schemas import check_schema
 from rowlock.stores import reading
 from rowlock.stores.base import Beat, Claim, Hold, NewLine, Progress, Store
 from rowlock.tracebacks import MAX_ERROR
@@ -87,7 +102,7 @@ async def _check_again(call: Call, jobs: list[Job], worker: str, gone: asyncio.F
 
 
 def _claimed(jobs: list[Job], lease: float) -> shapes.ClaimAnswer:
-    return shapes.ClaimAnswer(items=[copied(shapes.RunBody, job, lease=lease) for job in jobs])
+    return shapes.ClaimAnswer(items=[copied(shapes.RunBody, job, lease=lease, status=str(job.status)) for job in jobs])
 
 
 async def _unheard(call: Call, wanted: Claim, named: tuple[shapes.RunName, ...]) -> list[Job]:
@@ -212,12 +227,16 @@ async def checkpoint(call: Call, asked: shapes.CheckpointBody) -> shapes.HoldBod
     return shapes.HoldBody(id=run.id, version=run.version, hold=str(hold))
 
 
-def _mark(run: Beat, asked: shapes.CheckpointBody) -> StepMark:
-    for field, number in (("n", asked.n), ("position", asked.position)):
+def _check_place(n: int, position: int) -> None:
+    for field, number in (("n", n), ("position", position)):
         if number > MAX_STEPS:
             text = f"{field}: a job may have at most {MAX_STEPS:,} steps: fail it as final"
             raise Problem("too_many_steps", text, field=field)
         check_range(field, number, 1, MAX_STEPS)
+
+
+def _mark(run: Beat, asked: shapes.CheckpointBody) -> StepMark:
+    _check_place(asked.n, asked.position)
     check_range("retries", asked.retries, 0, 1_000_000)
     check_range("ran", asked.ran, 0, MAX_DELAY)
     if asked.percent is not None:
@@ -235,6 +254,101 @@ def _mark(run: Beat, asked: shapes.CheckpointBody) -> StepMark:
         error=None if asked.error is None else codec.clean_text(asked.error, MAX_ERROR),
         retries=asked.retries, cancelable=asked.cancelable, age=asked.ran, percent=asked.percent,
     )  # fmt: skip
+
+
+# ── Waits ──
+
+
+@ROUTES.add("POST", "/api/worker/wait", WORKER, "Wait for a signal, or for a time", errors=(409,))
+async def wait(call: Call, asked: shapes.WaitAsked) -> shapes.WaitAnswer:
+    """Answer how the wait has ended, if it has. Else end the run: the job waits, and holds no worker."""
+    run, store = _run(call, asked), await call.store()
+    wanted = _wait(run, asked)
+    await _count(call, store, _place(run, asked, wanted.name))
+    taken = await store.take_signal(wanted)
+    told = partial(shapes.WaitAnswer, id=run.id, version=run.version)
+    if taken.hold is Hold.LOST:
+        await _repeated(store, run, _WAITS)
+        return told(state="waiting")
+    steps = await reading.steps(store, run.id)
+    # Also a run that undoes something gets what earlier runs got: it is cancelled where the job waited, not before.
+    stored = next((one for one in steps if (one.name, one.n) == (wanted.name, wanted.n)), None)
+    if stored is not None and stored.state is StepState.SUCCEEDED:
+        return told(state="ended", data=stored.result)
+    if stored is not None and stored.state is StepState.FAILED:
+        return told(state="timed_out")
+    if taken.hold is Hold.CANCEL:
+        return told(state="cancelled")
+    undoes = any(is_step_name(one.name) and one.state is StepState.SUCCEEDED for one in steps)
+    await _settle(call, asked, Waits(wanted.waits_for, taken.left, taken.seen, undoes), ran=asked.ran)
+    return told(state="waiting")
+
+
+_WAITS = Waits(SLEEP, None, 0)
+
+
+def _wait(run: Beat, asked: shapes.WaitAsked) -> Wait:
+    _check_place(asked.n, asked.position)
+    given = [name for name in ("signal", "sleep", "until") if getattr(asked, name) is not None]
+    if not given:
+        raise Problem("missing", "give one of signal, sleep and until", field="signal")
+    if len(given) > 1:
+        raise Problem("both_given", "give only one of signal, sleep and until", field=given[1])
+    is_signal = asked.signal is not None
+    for name in ("timeout", "schema", "default"):
+        if not is_signal and getattr(asked, name) not in (None, UNSET):
+            raise Problem("not_wanted", f"{name}: belongs to a wait for a signal", field=name)
+    seconds = asked.timeout if is_signal else asked.sleep
+    if seconds is not None:
+        check_range("timeout" if is_signal else "sleep", seconds, 0, MAX_DELAY)
+    if asked.schema is not None:
+        check_schema(asked.schema)
+    return Wait(
+        id=run.id, version=run.version, worker=run.worker, n=asked.n, position=asked.position,
+        waits_for=SLEEP if asked.signal is None else signal_wait(check_signal_name(asked.signal)),
+        seconds=seconds, until=None if asked.until is None else check_time(asked.until, "until"),
+        default=UNSET if asked.default is UNSET else codec.encode(asked.default, "default"),
+        terms=WaitTerms(seconds, asked.schema).text,
+    )  # fmt: skip
+
+
+@ROUTES.add("POST", "/api/worker/callback", WORKER, "An address by which the outside sends a signal", errors=(409,))
+async def make_callback(call: Call, asked: shapes.CallbackAsked) -> shapes.CallbackAnswer:
+    run, store = _run(call, asked), await call.store()
+    _check_place(asked.n, asked.position)
+    signal = check_signal_name(asked.signal)
+    if asked.timeout is not None:
+        check_range("timeout", asked.timeout, 0, MAX_DELAY)
+    if asked.schema is not None:
+        check_schema(asked.schema)
+    terms = WaitTerms(asked.timeout, asked.schema).text
+    mark = replace(
+        _place(run, asked, callback_name(signal)), state=StepState.SUCCEEDED, result=terms, lasts=asked.timeout
+    )
+    if not await _count(call, store, mark):
+        raise _lost()
+    base = call.api.settings.public_url
+    url = await call.api.jobs._callbacks.address(run.id, signal, asked.n, base=base)  # first: it may be refused
+    [hold] = await store.checkpoint([mark])
+    if hold is Hold.LOST:
+        raise _lost()
+    return shapes.CallbackAnswer(url=url)
+
+
+def _place(run: Beat, asked: shapes.WaitAsked | shapes.CallbackAsked, name: str) -> StepMark:
+    return StepMark(
+        id=run.id, version=run.version, worker=run.worker, name=name, n=asked.n, position=asked.position, function=name,
+        state=StepState.RUNNING,
+    )  # fmt: skip
+
+
+async def _count(call: Call, store: Store, mark: StepMark) -> bool:
+    """Count a wait, or a callback, among the steps. Return False if its worker does not hold the run."""
+    counts = call.api.state.remote_workers.steps
+    if not await counts.knows(store, Beat(mark.id, mark.version, True, mark.worker)):
+        return False
+    counts.take(mark)
+    return True
 
 
 # ── How it ended ──
@@ -333,6 +447,7 @@ _ENDS: dict[type[Outcome], tuple[str, ...]] = {
     Released: ("released", "cancelled"),
     StepRetry: ("step_retried", "cancelled"),
     GaveUp: ("cancelled",),
+    Waits: ("waited", "wait_cancelled", "cancelled"),
 }
 
 
@@ -394,7 +509,10 @@ def _runs(asked: tuple[shapes.RunName, ...], least: int, worker: str) -> list[Be
 
 
 def _step_name(name: str, field: str) -> str:
-    return codec.check_text(name, field, max_chars=LONGEST_STEP)
+    text = codec.check_text(name, field, max_chars=LONGEST_STEP)
+    if not is_step_name(text):
+        raise Problem("bad_name", f"{field}: names that begin with @ are those of waits", field=field)
+    return text
 
 
 def _reason(asked: shapes.ReleaseBody) -> str | None:

@@ -29,6 +29,7 @@ from rowlock.core.lifecycle import (
     Outcome,
     Snoozed,
     StepRetry,
+    Waits,
     unfit_result,
     unfit_snooze,
 )
@@ -154,6 +155,11 @@ class ChildLink:
     def shield(self, change: int) -> None:
         self._voice.say(messages.Shielded(self._number, change))
 
+    def hear_cancel(self) -> None:
+        if self.interruption is None:
+            self.interruption = Interruption.CANCELLED
+            self._voice.say(messages.CancelHeard(self._number))
+
     def beat(self) -> None:
         self._reports.add(messages.Said(self._number, beat=True))
 
@@ -259,6 +265,8 @@ def answer_of(outcome: Outcome) -> messages.Answer:
                 return _later(until)
             case StepRetry(delay, error, step):
                 return messages.Suspended(delay, codec.clean_text(error), codec.clean_text(step))
+            case Waits(waits_for, seconds, seen, undoes):
+                return messages.Waiting(waits_for, seconds, seen, undoes)
             case CutOff(error):
                 return messages.Away(codec.clean_text(error))
             case GaveUp(reason):

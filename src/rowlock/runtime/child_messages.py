@@ -113,6 +113,12 @@ class Shielded(Struct, tag="shielded"):
     change: int
 
 
+class CancelHeard(Struct, tag="cancel_heard"):
+    """The handler knows that its job is cancelled."""
+
+    number: int
+
+
 # ── From the child, at the end of a job ──
 
 
@@ -139,6 +145,15 @@ class Suspended(Struct, tag="suspended"):
     step: str
 
 
+class Waiting(Struct, tag="waiting"):
+    """See core.lifecycle.Waits."""
+
+    waits_for: str
+    seconds: float | None
+    seen: int
+    undoes: bool
+
+
 class Later(Struct, tag="later"):
     until: float | datetime
 
@@ -157,8 +172,8 @@ class TooLate(Struct, tag="too_late"):
     """The handler was not called: its lease may be over. The worker knows whether it was renewed. It may be frozen."""
 
 
-Answer = Returned | Raised | Away | Suspended | Later | Stopped | Missing | TooLate
-FromHandler = Looks | Committed | Said | Line | Marked | Unmarked | Shielded
+Answer = Returned | Raised | Away | Suspended | Waiting | Later | Stopped | Missing | TooLate
+FromHandler = Looks | Committed | Said | Line | Marked | Unmarked | Shielded | CancelHeard
 FromChild = Taken | FromHandler | Answer
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from rowlock.context import Interruption
-from rowlock.core.job import Job
+from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import APPLIED, Answer, CutOff, Failed, Outcome, Released, Settlement, Transition, Verdict
 from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.runtime.backoff import Backoff
@@ -214,6 +214,8 @@ class ClaimSettle:
             if looks_back:
                 await self._find_lost_claims()
             claimed = await self._settle(batch, claim)
+            if any(to.waits_for is not None or to.status is Status.CANCEL_REQUESTED for _, to in batch):
+                self.wake()  # it may be ready already: a signal has come meanwhile, or it is to undo something
             if not looks_back:  # a look for lost claims works on a full disk, too: it proves nothing
                 self._backoff.worked()
             if claimed is not None and claim is not None:

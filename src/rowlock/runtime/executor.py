@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from rowlock.context import Context, Host, Interruption
-from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, StepRetry, TimedOut
+from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, StepRetry, TimedOut, Waits
 from rowlock.runtime import find_handler
 from rowlock.runtime.deadlines import Deadlines
 from rowlock.runtime.handlers import RunMiddleware, call_async, call_sync, outcome_of
@@ -284,9 +284,10 @@ class Executor:
             case Interruption.TIMED_OUT:
                 return TimedOut(run.job.timeout)
             case Interruption.CANCELLED:
-                return outcome if isinstance(outcome, Failed | GaveUp) else GaveUp()
+                return outcome if isinstance(outcome, Failed | GaveUp | Waits) else GaveUp()
             case Interruption.STOPPING:
-                return outcome if isinstance(outcome, StepRetry) else Released()  # the step has counted its failure
+                # The step has counted its failure; and a run that waits has ended by itself.
+                return outcome if isinstance(outcome, StepRetry | Waits) else Released()
             case _ if outcome is not None:
                 return outcome
             case _ if self._abandoned():

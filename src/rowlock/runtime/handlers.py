@@ -6,12 +6,14 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from types import CoroutineType, coroutine
 from typing import Any
 
 from rowlock.context import Context
-from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Snoozed, StepRetry
+from rowlock.core.lifecycle import Completed, CutOff, Failed, GaveUp, Outcome, Snoozed
 from rowlock.errors import Cancelled, Final, InvalidInput, Snooze, suspension
+from rowlock.signals import own_job
 from rowlock.tasks import Task
 from rowlock.tracebacks import error_text
 
@@ -22,6 +24,7 @@ def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMi
     """Call a sync handler in this thread. Never raises, not even for sys.exit()."""
     context.home = threading.current_thread()
     around = Around(middleware, context) if middleware else None
+    token = own_job.set(context.job.id)
     try:
         try:
             values = _arguments(task, context)
@@ -46,6 +49,9 @@ def call_sync(task: Task[..., Any], context: Context, middleware: Sequence[RunMi
         result = task.arguments.returns.storable(result)
     except BaseException as error:
         return _outcome(error, context)
+    finally:
+        with suppress(ValueError):  # an ending event loop closes coroutines from another context
+            own_job.reset(token)
     return Completed(result)
 
 
@@ -56,6 +62,7 @@ async def call_async(
     called when the handler waits for something, for the first time."""
     context.home = asyncio.current_task()
     around = Around(middleware, context) if middleware else None
+    token = own_job.set(context.job.id)
     try:
         try:
             values = _arguments(task, context)
@@ -90,6 +97,9 @@ async def call_async(
         return outcome_of(error)  # something that the handler awaited was cancelled, not the handler
     except BaseException as error:
         return _outcome(error, context)
+    finally:
+        with suppress(ValueError):  # an ending event loop closes coroutines from another context
+            own_job.reset(token)
     return Completed(result)
 
 
@@ -178,7 +188,7 @@ def _outcome(error: BaseException, context: Context) -> Outcome:
 
 def outcome_of(error: BaseException) -> Outcome:
     if (suspend := suspension(error)) is not None:
-        return StepRetry(suspend.delay, suspend.error, suspend.step)
+        return suspend.outcome
     match error:
         # A subclass may have forgotten to call our __init__.
         case Snooze():

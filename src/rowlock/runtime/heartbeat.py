@@ -25,6 +25,7 @@ from rowlock.core.lifecycle import Released, Settlement, TimedOut, Transition, d
 from rowlock.errors import StoreError, StoreUnavailable
 from rowlock.runtime.give_back import give_back
 from rowlock.runtime.maintenance import Maintenance
+from rowlock.runtime.outcomes import undo_later
 from rowlock.runtime.periodic import Loop
 from rowlock.runtime.rescue_guard import RescueGuard
 from rowlock.runtime.run import Run, write_reports
@@ -281,7 +282,7 @@ class HeartbeatThread:
             match hold:
                 case Hold.LOST if not run.concluded and not run.completed:
                     self._interrupt(run, Interruption.LOST)
-                case Hold.CANCEL if not run.concluded:
+                case Hold.CANCEL if not run.concluded and not run.undoes:
                     self._interrupt(run, Interruption.CANCELLED)
                 case _:
                     pass
@@ -372,7 +373,7 @@ class HeartbeatThread:
         else:
             outcome = TimedOut(run.job.timeout) if run.overdue > 0 else Released("the worker is stuck")
         ran = time.monotonic() - run.began if run.began and run.ran is None else run.ran
-        return decide(run.job, outcome, self._slots.now(), retry=run.task.retry, ran=ran)
+        return decide(run.job, undo_later(run, outcome), self._slots.now(), retry=run.task.retry, ran=ran)
 
     def evacuate_from(self, seconds: float) -> None:
         """Evacuate from any thread, within so many seconds."""

@@ -6,7 +6,7 @@ import logging
 import random
 from datetime import UTC, datetime
 
-from rowlock.core.lifecycle import Completed, CutOff, Failed, Outcome, Transition, decide
+from rowlock.core.lifecycle import Completed, CutOff, Failed, Outcome, Released, Transition, Waits, decide
 from rowlock.runtime.run import Run
 from rowlock.runtime.slots import Slots
 
@@ -14,7 +14,14 @@ log = logging.getLogger("rowlock")
 
 _FREE_OUTAGES = 10  # runs of a job in a row that may lose the database without costing a retry
 _MOST_CUT_OFF = 10_000  # jobs of which the worker remembers that
+_UNDO_LATER = Waits("", None, 0, undoes=True)
 _ANY_TIME = datetime.min.replace(tzinfo=UTC)
+
+
+def undo_later(run: Run, outcome: Outcome) -> Outcome:
+    """Return the outcome. If the run was to undo something and did not come to it, another run does it: a worker that
+    stops must not turn that into a plain cancel. The grace of the cancel bounds it."""
+    return _UNDO_LATER if run.undoes and isinstance(outcome, Released | CutOff) else outcome
 
 
 class Outcomes:
@@ -34,6 +41,7 @@ class Outcomes:
         return outcome if times <= _FREE_OUTAGES else Failed(f"The database was away {times} times: {outcome.error}")
 
     def decide(self, run: Run, outcome: Outcome) -> Transition:
+        outcome = undo_later(run, outcome)
         now, chance = _ANY_TIME, 0.0
         if not isinstance(outcome, Completed):  # a completion needs neither time nor jitter
             now, chance = self._slots.now(), random.random()  # noqa: S311 - jitter

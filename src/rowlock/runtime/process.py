@@ -306,6 +306,8 @@ def _pass_on(message: messages.FromHandler, link: ProcessLink) -> None:
             link.unmark(name, n)
         case messages.Shielded(_, change):
             link.shield(change)
+        case messages.CancelHeard():
+            link.hear_cancel()
         case messages.Said(_, percent, stage, text, beat):
             if (percent, stage, text) != (None, None, None):
                 link.report(percent, stage, text)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from rowlock.core import codec
 from rowlock.core.job import Job
-from rowlock.core.lifecycle import Completed, CutOff, Died, Failed, GaveUp, Outcome, Released, Snoozed, StepRetry
+from rowlock.core.lifecycle import Completed, CutOff, Died, Failed, GaveUp, Outcome, Released, Snoozed, StepRetry, Waits
 from rowlock.runtime import find_handler, memory
 from rowlock.runtime.child_messages import (
     Answer,
@@ -32,6 +32,7 @@ from rowlock.runtime.child_messages import (
     Stopped,
     Suspended,
     TooLate,
+    Waiting,
 )
 from rowlock.runtime.process import Conversation, Process, ProcessLink
 from rowlock.tasks import Task
@@ -258,6 +259,8 @@ def _outcome(answer: Answer) -> Outcome:
             return CutOff(error)
         case Suspended(delay, error, step):
             return StepRetry(delay, error, step)
+        case Waiting(waits_for, seconds, seen, undoes):
+            return Waits(waits_for, seconds, seen, undoes)
         case Later(until):
             return Snoozed(until)
         case Stopped(reason):

@@ -53,6 +53,7 @@ class Run:
     no_shield = False  # it must end, whatever it does
     _shields = 0  # steps that run and can't be cancelled
     _when_open: Callable[[], None] | None = None  # called when the last one has ended
+    _is_undo = False  # the job was cancelled while it waited: this run is to undo what it has done
 
     def __init__(
         self,
@@ -63,8 +64,10 @@ class Run:
         claimed: float,
         marked: bool,
         said: Callable[[Run], None],
+        heard: Callable[[Run], None],
     ) -> None:
-        """`said`: called when there is something to `collect`, once until it is collected."""
+        """`said`: called when there is something to `collect`, once until it is collected. `heard`: called when the
+        handler has heard of a cancel by itself. Both are called from any thread."""
         self.job = job
         self.task = task
         self.key = (job.id, job.version)
@@ -74,6 +77,9 @@ class Run:
         self.renewed = claimed  # … and the last renewal
         self.marked = marked  # the database knows that the handler has started
         self._said = said
+        self._heard = heard
+        if job.status is Status.CANCEL_REQUESTED:
+            self._is_undo = True
 
     def __repr__(self) -> str:
         return f"<run {self.job.version} of {self.job.topic} {self.job.id}>"
@@ -101,6 +107,12 @@ class Run:
         """True if the lease has expired: another worker may have the job by now."""
         return time.monotonic() - self.renewed >= self.lease
 
+    @property
+    def undoes(self) -> bool:
+        """True if the job was cancelled while it waited, and the handler has not come to that wait yet. It must not be
+        disturbed before: it is to undo what it has done, and to find out what that is."""
+        return self._is_undo and self.interruption is not Interruption.CANCELLED
+
     # ── Interruption ──
 
     def interrupt(self, why: Interruption) -> bool:
@@ -111,6 +123,11 @@ class Run:
         if why is Interruption.CANCELLED:
             self.job = replace(self.job, status=Status.CANCEL_REQUESTED)
         return True
+
+    def hear_cancel(self) -> None:
+        self.looks = True  # the handler gets an error that it can catch
+        if self.interrupt(Interruption.CANCELLED):
+            self._heard(self)
 
     def announce(self) -> None:
         """Tell the child process. Called in the event loop, after `interrupt`."""

@@ -86,14 +86,29 @@ class Slots:
     # ── Runs, in the order of their life ──
 
     def hold(
-        self, jobs: Iterable[Job], *, lease: float, marked: bool, sent: float, said: Callable[[Run], None]
+        self,
+        jobs: Iterable[Job],
+        *,
+        lease: float,
+        marked: bool,
+        sent: float,
+        said: Callable[[Run], None],
+        heard: Callable[[Run], None],
     ) -> tuple[list[Run], list[Run]]:
         """Return the runs of these jobs, and older runs of the same versions, if there are any. `sent`: when the claim
-        was sent. `marked`: the claim was the start mark as well. `said`: see Run."""
+        was sent. `marked`: the claim was the start mark as well. `said`, `heard`: see Run."""
         held, tasks, renewed = self.runs, self._tasks, self.renewed_unheard
         older = []
         runs = [
-            Run(job, tasks[job.topic, job.template_version], lease=lease, claimed=sent, marked=marked, said=said)
+            Run(
+                job,
+                tasks[job.topic, job.template_version],
+                lease=lease,
+                claimed=sent,
+                marked=marked,
+                said=said,
+                heard=heard,
+            )
             for job in jobs
         ]
         for run in runs:

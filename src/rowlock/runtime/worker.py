@@ -202,13 +202,15 @@ class Worker:
     def _take(self, jobs: Iterable[Job], *, lease: float, marked: bool, sent: float) -> None:
         """Hold the jobs of a claim, and start them when it is their turn."""
         said = self._heartbeat_thread.said
-        runs, older = self.slots.hold(jobs, lease=lease, marked=marked, sent=sent, said=said)
+        runs, older = self.slots.hold(
+            jobs, lease=lease, marked=marked, sent=sent, said=said, heard=self._heard_of_cancel
+        )
         for run in older:
             self._replaced(run)
         self._ahead.add(runs)
         if cancelled := self.slots.cancelled_unheard:
             for run in runs:
-                if run.key in cancelled and run.interrupt(Interruption.CANCELLED):
+                if run.key in cancelled and not run.undoes and run.interrupt(Interruption.CANCELLED):
                     self._interrupted(run)
         if self.slots.stopping:  # the claim was sent before the stop
             self._give_back(runs, "shutdown")
@@ -289,6 +291,11 @@ class Worker:
         if self._replace is not None:
             self._replace(at_once=False)
 
+    def _heard_of_cancel(self, run: Run) -> None:
+        """From any thread: the handler has heard of a cancel by itself."""
+        with suppress(RuntimeError):  # the loop has been closed
+            self.slots.loop.call_soon_threadsafe(self._interrupted, run)
+
     def _interrupted(self, run: Run) -> None:
         """After run.interrupt()."""
         if run.began:
@@ -319,16 +326,27 @@ class Worker:
 def _chosen(
     lanes: Mapping[Lane, Task[..., Any]], topics: tuple[str, ...] | None, app: str | None
 ) -> dict[Lane, Task[..., Any]]:
-    """Return the lanes of these topics; None: all lanes."""
+    """Return the lanes of these topics; None: all lanes. External topics are run by others."""
     if not lanes:
         raise InvalidInput("tasks", "none", _no_tasks(app))
+    external = {lane.topic for lane, task in lanes.items() if task.is_external}
+    lanes = {lane: task for lane, task in lanes.items() if not task.is_external}
+    if not lanes:
+        raise InvalidInput("tasks", "none", _external(sorted(external)))
     if topics is None:
         return dict(lanes)
+    if elsewhere := sorted(external.intersection(topics) - {lane.topic for lane in lanes}):
+        raise InvalidInput("topics", "external", _external(elsewhere))
     handled = {lane.topic for lane in lanes}
     if unknown := sorted(set(topics) - handled):
         known = ", ".join(sorted(handled))
         raise InvalidInput("topics", "unknown", f"no handler for {', '.join(unknown)}; there are handlers for: {known}")
     return {lane: task for lane, task in lanes.items() if lane.topic in topics}
+
+
+def _external(topics: Sequence[str]) -> str:
+    are = "is an external topic" if len(topics) == 1 else "are external topics"
+    return f"{', '.join(topics)} {are}: only workers that speak the worker protocol run its jobs, not this one"
 
 
 def _no_tasks(app: str | None) -> str:

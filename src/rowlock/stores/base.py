@@ -21,8 +21,9 @@ from rowlock.core.job import Job, Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Verdict
 from rowlock.core.moves import Decision, Due, Order, Patch, patches
 from rowlock.core.moves import Edit as Edit
-from rowlock.core.steps import StepMark
+from rowlock.core.steps import StepMark, StepState
 from rowlock.core.verify import StepOwner, StoredRow
+from rowlock.core.waits import Wait
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration, Pending
 from rowlock.stores.queries import DAY as DAY
@@ -192,6 +193,23 @@ class Hold(StrEnum):
     UNSEEN = "unseen"  # another transaction had locked the row; nothing was written, ask again
 
 
+PROMOTER = "rowlock"  # who resumes jobs in `promote`, as their history says
+
+
+class Awaited(Struct, frozen=True):
+    """The answer to `take_signal`. `hold`: KEPT, CANCEL or LOST; all else is known for KEPT only.
+
+    `state`: SUCCEEDED: the wait has ended, and `result` (JSON text) is what the handler gets; FAILED: its time is over
+    without a default; RUNNING: the run must end and wait, for `left` seconds at most (None: for ever). `seen`: how many
+    signals the job has got, for the transition."""
+
+    hold: Hold
+    state: StepState = StepState.RUNNING
+    result: str | None = None
+    left: float | None = None
+    seen: int = 0
+
+
 class Moved(Struct, frozen=True):
     """A job that was due. `status` is after the move. `charged`: it has paid a retry."""
 
@@ -212,13 +230,14 @@ def moved(decided: Iterable[Decision]) -> list[Moved]:
 class Changed(Struct, frozen=True):
     """An operator's order for one job. `status` is after the change, or why there was none; None: no such job. A job
     that was deleted has the status that it had. `holder`: requeue only, the live job that has the key. `steps`: requeue
-    from a step only, the names of all stored steps if none is the one that was asked for."""
+    from a step only, the names of all stored steps if none is the one that was asked for. `why`: as in Refusal."""
 
     id: str
     done: bool
     status: Status | None
     holder: str | None = None
     steps: tuple[str, ...] | None = None
+    why: str | None = None
 
 
 def changed(decided: Iterable[Decision]) -> dict[str, Changed]:
@@ -228,7 +247,7 @@ def changed(decided: Iterable[Decision]) -> dict[str, Changed]:
         if isinstance(answer, Patch):
             answers[row.id] = Changed(row.id, True, answer.status or row.status)
         else:
-            answers[row.id] = Changed(row.id, False, answer.status, answer.holder, answer.steps)
+            answers[row.id] = Changed(row.id, False, answer.status, answer.holder, answer.steps, answer.why)
     return answers
 
 
@@ -365,6 +384,13 @@ class Store(Protocol):
         changes nothing. Several marks of one job are applied in their order."""
         ...
 
+    async def take_signal(self, wait: Wait) -> Awaited:
+        """Does a run have to wait? In one transaction, guarded by status, version AND worker: if an unread signal of
+        the name is there, the oldest is read, and stored as the result of the wait; else, if the deadline is over, that
+        is stored; else the wait is stored as open, with its deadline, which later calls don't move. A repeat gets the
+        same answer. The job itself does not wait before it is settled so."""
+        ...
+
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
         """Return how runs stand, without writing anything: KEPT, CANCEL or LOST."""
         ...
@@ -404,12 +430,13 @@ class Store(Protocol):
 
     # ── Maintenance: each call does at most `limit`, any number of processes may call at once ──
     async def promote(self, limit: int = 1000) -> int:
-        """Make jobs whose run_at has come ready for claiming; return how many."""
+        """Make jobs whose run_at has come ready for claiming, and resume those whose wait is over; return how many."""
         ...
 
     async def move_due(self, order: Due, limit: int = 500) -> list[Moved]:
         """Apply an order to jobs that are due for it: pending past expires_at (Expire); cancel_requested for longer
-        than its grace (CancelTimeout); with an expired lease, or of a dead worker (Rescue)."""
+        than its grace (CancelTimeout); with an expired lease, or of a dead worker (Rescue); waiting for a time that has
+        come (Resume)."""
         ...
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
@@ -423,8 +450,8 @@ class Store(Protocol):
 
     # ── Operators: each verb also writes the audit, in the same transaction ──
     async def move(self, ids: Sequence[str], order: Order) -> list[Changed]:
-        """Apply an order of an operator (Cancel, Requeue, Update, Delete) to jobs. MOVES says in which statuses a job
-        takes it; others are left as they are, and the answer says why."""
+        """Apply an order (Cancel, Requeue, Update, Delete, Wake, Signal, ReportCallback, AcknowledgeCallback) to jobs.
+        MOVES says in which statuses a job takes it; others are left as they are, and the answer says why."""
         ...
 
     async def steer_topic(

@@ -32,12 +32,15 @@ _SPECIAL = {
 
 # A claim sets these columns. The names stand for the claim's own values; the worker needs no answer for them.
 CLAIM_SETS = {
-    "status": "PROCESSING", "stage": "None", "message": "None", "locked_by": "worker",
+    "status": "PROCESSING if cancel_requested_at is None else CANCEL_REQUESTED", "waits_for": "None",
+    "stage": "None", "message": "None", "locked_by": "worker",
     "locked_until": "until", "updated": "now", "claimed_at": "now", "started_at": "started", "finished_at": "None",
 }  # fmt: skip
 
 # The archive has no such columns: it holds completed jobs only.
-ARCHIVED = {"status": "'completed'", "ready": "false", "progress": "100.0", "locked_until": "NULL"}
+ARCHIVED = {
+    "status": "'completed'", "ready": "false", "progress": "100.0", "locked_until": "NULL", "waits_for": "NULL",
+}  # fmt: skip
 
 # Columns of both tables that Job doesn't show.
 _UNSHOWN = ("history", "history_dropped", "stray", "log", "log_dropped")
@@ -92,7 +95,7 @@ def read_event(row: Sequence[Any], time: Callable[[Any], datetime]) -> Event:
 def read_step(row: Sequence[Any], time: Callable[[Any], datetime]) -> StoredStep:
     """The columns are the fields, in their order. `time`: from the column to a time."""
     known = dict(zip(StoredStep.__struct_fields__, row, strict=True))
-    result, finished_at = known["result"], known["finished_at"]
+    result, finished_at, deadline = known["result"], known["finished_at"], known["deadline"]
     return StoredStep(
         **known
         | {
@@ -102,6 +105,7 @@ def read_step(row: Sequence[Any], time: Callable[[Any], datetime]) -> StoredStep
             "cancelable": bool(known["cancelable"]),
             "started_at": time(known["started_at"]),
             "finished_at": None if finished_at is None else time(finished_at),
+            "deadline": None if deadline is None else time(deadline),
         }
     )
 

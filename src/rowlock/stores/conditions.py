@@ -25,6 +25,11 @@ _COMPLETED = {"status": "'completed'", "progress": "100.0"}  # what the archive 
 class Renderer(ABC):
     """One statement and its values. Only names of ours stand in the text; what callers gave is bound."""
 
+    @property
+    @abstractmethod
+    def jobs(self) -> str:
+        """The table of jobs."""
+
     def __init__(self, filter: Filter, step: WalkPart) -> None:
         self.filter = filter
         self.step = step
@@ -58,7 +63,9 @@ class Renderer(ABC):
                 return ["j.stray"]
             case "ready":
                 topics = [self.any_text("j.topic", list(self.filter.topics))] if self.filter.topics else []
-                return ["j.ready", *topics]
+                # A waiting job that is cancelled is ready for its last run. There are few of these at any time.
+                cancelled = f"SELECT c.id FROM {self.jobs} c WHERE c.status = 'cancel_requested'"  # noqa: S608 - our table
+                return ["j.ready", *topics, f"j.id NOT IN ({cancelled})"]
             case "due":
                 return ["j.status = 'pending'", "NOT j.ready"]
             case "dead":
@@ -70,6 +77,8 @@ class Renderer(ABC):
                 return [self.any_id(list(self.filter.ids))]
             case "lease":
                 return ["j.locked_until IS NOT NULL"]
+            case "cancelling":
+                return ["j.status = 'cancel_requested'"]
             case "status":
                 return [f"j.status = '{Status(walk.value).value}'"]
             case "live_key":

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from rowlock.core.conditions import one_of
 from rowlock.core.ids import STRAY, first_id, time_in
-from rowlock.core.job import HELD, Job, Status
+from rowlock.core.job import Job, Status
 from rowlock.stores.queries import MAX_TOTAL, Filter, Page, Place, make_cursor
 
 WINDOW = 10_000  # rows that are searched for tags, payload and error; all walks share them
@@ -40,9 +40,9 @@ By = Literal[
     # in the order of ids; the last four are of the archive
     "id", "ids", "stray", "status", "fingerprint", "scope_id", "topic", "key", "scope", "flow_id",
     # all at once; finished is of the archive
-    "ready", "due", "lease", "live_key", "dead", "finished",
+    "ready", "due", "lease", "cancelling", "live_key", "dead", "finished",
 ]  # fmt: skip
-AT_ONCE: frozenset[By] = frozenset({"ready", "due", "lease", "live_key", "dead", "finished"})
+AT_ONCE: frozenset[By] = frozenset({"ready", "due", "lease", "cancelling", "live_key", "dead", "finished"})
 _LARGE: frozenset[By] = frozenset({"ready", "due", "dead", "finished"})  # may hold more than a window
 
 
@@ -303,8 +303,10 @@ def _plan_live(filter: Filter, statuses: frozenset[Status]) -> Group:
     elif not in_order.statuses and not filter.topics:
         return Group([in_order, *strays])
     else:
-        if held := statuses & HELD:
-            walks.append(Walk(False, "lease", statuses=_unless_all(held, HELD)))
+        if Status.PROCESSING in statuses:
+            walks.append(Walk(False, "lease", statuses=frozenset({Status.PROCESSING})))
+        if Status.CANCEL_REQUESTED in statuses:  # not all of them have a lease
+            walks.append(Walk(False, "cancelling"))
         if Status.PENDING in statuses:
             walks += [Walk(False, "ready"), Walk(False, "due")]
     spare = [in_order, *strays]

@@ -35,6 +35,7 @@ _STATEMENT = re.compile(  # at the beginning of a line: statements inside of a f
 )
 _COLUMN = re.compile(r'^    "?([a-z_]\w*)"? ', re.MULTILINE)  # constraints are in capitals
 _ADDED = re.compile(r"ADD COLUMN (\w+)")
+_RENAMED = re.compile(r"^ RENAME TO (\w+)")
 
 
 class Migration(Struct, frozen=True):
@@ -122,7 +123,9 @@ def made_by(migrations: Iterable[Migration]) -> dict[str, set[str]]:
     made: dict[str, set[str]] = {}
     for migration in migrations:
         for found in _STATEMENT.finditer(_COMMENT.sub("", migration.sql)):
-            if found["altered"]:
+            if found["altered"] and (renamed := _RENAMED.match(found["changes"])):
+                made[renamed[1]] = made.pop(found["altered"])
+            elif found["altered"]:
                 made[found["altered"]] |= set(_ADDED.findall(found["changes"]))
             else:
                 name = found["table"] or found["part"] or found["view"]

@@ -125,6 +125,7 @@ class State(Struct, frozen=True, gc=False):
     stage: str | None
     message: str | None
     step: str | None
+    waits_for: str | None
     key: str | None
     scope: str | None
     scope_id: str | None

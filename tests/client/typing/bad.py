@@ -1,6 +1,6 @@
 """What both checkers must refuse: every line marked `refused`, and no other."""
 
-from rowlock import Context, Jobs, SyncContext, step
+from rowlock import Context, Jobs, Signal, SyncContext, step
 
 jobs = Jobs("sqlite://")
 
@@ -116,3 +116,29 @@ def sync_steps(ctx: SyncContext) -> None:
     ctx.step(sync_function, 1)  # refused
     ctx.step(sync_function, "x").upper()  # refused
     ctx.step(sync_function, "x").append(1)  # refused
+
+
+number = Signal("number", int)
+
+
+async def waits(ctx: Context) -> None:
+    await ctx.sleep("long")  # refused
+    await ctx.sleep(until=5)  # refused
+    await ctx.sleep(until="noon")  # refused
+    await ctx.wait_for(5)  # refused
+    await ctx.wait_for(number, 60)  # refused
+    await ctx.wait_for(number, timeout="long")  # refused
+    (await ctx.wait_for(number)).upper()  # refused
+    (await ctx.wait_for(number, timeout=1, default=None)).bit_length()  # refused
+    text: str = await ctx.wait_for(number, timeout=1, default="late")  # refused
+    await ctx.callback(number, timeout=text, default=1)  # refused
+    await ctx.callback(5)  # refused
+    print((await ctx.callback(number)).uri)  # refused
+    Signal(5)  # refused
+
+
+def sync_waits(ctx: SyncContext) -> None:
+    ctx.sleep("long")  # refused
+    ctx.wait_for(number).upper()  # refused
+    ctx.wait_for(number, default=None).bit_length()  # refused
+    print(ctx.callback(number).uri)  # refused

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
+
+from msgspec import Struct
 
 from rowlock import (
     INJECTED,
     Bulk,
+    Callback,
     Context,
     Enqueued,
     Exponential,
@@ -16,6 +19,7 @@ from rowlock import (
     Job,
     Jobs,
     Page,
+    Signal,
     Step,
     StepFailed,
     StepState,
@@ -235,3 +239,44 @@ async def steps_of() -> list[StepStatus]:
 
 
 typed: Step[[int], str] = plain_step
+
+
+class Decision(Struct):
+    ok: bool
+
+
+decision = Signal("decision", Decision)
+anything = Signal("anything")
+
+
+@jobs.task
+async def approval(ctx: Context) -> bool:
+    assert_type(decision, Signal[Decision])
+    assert_type(await ctx.sleep(5), None)
+    assert_type(await ctx.sleep(timedelta(days=1)), None)
+    assert_type(await ctx.sleep(until=datetime.now(UTC)), None)
+    assert_type(await ctx.wait_for(decision), Decision)
+    assert_type(await ctx.wait_for(decision, timeout=timedelta(days=1)), Decision)
+    assert_type(await ctx.wait_for(decision, timeout=60, default=None), Decision | None)
+    assert_type(await ctx.wait_for(decision, timeout=60, default="late"), Decision | str)
+    assert_type(await ctx.wait_for(decision, default=Decision(True)), Decision)
+    assert_type(await ctx.wait_for(Signal("n", int)), int)
+    assert_type(await ctx.wait_for(anything), Any)
+    assert_type(await ctx.wait_for("anything"), Any)
+    assert_type(await ctx.wait_for("anything", timeout=1, default=None), Any)
+    one, other = await asyncio.gather(ctx.wait_for(decision), ctx.wait_for(Signal("n", int), timeout=1, default=None))
+    assert_type(one, Decision)
+    assert_type(other, int | None)
+    link = await ctx.callback(decision, timeout=60)
+    assert_type(link, Callback)
+    assert_type((await ctx.callback("anything")).url, str)
+    return one.ok
+
+
+def sync_approval(ctx: SyncContext) -> bool:
+    ctx.sleep(5)
+    assert_type(ctx.wait_for(decision), Decision)
+    assert_type(ctx.wait_for(decision, timeout=60, default=None), Decision | None)
+    assert_type(ctx.wait_for("anything"), Any)
+    assert_type(ctx.callback(decision).url, str)
+    return ctx.wait_for(decision, timeout=timedelta(1)).ok

@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rowlock import Cancel, Job, Jobs, SyncContext, step
+from rowlock import Cancel, Cancelled, Job, Jobs, Signal, SyncContext, step
 from rowlock.context import Context
 from rowlock.core.retry import Delays
 from rowlock.errors import LeaseLost
 
 jobs = Jobs()
 RUNS = Path.cwd() / "runs"
+decision = Signal("decision", int)
 
 
 def note(word: str, job: Job) -> None:
@@ -185,3 +186,60 @@ def mortal(ctx: SyncContext) -> str:
     if ctx.job.version == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return "alive"
+
+
+# ── Waits ──
+
+
+@step(cancelable=False)
+def undo(ctx: SyncContext) -> None:
+    ctx.check()
+    note("undo", ctx.job)
+
+
+@jobs.task(process=True)
+def approval(ctx: SyncContext) -> list[Any]:
+    first = ctx.step(plain, "first")
+    try:
+        got = ctx.wait_for(decision, timeout=3600)
+        ctx.sleep(0.01)
+        return [first["name"], got, ctx.wait_for("late", timeout=0, default="no")]
+    except Cancelled:
+        ctx.step(undo)
+        raise
+    finally:
+        note("finally", ctx.job)
+
+
+@jobs.task(process=True)
+async def async_approval(ctx: Context) -> list[Any]:
+    first = await ctx.step(plain, "first")
+    try:
+        got = await ctx.wait_for(decision, timeout=3600)
+        await ctx.sleep(0.01)
+        return [first["name"], got, await ctx.wait_for("late", timeout=0, default="no")]
+    except Cancelled:
+        await ctx.step(undo)
+        raise
+    finally:
+        note("finally", ctx.job)
+
+
+@jobs.task(process=True, max_retries=0)
+def swallow_wait(ctx: SyncContext) -> None:
+    try:
+        ctx.sleep(3600)
+    except BaseException:
+        note("swallowed", ctx.job)
+
+
+@jobs.task(max_retries=3, retry=Delays((0.0,)))
+async def mortal_wait(ctx: Context) -> list[int]:
+    """Its worker dies when it has read one signal and is about to wait for the next, once."""
+    first = await ctx.wait_for(decision)
+    try:
+        return [first, await ctx.wait_for(decision)]
+    finally:
+        if ctx.job.version == 1:
+            note("dies", ctx.job)
+            os.kill(os.getpid(), signal.SIGKILL)

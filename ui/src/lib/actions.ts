@@ -18,6 +18,7 @@ export const jobActions = {
       ...(job.status === "cancelled" && session.may("manage") ? { undo: () => post(`jobs/${id}/requeue`, { reason: "cancel undone" }) } : {}),
     })),
   runNow: (id: string) => act(() => patch<Job>(`jobs/${id}`, { delay: 0 }), () => `…${short(id)} is due now`, { href: link("job", id) }),
+  wake: (id: string, reason?: string) => act(() => post<Job>(`jobs/${id}/wake`, said(reason)), () => `…${short(id)} goes on now`, { href: link("job", id) }),
   delete: (id: string) => act(() => remove(`jobs/${id}`).then(() => true), () => `…${short(id)} is deleted`),
 };
 
@@ -26,6 +27,7 @@ const FROM: Record<string, Status[]> = {
   cancel: ["pending", "blocked", "waiting", "processing"],
   delete: ["pending", "failed", "cancelled", "expired", "completed"],
   edit: ["pending"],
+  signal: ["pending", "blocked", "processing", "waiting"],
 };
 
 /** Return why the action is not possible; undefined if it is. */

@@ -1,4 +1,4 @@
-// The payload of a new job: one text, which the form and the JSON editor both show and change.
+// The payload of a new job, or the data of a signal: one text, which the form and the JSON editor both show and change.
 
 import { parse, problem, stringify, type Json } from "./json";
 import { check, initial, isRecord, type Misfit, type Picks, type Schema } from "./schema";
@@ -6,7 +6,7 @@ import { check, initial, isRecord, type Misfit, type Picks, type Schema } from "
 const BLANK = "{\n  \n}";
 
 export class Payload {
-  text = $state(BLANK);
+  text = $state("");
   schema = $state.raw<Schema | null>(null);
   /** Texts of single fields that are no JSON, by path. They are not part of the payload yet. */
   broken = $state.raw<Record<string, string>>({});
@@ -14,12 +14,23 @@ export class Payload {
   picks = $state.raw<Picks>({});
   private isTried = $state(false); // an operator wanted to send it, so say what is missing
   private told = $state.raw<{ path: string; text: string } | null>(null); // by the server
-  private prefilled = BLANK;
+  private readonly blank: string;
+  private prefilled: string;
 
-  /** Why the text is no payload; null if it is one. */
-  wrong = $derived(problem(this.text) ?? (this.text.trimStart().startsWith("{") ? null : "The payload must be an object: {…}"));
-  value = $derived<Record<string, Json>>(this.wrong === null ? (parse(this.text) as Record<string, Json>) : {});
-  private misfits = $derived<Record<string, Misfit>>(this.schema && this.wrong === null ? check(this.schema, this.value, this.schema, "payload", this.picks) : {});
+  /** `root`: the name that the server has for it. Data may be any JSON, and also nothing at all. */
+  constructor(readonly root: "payload" | "data" = "payload") {
+    this.blank = this.prefilled = this.text = root === "payload" ? BLANK : "";
+  }
+
+  /** Why the text can't be sent; null if it can. */
+  wrong = $derived.by(() => {
+    if (this.root === "data") return this.text.trim() ? problem(this.text) : null;
+    return problem(this.text) ?? (this.text.trimStart().startsWith("{") ? null : "The payload must be an object: {…}");
+  });
+  /** undefined: nothing at all. */
+  given = $derived<Json | undefined>(this.wrong === null && this.text.trim() ? parse(this.text) : undefined);
+  value = $derived<Record<string, Json>>(isRecord(this.given) ? this.given : {});
+  private misfits = $derived.by((): Record<string, Misfit> => (this.schema && this.wrong === null ? check(this.schema, this.given, this.schema, this.root, this.picks) : {}));
 
   /** What the form shows at its fields, by path. */
   errors = $derived<Record<string, string>>({
@@ -33,14 +44,15 @@ export class Payload {
     this.schema = schema;
     if (this.text !== this.prefilled) return;
     const made = schema ? initial(schema, schema) : undefined;
-    this.text = this.prefilled = isRecord(made) && Object.keys(made).length ? stringify(made, 2) : BLANK;
+    const isEmpty = made === undefined || made === null || (isRecord(made) && !Object.keys(made).length);
+    this.text = this.prefilled = isEmpty || (this.root === "payload" && !isRecord(made)) ? this.blank : stringify(made, 2);
     this.broken = {};
     this.picks = {};
     this.isTried = false;
   }
 
   change(value: Json | undefined): void {
-    this.text = stringify(value ?? {}, 2);
+    this.text = value === undefined && this.root === "data" ? "" : stringify(value ?? {}, 2);
     this.told = null;
   }
 

@@ -1,20 +1,27 @@
 // The steps of a job: their names, and what a requeue does to their results.
 
 import type { JobStep } from "./types";
-
-/** The name by which a requeue finds the step: "embed", or "embed#3" for the third call. */
-export const stepName = ({ name, n }: JobStep): string => (n > 1 ? `${name}#${n}` : name);
+import { isRealStep, isWait, waitTitle } from "./waits";
 
 /** For people. */
-export const stepTitle = (step: JobStep): string => (step.title ? (step.n > 1 ? `${step.title} #${step.n}` : step.title) : stepName(step));
+export function stepTitle(step: JobStep): string {
+  const title = step.title ?? (isRealStep(step) ? null : waitTitle(step));
+  return title === null ? step.label : step.n > 1 ? `${title} #${step.n}` : title;
+}
 
 export const isDone = ({ state }: JobStep): boolean => state === "succeeded";
 
-/** The steps whose results a requeue from this one drops, and those that keep theirs. null: from the start. */
-export function split(steps: JobStep[], from: JobStep | null): { kept: JobStep[]; dropped: JobStep[] } {
+/** What a requeue from this step does: the steps that run again and those that keep their results, and the waits that begin again.
+ null: from the start. */
+export function split(steps: JobStep[], from: JobStep | null): { kept: JobStep[]; dropped: JobStep[]; waits: JobStep[] } {
   const before = from?.position ?? 0;
-  const done = steps.filter((step) => isDone(step) && step.position !== null);
-  return { kept: done.filter((step) => step.position! < before), dropped: done.filter((step) => step.position! >= before) };
+  const reached = steps.filter((step) => step.position !== null);
+  const done = reached.filter((step) => isDone(step) && isRealStep(step));
+  return {
+    kept: done.filter((step) => step.position! < before),
+    dropped: done.filter((step) => step.position! >= before),
+    waits: reached.filter((step) => isWait(step) && step.state !== "running" && step.position! >= before),
+  };
 }
 
 const MOST_NAMED = 5;

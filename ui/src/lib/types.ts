@@ -16,6 +16,7 @@ export interface LiveJob {
   stage: string | null;
   message: string | null;
   step: string | null;
+  waits_for: string | null; // "sleep", "signal:decision"; run_at is when the wait ends by itself
   priority: number;
   retries: number;
   max_retries: number;
@@ -49,14 +50,18 @@ export interface Job extends LiveJob {
   redacted?: string[];
   can?: string[]; // only in the answer for a single job
   steps?: JobStep[]; // only there, and only if the job has steps
+  wait?: { kind: "sleep" | "signal"; signal: string | null; until: string | null; timeout: number | null; schema: Record<string, Json> | null }; // only there
 }
 
 export const STEP_STATES = ["pending", "running", "succeeded", "failed", "skipped", "cancelled"] as const;
 export type StepState = (typeof STEP_STATES)[number];
 
-/** A step of a job. `n`: the n-th call of this name. `position`: null for a declared step that was not reached. */
+/** A step of a job; or a wait, or an address for the outside, whose `name` is the signal's. `n`: the n-th call of this name. `position`: null for a
+ declared step that was not reached. `label`: the name by which a requeue finds it. `deadline`: when a wait or an address ends by itself. */
 export interface JobStep {
+  kind: "step" | "sleep" | "signal" | "callback";
   name: string;
+  label: string;
   n: number;
   position: number | null;
   title: string | null;
@@ -70,6 +75,7 @@ export interface JobStep {
   result: Json;
   started_at: string | null;
   finished_at: string | null;
+  deadline: string | null;
 }
 
 export interface JobList {
@@ -135,6 +141,7 @@ export interface Template {
   if_live: "reject" | "queue" | "replace" | null;
   once: boolean;
   schedulable: boolean;
+  external: boolean;
   retention: number | null;
   limits: Json[];
   ready: number;
@@ -280,6 +287,7 @@ export interface Settings {
   worker_pool_size: number;
   poll_interval: number;
   lock_duration: number;
+  public_url: string;
   redact?: string[];
   given: string[];
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from rowlock.core.job import Status
 from rowlock.core.moves import Replace, Row, Unblock, advance
 from rowlock.stores.postgres import moves
 from rowlock.stores.postgres.statements import Statements
@@ -43,7 +44,9 @@ async def advance_lines(connection: Any, sql: Statements) -> tuple[set[str], boo
                 heads.append(plan.head)
             if plan.again:
                 again.append(line)
-                crowded = crowded or len(roles["blocked"]) > BATCH
+                # A head that waited may have ended just now.
+                waited = held is not None and held.status is Status.WAITING
+                crowded = crowded or waited or len(roles["blocked"]) > BATCH
         await moves.apply(connection, sql, Unblock(by=BY), now, heads)
         if again:
             await connection.execute(sql.advance_again, again)

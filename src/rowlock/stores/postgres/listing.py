@@ -26,6 +26,7 @@ _ORDER: dict[By, str] = {
     "ready": "ORDER BY j.topic",
     "due": "ORDER BY j.run_at",
     "lease": "ORDER BY j.locked_until",
+    "cancelling": "ORDER BY j.cancel_requested_at",
     "live_key": "ORDER BY j.key",
     "dead": "",
     "finished": "",
@@ -67,8 +68,12 @@ class PostgresPart(Renderer):
             f"FROM (SELECT j.id, {hit} AS hit FROM {source} LIMIT {count}) w"
         )
 
+    @property
+    def jobs(self) -> str:
+        return f"{self._schema}._jobs"
+
     def table(self, walk: Walk) -> str:
-        return f"{self._schema}._jobs{'_archive' if walk.archived else ''}"
+        return f"{self.jobs}{'_archive' if walk.archived else ''}"
 
     def listed(self, topics: list[str]) -> str:
         return f"unnest({self.bind(topics, 'text[]')}) t (topic)"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, assert_never
 
 import asyncpg
 import msgspec
 from msgspec.structs import replace
 
+from rowlock.core.codec import decode
 from rowlock.core.job import LiveKey, Status
 from rowlock.core.lifecycle import MOVES
 from rowlock.core.moves import (
@@ -22,8 +24,10 @@ from rowlock.core.moves import (
     Patch,
     Requeue,
     Rescue,
+    Resume,
     Row,
     Update,
+    WaitOrder,
     lines,
     move_all,
     patches,
@@ -31,6 +35,7 @@ from rowlock.core.moves import (
 )
 from rowlock.core.steps import StepPlace
 from rowlock.core.times import micros
+from rowlock.core.waits import MAX_UNREAD, WaitFacts, read_terms
 from rowlock.stores.base import Changed, Moved, changed, moved
 from rowlock.stores.postgres.connections import Conflict
 from rowlock.stores.postgres.rows import STATUS
@@ -71,15 +76,18 @@ async def move(connection: Any, sql: Statements, order: Order, ids: Sequence[str
     return answers | changed(decided)
 
 
-async def move_due(connection: Any, sql: Statements, order: Due, limit: int) -> list[Moved]:
+async def move_due(
+    connection: Any, sql: Statements, order: Due, limit: int, after: datetime | None = None
+) -> list[Moved]:
+    """`after`: for Resume, the run_at after which to begin."""
     async with connection.transaction(isolation="read_committed"):
-        now, rows = _read(await _lock_due(connection, sql, order, limit))
+        now, rows = _read(await _lock_due(connection, sql, order, limit, after))
         if rows and isinstance(order, Rescue):
             order = replace(order, tables=dict(await connection.fetch(sql.rescue_backoff)))
         return moved(await apply(connection, sql, order, now, rows))
 
 
-async def _lock_due(connection: Any, sql: Statements, order: Due, limit: int) -> list[Any]:
+async def _lock_due(connection: Any, sql: Statements, order: Due, limit: int, after: datetime | None) -> list[Any]:
     match order:
         case Expire():
             found = await connection.fetch(sql.expire_due, limit)
@@ -89,6 +97,8 @@ async def _lock_due(connection: Any, sql: Statements, order: Due, limit: int) ->
             found = await connection.fetch(sql.rescue_expired, limit, order.before)
         case Rescue():
             found = await connection.fetch(sql.rescue_workers, limit, list(order.workers or ()))
+        case Resume():
+            found = await connection.fetch(sql.resume_due, limit, after)
         case _:
             assert_never(order)
     return list(found)
@@ -129,6 +139,8 @@ async def apply(connection: Any, sql: Statements, order: Order, now: int, rows: 
         order = replace(order, unsupported=frozenset(name for (name,) in found))
     if stepped := [row.id for row in rows if row.step is not None]:
         order = await _with_steps(connection, sql, order, stepped)
+    if isinstance(order, WaitOrder):
+        order = await _with_facts(connection, sql, order, rows)
     decided = move_all(rows, order, now, known)
     await _write(connection, sql, order, now, patches(decided))
     return decided
@@ -146,6 +158,23 @@ async def _with_steps(connection: Any, sql: Statements, order: Order, ids: Seque
     for job_id, *place in await connection.fetch(sql.step_places, ids):
         steps.setdefault(str(job_id), []).append(StepPlace(*place))
     return replace(order, steps=steps)
+
+
+async def _with_facts(connection: Any, sql: Statements, order: WaitOrder, rows: Sequence[Row]) -> Order:
+    """Fill in what the order must know of waits, by a fresh snapshot. A cancel asks about waiting jobs only."""
+    ids = [row.id for row in rows if row.status is Status.WAITING or not isinstance(order, Cancel)]
+    if not ids:
+        return order
+    name, number = order.callback or (None, None)
+    found = await connection.fetch(sql.wait_facts, ids, name, number, order.signal_id, MAX_UNREAD)
+    return replace(order, facts={str(job_id): _facts(*row) for job_id, *row in found})
+
+
+def _facts(
+    unread: int, is_known: bool, has_callback: bool, callback: int | None, undoes: bool, terms: str | None
+) -> WaitFacts:
+    timeout = None if terms is None else read_terms(decode(terms)).timeout
+    return WaitFacts(unread, is_known, has_callback, callback, undoes, timeout)
 
 
 def _keys(rows: Sequence[Row]) -> list[LiveKey]:
@@ -176,7 +205,7 @@ async def _write(
         [row.place for row, _ in written],
         [row.status is Status.COMPLETED for row, _ in written],
         [None if patch.status is None else _text(_change(patch)) for _, patch in written],
-        [_text(patch.entry) for _, patch in written],
+        [_text(patch.entry) if patch.entry else None for _, patch in written],
         _text(counts),
         [fingerprint for fingerprint, _ in failures],
         [at for _, at in failures],
@@ -195,10 +224,35 @@ async def _write(
     ]
     if dropped:
         await connection.executemany(sql.drop_steps, dropped)
-    if gone := [(row.id,) for row, patch in written if patch.status is None and row.step is not None]:
-        await connection.executemany(sql.drop_all_steps, gone)
+    gone = [row for row, patch in written if patch.status is None]
+    if stepped := [(row.id,) for row in gone if row.step is not None]:
+        await connection.executemany(sql.drop_all_steps, stepped)
+    # The archive does not say whether a job had any.
+    if signalled := [row.id for row in gone if row.signals or row.status is Status.COMPLETED]:
+        await connection.execute(sql.drop_signals, signalled)
+    await _write_waits(connection, sql, order, now, written)
     if count != len(written):
         raise Conflict(f"{order.verb}: {len(written) - count} locked jobs are gone")
+
+
+async def _write_waits(
+    connection: Any, sql: Statements, order: Order, now: int, written: Sequence[tuple[Row, Patch]]
+) -> None:
+    signals = [
+        (row.id, patch.columns["signals"], patch.signal.name, patch.signal.id, patch.signal.data, now, order.by)
+        for row, patch in written
+        if patch.signal is not None
+    ]
+    if signals:
+        await connection.executemany(sql.add_signal, signals)
+    _, number = (order.callback if isinstance(order, WaitOrder) else None) or (None, None)
+    deadlines = [
+        (row.id, list(patch.deadlines), list(patch.deadlines.values()), number)
+        for row, patch in written
+        if patch.deadlines
+    ]
+    if deadlines:
+        await connection.executemany(sql.set_deadlines, deadlines)
 
 
 def _change(patch: Patch) -> dict[str, Any]:

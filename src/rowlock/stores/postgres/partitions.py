@@ -1,12 +1,12 @@
-"""The partitions of the archive and of the steps, one for each day (UTC) of the time in the job's id: created ahead of
-time, dropped whole.
+"""The partitions of the archive, of the steps and of the signals, one for each day (UTC) of the time in the job's id:
+created ahead of time, dropped whole.
 
 A UUIDv7 begins with 48 bits of milliseconds, so a day is a range of ids. Jobs whose id has no partition (a caller's own
 id, or a day whose partition was dropped) go to the DEFAULT partition `_jobs_archive_rest`, where `prune` finds them; so
-do their steps, in `_jobs_steps_rest`.
+do their steps, in `_jobs_steps_rest`, and their signals, in `_jobs_signals_rest`.
 
-A day of the archive and the same day of the steps are dropped together. Steps of jobs of that day that are not in the
-archive, such as dead letters, are moved to the DEFAULT partition.
+A day of the archive and the same day of steps and signals are dropped together. Steps and signals of jobs of that day
+that are not in the archive, such as dead letters, are moved to the DEFAULT partitions.
 
 Many processes may call this at once: an advisory lock lets one of them work. It waits for a table's lock only for a
 short time, because other transactions queue behind it. The next pass repeats what has failed.
@@ -30,8 +30,11 @@ MAX_MOVED = 10_000  # rows that are moved from the DEFAULT partition into a new 
 # For a new partition, PostgreSQL reads the whole DEFAULT partition, which is locked meanwhile.
 MAX_REST = 256 << 20  # bytes
 
-_ID = {"_jobs_archive": "id", "_jobs_steps": "job_id"}  # what each table is partitioned by
-_NAME = re.compile(r"_jobs_(?:archive|steps)_(\d{8})\Z")
+# What each table is partitioned by.
+_ID = {"_jobs_archive": "id", "_jobs_steps": "job_id", "_jobs_signals": "job_id"}
+# What belongs to jobs, and which jobs in _jobs have any.
+_PARTS = {"_jobs_steps": "j.step IS NOT NULL", "_jobs_signals": "j.signals IS NOT NULL"}
+_NAME = re.compile(r"_jobs_(?:archive|steps|signals)_(\d{8})\Z")
 _DAY = timedelta(days=1)
 _BOUNDS = "SET LOCAL lock_timeout = '200ms'; SET LOCAL statement_timeout = '2s'"
 
@@ -108,12 +111,13 @@ async def _make(connection: Any, target: Target, table: str, day: date) -> bool:
 
 
 async def _drop(connection: Any, target: Target, day: date, since: datetime) -> bool:
-    archive, steps = _table(target, "_jobs_archive"), _table(target, "_jobs_steps")
+    archive = _table(target, "_jobs_archive")
     has_archive = day in await _existing(connection, target, "_jobs_archive")
     if has_archive and await _holds(connection, target, day, since):
         return False
     # The parent tables are locked first, as by every statement. A job may have come in before the lock; none can later.
-    await connection.execute(f"LOCK TABLE ONLY {archive}, ONLY {steps} IN ACCESS EXCLUSIVE MODE")
+    tables = ", ".join(f"ONLY {_table(target, table)}" for table in _ID)
+    await connection.execute(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE")
     has_archive = day in await _existing(connection, target, "_jobs_archive")
     if has_archive:
         if await _holds(connection, target, day, since):
@@ -122,25 +126,26 @@ async def _drop(connection: Any, target: Target, day: date, since: datetime) -> 
     # A job of the day may be in the DEFAULT partition of the archive.
     if await connection.fetchval(f"SELECT EXISTS (SELECT FROM {archive} WHERE {_span('id', day)})"):  # noqa: S608
         return has_archive
-    return await _drop_steps(connection, target, day) or has_archive
+    dropped = [await _drop_part(connection, target, table, day) for table in _PARTS]
+    return has_archive or any(dropped)
 
 
-async def _drop_steps(connection: Any, target: Target, day: date) -> bool:
-    """Remove the steps of a day of which the archive has no job any more. The steps of other jobs stay. Raise _TooMany
-    if that is too much at once: then the archive's partition stays, too, and `prune` makes it smaller."""
-    jobs, steps = _table(target, "_jobs"), _table(target, "_jobs_steps")
-    rest, part = f"{steps}_rest", _part(target, "_jobs_steps", day)
+async def _drop_part(connection: Any, target: Target, table: str, day: date) -> bool:
+    """Remove the steps or signals of a day of which the archive has no job any more. Those of other jobs stay. Raise
+    _TooMany if that is too much at once: then the archive's partition stays, too, and `prune` makes it smaller."""
+    jobs, whole = _table(target, "_jobs"), _table(target, table)
+    rest, part = f"{whole}_rest", _part(target, table, day)
     orphans = f"{rest} s WHERE {_span('s.job_id', day)} AND NOT EXISTS (SELECT FROM {jobs} j WHERE j.id = s.job_id)"
     if await _are_many(connection, orphans):
         raise _TooMany
     await connection.execute(f"DELETE FROM {orphans}")  # noqa: S608 - our own names
-    if day not in await _existing(connection, target, "_jobs_steps"):
+    if day not in await _existing(connection, target, table):
         return False
-    kept = f"{jobs} j JOIN {part} s ON s.job_id = j.id WHERE j.step IS NOT NULL AND {_span('j.id', day)}"
+    kept = f"{jobs} j JOIN {part} s ON s.job_id = j.id WHERE {_PARTS[table]} AND {_span('j.id', day)}"
     if await _are_many(connection, kept):
         raise _TooMany
-    await connection.execute(f"ALTER TABLE {steps} DETACH PARTITION {part}")
-    await connection.execute(f"INSERT INTO {steps} SELECT s.* FROM {kept}")  # noqa: S608 - our own names
+    await connection.execute(f"ALTER TABLE {whole} DETACH PARTITION {part}")
+    await connection.execute(f"INSERT INTO {whole} SELECT s.* FROM {kept}")  # noqa: S608 - our own names
     await connection.execute(f"DROP TABLE {part}")
     return True
 

@@ -31,7 +31,9 @@ _RULES = {
     "json": "decode({})", "json?": "None if {} is None else decode({})", "history": "decode({}) if {} else ()",
     "tags": "() if {} is None else tuple(decode({}))",
 }  # fmt: skip
-_SCOPE = {"decode": decode, "STATUS": STATUS, "PROCESSING": Status.PROCESSING, "Job": Job}
+_SCOPE = {"decode": decode, "STATUS": STATUS, "Job": Job} | {
+    status.name: status for status in (Status.PROCESSING, Status.CANCEL_REQUESTED)
+}
 _TYPES = {
     "id": "uuid", "float": "float8", "time": "timestamptz", "tags": "jsonb",
 }  # fmt: skip
@@ -127,6 +129,8 @@ def settle_arrays(settlements: list[Settlement], *, mixed: bool = False) -> tupl
         ],
         [settlement.worker for settlement in settlements] if mixed else settlements[0].worker,
         [move.fingerprint for move in moves],
+        [move.waits_for for move in moves],
+        [move.seen for move in moves],
     )
 
 

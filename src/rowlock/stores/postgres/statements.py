@@ -2,7 +2,7 @@
 
 A whole statement is sql/<name>.sql, and numbers its parameters itself. What several statements share is in sql/parts.
 Claim, settle and complete are lists of CTEs there, so that one statement can settle a batch and claim the next in one
-round trip. Their parameters are blanks with names, which are numbered here: behind a settle, a claim begins with $13.
+round trip. Their parameters are blanks with names, which are numbered here: behind a settle, a claim begins with $15.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ CLAIM = (
 )  # fmt: skip
 SETTLE = (
     "ids", "runs", "goals", "delays", "retries", "errors", "outcomes", "ran", "reasons", "entries", "worker",
-    "fingerprints",
+    "fingerprints", "waits", "seen",
 )  # fmt: skip
 COMPLETE = ("ids", "version", "outcomes", "ran", "worker")
 
-# Whose runs may be settled: those of one worker (NULL: of any), or each by the worker that is named with it.
-_OF_ONE_WORKER = "({worker}::text IS NULL OR locked_by = {worker}::text)"
+# Whose runs may be settled: those of one worker, or each by the worker that is named with it. NULL: of any worker.
+# A waiting job that is being cancelled has none, and is no run.
+_OF_ONE_WORKER = "locked_by = coalesce({worker}::text, locked_by)"
 _OF_EACH_WORKER = (
     "EXISTS (SELECT FROM unnest({ids}::uuid[], {worker}::text[]) AS asked (id, worker) "
-    "WHERE asked.id = held.id AND (asked.worker IS NULL OR asked.worker = held.locked_by))"
+    "WHERE asked.id = held.id AND held.locked_by = coalesce(asked.worker, held.locked_by))"
 )
 # An id that was used twice may be in the archive already: its first completion stands. A batch of completions is first
 # tried without this clause, which costs a tenth.
@@ -49,7 +50,11 @@ _CLAIMED = (
     f"SELECT seen, next_due, now, until, applied, {CLAIMED_NULLS} FROM {{source}}\n"  # noqa: S608 - our own text
     "UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j"
 )
-_SETTLED = "SELECT applied, {ended} AS ended FROM settle_summary"
+_SETTLED = "SELECT applied, {ended} AS ended, {woken} AS woken FROM settle_summary"
+# Jobs that were to wait, or to stop, and are ready instead.
+_WOKEN = "EXISTS (SELECT FROM moved WHERE woken)"
+# The run_at of a wait that does not end by itself. No infinity: not every driver can read that.
+_NEVER = "timestamptz '9999-12-31 23:59:59.999999+00'"
 # The most common batch has no job that stands in a line: for those an end must be noted.
 _PLAIN = " AND line IS NULL"
 _ENDED = """
@@ -69,6 +74,10 @@ _KEYS_ON_CONN = (
 _OF_DEAD_WORKERS = "j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])"
 _LEASE_OVER = "j.locked_until < (SELECT least(clock_timestamp(), coalesce($2::timestamptz, 'infinity')))"
 _EXPIRED = "j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= (SELECT clock_timestamp())"
+_WAIT_OVER = (
+    "j.status = 'waiting' AND NOT j.ready AND j.run_at <= (SELECT clock_timestamp()) "
+    "AND j.run_at > coalesce($2::timestamptz, '-infinity')"
+)
 # The grace of the job's template, or the usual one.
 _GRACE_OVER = (
     "j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce(("
@@ -85,9 +94,10 @@ _SHIELDED = (
 # The columns that a move may set.
 _PATCHED = {
     **dict.fromkeys(
-        ("status", "stage", "message", "cancel_reason", "last_error", "fingerprint", "locked_by", "step"), "text"
+        ("status", "stage", "message", "cancel_reason", "last_error", "fingerprint", "locked_by", "step", "waits_for"),
+        "text",
     ),
-    **dict.fromkeys(("priority", "retries", "crashes"), "int"),
+    **dict.fromkeys(("priority", "retries", "crashes", "signals"), "int"),
     "ready": "bool",
     "progress": "float8",
     "tags": "jsonb",
@@ -119,17 +129,19 @@ class Statements:
             _numbered(CLAIM, behind=SETTLE),
             after_settle=_AFTER_SETTLE,
             or_ended=" OR EXISTS (SELECT FROM ended)",
+            or_woken=f" OR {_WOKEN}",
         )
         behind_complete = claiming(schema, _numbered(CLAIM, behind=COMPLETE), after_settle=_AFTER_SETTLE)
         nothing_settled = "(SELECT *, NULL::uuid[] AS applied FROM claim_summary) summary"
         both = _CLAIMED.format(source="settle_summary CROSS JOIN claim_summary")
         self.claim = f"WITH\n{claim}\n{_CLAIMED.format(source=nothing_settled)}"
         ended = "EXISTS (SELECT FROM ended)"
-        self.settle = f"WITH\n{settle}\n{_SETTLED.format(ended=ended)}"
-        self.settle_mixed = f"WITH\n{mixed}\n{_SETTLED.format(ended=ended)}"
-        self.complete = f"WITH\n{complete}\n{_SETTLED.format(ended='false')}"
-        self.settle_and_claim = f"WITH\n{settle},\n{behind_settle}\n{both}"
-        self.settle_mixed_and_claim = f"WITH\n{mixed},\n{behind_settle}\n{both}"
+        self.settle = f"WITH\n{settle}\n{_SETTLED.format(ended=ended, woken=_WOKEN)}"
+        self.settle_mixed = f"WITH\n{mixed}\n{_SETTLED.format(ended=ended, woken=_WOKEN)}"
+        self.complete = f"WITH\n{complete}\n{_SETTLED.format(ended='false', woken='false')}"
+        # Without comments: the driver keeps no statement of more than 15 KiB prepared.
+        self.settle_and_claim = _bare(f"WITH\n{settle},\n{behind_settle}\n{both}")
+        self.settle_mixed_and_claim = _bare(f"WITH\n{mixed},\n{behind_settle}\n{both}")
         self.complete_and_claim = f"WITH\n{complete},\n{behind_complete}\n{both}"
         self.settle_on_conn = part("settle_on_conn", settle=settling(schema, _from_json(SETTLE)))
 
@@ -155,8 +167,11 @@ class Statements:
         self.rescue_expired = part("lock_due", since="locked_until", due=_LEASE_OVER)
         self.rescue_workers = part("lock_due", since="locked_until", due=_OF_DEAD_WORKERS)
         self.expire_due = part("lock_due", since="expires_at", due=_EXPIRED)
-        cancelling = f"j.status = 'cancel_requested' AND {_GRACE_OVER} AND (j.step IS NULL OR NOT ({_SHIELDED}))"
+        cancelling = (
+            f"j.status = 'cancel_requested' AND {_GRACE_OVER} AND (j.step IS NULL OR ({_SHIELDED}) IS NOT TRUE)"
+        )
         self.cancel_timeout_due = part("lock_due", since="cancel_requested_at", due=cancelling)
+        self.resume_due = part("lock_due", since="run_at", due=_WAIT_OVER)
 
         self.progress = part("progress", added=part("add_lines", said="ok", most="$8"))
         self.progress_archived = part("progress_archived", added=part("add_lines", said="s", most="$5"))
@@ -191,9 +206,11 @@ def claiming(
     columns: str = CLAIMED_COLUMNS,
     after_settle: str = "",
     or_ended: str = "",
+    or_woken: str = "",
 ) -> str:
     """Return the CTEs of a claim, whose parameters are these texts."""
-    blanks = {"columns": columns, "after_settle": after_settle, "or_ended": or_ended, **parameters}
+    blanks = {"columns": columns, "after_settle": after_settle, "or_ended": or_ended, "or_woken": or_woken}
+    blanks |= parameters
     return _assemble(schema, "parts/claim", blanks)
 
 
@@ -221,6 +238,11 @@ def _assemble(schema: str, name: str, blanks: Mapping[str, str]) -> str:
     return sql.fill(sql.fill(sql.load(PACKAGE, name), blanks), _shared(schema)).strip()
 
 
+def _bare(text: str) -> str:
+    """Return a statement without lines that are comments."""
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+
+
 def _numbered(names: tuple[str, ...], behind: tuple[str, ...] = ()) -> dict[str, str]:
     """Return $1, $2, … for these parameters, or the numbers that follow those of a part before it."""
     return {name: f"${n}" for n, name in enumerate(names, len(behind) + 1)}
@@ -242,6 +264,7 @@ def _shared(schema: str) -> dict[str, str]:
         "minutes": sql.load(PACKAGE, "parts/minutes").strip(),
         "bucket": f"ceil(ln(least(greatest(seconds, {SHORTEST}), {LONGEST})) / ln({GROWTH}::float8))::int",
         "shielded": _SHIELDED,
+        "never": _NEVER,
         "short_error": cut_error("left(j.last_error, {})", "right(j.last_error, {})"),
         "bulk_columns": ", ".join(f"b.{name}" for name in Bulk.__struct_fields__),
         **_move_rows(payload="NULL::text"),
@@ -258,12 +281,15 @@ def _move_rows(payload: str) -> dict[str, str]:
     times = ("run_at", "created", "claimed_at", "started_at", "finished_at")
     row = {name: f"j.{name}" for name in Row._fields} | {name: f"{{schema}}._jobs_us(j.{name})" for name in times}
     row["events"] = "j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped"
+    row["signals"] = "coalesce(j.signals, 0)"
     row |= {"tags": "j.tags::text", "payload": payload, "place": "j.ctid::text"}
     archived = row | {
         "status": "'completed'",
         "fingerprint": "NULL::text",
         "line": "NULL::text",
         "line_seq": "NULL::bigint",
+        "waits_for": "NULL::text",
+        "signals": "0",
     }
     silence = "set_config('idle_in_transaction_session_timeout', '10s', true)"
     return {

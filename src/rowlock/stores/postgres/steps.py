@@ -12,7 +12,7 @@ from rowlock.core.steps import MarkingRun, RunMarks
 from rowlock.stores.driver_neutral import Query
 from rowlock.stores.postgres.statements import Statements
 
-_MARK = ("name", "n", "position", "function", "state", "retries", "cancelable", "age", "result", "error")
+_MARK = ("name", "n", "position", "function", "state", "retries", "cancelable", "age", "result", "error", "lasts")
 
 
 class Marked(NamedTuple):

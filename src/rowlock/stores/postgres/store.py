@@ -27,12 +27,15 @@ from rowlock.core.lifecycle import (
     judge,
     same_worker,
 )
-from rowlock.core.moves import Due, Order, Rescue, Update
+from rowlock.core.moves import Due, Order, Rescue, Resume, Update
 from rowlock.core.steps import MarkingRun, StepMark, StoredSteps, marks_by_run, with_step_events
 from rowlock.core.verify import StepOwner, StoredRow
+from rowlock.core.waits import Wait
 from rowlock.stores.base import (
     MAX_LOG_LINES,
     MOST_COUNTED,
+    PROMOTER,
+    Awaited,
     Beat,
     Changed,
     Chore,
@@ -70,6 +73,7 @@ from rowlock.stores.postgres import (
     records,
     rollups,
     rows,
+    waits,
 )
 from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor, Lanes, Plan
 from rowlock.stores.postgres.clock import JUMPED, Deadlines, Ghosts
@@ -115,7 +119,7 @@ T = TypeVar("T")
 log = logging.getLogger("rowlock")
 
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
-MARK_ATTEMPTS = 100  # of a checkpoint; it is repeated if its rows changed while it waited for their locks
+MARK_ATTEMPTS = 100  # of a checkpoint or a wait; it is repeated if its rows changed while it waited for their locks
 RINGS = 0.01  # seconds between two in which an insert rings: a NOTIFY takes a global lock when it commits
 NOTHING = Claimed([], contended=False, next_due=None)
 _PARTITIONS = 600.0  # seconds between two looks at the archive's partitions
@@ -379,10 +383,9 @@ class PostgresStore:
             places.setdefault(settlement.id, n)
         batch = [settlements[n] for n in places.values()]
         if claim is None or claim.limit <= 0 or not claim.lanes:
-            [(applied, ended)] = await self._settle(batch)
+            [(applied, ended, woken)] = await self._settle(batch)
             claimed = None if claim is None else NOTHING
-            if ended:
-                await self._advance()
+            await self._follow_up(ended, woken)
         else:
             asked, not_after = self._ask(claim), self._clock.not_after()
             found = await self._settle(batch, *asked.parameters, not_after, claim.size)
@@ -419,6 +422,16 @@ class PostgresStore:
 
         return await self._with_connection(run)
 
+    async def _follow_up(self, ended: bool, woken: bool) -> None:
+        """Do what a settle calls for that claims nothing itself. `woken`: a job is ready again, and no worker knows."""
+        if ended:
+            await self._advance()
+        if woken:
+            try:
+                await self.ring()
+            except errors.StoreError as error:  # no error of the caller, whose statement is committed
+                log.warning("no worker was woken: %s", error)
+
     async def _verdicts(
         self, settlements: Sequence[Settlement], done: set[int], claimed: Claimed | None
     ) -> list[Verdict]:
@@ -436,9 +449,8 @@ class PostgresStore:
                     missed.setdefault(settlement.id, n)
             if not missed:
                 break
-            [(applied, ended)] = await self._settle([settlements[n] for n in missed.values()], plain=False)
-            if ended:
-                await self._advance()
+            [(applied, ended, woken)] = await self._settle([settlements[n] for n in missed.values()], plain=False)
+            await self._follow_up(ended, woken)
             done |= set(missed.values()) if applied is None else {missed[str(job_id)] for job_id in applied}
         verdicts = []
         for n, settlement in enumerate(settlements):
@@ -522,6 +534,18 @@ class PostgresStore:
             raise errors.StoreBusy(f"{self._target.label}: steps of {len(left)} jobs could not be stored")
         return [holds[mark.run] for mark in marks]
 
+    async def take_signal(self, wait: Wait) -> Awaited:
+        asked = waits.asked(wait)
+        for _ in range(MARK_ATTEMPTS):
+            found = [waits.read(row) for row in await self._fetch(self._sql.take_signal, asked)]
+            seen = next((_Seen(*answer[:4]) for answer in found), None)
+            hold = _hold(wait.version, wait.worker, seen, None)
+            if hold is Hold.KEPT:
+                return waits.awaited(found[0])
+            if hold is Hold.LOST or found[0].status == Status.CANCEL_REQUESTED:
+                return Awaited(Hold.LOST if hold is Hold.LOST else Hold.CANCEL)
+        raise errors.StoreBusy(f"{self._target.label}: a wait of job {wait.id} could not be stored")
+
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
         found = await self._fetch(self._sql.look, [run.id for run in runs]) if runs else []
         seen = {str(job_id): _Seen(status, version, worker, True) for job_id, status, version, worker in found}
@@ -570,14 +594,20 @@ class PostgresStore:
 
     async def promote(self, limit: int = 1000) -> int:
         after = self._due.after_now_and_then
-        [(promoted, oldest, dead, at)] = await self._fetch(self._sql.promote, limit, after)
-        self._due.learn(after, dead, at, done=promoted < limit)
+        [(promoted, oldest, dead, at, over)] = await self._fetch(self._sql.promote, limit, after)
+        resumed = len(await self._move_due(Resume(by=PROMOTER), over, after)) if over else 0
+        self._due.learn(after, dead, at, done=promoted + over < limit and resumed == over)
         if oldest is not None:
             self._claim_bounds.reach(oldest)
-        return int(promoted)
+        return int(promoted) + resumed
 
     async def move_due(self, order: Due, limit: int = 500) -> list[Moved]:
-        found = await self._with_connection(lambda connection: moves.move_due(connection, self._sql, order, limit))
+        return await self._move_due(order, limit, None)
+
+    async def _move_due(self, order: Due, limit: int, after: datetime | None) -> list[Moved]:
+        found = await self._with_connection(
+            lambda connection: moves.move_due(connection, self._sql, order, limit, after)
+        )
         if found and isinstance(order, Rescue):
             self._claim_bounds.forget()  # a job that crashed for the first time is back in its old place
         return found
@@ -890,11 +920,16 @@ class PostgresStore:
 
 def _may_settle(settlement: Settlement, row: _Row | None) -> bool:
     """The guard of settle.sql, on a row read later."""
-    if row is None or row.version != settlement.version or not same_worker(settlement.worker, row.worker):
+    if row is None or row.version != settlement.version or not _has_lease(row, settlement.worker):
         return False
-    return row.status is Status.PROCESSING or (
-        row.status is Status.CANCEL_REQUESTED and settlement.transition.from_cancel_requested
-    )
+    if row.status is Status.PROCESSING:
+        return settlement.transition.status is not Status.CANCEL_REQUESTED
+    return row.status is Status.CANCEL_REQUESTED and settlement.transition.from_cancel_requested
+
+
+def _has_lease(row: _Row | _Seen, worker: str | None) -> bool:
+    """True if this worker has it; None: any. A waiting job that is being cancelled may have none."""
+    return row.worker is not None and same_worker(worker, row.worker)
 
 
 def _judge(settlement: Settlement, row: _Row | None) -> Verdict:
@@ -908,7 +943,7 @@ def _judge(settlement: Settlement, row: _Row | None) -> Verdict:
 def _hold(version: int, worker: str | None, seen: _Seen | None, elsewhere: _Row | None) -> Hold:
     """`seen`: the row as we locked it; `elsewhere`: the row as others see it, when someone else had it locked."""
     row = seen or elsewhere
-    if row is None or row.version != version or not same_worker(worker, row.worker) or row.status not in HELD:
+    if row is None or row.version != version or not _has_lease(row, worker) or row.status not in HELD:
         return Hold.LOST
     if seen is None or not seen.written:
         return Hold.UNSEEN

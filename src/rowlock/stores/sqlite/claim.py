@@ -11,6 +11,7 @@ import msgspec
 
 from rowlock.core.codec import decode
 from rowlock.core.job import Job, Lane, Status
+from rowlock.core.times import NEVER
 from rowlock.stores import columns
 from rowlock.stores.base import Claim, Claimed
 from rowlock.stores.sqlite.rows import COMMON, RARE, RULES, Times, json_text, span, sql
@@ -32,7 +33,12 @@ _jobs_of: Callable[..., list[Job]] = columns.compile_function(
         jobs.append(Job({columns.values_of(columns.JOB, _RULES, _GIVEN)}))
     return jobs
 """,
-    {"Job": Job, "PROCESSING": Status.PROCESSING, "UNUSED": _UNUSED},
+    {
+        "Job": Job,
+        "PROCESSING": Status.PROCESSING,
+        "CANCEL_REQUESTED": Status.CANCEL_REQUESTED,
+        "UNUSED": _UNUSED,
+    },
 )
 
 _PART = 500  # jobs in one answer, which is in memory as text, too …
@@ -54,7 +60,7 @@ def claim(conn: Connection, now: int, claim: Claim) -> Claimed:
     chosen = _choose(conn, now, claim) if claim.limit > 0 and claim.lanes else []
     jobs, size = _take(conn, now, claim, chosen) if chosen else ([], 0)
     (due,) = conn.execute(sql("claim_next_due")).fetchone()
-    next_due = None if due is None else max(0, due - now) / 1e6
+    next_due = None if due is None or due >= NEVER else max(0, due - now) / 1e6
     return Claimed(jobs, contended=len(jobs) < len(chosen), next_due=next_due, size=size)
 
 

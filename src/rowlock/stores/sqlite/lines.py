@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from sqlite3 import Connection
 
 from rowlock.core.job import Status
-from rowlock.core.moves import Replace, Row, Unblock, advance
+from rowlock.core.moves import Advance, Replace, Row, Unblock, advance
 from rowlock.stores.sqlite import moves
 
 _ALL = 1_000_000_000
@@ -20,15 +20,22 @@ def advance_lines(conn: Connection, now: int, lines: Iterable[str]) -> set[str]:
     """Return the ids of the new heads."""
     heads: list[Row] = []
     for line in lines:
-        rows = moves.lock_line(conn, line)
-        head = next((row for row in rows if row.status is not Status.BLOCKED), None)
-        blocked = [row for row in rows if row.status is Status.BLOCKED]
-        newest = max((row.line_seq or 0 for row in rows if row.if_live == "replace"), default=0)
-        plan = advance(head, head, [row for row in blocked if (row.line_seq or 0) <= newest] or blocked[:1], _ALL)
-        if plan.replaced:
-            moves.apply(conn, now, Replace(by=_BY, reason=f"replaced by {plan.by}"), plan.replaced, advances=False)
+        plan = _advance(conn, now, line)
+        while plan.again:  # a waiting head was replaced: it has ended, or is to run once more
+            plan = _advance(conn, now, line)
         if plan.head is not None:
             heads.append(plan.head)
     if heads:
         moves.apply(conn, now, Unblock(by=_BY), heads, advances=False)
     return {row.id for row in heads}
+
+
+def _advance(conn: Connection, now: int, line: str) -> Advance:
+    rows = moves.lock_line(conn, line)
+    head = next((row for row in rows if row.status is not Status.BLOCKED), None)
+    blocked = [row for row in rows if row.status is Status.BLOCKED]
+    newest = max((row.line_seq or 0 for row in rows if row.if_live == "replace"), default=0)
+    plan = advance(head, head, [row for row in blocked if (row.line_seq or 0) <= newest] or blocked[:1], _ALL)
+    if plan.replaced:
+        moves.apply(conn, now, Replace(by=_BY, reason=f"replaced by {plan.by}"), plan.replaced, advances=False)
+    return plan

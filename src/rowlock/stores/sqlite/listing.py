@@ -25,6 +25,10 @@ def table(walk: Walk) -> str:
 
 
 class SqlitePart(Renderer):
+    @property
+    def jobs(self) -> str:
+        return "_jobs"
+
     def bind(self, value: Any, kind: str = "") -> str:
         self.values.append(micros(value) if isinstance(value, datetime) else value)
         return f"?{len(self.values)}"

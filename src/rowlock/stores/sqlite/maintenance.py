@@ -7,13 +7,16 @@ from sqlite3 import Connection
 
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import MOVES
-from rowlock.stores.base import Retention
-from rowlock.stores.sqlite.moves import drop_steps
+from rowlock.core.moves import Resume
+from rowlock.stores.base import PROMOTER, Retention
+from rowlock.stores.sqlite.moves import drop_signals, drop_steps, move_due
 from rowlock.stores.sqlite.rows import span, sql
 
 
 def promote(conn: Connection, now: int, limit: int) -> int:
-    return conn.execute(sql("promote"), (now, max(limit, 0))).rowcount
+    most = max(limit, 0)
+    promoted = conn.execute(sql("promote"), (now, most)).rowcount
+    return promoted + len(move_due(conn, now, Resume(by=PROMOTER), most - promoted))
 
 
 def prune(conn: Connection, now: int, retention: Retention, limit: int) -> int:
@@ -26,8 +29,10 @@ def prune(conn: Connection, now: int, retention: Retention, limit: int) -> int:
                 statement = "prune_archive" if status is Status.COMPLETED else "prune"
                 gone = conn.execute(sql(statement), old).fetchall()
                 pruned += len(gone)
-                if stepped := [job_id for (job_id,) in gone if job_id is not None]:
+                if stepped := [job_id for job_id, has_steps in gone if has_steps]:
                     drop_steps(conn, stepped)
+                if gone:  # the archive does not know which jobs have got signals
+                    drop_signals(conn, [job_id for job_id, _ in gone])
     return pruned
 
 

@@ -20,26 +20,33 @@ from rowlock.core.moves import (
     Order,
     Patch,
     Rescue,
+    Resume,
     Row,
     Update,
+    WaitOrder,
     lines,
     move_all,
     patches,
     tally,
 )
 from rowlock.core.steps import StepPlace
+from rowlock.core.waits import WaitFacts, callback_name, read_terms, signal_of, step_name
 from rowlock.stores.base import Changed, Moved, changed, moved
 from rowlock.stores.sqlite.counts import add_moves
 from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, micros, sql
 
-# The columns of Row. The archive has no status, no fingerprint and no lines.
+# The columns of Row. The archive has no status, no fingerprint, no lines and no waits.
 _COLUMNS = {name: f"j.{name}" for name in Row._fields} | {
     "events": "j.version + coalesce(json_array_length(j.history), 0) + j.history_dropped",
     "payload": "iif(:payload, j.payload, NULL)",
+    "signals": "coalesce(j.signals, 0)",
     "place": "j.n",
 }
 ROW = ", ".join(_COLUMNS.values())
-_ARCHIVED = {"status": "'completed'", "fingerprint": "NULL", "line": "NULL", "line_seq": "NULL"}
+_ARCHIVED = {
+    "status": "'completed'", "fingerprint": "NULL", "line": "NULL", "line_seq": "NULL", "waits_for": "NULL",
+    "signals": "0",
+}  # fmt: skip
 ARCHIVED_ROW = ", ".join((_COLUMNS | _ARCHIVED).values())
 
 
@@ -58,6 +65,8 @@ def move_due(conn: Connection, now: int, order: Due, limit: int) -> list[Moved]:
     match order:
         case Expire():
             rows = _read(conn, order, "expire_due", limit=most, now=now)
+        case Resume():
+            rows = _read(conn, order, "resume_due", limit=most, now=now)
         case CancelTimeout():
             rows = _read(conn, order, "cancel_timeout_due", limit=most, now=now, grace=order.grace)
         case Rescue(workers=None):
@@ -93,6 +102,8 @@ def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row], *, adva
     """Decide, and write what is decided. `advances`: then look at the lines that it changes."""
     from rowlock.stores.sqlite.lines import advance_lines  # it moves jobs, too
 
+    if isinstance(order, WaitOrder):
+        order = replace(order, facts=_wait_facts(conn, order, rows))
     if type(order) is Cancel and (templates := {row.template_id for row in rows if row.has_run}):
         found = conn.execute(sql("uncancelable"), (json_text(sorted(templates)),)).fetchall()
         order = replace(order, unsupported=frozenset(name for (name,) in found))
@@ -121,6 +132,29 @@ def _with_steps(conn: Connection, now: int, order: Order, ids: Sequence[str]) ->
     return replace(order, steps=dict(steps))
 
 
+def _wait_facts(conn: Connection, order: WaitOrder, rows: Sequence[Row]) -> dict[str, WaitFacts]:
+    """Return what the order must know of the waits of these jobs."""
+    # Only a waiting job is not simply cancelled.
+    asked = [row for row in rows if row.status is Status.WAITING or not isinstance(order, Cancel)]
+    return {row.id: _facts_of(conn, order, row) for row in asked}
+
+
+def _facts_of(conn: Connection, order: WaitOrder, row: Row) -> WaitFacts:
+    signal = signal_of(row.waits_for)
+    callback, n = order.callback or (None if signal is None else callback_name(signal), None)
+    wait = None if row.waits_for is None else step_name(row.waits_for)
+    values = {"id": row.id, "signal_id": order.signal_id, "callback": callback, "n": n, "wait": wait}
+    unread, is_known, count, is_endless, deadline, undoes, terms = conn.execute(sql("wait_facts"), values).fetchone()
+    return WaitFacts(
+        unread=unread,
+        is_known=bool(is_known),
+        has_callback=count > 0,
+        callback=None if is_endless else deadline,
+        undoes=bool(undoes),
+        timeout=None if terms is None else read_terms(decode(terms)).timeout,
+    )
+
+
 def holders(conn: Connection, keys: Iterable[LiveKey]) -> dict[LiveKey, str]:
     """The live jobs that have these keys."""
     found = {key: conn.execute(sql("insert_same_key"), key).fetchone() for key in keys if key.key is not None}
@@ -137,6 +171,7 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
                 conn.execute(sql("once_free"), (row.id,))
             if row.step is not None:
                 drop_steps(conn, [row.id])
+            drop_signals(conn, [row.id])
         else:
             columns = patch.columns | {"line_seq": next_place(conn)} if patch.to_end else patch.columns
             shapes[tuple(columns)].append(columns | {"n": row.place})
@@ -146,7 +181,10 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
         setting = ", ".join(f"{name} = :{name}" for name in names)
         conn.executemany(f"UPDATE _jobs SET {setting} WHERE n = :n", changes)  # noqa: S608 - names from core.moves
     for row, patch in written:
-        conn.executemany(sql("drop_step"), [(row.id, step.name, step.n) for step in patch.dropped_steps])
+        dropped = [(row.id, step.name, step.n) for step in patch.dropped_steps]
+        conn.executemany(sql("drop_step"), dropped)
+        conn.executemany(sql("drop_read_signals"), dropped)
+        _write_waits(conn, now, order, row, patch)
     append_history(conn, [(row.place, patch.entry) for row, patch in written if patch.entry])
     add_moves(conn, now, tally(written))
     if order.is_audited:
@@ -156,6 +194,21 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
 def drop_steps(conn: Connection, ids: Sequence[str]) -> None:
     """Remove what is stored of the steps of jobs that are gone."""
     conn.execute(sql("drop_all_steps"), (json_text(ids),))
+
+
+def drop_signals(conn: Connection, ids: Sequence[str]) -> None:
+    """Remove the signals of jobs that are gone."""
+    conn.execute(sql("drop_all_signals"), (json_text(ids),))
+
+
+def _write_waits(conn: Connection, now: int, order: Order, row: Row, patch: Patch) -> None:
+    if (sent := patch.signal) is not None:
+        signal = {"id": row.id, "seq": row.signals + 1, "name": sent.name, "signal_id": sent.id, "data": sent.data}
+        conn.execute(sql("signal"), signal | {"now": now, "by": order.by})
+    callback = order.callback if isinstance(order, WaitOrder) else None
+    for name, deadline in patch.deadlines.items():
+        n = callback[1] if callback is not None and callback[0] == name else None
+        conn.execute(sql("wait_deadline"), {"id": row.id, "name": name, "n": n, "deadline": deadline})
 
 
 def next_place(conn: Connection) -> int:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rowlock.core.codec import decode
-from rowlock.core.job import HELD, LIVE, Status
+from rowlock.core.job import LIVE, Status
 from rowlock.core.lifecycle import APPLIED, Settlement, Standing, Transition, Verdict, ended_by, judge, same_worker
+from rowlock.core.times import NEVER
 from rowlock.stores.base import MAX_LOG_LINES, Beat, Claim, Hold, NewLine, Progress, Settled
 from rowlock.stores.sqlite.claim import claim as claim_next
 from rowlock.stores.sqlite.counts import Ended, add, count
@@ -21,6 +22,7 @@ from rowlock.stores.sqlite.rows import STATUS, append_history, json_text, span, 
 from rowlock.stores.worker_reports import merge
 
 _lines = msgspec.json.Decoder(list[msgspec.Raw]).decode  # old lines are moved as they are
+_CLAIMABLE = (Status.PENDING, Status.CANCEL_REQUESTED)
 _whole = msgspec.json.Decoder(list[int]).decode
 
 
@@ -35,6 +37,8 @@ class _Held(NamedTuple):
     topic: str
     due: int
     line: str | None
+    leased: int  # 0: no run has it
+    signals: int
 
 
 def settle(conn: Connection, now: int, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
@@ -133,11 +137,12 @@ def _standing(conn: Connection, asked: Iterable[Settlement | Beat | Progress]) -
 
 
 def _may(row: _Held, settlement: Settlement) -> bool:
-    if row.version != settlement.version or not same_worker(settlement.worker, row.locked_by):
+    if not row.leased or row.version != settlement.version or not same_worker(settlement.worker, row.locked_by):
         return False
+    to = settlement.transition
     if row.status == "processing":
-        return True
-    return row.status == "cancel_requested" and settlement.transition.from_cancel_requested
+        return to.status is not Status.CANCEL_REQUESTED
+    return to.from_cancel_requested
 
 
 def _started(row: _Held, to: Transition, now: int) -> int | None:
@@ -163,24 +168,28 @@ def _is_retry(to: Transition) -> bool:
 def _apply(conn: Connection, now: int, moves: list[tuple[_Held, Transition]]) -> None:
     changes, entries = [], []
     for row, to in moves:
-        again = to.status is Status.PENDING
+        # PENDING: a signal has come since the run looked.
+        came = to.status is Status.WAITING and row.signals > to.seen
+        status, delay = (Status.PENDING, 0.0) if came else (to.status, to.delay)
         started_at = _started(row, to, now)
         changes.append(
             {
                 "n": row.n,
                 "now": now,
-                "status": to.status.value,
-                "ready": again and not to.delay,
-                "run_at": now + span(to.delay) if again and to.delay is not None else None,
+                "status": status.value,
+                "ready": status in _CLAIMABLE and not delay,
+                "run_at": _run_at(status, delay, now),
+                "waits_for": to.waits_for if status is Status.WAITING else None,
                 "retries": to.retries,
                 "error": to.error,
                 "fingerprint": to.fingerprint,
                 "reason": to.reason if to.status is Status.CANCELLED else None,
                 "started_at": started_at,
+                "has_run": started_at is not None and to.status not in (Status.FAILED, Status.CANCELLED),
                 "finished_at": now if to.status in (Status.FAILED, Status.CANCELLED) else None,
             }
         )
-        entry = to.entry(row.version) | {"at": now, "claimed_at": row.claimed_at}
+        entry = to.entry(row.version) | {"status": status, "at": now, "claimed_at": row.claimed_at}
         if row.locked_by is not None:
             entry["by"] = row.locked_by
         if started_at is not None:
@@ -188,6 +197,15 @@ def _apply(conn: Connection, now: int, moves: list[tuple[_Held, Transition]]) ->
         entries.append((row.n, entry))
     conn.executemany(sql("settle"), changes)
     append_history(conn, entries)
+
+
+def _run_at(status: Status, delay: float | None, now: int) -> int | None:
+    """None: it stays."""
+    if status not in LIVE:
+        return None
+    if delay is not None:
+        return now + span(delay)
+    return NEVER if status is Status.WAITING else None
 
 
 def _refuse(conn: Connection, settlement: Settlement) -> Verdict:
@@ -255,7 +273,7 @@ def _holds(rows: dict[str, _Held], run: Beat | Progress) -> bool:
     row = rows.get(run.id)
     if row is None or row.version != run.version or not same_worker(run.worker, row.locked_by):
         return False
-    return row.status in HELD
+    return bool(row.leased)
 
 
 def _hold(rows: dict[str, _Held], run: Beat | Progress) -> Hold:

@@ -37,4 +37,5 @@ def _values(mark: StepMark, now: int) -> dict[str, object]:
         "age": span(mark.age),
         "result": mark.result,
         "error": mark.error,
+        "lasts": None if mark.lasts is None else span(mark.lasts),
     }

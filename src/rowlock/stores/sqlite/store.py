@@ -24,9 +24,11 @@ from rowlock.core.lifecycle import Settlement
 from rowlock.core.moves import Due, Order
 from rowlock.core.steps import StepMark
 from rowlock.core.verify import StepOwner, StoredRow
+from rowlock.core.waits import Wait
 from rowlock.errors import ConnectionRefused, StoreClosed
 from rowlock.stores.base import (
     MOST_COUNTED,
+    Awaited,
     Beat,
     Changed,
     Chore,
@@ -67,6 +69,7 @@ from rowlock.stores.sqlite import (
     settle,
     steps,
     transactions,
+    waits,
 )
 from rowlock.stores.sqlite.claim import claim as claim_
 from rowlock.stores.sqlite.connection import SqliteConnection, microseconds
@@ -265,6 +268,9 @@ class SqliteStore:
 
     async def checkpoint(self, marks: Sequence[StepMark]) -> list[Hold]:
         return await self._write(lambda conn, now: steps.checkpoint(conn, now, marks)) if marks else []
+
+    async def take_signal(self, wait: Wait) -> Awaited:
+        return await self._write(lambda conn, now: waits.take_signal(conn, now, wait))
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
         return await self._read(lambda conn: settle.look(conn, runs))

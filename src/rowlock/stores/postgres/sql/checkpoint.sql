@@ -14,7 +14,7 @@ held AS MATERIALIZED (
 ),
 ok AS MATERIALIZED (
     SELECT *, clock_timestamp() AS now FROM held
-    WHERE version = run AND (worker IS NULL OR worker = locked_by) AND status IN ('processing', 'cancel_requested')
+    WHERE version = run AND locked_by = coalesce(worker, locked_by) AND status IN ('processing', 'cancel_requested')
 ),
 marked AS (
     UPDATE {schema}._jobs j SET step = ok.step, progress = coalesce(ok.percent, j.progress), updated = ok.now
@@ -24,19 +24,20 @@ marked AS (
 ),
 stored AS (
     INSERT INTO {schema}._jobs_steps AS s (
-        job_id, name, n, position, function, state, retries, cancelable, version, started_at, finished_at, result, error)
+        job_id, name, n, position, function, state, retries, cancelable, version, started_at, finished_at, result, error,
+        deadline)
     SELECT ok.id, m.name, m.n, m.position, m.function, m.state, m.retries, m.cancelable, ok.run,
            ok.now - m.age * interval '1 second', CASE WHEN m.state NOT IN ('pending', 'running') THEN ok.now END,
-           m.result::json, m.error
+           m.result::json, m.error, ok.now + m.lasts * interval '1 second'
     FROM marked JOIN ok ON ok.id = marked.id CROSS JOIN LATERAL json_to_recordset(ok.marks) AS m (
         name text, n int, position int, function text, state text, retries int, cancelable bool, age float8, result text,
-        error text)
+        error text, lasts float8)
     ON CONFLICT (job_id, name, n) DO UPDATE SET
         position = excluded.position, function = excluded.function, state = excluded.state, retries = excluded.retries,
         cancelable = excluded.cancelable, version = excluded.version, result = excluded.result, error = excluded.error,
         started_at = CASE WHEN s.version = excluded.version AND s.retries = excluded.retries THEN s.started_at
                           ELSE excluded.started_at END,
-        finished_at = excluded.finished_at
+        finished_at = excluded.finished_at, deadline = excluded.deadline
     WHERE s.state NOT IN ('succeeded', 'failed')  -- an end stays
         AND NOT (s.version = excluded.version AND excluded.state = 'running')  -- it may come late: see StepMark
 )

@@ -21,7 +21,7 @@ SELECT id, version + history_dropped + (
            SELECT count(*)::int FROM jsonb_array_elements(history) o WHERE (o->>'version')::int < j.version),
        claimed_at, 'claimed', 'processing', version, locked_by,
        jsonb_strip_nulls(jsonb_build_object('started_at', {schema}._jobs_us(started_at)))
-FROM j WHERE status IN ('processing', 'cancel_requested', 'completed')
+FROM j WHERE status IN ('processing', 'completed') OR status = 'cancel_requested' AND locked_until IS NOT NULL
 UNION ALL
 SELECT id, (n + history_dropped)::int + version, {schema}._jobs_time((e->>'at')::bigint), e->>'event', e->>'status',
        version, e->>'by', e - '{at,event,status,version,by}'::text[]

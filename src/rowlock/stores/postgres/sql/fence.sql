@@ -1,6 +1,7 @@
 -- Lock the run's row until the transaction ends, so that no rescue, settle or cancel can end the run meanwhile. If one
 -- of them has the lock, this waits for its commit and reads the new row (READ COMMITTED). Status, version and worker are
--- checked outside: here they would let the planner choose a partial index.
+-- checked outside: here they would let the planner choose a partial index. A waiting job that is being cancelled has no
+-- worker: no run holds it, whoever asks.
 WITH asked AS MATERIALIZED (
     SELECT * FROM json_to_record($1::text::json) AS asked (id uuid, version int, worker text)
 ),
@@ -10,6 +11,6 @@ found AS MATERIALIZED (
 )
 SELECT CASE WHEN EXISTS (
     SELECT FROM found JOIN asked USING (version)
-    WHERE (asked.worker IS NULL OR asked.worker = found.locked_by)
+    WHERE found.locked_by = coalesce(asked.worker, found.locked_by)
       AND found.status IN ('processing', 'cancel_requested')
 ) THEN 'held' ELSE 'lost' END

@@ -11,7 +11,7 @@ held AS MATERIALIZED (
 ),
 ok AS MATERIALIZED (
     SELECT * FROM held
-    WHERE version = run AND (worker IS NULL OR worker = locked_by) AND status IN ('processing', 'cancel_requested')
+    WHERE version = run AND locked_by = coalesce(worker, locked_by) AND status IN ('processing', 'cancel_requested')
 ),
 kept AS (
     UPDATE {schema}._jobs j SET

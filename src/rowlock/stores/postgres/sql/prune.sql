@@ -34,7 +34,7 @@ old AS MATERIALIZED (
     ) h
     LIMIT $1::int
 ),
-gone AS (DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) RETURNING id, step),
+gone AS (DELETE FROM {schema}._jobs WHERE ctid = ANY (ARRAY(SELECT tid FROM old)) RETURNING id, step, signals),
 old_archived AS MATERIALIZED (
     SELECT h.* FROM (SELECT * FROM kept WHERE status = 'completed' AND since IS NOT NULL) k CROSS JOIN LATERAL (
         SELECT a.id, a.ctid AS tid FROM {schema}._jobs_archive a WHERE a.topic = k.topic AND a.finished_at <= k.since
@@ -54,5 +54,11 @@ dropped_steps AS (  -- an id may have been used twice, and the other job is stil
         UNION ALL
         SELECT a.id FROM gone_archived a
         WHERE a.step IS NOT NULL AND NOT EXISTS (SELECT FROM {schema}._jobs j WHERE j.id = a.id)))
+),
+dropped_signals AS (  -- the archive does not say whether a job had any
+    DELETE FROM {schema}._jobs_signals WHERE job_id = ANY (ARRAY(
+        SELECT id FROM gone WHERE signals IS NOT NULL
+        UNION ALL
+        SELECT a.id FROM gone_archived a WHERE NOT EXISTS (SELECT FROM {schema}._jobs j WHERE j.id = a.id)))
 )
 SELECT (SELECT count(*) FROM gone)::int + (SELECT count(*) FROM gone_archived)::int

@@ -1,5 +1,5 @@
 -- Writes patches (core.moves) for rows that this transaction has locked.
--- $1–$5: id, place, is it in the archive, the columns to set (NULL: delete the row), the entry for its history.
+-- $1–$5: id, place, is it in the archive, the columns to set (NULL: delete the row), the entry for its history (NULL: none).
 WITH p AS MATERIALIZED (
     SELECT s.id, s.place::tid AS tid, s.archived, s.change::jsonb AS change, s.entry::jsonb AS entry
     FROM unnest($1::uuid[], $2::text[], $3::bool[], $4::text[], $5::text[]) AS s (id, place, archived, change, entry)
@@ -8,8 +8,8 @@ moved AS (
     UPDATE {schema}._jobs j SET
         {set},
         line_seq = CASE WHEN p.change ? 'to_end' THEN nextval('{schema}._jobs_line_seq') ELSE j.line_seq END,
-        history_dropped = j.history_dropped + {schema}._jobs_overflow(j.history),
-        history = {schema}._jobs_append(j.history, p.entry)
+        history_dropped = j.history_dropped + CASE WHEN p.entry IS NULL THEN 0 ELSE {schema}._jobs_overflow(j.history) END,
+        history = CASE WHEN p.entry IS NULL THEN j.history ELSE {schema}._jobs_append(j.history, p.entry) END
     FROM p
     -- Not by id: a plan that was made while the table was empty would read the primary key from end to end.
     WHERE p.change IS NOT NULL AND j.ctid = p.tid

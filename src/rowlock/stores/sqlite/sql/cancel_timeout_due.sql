@@ -4,5 +4,5 @@ WHERE j.status = 'cancel_requested'
   AND j.cancel_requested_at < :now - CASE
       WHEN json_type(r.data, '$.template.cancel.grace') IN ('integer', 'real')
       THEN json_extract(r.data, '$.template.cancel.grace') ELSE :grace END * 1000000
-  AND (j.step IS NULL OR NOT ({shielded}))
+  AND (j.step IS NULL OR ({shielded}) IS NOT TRUE)  -- without a lease it is NULL
 ORDER BY j.cancel_requested_at LIMIT :limit

@@ -2,4 +2,4 @@ DELETE FROM _jobs
 WHERE n IN (SELECT n FROM _jobs
             WHERE finished_at IS NOT NULL AND status = :status AND topic = :topic AND finished_at <= :since
             ORDER BY finished_at LIMIT :limit)
-RETURNING CASE WHEN step IS NOT NULL THEN id END
+RETURNING id, step IS NOT NULL

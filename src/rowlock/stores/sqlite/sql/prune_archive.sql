@@ -1,3 +1,3 @@
 DELETE FROM _jobs_archive
 WHERE n IN (SELECT n FROM _jobs_archive WHERE topic = :topic AND finished_at <= :since ORDER BY finished_at LIMIT :limit)
-RETURNING CASE WHEN step IS NOT NULL THEN id END
+RETURNING id, step IS NOT NULL

@@ -74,9 +74,10 @@ picked AS MATERIALIZED (
 claim_clock AS MATERIALIZED (
     SELECT now, now + {lease}::float8 * interval '1 second' AS until FROM (SELECT clock_timestamp() AS now) c
 ),
+-- A waiting job that is cancelled runs once more, to undo what it has done: it stays cancel_requested.
 claimed AS (
     UPDATE {schema}._jobs j SET
-        status = 'processing', ready = false, version = version + 1, locked_by = {worker}::text,
+        status = CASE status WHEN 'pending' THEN 'processing' ELSE status END, ready = false, version = version + 1, locked_by = {worker}::text,
         locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
         started_at = CASE WHEN {start}::bool THEN (SELECT now FROM claim_clock) END,
         progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
@@ -87,13 +88,13 @@ claimed AS (
 claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
-    SELECT ARRAY[contended::int, {dead_claim} - meter.claim, {dead_due} - meter.due,
+    SELECT ARRAY[(contended{or_woken})::int, {dead_claim} - meter.claim, {dead_due} - meter.due,
                  (EXISTS (SELECT FROM {schema}._jobs_ends){or_ended})::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < {most}::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
                (SELECT greatest(0, extract(epoch FROM run_at - clock_timestamp()))::float8 FROM {schema}._jobs
-                WHERE status = 'pending' AND NOT ready AND run_at < 'infinity'
+                WHERE status IN ('pending', 'waiting') AND NOT ready AND run_at < {never}
                   AND run_at > coalesce({due_after}::timestamptz, '-infinity') ORDER BY run_at LIMIT 1) AS next_due,
                now, until
         FROM claim_clock OFFSET 0

@@ -1,10 +1,10 @@
--- settle.sql for the most common batch: completed runs of one version and one worker (NULL: any worker). It costs two
+-- settle.sql for the most common batch: completed runs of one version and one worker (NULL: any, but one has it). It costs two
 -- thirds of settle (docs/decisions/0004), because the DELETE has the guard itself: it waits for a row's lock, then checks
 -- the row again.
 gone AS (
     DELETE FROM {schema}._jobs
     WHERE id = ANY ({ids}::uuid[]) AND version = {version}::int
-      AND ({worker}::text IS NULL OR locked_by = {worker}::text)
+      AND locked_by = coalesce({worker}::text, locked_by)
       AND (status = 'processing' OR status = 'cancel_requested'){plain}
     RETURNING *
 ),

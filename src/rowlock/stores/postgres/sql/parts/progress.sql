@@ -13,7 +13,7 @@ held AS MATERIALIZED (
 ),
 ok AS MATERIALIZED (
     SELECT *, clock_timestamp() AS now FROM held
-    WHERE version = run AND (worker IS NULL OR worker = locked_by) AND status IN ('processing', 'cancel_requested')
+    WHERE version = run AND locked_by = coalesce(worker, locked_by) AND status IN ('processing', 'cancel_requested')
 ),
 reported AS (
     UPDATE {schema}._jobs j SET

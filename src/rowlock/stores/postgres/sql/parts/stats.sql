@@ -4,7 +4,11 @@
 -- came later.
 WITH counted AS MATERIALIZED (
     SELECT topic, count(*) AS jobs, min(run_at) AS oldest
-    FROM (SELECT j.topic, j.run_at FROM {schema}._jobs j WHERE j.ready {of_topic} LIMIT $1::int) s GROUP BY topic
+    FROM (SELECT j.topic, j.run_at FROM {schema}._jobs j
+          -- Jobs that are ready for their last run, to undo what they have done. There are few of these.
+          WHERE j.ready {of_topic} AND j.id NOT IN (
+              SELECT c.id FROM {schema}._jobs c WHERE c.status = 'cancel_requested' AND c.locked_until IS NULL)
+          LIMIT $1::int) s GROUP BY topic
 )
 -- The index doesn't have `created`. It matters only if a client gave a run_at in the past: then the rows are read.
 SELECT 'ready' AS branch, c.topic, 'pending' AS status, c.jobs AS n,
@@ -24,6 +28,11 @@ SELECT 'lease', topic, status, count(*), NULL, NULL
 FROM (SELECT j.topic, j.status FROM {schema}._jobs j WHERE j.locked_until IS NOT NULL ORDER BY j.locked_until
       LIMIT $1::int) s
 GROUP BY topic, status
+UNION ALL  -- waiting jobs that are being cancelled have no lease
+SELECT 'cancelling', topic, 'cancel_requested', count(*), NULL, NULL
+FROM (SELECT j.topic FROM {schema}._jobs j WHERE j.status = 'cancel_requested' AND j.locked_until IS NULL
+      ORDER BY j.cancel_requested_at LIMIT $1::int) s
+GROUP BY topic
 UNION ALL
 SELECT 'waiting', topic, 'waiting', count(*), NULL, NULL
 FROM (SELECT j.topic FROM {schema}._jobs j WHERE j.status = 'waiting' ORDER BY j.id LIMIT $1::int) s GROUP BY topic
