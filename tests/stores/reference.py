@@ -667,7 +667,11 @@ class Reference:
             steps = self.rows[job.id].steps
             undoes = waits and any(s.state is StepState.SUCCEEDED and not s.name.startswith("@") for s in steps)
             address = f"@callback:{(job.waits_for or '').removeprefix('signal:')}"
-            outside = waits and any(step.name == address and not self._is_over(step) for step in steps)
+            answered = {signal.signal_id for signal in self.rows[job.id].signals}
+            outside = waits and any(
+                step.name == address and not self._is_over(step) and f"{step.name}#{step.n}" not in answered
+                for step in steps
+            )
             ends = job.status is not Status.PROCESSING and not undoes and not outside
             status, event = (Status.CANCELLED, "cancelled") if ends else (Status.CANCEL_REQUESTED, "cancel_requested")
             self._change(

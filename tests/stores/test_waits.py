@@ -31,6 +31,7 @@ from rowlock.core.steps import StepState
 from rowlock.core.templates import line_of
 from rowlock.core.times import NEVER_AT
 from rowlock.core.waits import MAX_UNREAD, WAIT_TIMED_OUT, WaitTerms
+from rowlock.runtime.give_back import give_back
 from rowlock.stores import reading
 from rowlock.stores.base import DAY, Awaited, Beat, Changed, Hold, Retention
 from rowlock.stores.queries import Filter
@@ -546,6 +547,15 @@ async def test_cancel_with_nothing_to_undo(store: Harness) -> None:
     await legal(store)
 
 
+async def test_a_callback_that_has_its_answer_holds_up_no_cancel(store: Harness) -> None:
+    job = await with_callback(store)
+    await signal(store, job, id="@callback:go#1", number=1)
+    run = await again(store, job)
+    assert (await take(store, run)).state is SUCCEEDED
+    waits = await store.waits(run, n=2)
+    assert (await cancel(store, waits)).status is Status.CANCELLED
+
+
 async def test_cancel_with_steps_to_undo(store: Harness) -> None:
     job = await store.waiting(done=["a"], timeout=60.0)
     await store.advance(5)
@@ -636,6 +646,24 @@ async def test_an_acknowledgement_without_a_cancel_is_refused(store: Harness) ->
     job = await with_callback(store)
     [refused] = await store.store.move([job.id], AcknowledgeCallback(by="x", signal="go", number=1))
     assert (refused.done, refused.status) == (False, Status.WAITING)
+
+
+async def test_claims_that_are_given_back_after_a_cancel(store: Harness) -> None:
+    """The worker has not heard the reply to its claim. What is to be undone is left to another run."""
+    undoing = await store.waiting(done=["a"])
+    await cancel(store, undoing)
+    await store.advance(1)
+    held = [await again(store, undoing, "w2"), await store.claimed(worker="w2")]
+    await store.advance(1)
+    await cancel(store, held[1])
+    await give_back(store.store, [Beat(run.id, run.version, worker="w2") for run in held], "no reply")
+    found = [await store.job(run.id) for run in held]
+    assert [(job.status, job.locked_by) for job in found] == [
+        (Status.CANCEL_REQUESTED, None),
+        (Status.CANCELLED, None),
+    ]
+    await legal(store)
+    assert (await again(store, undoing, "w3")).status is Status.CANCEL_REQUESTED
 
 
 @pytest.mark.parametrize("undoes", [False, True])
