@@ -25,6 +25,7 @@ from rowlock.cli.steps import print_steps
 from rowlock.client.step_list import StepStatus
 from rowlock.client.why import spell_seconds
 from rowlock.core.job import Event, Job, Log, LogLine, Status
+from rowlock.core.waits import is_step_name
 from rowlock.jobs import Jobs
 
 _LOOK = 0.5  # seconds between looks, with --follow
@@ -86,7 +87,7 @@ def _fields(job: Job, steps: Sequence[StepStatus]) -> list[tuple[str, str | None
         ("scope", scope),
         ("tags", ", ".join(job.tags)),
         ("progress", ", ".join(word for word in progress if word)),
-        ("step", job.step),
+        ("step", job.step if job.step is not None and is_step_name(job.step) else None),
         ("attempts", str(job.attempts)),
         ("retries", f"{job.retries} of {job.max_retries}"),
         ("crashes", str(job.crashes) if job.crashes else None),

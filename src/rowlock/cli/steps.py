@@ -33,16 +33,30 @@ def _print(found: Sequence[StepStatus]) -> None:
         note("the job has no steps")
         return
     print_steps(found)
-    done = sum(step.state is StepState.SUCCEEDED for step in found)
-    note(f"{done:,} of {how_many(len(found), 'step')} done")
+    own = [step for step in found if step.kind == "step"]
+    done = sum(step.state is StepState.SUCCEEDED for step in own)
+    note(f"{done:,} of {how_many(len(own), 'step')} done")
 
 
 def print_steps(found: Sequence[StepStatus]) -> None:
     rows = [
-        (step.label, step.title or "", _state(step), _took(step), _retries(step), _said(step))
+        (step.label, step.title or _words(step), _state(step), _took(step), _retries(step), _said(step))
         for step in found
     ]  # fmt: skip
     print_table(("step", "title", "state", "took", "retries", "note"), rows)
+
+
+def _words(step: StepStatus) -> str:
+    """Return what a wait or an address is."""
+    match step.kind:
+        case "signal":
+            return f"wait for {step.name}"
+        case "callback":
+            return f"address for {step.name}"
+        case "sleep":
+            return "sleep"
+        case "step":
+            return ""
 
 
 def _state(step: StepStatus) -> str:
