@@ -305,8 +305,8 @@ class WaitTimeout(Final):
     def __init__(self, signal: str, timeout: float | None) -> None:
         self.signal = signal
         self.timeout = timeout
-        within = "" if timeout is None else f" within {timeout:g} s"
-        super().__init__(f"the signal {signal} did not come{within}")
+        within = "" if timeout is None else f" (its timeout is {plain_number(timeout)} s)"
+        super().__init__(f"the signal {signal} had not come when the wait ended{within}")
 
 
 class SignalRefused(RowlockError):

@@ -540,7 +540,7 @@ class Jobs(Registry):
         handle = await self._stores.handle()
         job_id = await target.find(handle.store) if isinstance(target, Key) else check_id(target, "target")
         if own_job.get() == job_id:
-            raise WrongContext(f"job {job_id} can't signal itself: its handler knows already what it would say")
+            raise WrongContext(f"job {job_id} can't signal itself: pass the value on in the handler")
         check_data(codec.decode(text), open_wait(await reading.steps(handle.store, job_id), wanted.name))
         [change] = await handle.store.move([job_id], order)
         demand_stored(change, order)

@@ -904,8 +904,9 @@ class RunSteps:
         if self._suspends:
             raise Final(
                 f"the handler has caught Suspend, by which {self._suspends[0].text} ends the run, so that the job goes "
-                "on later: don't catch BaseException around it, or raise it again, and don't use "
-                "return_exceptions=True in asyncio.gather"
+                "on later: don't catch BaseException around it, or raise it again. Where steps or waits run "
+                "beside each other, use asyncio.TaskGroup: asyncio.gather drops Suspend with return_exceptions=True, "
+                "and if the handler catches the error of another one"
             )
 
     # ── Carry out ──

@@ -212,7 +212,8 @@ async def crawl(world: World, who: str, ids: list[str]) -> list[str]:
             ready = await REQUESTS[name](world, Target("mail", A))
             path = ready.path.replace(ready.job, job_id) if ready.job else ready.path
             answer = await world.call(who, route.method, path, ready.json)
-            if ready.job and route.access.kind == "jobs" and answer.status_code != 404:
+            is_aimed = ready.job is not None and ready.job in ready.path  # else it names a job of its own, by key
+            if is_aimed and route.access.kind == "jobs" and answer.status_code != 404:
                 leaks.append(f"{name}: {answer.status_code}")
             leaks += [f"{name}: {word}" for word in (*CANARIES, *ids) if word in answer.text and word not in path]
     return leaks

@@ -210,7 +210,7 @@ class System:
                 row, answer = self._database.settle(jobs[job], name, version, to)
             jobs = put(jobs, job, row)
             said.append(answer)
-        due = [job for job, row in enumerate(jobs) if row.status in sources("claim")]
+        due = [job for job, row in enumerate(jobs) if _is_due(row)]
         if not (request.claim and due):
             yield jobs, Reply(tuple(said))
             return
@@ -311,7 +311,12 @@ def _check_verdict(row: Row, version: int, to: To, said: Said) -> None:
 
 
 def _has_work(state: State) -> bool:
-    return any(row.status in sources("claim") for row in state.jobs)
+    return any(_is_due(row) for row in state.jobs)
+
+
+def _is_due(row: Row) -> bool:
+    """No job waits here. So no job is cancelled while it has no lease, and to be claimed once more."""
+    return row.status in sources("claim") and row.status != "cancel_requested"
 
 
 def _is_known(state: State, job: int, version: int) -> bool:

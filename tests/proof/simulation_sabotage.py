@@ -239,5 +239,5 @@ WAIT_SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
     (store_signals_twice, WAITS, 7),
     (begin_the_time_of_a_wait_anew, WAITS, 7),
     (cancel_waits_at_once, WAITS, 14),
-    (disturb_runs_that_undo, {**WAITS, "tempo": 0.8, "seconds": 14.0, "jobs": 40}, 63),
+    (disturb_runs_that_undo, {**WAITS, "tempo": 0.8, "seconds": 14.0, "jobs": 40}, 413),
 )

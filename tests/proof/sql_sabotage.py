@@ -24,20 +24,23 @@ def sabotaged(guard: Guard) -> str:
     return text.replace("{schema}", '"public"')
 
 
-_RUNNING = "AND (status = 'processing' OR status = 'cancel_requested' AND goal IN ('completed', 'cancelled'))"
+_RUNNING = "AND (status = 'processing' AND goal <> 'cancel_requested'"
 
 GUARDS = [
     Guard("complete: the version", {"version = complete_job.version::int": "true"}),
-    Guard("complete: the worker", {"locked_by = complete_job.worker::text": "true"}),
+    Guard("complete: the worker", {"locked_by = coalesce(complete_job.worker::text, locked_by)": "true"}),
     Guard(
         "fail and release: the version",
         {"j.version = _jobs_hold.version": "true", "version = run AND": ""},
     ),
     Guard(
         "fail and release: the worker",
-        {"j.locked_by = _jobs_hold.worker": "true", "locked_by = _jobs_settle.worker::text": "true"},
+        {
+            "j.locked_by = _jobs_hold.worker": "true",
+            "locked_by = coalesce(_jobs_settle.worker::text, locked_by)": "true",
+        },
     ),
-    Guard("fail: a cancel wins", {"run.status = 'cancel_requested'": "false", _RUNNING: ""}),
+    Guard("fail: a cancel wins", {"run.status = 'cancel_requested'": "false", _RUNNING: "AND (true"}),
     Guard("fail: retries are bounded", {"run.retries >= run.max_retries": "false"}),
     Guard("heartbeat: the worker and the version", {
         "j.version = heartbeat_job.version AND j.locked_by = heartbeat_job.worker": "true",

@@ -104,7 +104,7 @@ async def furnish_templates(world: World) -> None:
     fields = {text: {**kinds[n % len(kinds)], "title": text, "description": text} for n, text in enumerate(EVIL)}
     choice = {"oneOf": [{"type": "string", "title": text} for text in EVIL], "default": EVIL[1]}
     schema = {"type": "object", "required": EVIL[:4], "properties": {**fields, "choice": choice}}
-    steps = [{"name": text[:200], "title": text[:200]} for text in EVIL]
+    steps = [{"name": text[:200].replace("\x07", ""), "title": text[:200]} for text in EVIL]
     definition = {"topic": "evil", "title": EVIL[1], "description": "".join(EVIL), "schema": schema, "steps": steps}
     await world.jobs.templates.create({**definition, "result": schema, "key": ["choice"]})
     store = await world.store()

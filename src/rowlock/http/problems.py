@@ -85,7 +85,6 @@ CODES: dict[str, tuple[int, str]] = {
     "out_of_range": (400, "A number, or the length of a list, is outside of its limits."),
     "past": (400, "A time is in the past."),
     "redacted": (400, "A value is the mark that stands for a hidden value. Send the value itself, or leave it out."),
-    "reserved": (400, "A name of a step begins with @, which is for waits."),
     "steps_too_large": (413, "The results of all steps of a job would have more than 16 MiB."),
     "taken": (400, "A superuser with this e-mail address exists already."),
     "time_range": (400, "A time is not between the years 1900 and 9000."),

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from rowlock.context import Interruption
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import APPLIED, Answer, CutOff, Failed, Outcome, Released, Settlement, Transition, Verdict
-from rowlock.errors import OutcomeUnknown, StoreError
+from rowlock.errors import OutcomeUnknown, StoreError, last_line
 from rowlock.runtime.backoff import Backoff
 from rowlock.runtime.give_back import give_back
 from rowlock.runtime.outcomes import Outcomes
@@ -116,7 +116,7 @@ class ClaimSettle:
         self._finished.append((run, to))
         self._changed.set()
         if to.error is not None:
-            log.warning("%r %s: %s", run, to.event, to.error.rstrip().rpartition("\n")[2][:300])
+            log.warning("%r %s: %s", run, to.event, last_line(to.error)[:300])
         else:
             log.debug("%r %s", run, to.event)
 

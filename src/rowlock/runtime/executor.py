@@ -18,6 +18,7 @@ from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released,
 from rowlock.runtime import find_handler
 from rowlock.runtime.deadlines import Deadlines
 from rowlock.runtime.handlers import RunMiddleware, call_async, call_sync, outcome_of
+from rowlock.runtime.outcomes import UNDO_LATER
 from rowlock.runtime.processes import TOO_LATE, Processes, refusal
 from rowlock.runtime.run import Run
 from rowlock.runtime.slots import Slots
@@ -227,7 +228,7 @@ class Executor:
         if run.began and not run.concluded:
             run.interrupt(Interruption.STOPPING)
             run.announce()
-            run.no_shield = True
+            run.no_shield = run.is_cut_short = True
             self._force(run, _UNWIND)
 
     def _cancel_if_blind(self, run: Run) -> None:
@@ -283,6 +284,8 @@ class Executor:
         match run.interruption:
             case Interruption.TIMED_OUT:
                 return TimedOut(run.job.timeout)
+            case Interruption.CANCELLED if outcome is None and run.is_cut_short and run.is_undo:
+                return UNDO_LATER  # in the middle of it
             case Interruption.CANCELLED:
                 return outcome if isinstance(outcome, Failed | GaveUp | Waits) else GaveUp()
             case Interruption.STOPPING:

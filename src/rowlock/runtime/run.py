@@ -51,9 +51,10 @@ class Run:
     _lines: Sequence[tuple[float, str, str]] = ()
     _marks: dict[tuple[str, int], tuple[float, StepMark]] | None = None  # of steps, not written yet; since when
     no_shield = False  # it must end, whatever it does
+    is_cut_short = False  # the worker stops, and has no more time for it
     _shields = 0  # steps that run and can't be cancelled
     _when_open: Callable[[], None] | None = None  # called when the last one has ended
-    _is_undo = False  # the job was cancelled while it waited: this run is to undo what it has done
+    is_undo = False  # the job was cancelled while it waited: this run is to undo what it has done
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Run:
         self._said = said
         self._heard = heard
         if job.status is Status.CANCEL_REQUESTED:
-            self._is_undo = True
+            self.is_undo = True
 
     def __repr__(self) -> str:
         return f"<run {self.job.version} of {self.job.topic} {self.job.id}>"
@@ -111,7 +112,7 @@ class Run:
     def undoes(self) -> bool:
         """True if the job was cancelled while it waited, and the handler has not come to that wait yet. It must not be
         disturbed before: it is to undo what it has done, and to find out what that is."""
-        return self._is_undo and self.interruption is not Interruption.CANCELLED
+        return self.is_undo and self.interruption is not Interruption.CANCELLED
 
     # ── Interruption ──
 

@@ -98,8 +98,7 @@ CREATE INDEX _jobs_aside ON _jobs (status, id) WHERE status = 'failed' OR status
     OR status = 'waiting' OR status = 'blocked';
 CREATE INDEX _jobs_scope_id ON _jobs (scope_id, id) WHERE scope_id IS NOT NULL;
 CREATE INDEX _jobs_stray ON _jobs (id) WHERE stray;
--- `expires_at` bounds the first start only.
-CREATE INDEX _jobs_expiry ON _jobs (expires_at) WHERE expires_at IS NOT NULL AND status = 'pending' AND started_at IS NULL;
+CREATE INDEX _jobs_expiry ON _jobs (expires_at) WHERE expires_at IS NOT NULL AND status = 'pending';
 CREATE INDEX _jobs_cancelling ON _jobs (cancel_requested_at) WHERE status = 'cancel_requested';
 CREATE UNIQUE INDEX _jobs_live_key ON _jobs (key, topic, coalesce(scope, ''), coalesce(scope_id, ''), coalesce(line_seq, 0))
     WHERE key IS NOT NULL AND finished_at IS NULL;
