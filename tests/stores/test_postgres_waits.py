@@ -121,7 +121,8 @@ async def test_every_signal_is_read_once_and_in_order(harness: Harness) -> None:
             calls = [signal(store, job_id, 10 * n + k, f"{n}-{k}") for k, store in enumerate(stores)]
             answers = await at_once(*calls, signal(stores[0], job_id, 10 * n + 1, f"{n}-1"))
             assert sum(answer.done for answer in answers) == 2
-            assert [answer.why for answer in answers if not answer.done] == ["known"]
+            [refused] = [answer for answer in answers if not answer.done]
+            assert refused.why == "known" or refused.status is Status.COMPLETED  # it may have read them all by then
 
     await asyncio.gather(*(work(store, f"w{n}") for n, store in enumerate(everyone[:3])), send(everyone[3:]))
     found = await harness.fetch("SELECT job_id, data FROM _jobs_signals ORDER BY job_id, seq")

@@ -240,6 +240,6 @@ async def mortal_wait(ctx: Context) -> list[int]:
     try:
         return [first, await ctx.wait_for(decision)]
     finally:
-        if ctx.job.version == 1:
+        if not ctx.job.crashes:
             note("dies", ctx.job)
             os.kill(os.getpid(), signal.SIGKILL)
