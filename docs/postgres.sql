@@ -3793,6 +3793,7 @@ BEGIN
             retries = j.retries + d.charged::int,
             crashes = j.crashes + 1,
             last_error = coalesce(d.error, j.last_error),
+            expires_at = CASE WHEN d.charged THEN NULL ELSE j.expires_at END,  -- it bounds the first start
             finished_at = CASE WHEN d.goal <> 'pending' THEN d.now END,
             locked_by = NULL, locked_until = NULL, updated = d.now,
             history_dropped = j.history_dropped + public._jobs_overflow(j.history),

@@ -126,7 +126,7 @@ class _Stored:
         before = step.before or {}
         for (name, n), row in self.rows.items():
             shields = row["state"] == "running" and not row["cancelable"] and row["version"] == before["version"]
-            if shields and before["locked_until"] > step.at + slack:
+            if shields and (before["locked_until"] or 0) > step.at + slack:
                 yield f"{step} during the step {name}#{n}, which is not cancelable"
 
 

@@ -154,13 +154,13 @@ class Waiter:
 
     async def finish(self) -> Status:
         """Whatever has happened, a worker and a signal bring it to an end."""
-        for _ in range(4):
+        for n in range(4):
             status = await self._status()
             if status not in _LIVE:
                 break
             if status is Status.WAITING:
                 await self.signal()
-            await self.harness.advance(LEASE + 1)
+            await self.harness.advance(max(LEASE + 1, 120.0 * n))  # longer than the backoff of two retries
             await self.maintain()
             await self.claim()
             await self._settle(Completed({"run": self.run and self.run.version}))
