@@ -61,7 +61,8 @@ class Application:
 class RemoteLives(PlainLives):
     """`wrong`: answers that were not as they should be, beside what the checker finds in the history."""
 
-    verbs = tuple(verb for verb in PlainLives.verbs if verb != "transaction") + ("replay",) * 6
+    # No id is used again: an old request of the same worker about version 1 would be one about the new job.
+    verbs = tuple(verb for verb in PlainLives.verbs if verb not in ("transaction", "reuse")) + ("replay",) * 6
 
     def __init__(self, seed: int, harness: Harness | None = None) -> None:
         super().__init__(seed, harness)
