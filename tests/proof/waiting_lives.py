@@ -39,6 +39,12 @@ class WaitingLives(PlainLives):
         self._suspended: dict[tuple[str, int], Waits] = {}
         self._stored: set[tuple[str, SignalSent]] = set()
 
+    async def _reuse(self) -> None:
+        """Forget the runs of a job before its id is that of another one."""
+        running = {job.id for job, _ in self.running}
+        self._suspended = {run: waits for run, waits in self._suspended.items() if run[0] in running}
+        await super()._reuse()
+
     # ── Runs ──
 
     async def _ask(self) -> None:
