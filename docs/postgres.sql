@@ -2734,11 +2734,12 @@ ORDER BY s.job_id, s.position, s.name, s.n;
 
 -- ════ steps ════
 
--- As a range: see read.sql.
-SELECT job_id, name, n, position, function, state, result, error, retries, cancelable, version, started_at, finished_at,
-       deadline
-FROM public._jobs_steps WHERE job_id >= $1::uuid AND job_id <= $1::uuid
-ORDER BY position, name, n;
+-- Each job's as a range: see read.sql.
+SELECT s.job_id, s.name, s.n, s.position, s.function, s.state, s.result, s.error, s.retries, s.cancelable, s.version,
+       s.started_at, s.finished_at, s.deadline
+FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
+    SELECT * FROM public._jobs_steps s WHERE s.job_id >= asked.id AND s.job_id <= asked.id) s
+ORDER BY s.job_id, s.position, s.name, s.n;
 
 -- ════ stored_rows ════
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from rowlock.client.bell import Bell
 from rowlock.client.portal import Portal
 from rowlock.core.job import NewJob
-from rowlock.core.steps import StepMark
+from rowlock.core.steps import StepMark, StoredStep, StoredSteps
 from rowlock.errors import StoreBusy, StoreClosed
 from rowlock.stores.after_fork import keep_for_ever
 from rowlock.stores.base import Enqueued, Hold, Home, Store
@@ -28,12 +28,13 @@ _all: weakref.WeakSet[Stores] = weakref.WeakSet()
 
 class Handle(Struct):
     """An open store, with its bell, for one event loop. Concurrent inserts share a commit (`group`). So do the marks of
-    steps (`checkpoints`)."""
+    steps (`checkpoints`). Concurrent reads of steps share a statement (`steps`)."""
 
     store: Store
     group: Group[NewJob, Enqueued]
     bell: Bell
     checkpoints: Group[StepMark, Hold]
+    steps: Group[str, list[StoredStep]]
 
 
 class Stores:
@@ -85,7 +86,14 @@ class Stores:
         else:
             store = self._make()
             await self._open_store(store)
-        return Handle(store, Group(self._insert(store)), Bell(store), Group(store.checkpoint))
+
+        async def steps(ids: Sequence[str]) -> list[list[StoredStep]]:
+            found = await store.read(ids, StoredSteps)
+            return [found[job_id].items if job_id in found else [] for job_id in ids]
+
+        return Handle(
+            store, Group(self._insert(store)), Bell(store), Group(store.checkpoint), Group(steps, largest=200)
+        )
 
     async def _open_shared(self) -> None:
         """Open the shared store once, on the portal's loop."""
@@ -166,6 +174,7 @@ class Stores:
         if isinstance(result, Handle):
             await result.group.drain()
             await result.checkpoints.drain()
+            await result.steps.drain()
             await result.bell.stop()
             if result.store is not self.first:
                 await result.store.close()

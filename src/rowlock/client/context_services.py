@@ -14,7 +14,6 @@ from rowlock.core.job import Status
 from rowlock.core.steps import StepMark, StoredStep
 from rowlock.core.waits import Wait
 from rowlock.errors import WrongContext
-from rowlock.stores import reading
 from rowlock.stores.base import Awaited, Enqueued, Guard, Hold
 from rowlock.stores.callers import SyncCaller, caller_for
 from rowlock.tasks import EnqueueOptions, Enqueues, SyncEnqueues
@@ -72,7 +71,7 @@ class ContextHost:
         return self._stores.portal.run(lambda: self.take_signal(wait))
 
     async def steps(self, job_id: str) -> list[StoredStep]:
-        return await reading.steps((await self._stores.handle()).store, job_id)
+        return await (await self._stores.handle()).steps.call(job_id)
 
     def steps_sync(self, job_id: str) -> list[StoredStep]:
         return self._stores.portal.run(lambda: self.steps(job_id))

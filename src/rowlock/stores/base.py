@@ -466,9 +466,9 @@ class Store(Protocol):
     # ── Reading ──
     async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
         """Return jobs by id, live or archived; the missing ones are missing. `shape`: Job, State (what of a job is
-        short, for those who watch many), Status, or Log (what its handlers have logged, over all runs). One by one, for
-        few jobs: StoredSteps (a job without stored steps is missing), History, or
-        InLine (a job that stands in no line is missing)."""
+        short, for those who watch many), Status, Log (what its handlers have logged, over all runs), or StoredSteps (a
+        job without stored steps is missing). One by one, for few jobs: History, or InLine (a job that stands in no line
+        is missing)."""
         ...
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:

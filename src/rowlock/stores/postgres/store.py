@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeVar, assert_never
+from typing import Any, NamedTuple, TypeVar, assert_never, cast
 
 from msgspec import structs
 from msgspec.structs import astuple
@@ -176,7 +176,6 @@ class PostgresStore:
             Log: self._sql.read_logs,
         }
         self._one_by_one: dict[type, Callable[[str], Awaitable[Any]]] = {
-            StoredSteps: self._stored_steps,
             History: self._history,
             InLine: self._in_line,
         }
@@ -702,6 +701,8 @@ class PostgresStore:
     # ── Reading ──
 
     async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
+        if shape is StoredSteps:
+            return cast(dict[str, T], await self._stored_steps(ids))
         if (read_one := self._one_by_one.get(shape)) is not None:
             one_by_one = {job_id: await read_one(job_id) for job_id in ids}
             return {job_id: one for job_id, one in one_by_one.items() if one is not None}
@@ -709,9 +710,11 @@ class PostgresStore:
         make = rows.READERS[shape]
         return {str(row[0]): make(row) for row in found}
 
-    async def _stored_steps(self, job_id: str) -> StoredSteps | None:
-        found = await self._fetch(self._sql.steps, job_id)
-        return StoredSteps([rows.step(row) for row in found]) if found else None
+    async def _stored_steps(self, ids: Sequence[str]) -> dict[str, StoredSteps]:
+        steps: dict[str, StoredSteps] = {}
+        for row in await self._fetch(self._sql.steps, list(set(ids))):
+            steps.setdefault(str(row[0]), StoredSteps([])).items.append(rows.step(row))
+        return steps
 
     async def _history(self, job_id: str) -> History | None:
         events = [rows.event(row) for row in await self._fetch(self._sql.events, job_id)]
