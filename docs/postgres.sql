@@ -874,6 +874,15 @@ SELECT CASE WHEN EXISTS (
       AND found.status IN ('processing', 'cancel_requested')
 ) THEN 'held' ELSE 'lost' END;
 
+-- ════ fires ════
+
+-- The newest fires of each schedule, below a time.
+SELECT s.id, f.fire_at, f.at, f.kind, f.job_id, f.reason, f.detail
+FROM unnest($1::uuid[]) AS s (id) CROSS JOIN LATERAL (
+    SELECT * FROM public._jobs_fires f
+    WHERE f.schedule_id = s.id AND ($2::timestamptz IS NULL OR f.fire_at < $2)
+    ORDER BY f.fire_at DESC LIMIT $3::int) f;
+
 -- ════ fold_counts ════
 
 -- Add at most $1 notes to the totals. rollups.py adds the answer to the rollups. A requeue's note is negative. If the
@@ -1303,6 +1312,14 @@ CROSS JOIN LATERAL (
 ) j
 ORDER BY asked.n, j.id DESC;
 
+-- ════ next_fire ════
+
+-- Seconds until the next nominal time of any schedule but these; $2: of those that have not come yet. No row: there is none.
+SELECT extract(epoch FROM s.next_run_at - clock_timestamp())::float8 FROM public._jobs_schedules s
+WHERE s.next_run_at IS NOT NULL AND s.id <> ALL ($1::uuid[])
+  AND s.next_run_at > CASE WHEN $2::bool THEN clock_timestamp() ELSE '-infinity' END
+ORDER BY s.next_run_at LIMIT 1;
+
 -- ════ note_lines_on_conn ════
 
 -- Notes the lines that jobs have come to. A statement of its own: callers without such jobs need no right to this table.
@@ -1560,6 +1577,14 @@ dropped_signals AS (  -- the archive does not say whether a job had any
 )
 SELECT (SELECT count(*) FROM gone)::int + (SELECT count(*) FROM gone_archived)::int;
 
+-- ════ prune_fires ════
+
+DELETE FROM public._jobs_fires
+WHERE (schedule_id, fire_at) IN (
+    SELECT schedule_id, fire_at FROM public._jobs_fires
+    WHERE job_id IS NULL AND at < clock_timestamp() - $2::float8 * interval '1 second' LIMIT $1::int)
+RETURNING 1;
+
 -- ════ read_jobs ════
 
 -- One by one: for = ANY the planner would look at all parts of the archive, and take longer to decide than to read
@@ -1767,6 +1792,144 @@ WITH old AS MATERIALIZED (
     LIMIT $3::int
 )
 DELETE FROM public._jobs_rollups WHERE ctid = ANY (ARRAY(SELECT tid FROM old));
+
+-- ════ schedule_by_name ════
+
+-- Lock schedules, and read the clock after that. One text in, one text out, as insert_on_conn.sql.
+WITH asked AS MATERIALIZED (SELECT $1::text::json AS a),
+found AS MATERIALIZED (
+    SELECT s.* FROM public._jobs_schedules s
+    WHERE s.name = (SELECT a->>'name' FROM asked) AND coalesce(s.scope, '') = (SELECT coalesce(a->>'scope', '') FROM asked) AND coalesce(s.scope_id, '') = (SELECT coalesce(a->>'scope_id', '') FROM asked) FOR UPDATE
+)
+SELECT json_build_object(
+    'rows', (SELECT coalesce(json_agg(json_build_object('id', s.id, 'name', s.name, 'scope', s.scope, 'scope_id', s.scope_id, 'topic', s.topic, 'definition', s.definition::text, 'revision', s.revision, 'owner', s.owner, 'absent', s.absent, 'paused_at', public._jobs_us(s.paused_at), 'resumed_at', public._jobs_us(s.resumed_at), 'paused_by', s.paused_by, 'pause_reason', s.pause_reason, 'upto', public._jobs_us(s.upto), 'next_run_at', public._jobs_us(s.next_run_at), 'last_run_at', public._jobs_us(s.last_run_at), 'last_job_id', s.last_job_id, 'zone_data', s.zone_data, 'created', public._jobs_us(s.created), 'updated', public._jobs_us(s.updated)) ORDER BY s.id), '[]') FROM found s),
+    'now', public._jobs_us(clock_timestamp())
+)::text;
+
+-- ════ schedules ════
+
+-- By name, then id. An "over" schedule never fires again.
+SELECT json_build_object('id', s.id, 'name', s.name, 'scope', s.scope, 'scope_id', s.scope_id, 'topic', s.topic, 'definition', s.definition::text, 'revision', s.revision, 'owner', s.owner, 'absent', s.absent, 'paused_at', public._jobs_us(s.paused_at), 'resumed_at', public._jobs_us(s.resumed_at), 'paused_by', s.paused_by, 'pause_reason', s.pause_reason, 'upto', public._jobs_us(s.upto), 'next_run_at', public._jobs_us(s.next_run_at), 'last_run_at', public._jobs_us(s.last_run_at), 'last_job_id', s.last_job_id, 'zone_data', s.zone_data, 'created', public._jobs_us(s.created), 'updated', public._jobs_us(s.updated))::text FROM public._jobs_schedules s
+WHERE ($1::uuid[] IS NULL OR s.id = ANY ($1::uuid[]))
+  AND ($2::text IS NULL OR s.name = $2) AND ($3::text IS NULL OR s.topic = $3)
+  AND ($4::text IS NULL OR s.scope = $4) AND ($5::text IS NULL OR s.scope_id = $5)
+  AND ($6::text IS NULL OR $6 = CASE WHEN s.next_run_at IS NULL THEN 'over'
+                                     WHEN s.paused_at IS NOT NULL AND s.resumed_at IS NULL THEN 'paused'
+                                     ELSE 'active' END)
+  AND ($7::text IS NULL OR strpos(lower(s.name), lower($7)) > 0)
+  AND ($8::text IS NULL OR s.owner = $8) AND ($9::bool IS NULL OR s.absent = $9)
+  AND ($10::text IS NULL OR s.zone_data < $10)
+  AND ($11::text IS NULL OR (s.name, s.id) > ($11::text, $12::uuid))
+ORDER BY s.name, s.id LIMIT $13::int;
+
+-- ════ schedules_by_id ════
+
+-- Lock schedules, and read the clock after that. One text in, one text out, as insert_on_conn.sql.
+WITH asked AS MATERIALIZED (SELECT $1::text::json AS a),
+found AS MATERIALIZED (
+    SELECT s.* FROM public._jobs_schedules s
+    WHERE s.id = ANY (ARRAY(SELECT value::uuid FROM asked, json_array_elements_text(a->'ids'))) ORDER BY s.id FOR UPDATE
+)
+SELECT json_build_object(
+    'rows', (SELECT coalesce(json_agg(json_build_object('id', s.id, 'name', s.name, 'scope', s.scope, 'scope_id', s.scope_id, 'topic', s.topic, 'definition', s.definition::text, 'revision', s.revision, 'owner', s.owner, 'absent', s.absent, 'paused_at', public._jobs_us(s.paused_at), 'resumed_at', public._jobs_us(s.resumed_at), 'paused_by', s.paused_by, 'pause_reason', s.pause_reason, 'upto', public._jobs_us(s.upto), 'next_run_at', public._jobs_us(s.next_run_at), 'last_run_at', public._jobs_us(s.last_run_at), 'last_job_id', s.last_job_id, 'zone_data', s.zone_data, 'created', public._jobs_us(s.created), 'updated', public._jobs_us(s.updated)) ORDER BY s.id), '[]') FROM found s),
+    'now', public._jobs_us(clock_timestamp())
+)::text;
+
+-- ════ schedules_due ════
+
+-- Lock schedules, and read the clock after that. One text in, one text out, as insert_on_conn.sql.
+WITH asked AS MATERIALIZED (SELECT $1::text::json AS a),
+found AS MATERIALIZED (
+    SELECT s.* FROM public._jobs_schedules s
+    WHERE s.next_run_at IS NOT NULL AND s.next_run_at <= (SELECT clock_timestamp()) AND s.id <> ALL (ARRAY(SELECT value::uuid FROM asked, json_array_elements_text(a->'skip'))) ORDER BY s.next_run_at LIMIT (SELECT (a->>'due')::int FROM asked) FOR UPDATE SKIP LOCKED
+)
+SELECT json_build_object(
+    'rows', (SELECT coalesce(json_agg(json_build_object('id', s.id, 'name', s.name, 'scope', s.scope, 'scope_id', s.scope_id, 'topic', s.topic, 'definition', s.definition::text, 'revision', s.revision, 'owner', s.owner, 'absent', s.absent, 'paused_at', public._jobs_us(s.paused_at), 'resumed_at', public._jobs_us(s.resumed_at), 'paused_by', s.paused_by, 'pause_reason', s.pause_reason, 'upto', public._jobs_us(s.upto), 'next_run_at', public._jobs_us(s.next_run_at), 'last_run_at', public._jobs_us(s.last_run_at), 'last_job_id', s.last_job_id, 'zone_data', s.zone_data, 'created', public._jobs_us(s.created), 'updated', public._jobs_us(s.updated)) ORDER BY s.id), '[]') FROM found s),
+    'now', public._jobs_us(clock_timestamp())
+)::text;
+
+-- ════ schedules_look_on_conn ════
+
+-- Which of these times have a job already, and how many jobs are live in these lines? By a fresh snapshot: the schedules are
+-- locked. In a line with two live jobs, one waits, even if none is the head yet.
+WITH asked AS MATERIALIZED (SELECT $1::text::json AS a)
+SELECT json_build_object(
+    'fired', (
+        SELECT coalesce(json_agg(json_build_array(t.schedule_id, t.fire_at)), '[]')
+        FROM asked, json_to_recordset(a->'times') AS t (schedule_id uuid, fire_at bigint)
+        -- One by one: a plan that was made for an empty table would join, and read all fires.
+        WHERE (SELECT f.job_id FROM public._jobs_fires f
+               WHERE f.schedule_id = t.schedule_id AND f.fire_at = public._jobs_time(t.fire_at)) IS NOT NULL),
+    'live', (
+        SELECT coalesce(json_object_agg(l.line,
+            -- One condition for each index.
+            (SELECT count(*) FROM public._jobs j WHERE j.line = l.line AND j.line IS NOT NULL
+             AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested'))
+            + (SELECT count(*) FROM (SELECT FROM public._jobs j WHERE j.line = l.line AND j.line IS NOT NULL
+               AND j.status = 'blocked' LIMIT 2) b)), '{}')
+        FROM asked, json_array_elements_text(a->'lines') AS l (line))
+)::text;
+
+-- ════ schedules_write_on_conn ════
+
+-- Write schedules that are locked, or new; their fires; and the audit. The jobs of the fires learn where they come from.
+WITH asked AS MATERIALIZED (SELECT $1::text::json AS a),
+gone AS (
+    DELETE FROM public._jobs_schedules
+    WHERE id = ANY (ARRAY(SELECT value::uuid FROM asked, json_array_elements_text(a->'gone')))
+),
+given AS MATERIALIZED (
+    SELECT r.* FROM asked, json_to_recordset(a->'rows') AS r (
+        is_new bool, id uuid, name text, scope text, scope_id text, topic text, definition json, revision int, owner text,
+        absent bool, paused_at bigint, resumed_at bigint, paused_by text, pause_reason text, upto bigint,
+        next_run_at bigint, last_run_at bigint, last_job_id uuid, zone_data text, created bigint, updated bigint)
+),
+written AS MATERIALIZED (
+    SELECT is_new, id, name, scope, scope_id, topic, definition, revision, owner, absent,
+           public._jobs_time(paused_at) AS paused_at, public._jobs_time(resumed_at) AS resumed_at, paused_by,
+           pause_reason, public._jobs_time(upto) AS upto, public._jobs_time(next_run_at) AS next_run_at,
+           public._jobs_time(last_run_at) AS last_run_at, last_job_id, zone_data,
+           public._jobs_time(created) AS created, public._jobs_time(updated) AS updated
+    FROM given
+),
+new AS (
+    INSERT INTO public._jobs_schedules (id, name, scope, scope_id, topic, definition, revision, owner, absent, paused_at, resumed_at, paused_by, pause_reason, upto, next_run_at, last_run_at, last_job_id, zone_data, created, updated)
+    SELECT id, name, scope, scope_id, topic, definition, revision, owner, absent, paused_at, resumed_at, paused_by, pause_reason, upto, next_run_at, last_run_at, last_job_id, zone_data, created, updated FROM written WHERE is_new
+    ON CONFLICT DO NOTHING
+    RETURNING 1
+),
+changed AS (
+    UPDATE public._jobs_schedules s SET (id, name, scope, scope_id, topic, definition, revision, owner, absent, paused_at, resumed_at, paused_by, pause_reason, upto, next_run_at, last_run_at, last_job_id, zone_data, created, updated) = ROW (
+        w.id, w.name, w.scope, w.scope_id, w.topic, w.definition, w.revision, w.owner, w.absent, w.paused_at, w.resumed_at,
+        w.paused_by, w.pause_reason, w.upto, w.next_run_at, w.last_run_at, w.last_job_id, w.zone_data, w.created, w.updated)
+    FROM written w WHERE s.id = w.id AND NOT w.is_new
+),
+fires AS MATERIALIZED (
+    SELECT f.schedule_id, public._jobs_time(f.fire_at) AS fire_at, public._jobs_time(f.at) AS at, f.kind, f.job_id,
+           f.reason, f.detail
+    FROM asked, json_to_recordset(a->'fires') AS f (
+        schedule_id uuid, fire_at bigint, at bigint, kind text, job_id uuid, reason text, detail text)
+),
+-- A time that made no job may get one later, by a backfill. One that has a job keeps it.
+fired AS (
+    INSERT INTO public._jobs_fires AS f (schedule_id, fire_at, at, kind, job_id, reason, detail)
+    SELECT schedule_id, fire_at, at, kind, job_id, reason, detail FROM fires
+    ON CONFLICT (schedule_id, fire_at) DO UPDATE
+    SET at = excluded.at, kind = excluded.kind, job_id = excluded.job_id, reason = excluded.reason, detail = excluded.detail
+    WHERE f.job_id IS NULL
+    RETURNING f.job_id
+),
+-- By primary keys: the planner must not read the whole table.
+marked AS (
+    UPDATE public._jobs j SET schedule_id = f.schedule_id, fire_at = f.fire_at
+    FROM fires f WHERE j.id = ANY (ARRAY(SELECT job_id FROM fires WHERE job_id IS NOT NULL)) AND j.id = f.job_id
+),
+audited AS (
+    INSERT INTO public._jobs_audit (at, by, action, topic, reason, data)
+    SELECT clock_timestamp(), e.by, e.action, e.topic, e.reason, e.data
+    FROM asked, json_to_recordset(a->'entries') AS e (by text, action text, topic text, reason text, data json)
+)
+SELECT json_build_array((SELECT count(*) FROM new), (SELECT count(job_id) FROM fired))::text;
 
 -- ════ series ════
 
@@ -2584,6 +2747,11 @@ SELECT j.id FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
     SELECT id, version, locked_until FROM public._jobs WHERE id = asked.id
 ) j
 WHERE j.locked_until >= (SELECT clock_timestamp()) AND EXISTS (SELECT FROM public._jobs_steps s WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable AND s.version = j.version);
+
+-- ════ silence ════
+
+-- If the client falls silent in this transaction, the server ends it and frees its locks.
+SELECT set_config('idle_in_transaction_session_timeout', '10s', true);
 
 -- ════ standing ════
 

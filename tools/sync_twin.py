@@ -14,6 +14,7 @@ GROUPS = {  # attribute of Jobs → its class, and the module that has it
     "audit": ("Audit", "client/audit.py"),
     "bulk": ("BulkActions", "client/bulk.py"),
     "failures": ("FailureGroups", "client/failures.py"),
+    "schedules": ("Schedules", "client/schedules.py"),
     "templates": ("Templates", "client/templates.py"),
     "topics": ("Topics", "client/topics.py"),
     "workers": ("Workers", "client/workers.py"),
@@ -38,6 +39,7 @@ from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.schedules import BackfillTime, Preview, SchedulePage, Schedules
 from rowlock.client.signals import Key
 from rowlock.client.step_list import StepStatus
 from rowlock.client.templates import Change, Templates
@@ -45,7 +47,9 @@ from rowlock.client.topics import Topics
 from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.client.workers import Workers
+from rowlock.core.cron import When
 from rowlock.core.job import Event, Job, Log
+from rowlock.core.schedules import Fired, IfLiveJob, Missed, Schedule, State
 from rowlock.core.templates import Stored, Unreadable
 from rowlock.signals import Signal
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
@@ -54,7 +58,7 @@ from rowlock.stores.failures import Failures
 from rowlock.stores.queries import Filter, Page, Stats
 from rowlock.stores.records import Audited
 from rowlock.stores.series import Series
-from rowlock.tasks import EnqueueOptions
+from rowlock.tasks import EnqueueOptions, Task
 
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs

@@ -8,10 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rowlock.client.schedules import Preview
     from rowlock.client.signals import Key
     from rowlock.client.step_list import StepStatus
     from rowlock.client.why import Why
     from rowlock.context import Context, SyncContext
+    from rowlock.core.cron import Cron, Every
     from rowlock.core.ids import IdMaker
     from rowlock.core.job import Event, Job, Lane, Log, LogLine, NewJob, Status, new_job
     from rowlock.core.lifecycle import (
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         decide,
     )
     from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, RetryPolicy
+    from rowlock.core.schedules import Fired, Schedule
     from rowlock.core.steps import StepState
     from rowlock.core.templates import Cancel
     from rowlock.errors import (
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
         JobFailed,
         LeaseLost,
         OnceTaken,
+        ScheduleChanged,
+        ScheduleExists,
+        ScheduleNotFound,
         SignalRefused,
         Snooze,
         StepChanged,
@@ -56,7 +62,7 @@ if TYPE_CHECKING:
     from rowlock.stores.bulk import Bulk, BulkItem
     from rowlock.stores.failures import Failure, Failures
     from rowlock.stores.queries import Filter, Page, Stats
-    from rowlock.tasks import INJECTED, Draft, Task
+    from rowlock.tasks import INJECTED, Draft, Recurring, Task
 
 __version__ = "0.1.0"
 
@@ -70,16 +76,19 @@ __all__ = [
     "Cancelled",
     "Completed",
     "Context",
+    "Cron",
     "Delays",
     "Draft",
     "Enqueued",
     "Event",
+    "Every",
     "Exponential",
     "Failed",
     "Failure",
     "Failures",
     "Filter",
     "Final",
+    "Fired",
     "GaveUp",
     "IdMaker",
     "Interrupted",
@@ -96,9 +105,15 @@ __all__ = [
     "OnceTaken",
     "Outcome",
     "Page",
+    "Preview",
     "Quadratic",
+    "Recurring",
     "Released",
     "RetryPolicy",
+    "Schedule",
+    "ScheduleChanged",
+    "ScheduleExists",
+    "ScheduleNotFound",
     "Settlement",
     "Signal",
     "SignalRefused",
@@ -130,7 +145,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "rowlock.client.schedules": "Preview",
     "rowlock.client.signals": "Key",
+    "rowlock.core.cron": "Cron Every",
+    "rowlock.core.schedules": "Fired Schedule",
     "rowlock.client.step_list": "StepStatus",
     "rowlock.core.steps": "StepState",
     "rowlock.client.why": "Why",
@@ -143,7 +161,8 @@ _HOMES = {
     "rowlock.core.retry": "FINAL Delays Exponential Quadratic RetryPolicy",
     "rowlock.core.templates": "Cancel",
     "rowlock.errors": (
-        "Cancelled Final Interrupted JobCancelled JobFailed LeaseLost OnceTaken SignalRefused Snooze StepChanged "
+        "Cancelled Final Interrupted JobCancelled JobFailed LeaseLost OnceTaken ScheduleChanged "
+        "ScheduleExists ScheduleNotFound SignalRefused Snooze StepChanged "
         "StepFailed Suspend TimeLimit WaitTimeout WorkerStopping WrongResult"
     ),
     "rowlock.jobs": "Jobs",
@@ -154,7 +173,7 @@ _HOMES = {
     "rowlock.stores.failures": "Failure Failures",
     "rowlock.stores.bulk": "Bulk BulkItem",
     "rowlock.stores.queries": "Filter Page Stats",
-    "rowlock.tasks": "INJECTED Draft Task",
+    "rowlock.tasks": "INJECTED Draft Recurring Task",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

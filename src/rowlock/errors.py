@@ -15,6 +15,9 @@
     ├── TemplateDisabled      an operator has disabled the topic: no job can be enqueued
     ├── TemplateUnreadable    its record in the database is no template to this release; .problem says why
     ├── TemplateFrozen        schema or steps of a published version differ; .changed says how
+    ├── ScheduleNotFound      there is no such schedule
+    ├── ScheduleExists        the name is taken, or code declares the schedule; .name
+    ├── ScheduleChanged       the schedule was changed since you read it; .revision is the current one
     ├── OnceTaken             the topic allows one job per key, ever; .first had it
     ├── SignalRefused         the job does not take this signal; .signal, .why and .status
     ├── IdTaken               the same id was enqueued before, with other content
@@ -173,6 +176,36 @@ class KeyTaken(RowlockError):
         self.key = key
         self.holder = holder
         super().__init__(f"can't requeue job {job_id}: job {holder} is live with the same key {key!r}")
+
+
+class ScheduleNotFound(RowlockError):
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"there is no schedule {name!r}. `rowlock schedules list` shows all of them, with their scopes"
+        )
+
+
+class ScheduleExists(RowlockError):
+    """`owner`: the module whose code declares it; None: it was put."""
+
+    def __init__(self, name: str, owner: str | None, what_to_do: str) -> None:
+        self.name = name
+        self.owner = owner
+        there = f"there is a schedule {name!r} already" if owner is None else f"the code of {owner} declares {name!r}"
+        super().__init__(f"{there}: {what_to_do}")
+
+
+class ScheduleChanged(RowlockError):
+    """`revision`: the current one."""
+
+    def __init__(self, name: str, expected: int, revision: int) -> None:
+        self.name = name
+        self.expected = expected
+        self.revision = revision
+        super().__init__(
+            f"the schedule {name!r} has revision {revision}, not {expected}: read it again, then change it"
+        )
 
 
 class OnceTaken(RowlockError):

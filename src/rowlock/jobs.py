@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
@@ -26,6 +28,7 @@ from rowlock.client.failures import FailureGroups
 from rowlock.client.middleware import Around
 from rowlock.client.random_bytes import noise
 from rowlock.client.registry import Registry
+from rowlock.client.schedules import Schedules
 from rowlock.client.signals import Key, check_data, check_signal_id, current_wait, demand_stored, open_wait
 from rowlock.client.step_list import StepStatus, listed
 from rowlock.client.templates import Templates
@@ -95,6 +98,13 @@ _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job in `wait`
 _all: weakref.WeakSet[Jobs] = weakref.WeakSet()
 
 
+def _module_of_caller() -> str:
+    """Return the name of the module that makes these Jobs. Schedules that its code declares belong to it."""
+    frame = sys._getframe(2)
+    name = frame.f_globals.get("__name__", "__main__")
+    return Path(frame.f_code.co_filename).stem if name == "__main__" else str(name)
+
+
 def all_jobs() -> list[Jobs]:
     """Return every Jobs object of this process. A child process looks for its handler in them."""
     return list(_all)
@@ -106,8 +116,8 @@ class Jobs(Registry):
         jobs = Jobs("sqlite:///jobs.db")        # or postgresql://…; or ROWLOCK_URL, or rowlock.toml
 
     It connects when it is first used. Verbs of a job stand here, all others in groups: `jobs.audit`, `jobs.bulk`,
-    `jobs.failures`, `jobs.templates`, `jobs.topics`, `jobs.workers`. `jobs.sync` has the same for code without an event
-    loop.
+    `jobs.failures`, `jobs.schedules`, `jobs.templates`, `jobs.topics`, `jobs.workers`. `jobs.sync` has the same for
+    code without an event loop.
     """
 
     def __init__(
@@ -139,6 +149,16 @@ class Jobs(Registry):
         self.audit = Audit(self._store)
         self.bulk = BulkActions(self._store, self._ids, self._actor)
         self.failures = FailureGroups(self._store)
+        self.schedules = Schedules(
+            self._stores,
+            self._actor,
+            self._versions,
+            self.definitions,
+            self._ids,
+            self._inserts,
+            self._announce,
+            _module_of_caller(),
+        )
         self.templates = Templates(self._stores, self._actor, self._versions, self.definitions)
         self.topics = Topics(self._stores, self._actor, self._announce)
         self.workers = Workers(self._store)
@@ -270,12 +290,18 @@ class Jobs(Registry):
             self.run_middleware,
             self.context_host(),
             self._stores,
-            self.templates.publish,
+            self.publish,
+            self.schedules,
             version=__version__,
             app=app,
             board=board,
             replace=replace,
         )
+
+    async def publish(self, *, by: str | None = None) -> None:
+        """Store the definitions and the schedules of all tasks of this process. Workers call it when they start."""
+        await self.templates.publish(by=by)
+        await self.schedules.publish(by=by)
 
     # ── Enqueue ──
 

@@ -17,6 +17,7 @@ from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
 from rowlock.client.portal import drive, refuse_in_loop
+from rowlock.client.schedules import BackfillTime, Preview, SchedulePage, Schedules
 from rowlock.client.signals import Key
 from rowlock.client.step_list import StepStatus
 from rowlock.client.templates import Change, Templates
@@ -24,7 +25,9 @@ from rowlock.client.topics import Topics
 from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.client.workers import Workers
+from rowlock.core.cron import When
 from rowlock.core.job import Event, Job, Log
+from rowlock.core.schedules import Fired, IfLiveJob, Missed, Schedule, State
 from rowlock.core.templates import Stored, Unreadable
 from rowlock.signals import Signal
 from rowlock.stores.base import Enqueued, Pause, WorkerInfo
@@ -33,7 +36,7 @@ from rowlock.stores.failures import Failures
 from rowlock.stores.queries import Filter, Page, Stats
 from rowlock.stores.records import Audited
 from rowlock.stores.series import Series
-from rowlock.tasks import EnqueueOptions
+from rowlock.tasks import EnqueueOptions, Task
 
 if TYPE_CHECKING:
     from rowlock.jobs import Jobs
@@ -53,6 +56,7 @@ class SyncJobs:
         self.audit = SyncAudit(jobs.audit, self)
         self.bulk = SyncBulkActions(jobs.bulk, self)
         self.failures = SyncFailureGroups(jobs.failures, self)
+        self.schedules = SyncSchedules(jobs.schedules, self)
         self.templates = SyncTemplates(jobs.templates, self)
         self.topics = SyncTopics(jobs.topics, self)
         self.workers = SyncWorkers(jobs.workers, self)
@@ -110,6 +114,10 @@ class SyncJobs:
         """Claim no more jobs, let running jobs finish within the grace, and give back the rest at no cost of a retry.
         Safe to call twice."""
         return self._run(lambda: self._async.stop(grace=grace))
+
+    def publish(self, *, by: str | None = None) -> None:
+        """Store the definitions and the schedules of all tasks of this process. Workers call it when they start."""
+        return self._run(lambda: self._async.publish(by=by))
 
     def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
@@ -457,6 +465,230 @@ class SyncFailureGroups:
         return self._run(
             lambda: self._async.list(
                 topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit, cursor=cursor
+            )
+        )
+
+
+class SyncSchedules:
+    """`jobs.sync.schedules`."""
+
+    def __init__(self, group: Schedules, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
+
+    def put(
+        self,
+        name: str,
+        job: Draftable | Task[..., Any],
+        when: When,
+        *,
+        missed: Missed = "last",
+        most: int = 100,
+        within: float | timedelta | None = None,
+        if_live: IfLiveJob = "allow",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: float | timedelta = 0.0,
+        description: str | None = None,
+        revision: int | None = None,
+        conn: Any = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Schedule:
+        """Make a schedule, or change the one that has this name, with the scope and scope_id of the job.
+
+            await jobs.schedules.put("nightly", report.draft(7), Cron("0 2 * * *", "Europe/Berlin"))
+
+        `job`: what each time makes: task.draft(…), a task without arguments, or (topic, payload). Texts in the payload
+        may have blanks: {{fire_at}}, {{fire_date}}, {{schedule}}, … `missed`: what happens to times at which no worker
+        was there: "last" makes a job for the newest, "skip" for none, "all" for at most `most` of the last `within`
+        seconds. `if_live`: what happens if the last job is not over: "allow", "reject" (skip this time), "queue" (one
+        waits), "replace" (cancel the last one). `start`, `end`: no time before or after. `jitter`: start each job up to
+        so many seconds later. `revision`: change the schedule only if it has this revision; 0: only make a new one;
+        else raise ScheduleChanged or ScheduleExists. `conn`: do it in this connection's transaction.
+        """
+        return self._run(
+            lambda: self._async.put(
+                name,
+                job,
+                when,
+                missed=missed,
+                most=most,
+                within=within,
+                if_live=if_live,
+                start=start,
+                end=end,
+                jitter=jitter,
+                description=description,
+                revision=revision,
+                conn=conn,
+                reason=reason,
+                by=by,
+            ),
+            conn,
+        )
+
+    def get(self, name: str, *, scope: str | None = None, scope_id: str | None = None) -> Schedule:
+        """Return a schedule. Raise ScheduleNotFound."""
+        return self._run(lambda: self._async.get(name, scope=scope, scope_id=scope_id))
+
+    def delete(
+        self,
+        name: str,
+        *,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        conn: Any = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Schedule:
+        """Delete a schedule and its history. Its jobs stay. Return it as it was. Raise ScheduleExists if code declares
+        it: remove it there, or pause it."""
+        return self._run(
+            lambda: self._async.delete(name, scope=scope, scope_id=scope_id, conn=conn, reason=reason, by=by), conn
+        )
+
+    def pause(
+        self,
+        name: str,
+        *,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Schedule:
+        """Make no jobs until `resume`. The times that pass meanwhile are recorded, and never caught up."""
+        return self._run(lambda: self._async.pause(name, scope=scope, scope_id=scope_id, reason=reason, by=by))
+
+    def resume(
+        self,
+        name: str,
+        *,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Schedule:
+        """Make jobs again, from the next time on."""
+        return self._run(lambda: self._async.resume(name, scope=scope, scope_id=scope_id, reason=reason, by=by))
+
+    def run_now(
+        self,
+        name: str,
+        *,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Fired:
+        """Make a job now, beside the schedule's own times, even if it is paused. `if_live` holds: the answer has a
+        reason instead of a job_id if the last job is not over. Raise what is wrong with the job."""
+        return self._run(lambda: self._async.run_now(name, scope=scope, scope_id=scope_id, reason=reason, by=by))
+
+    def backfill(
+        self,
+        name: str,
+        start: datetime,
+        end: datetime,
+        *,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        dry_run: bool = False,
+        priority: int | str = "backfill",
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Sequence[BackfillTime]:
+        """Make the jobs of past times, from `start` to `end`, for those that have none: times that were missed, or that
+        came before the schedule was made. All in one transaction, at most 1,000. `dry_run`: only return the times.
+
+        `if_live` does not hold here. Jobs run oldest first, behind others: `priority` is 30 if nothing else is said.
+        """
+        return self._run(
+            lambda: self._async.backfill(
+                name,
+                start,
+                end,
+                scope=scope,
+                scope_id=scope_id,
+                dry_run=dry_run,
+                priority=priority,
+                reason=reason,
+                by=by,
+            )
+        )
+
+    def preview(
+        self,
+        schedule: str | When,
+        *,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        limit: int = 5,
+        after: datetime | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+    ) -> Preview:
+        """Return the next times of a schedule, or of a Cron or Every, with what changes of the clocks do to them."""
+        return self._run(
+            lambda: self._async.preview(
+                schedule, scope=scope, scope_id=scope_id, limit=limit, after=after, start=start, end=end
+            )
+        )
+
+    def history(
+        self,
+        name: str,
+        *,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        limit: int = 50,
+        before: datetime | None = None,
+    ) -> Sequence[Fired]:
+        """Return what became of the schedule's times, newest first: each made a job, or has a reason why not. `before`:
+        only times before this one. What is known of times without a job is kept for 90 days."""
+        return self._run(lambda: self._async.history(name, scope=scope, scope_id=scope_id, limit=limit, before=before))
+
+    def histories(self, ids: Sequence[str], *, limit: int = 30) -> Mapping[str, Sequence[Fired]]:
+        """Return the same for many schedules, by their ids."""
+        return self._run(lambda: self._async.histories(ids, limit=limit))
+
+    def publish(self, *, by: str | None = None) -> Sequence[Schedule]:
+        """Store the schedules that tasks declare (@jobs.task(schedule=…)). Return those that have changed. Those that
+        the code has declared before, and does not any more, are paused and marked as absent. Workers call it when they
+        start."""
+        return self._run(lambda: self._async.publish(by=by))
+
+    def mark_absent(self, *, by: str | None = None) -> Sequence[Schedule]:
+        """Pause the schedules that the code of this process has declared before, and does not any more. Return them.
+
+        Another program may have a module of the same name: a schedule whose topic another live worker runs, and no task
+        of this process, is left alone. So workers look again now and then: those of an older release end at last."""
+        return self._run(lambda: self._async.mark_absent(by=by))
+
+    def list(
+        self,
+        *,
+        topic: str | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        state: State | None = None,
+        text: str | None = None,
+        absent: bool | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> SchedulePage:
+        """Return schedules by name. `state`: active, paused, or over (it never fires again). `text`: a part of the
+        name. `absent`: the code that declared it is gone. `cursor`: `next` of the page before."""
+        return self._run(
+            lambda: self._async.list(
+                topic=topic,
+                scope=scope,
+                scope_id=scope_id,
+                state=state,
+                text=text,
+                absent=absent,
+                limit=limit,
+                cursor=cursor,
             )
         )
 

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from rowlock.core import codec
+from rowlock.core.cron import Cron, Every, When
 from rowlock.core.expected import explain
 from rowlock.core.job import (
     DEFAULT_MAX_RETRIES,
@@ -31,6 +32,7 @@ from rowlock.core.job import (
     check_topic,
 )
 from rowlock.core.retry import DEFAULT_RETRY, Delays, Exponential, Quadratic, RetryPolicy
+from rowlock.core.schedules import SAMPLE, Definition, IfLiveJob, Missed, check_definition, fill
 from rowlock.core.templates import (
     MAX_DESCRIPTION,
     Cancel,
@@ -123,9 +125,36 @@ class Policy(Struct, frozen=True, kw_only=True):
     steps: Sequence[
         Step[..., Any, Any] | Callable[..., Any]
     ] = ()  # steps that it may call: for the page, and for weighted progress
+    schedule: When | Recurring | Sequence[When | Recurring] | None = None  # when its jobs are made by themselves
     external: bool = False  # only workers of the worker protocol run it: the function declares the types
     process: bool = False  # run in a child process
     memory: float | None = None  # MiB that the child process may use; None: half of the machine's memory
+
+
+class Recurring(Struct, frozen=True, kw_only=True):
+    """A schedule in code: `@jobs.task(schedule=Recurring(when=Cron("0 9 * * *"), payload={"tenant": 7}))`. Without
+    policies, `schedule=Cron("0 9 * * *")` is enough. `name`: the topic if it is not given. `jobs.schedules.put`
+    explains the policies."""
+
+    when: When
+    name: str | None = None
+    payload: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    scope: str | None = None
+    scope_id: str | None = None
+    missed: Missed = "last"
+    most: int = 100
+    within: float | None = None
+    if_live: IfLiveJob = "allow"
+    start: datetime | None = None
+    end: datetime | None = None
+    jitter: float = 0.0
+    description: str | None = None
+
+    def definition(self, topic: str, version: int) -> Definition:
+        """Return what the schedule of this task makes, and when; checked."""
+        own = {name: getattr(self, name) for name in Definition.__struct_fields__ if hasattr(self, name)}
+        return check_definition(Definition(topic=topic, version=version, **own))
 
 
 class SyncEnqueues(Protocol):
@@ -165,6 +194,7 @@ class Task(Generic[P, R_co, F_co]):
         runs = _listed(policy.runs, "runs", "versions, such as [1, 2]")
         self.runs = frozenset(check_template_version(version, f"runs[{n}]") for n, version in enumerate(runs))
         self.retry: RetryPolicy = check_retry(policy.retry)
+        self.schedules = _schedules(policy.schedule, self)
         self._jobs = jobs
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", topic)
@@ -561,3 +591,27 @@ def _decode_model(hint: type[Any], value: Any) -> Any:
         return hint.model_validate(value)
     except ValueError as error:
         raise ValueError("; ".join(str(error).splitlines()[:3])) from None
+
+
+def _schedules(given: Any, task: Task[..., Any, Any]) -> tuple[Recurring, ...]:
+    """Return the schedules that a task declares. Their payloads are checked by the function's arguments."""
+    if given is None:
+        return ()
+    many = given if isinstance(given, list | tuple) else [given]
+    found = []
+    for n, one in enumerate(many):
+        field = f"schedule[{n}]" if len(many) > 1 else "schedule"
+        recurring = Recurring(when=one) if isinstance(one, Cron | Every) else one
+        if not isinstance(recurring, Recurring):
+            raise InvalidInput(field, "not_a_schedule", f"must be Cron(…), Every(…) or Recurring(…), not {one!r:.40}")
+        if not task.policy.schedulable:
+            raise InvalidInput(field, "not_schedulable", "the task says schedulable=False")
+        try:
+            defined = recurring.definition(task.topic, 0)
+            task.arguments.values(fill(defined.payload, SAMPLE))
+        except InvalidInput as error:
+            raise InvalidInput(f"{field}.{error.field}", error.code, error.problem) from None
+        found.append(recurring)
+    if len({one.name for one in found}) < len(found):
+        raise InvalidInput("schedule", "declared_twice", "give each schedule of the task a name of its own")
+    return tuple(found)

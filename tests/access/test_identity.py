@@ -40,7 +40,8 @@ def test_a_text_that_no_database_keeps_is_told(text: str, good: bool) -> None:
 def test_scopes_bring_what_they_include_and_no_more() -> None:
     assert with_implied(frozenset({"manage"})) == {"manage", "read", "cancel"}
     assert with_implied(frozenset({"enqueue"})) == {"enqueue"}
-    assert with_implied(frozenset({"admin"})) == {"read", "enqueue", "cancel", "manage", "worker", "templates", "admin"}
+    everything = {"read", "enqueue", "cancel", "manage", "worker", "templates", "schedules", "admin"}
+    assert with_implied(frozenset({"admin"})) == everything
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])

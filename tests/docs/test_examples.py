@@ -12,13 +12,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from rowlock import Jobs
+from rowlock import Every, Jobs
 from rowlock.core.job import Status
 from rowlock.core.steps import StepState
 from rowlock.stores import reading
@@ -64,7 +65,7 @@ def worker(folder: Path, app: str, **options: Any) -> Iterator[subprocess.Popen[
 
 def test_every_example_is_run_by_a_test() -> None:
     assert {file.name for file in EXAMPLES.glob("*.py")} == {
-        "templates.py", "steps.py", "ai_pipeline.py", "approval.py",
+        "templates.py", "steps.py", "ai_pipeline.py", "approval.py", "scheduled_report.py",
     }  # fmt: skip
 
 
@@ -161,3 +162,49 @@ async def test_an_approval_waits_for_a_person(folder: Path) -> None:
                 done = await jobs.wait(job_id, timeout=60)
                 assert (done.result, done.retries) == ("nobody has decided about request 7", 0)
                 assert (await client.get(address)).json() == {"state": "ended"}
+
+
+async def test_a_scheduled_report_fires_on_time_and_once(folder: Path) -> None:
+    coming = run(folder, "scheduled_report.py").splitlines()
+    assert [line.partition(", next at ")[0] for line in coming] == [
+        "user_123: At 09:00 every day (Asia/Taipei)", "user_456: At 09:00 every day (Europe/Berlin)",
+    ]  # fmt: skip
+    assert coming[0].endswith(" 01:00 UTC")
+    assert run(folder, "scheduled_report.py").splitlines()[0] == coming[0]  # a second put changes nothing
+    async with Jobs(f"sqlite:///{folder / 'jobs.db'}") as jobs:
+        found = (await jobs.schedules.list()).items
+        assert [(one.name, one.scope_id, one.source, one.revision) for one in found] == [
+            ("daily report", "user_123", "api", 1),
+            ("daily report", "user_456", "api", 1),
+            ("the whole shop", None, "code", 1),
+        ]
+        # Two workers fire the same schedules.
+        with worker(folder, "scheduled_report:jobs"), worker(folder, "scheduled_report:jobs"):
+            asked = run(folder, "scheduled_report.py", "now", "user_123").strip()
+            assert str((await jobs.wait(asked, timeout=60)).result).startswith("user_123, ")
+
+            again = [run(folder, "scheduled_report.py", "again", "user_123", "3") for _ in range(2)]
+            assert again[0] == again[1]  # the second one finds the jobs of the first
+            filled = [line.split() for line in again[0].splitlines()]
+            assert len(filled) == 3
+            for at, job_id in filled:
+                day = at.partition("T")[0]  # 01:00 in UTC, 09:00 in Taipei: the same date
+                assert str((await jobs.wait(job_id, timeout=60)).result).startswith(f"user_123, {day}: ")
+
+            report = ("scheduled_report", {"user": "everybody"})
+            end = datetime.now(UTC) + timedelta(seconds=5)
+            await jobs.schedules.put("often", report, Every(1), end=end, missed="all")
+
+            async def is_over() -> bool:
+                return (await jobs.schedules.get("often")).state == "over"
+
+            await until(is_over)
+            fires = await jobs.schedules.history("often")
+            assert [one.reason for one in fires] == [None] * len(fires)
+            assert 4 <= len(fires) <= 6
+            for one in fires:
+                assert one.job_id is not None
+                job = await jobs.wait(one.job_id, timeout=60)
+                assert (job.status, job.fire_at) == (Status.COMPLETED, one.fire_at)
+        kinds = [line.split()[1] for line in run(folder, "scheduled_report.py", "history", "user_123").splitlines()]
+        assert sorted(set(kinds) - {"schedule"}) == ["backfill", "run_now"]

@@ -35,6 +35,7 @@ SUITES = {
     "listen": Suite("listen", POSTGRES, "nobody listens"),
     "pgbouncer": Suite("pgbouncer", POSTGRES),
     "clocks": Suite("clocks", POSTGRES, "its clock is the machine's"),
+    "schedules": Suite("schedules"),
     "disk": Suite("disk"),
     "lost_file": Suite("lost_file", SQLITE, "its files are the server's own"),
     "poison": Suite("poison"),

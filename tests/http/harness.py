@@ -37,7 +37,9 @@ PASSWORD = "correct horse battery staple"
 BOSS, GUEST = "boss@example.com", "guest@example.com"
 A, B = "user-a", "user-b"
 TEMPLATE_LIFE = 600.0  # seconds
-TABLES = ("_jobs", "_jobs_archive", "_jobs_records", "_jobs_audit", "_jobs_topics")
+TABLES = (
+    "_jobs", "_jobs_archive", "_jobs_records", "_jobs_audit", "_jobs_topics", "_jobs_schedules", "_jobs_fires"
+)  # fmt: skip
 
 JSON = dict[str, Any]
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from rowlock.client.callbacks import Callback
+from rowlock.core.cron import Every
 from rowlock.core.fingerprint import fingerprint
 from rowlock.http.app import ROUTES
 from rowlock.http.routes import Route
@@ -21,7 +22,7 @@ NOWHERE = "0193fb1e-0000-7000-8000-000000000000"
 
 _INCLUDED = {
     "manage": {"manage", "read", "cancel"},
-    "admin": {"read", "enqueue", "cancel", "manage", "templates", "worker", "admin"},
+    "admin": {"read", "enqueue", "cancel", "manage", "templates", "schedules", "worker", "admin"},
 }
 
 
@@ -140,10 +141,11 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
             # What is about whole topics is none of a token's that is for one job.
             if who.job is not None:
                 return 403
-            if "{fingerprint}" in route.path and who.topics is not None and target.topic not in who.topics:
+            hides = "{fingerprint}" in route.path or route.path.startswith("/api/schedules/{id}")
+            if hides and who.topics is not None and target.topic not in who.topics:
                 return 404
             named = "{topic*}" in route.path or route.path in ("/api/worker/claim", "/api/stats/series")
-            named = named or (route.method == "POST" and route.path == "/api/templates")
+            named = named or (route.method == "POST" and route.path in ("/api/templates", "/api/schedules"))
             return refused if named and who.topics is not None and target.topic not in who.topics else done
         case "enqueue":
             return done if may(who, "enqueue", rules, target, None) else refused
@@ -258,6 +260,24 @@ def on_template(suffix: str, json: JSON | None = None) -> Prepare:
     return prepare
 
 
+def on_schedule(suffix: str = "", json: JSON | None = None, done: int = 200) -> Prepare:
+    async def prepare(world: World, target: Target) -> Ready:
+        made = await world.jobs.schedules.put(f"on {next(_keys)}", (target.topic, {}), Every(86_400), by="test")
+        return Ready(f"/api/schedules/{made.id}{suffix}", json, done)
+
+    return prepare
+
+
+async def _create_schedule(world: World, target: Target) -> Ready:
+    body = {"name": f"new {next(_keys)}", "topic": target.topic, "when": {"every": 86_400}}
+    return Ready("/api/schedules", body, 201)
+
+
+async def _change_schedule(world: World, target: Target) -> Ready:
+    body = {"topic": target.topic, "when": {"every": 3600}, "revision": 1}
+    return await on_schedule("", body)(world, target)
+
+
 _versions = count(1)
 
 
@@ -345,6 +365,20 @@ REQUESTS: dict[str, Prepare] = {
     "PATCH /api/templates/{topic*}/{version#}": on_template("/0", {"title": "mail"}),
     "POST /api/templates/{topic*}/enable": on_template("/enable"),
     "POST /api/templates/{topic*}/disable": _disable,
+    "GET /api/schedules": plain("/api/schedules"),
+    "POST /api/schedules": _create_schedule,
+    "POST /api/schedules/preview": plain("/api/schedules/preview", {"when": {"every": 60}}),
+    "GET /api/schedules/{id}": on_schedule(),
+    "PUT /api/schedules/{id}": _change_schedule,
+    "DELETE /api/schedules/{id}": on_schedule(done=204),
+    "POST /api/schedules/{id}/pause": on_schedule("/pause"),
+    "POST /api/schedules/{id}/resume": on_schedule("/resume"),
+    "POST /api/schedules/{id}/run": on_schedule("/run"),
+    "POST /api/schedules/{id}/backfill": on_schedule(
+        "/backfill", {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}
+    ),
+    "GET /api/schedules/{id}/history": on_schedule("/history"),
+    "GET /api/schedules/{id}/preview": on_schedule("/preview"),
     "GET /api/workers": plain("/api/workers"),
     "GET /api/audit": plain("/api/audit?limit=200"),
     "GET /api/tokens": plain("/api/tokens"),

@@ -22,7 +22,10 @@ OFFLINE = {
 }  # fmt: skip
 OFFLINE_CODES = {
     ("access/superusers.py", "changed"), ("access/superusers.py", "unknown"),
+    ("client/schedules.py", "declared_twice"), ("client/schedules.py", "not_here"),
+    ("core/cron.py", "bad_type"), ("core/schedules.py", "not_here"),
     ("signals.py", "bad_type"),
+    ("tasks.py", "declared_twice"), ("tasks.py", "not_a_schedule"), ("tasks.py", "not_schedulable"),
     ("tasks.py", "not_here"), ("tasks.py", "positional"), ("tasks.py", "sync_context"), ("tasks.py", "unknown_type"),
 }  # fmt: skip
 
@@ -42,7 +45,7 @@ def every_call() -> dict[str, list[tuple[str, ast.Call]]]:
 def used() -> dict[str, set[str]]:
     """The codes that a request may meet, and the files that use them."""
     found: dict[str, set[str]] = {}
-    for name, place in (("Problem", 0), ("InvalidInput", 1), ("BadClaim", 1)):
+    for name, place in (("Problem", 0), ("InvalidInput", 1), ("BadClaim", 1), ("_Unreadable", 0)):
         for file, call in every_call()[name]:
             if name == "InvalidInput" and file in OFFLINE:
                 continue

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rowlock import Jobs
 from rowlock.access.identity import Identity, user
+from rowlock.core.cron import Every
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.errors import InvalidInput
 from rowlock.http import cursors
@@ -51,6 +52,9 @@ async def crowd(world: World) -> dict[str, str]:
         await store.settle([settlement(run, Failed("no"), ran=0.0) if n < 2 else settlement(run, Completed(), ran=0.0)])
         if n < 2:
             await world.jobs.update(busy, delay=0.0, by="test")
+    often, *_ = [await world.jobs.schedules.put(f"s{n}", ("often", {}), Every(86_400), by="test") for n in range(MANY)]
+    for _ in range(MANY):
+        await world.jobs.schedules.run_now(often.id, by="test")
     return {
         "/api/jobs": "/api/jobs",
         "/api/jobs/{id}/events": f"/api/jobs/{busy}/events",
@@ -61,6 +65,8 @@ async def crowd(world: World) -> dict[str, str]:
         "/api/audit": "/api/audit",
         "/api/tokens": "/api/tokens",
         "/api/sessions": "/api/sessions",
+        "/api/schedules": "/api/schedules",
+        "/api/schedules/{id}/history": f"/api/schedules/{often.id}/history",
         "/api/bulk": "/api/bulk",
         "/api/bulk/{id}/items": f"/api/bulk/{bulk.id}/items",
     }

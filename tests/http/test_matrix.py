@@ -70,7 +70,8 @@ async def ask_all(
 
 
 def targets(route: Route) -> Sequence[Target]:
-    about = "{" in route.path or route.access.kind == "enqueue" or route.path in ("/api/worker/claim", "/api/templates")
+    named = ("/api/worker/claim", "/api/templates", "/api/schedules")
+    about = "{" in route.path or route.access.kind == "enqueue" or route.path in named
     return TARGETS if about else TARGETS[:1]
 
 

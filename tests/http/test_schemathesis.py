@@ -4,8 +4,10 @@ import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import requests
@@ -53,6 +55,7 @@ OF_A_RUN = [
         "give-up",
     )
 ]
+ABOUT_SCHEDULES = [f"/api/schedules{path}" for path in ("", "/preview", "/{id}", "/{id}/backfill")]
 OPERATIONS = [(method.upper(), path) for path, methods in document()["paths"].items() for method in methods]
 
 
@@ -110,6 +113,15 @@ class Stage:
                 yield requests.post(url, json=body, headers=headers, timeout=30).json()["id"]
             yield None
 
+    def schedules(self, server: Server) -> Iterator[str | None]:
+        """Ids of new schedules; None: one that is made up."""
+        url, headers = f"{server.url}/api/schedules", dict(self.who["admin token"].headers)
+        for n in count():
+            body: Any = {"name": f"made {n} {uuid4()}", "topic": "t", "when": {"every": 3600}}
+            yield requests.post(url, json=body, headers=headers, timeout=30).json()["id"]
+            if n % 4 == 3:
+                yield None
+
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
@@ -128,7 +140,11 @@ def server(stage: Stage) -> Iterator[Server]:
 
 def check(stage: Stage, server: Server, method: str, path: str, who: Who, mode: GenerationMode) -> None:
     operation = stage.schema[path][method]
-    ids = stage.bulks(server) if path.startswith("/api/bulk") else stage.jobs(server, method)
+    ids = stage.jobs(server, method)
+    if path.startswith("/api/bulk"):
+        ids = stage.bulks(server)
+    elif path.startswith("/api/schedules"):
+        ids = stage.schedules(server)
     session = requests.Session()
 
     @settings(
@@ -141,12 +157,14 @@ def check(stage: Stage, server: Server, method: str, path: str, who: Who, mode: 
     )
     @given(case=operation.as_strategy(mode))
     def one(case: Any) -> None:
-        if path.startswith(("/api/jobs/{id}", "/api/bulk/{id}")) and (known := next(ids)):
+        if path.startswith(("/api/jobs/{id}", "/api/bulk/{id}", "/api/schedules/{id}")) and (known := next(ids)):
             case.path_parameters["id"] = known  # what is made up is never there
         if path == "/api/bulk" and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
             # What goes with what is more than a schema can say.
             kept = {name: value for name, value in case.body.items() if name in ("dryRun", "reason")}
             case.body = {**kept, "action": "cancel", "filter": {"topic": ["none"]}}
+        if path in ABOUT_SCHEDULES and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
+            case.body = _possible(path, case.body)
         if path == "/api/jobs/enqueue" and who.kind == "user" and isinstance(case.body, dict):
             case.body["scopeId"] = A
         if path.endswith("/wait"):
@@ -183,6 +201,19 @@ def test_an_admin_gets_what_the_document_says(stage: Stage, server: Server, meth
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=str)
 def test_a_user_gets_what_the_document_says(stage: Stage, server: Server, method: str, path: str) -> None:
     check(stage, server, method, path, stage.who["user A"], GenerationMode.POSITIVE)
+
+
+def _possible(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return a request about schedules. What goes with what is more than a schema can say: times in their order, one of
+    cron and every, …"""
+    names = ["missed", "most", "within", "jitter", "limit", "dry_run"]
+    kept: dict[str, Any] = {name: body[name] for name in names if name in body}
+    if path.endswith("/backfill"):
+        return {**kept, "start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}
+    if path.endswith("/preview"):
+        return {**kept, "when": {"every": 3600}}
+    which = {"revision": 1} if "{id}" in path else {"name": f"made {uuid4()}"}
+    return {**kept, **which, "topic": "t", "when": {"every": 3600}}
 
 
 def _operation(route: Route) -> tuple[str, str]:

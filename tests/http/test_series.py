@@ -120,7 +120,7 @@ async def no_notes(world: World) -> bool:
 def quick_upkeep(world: World, monkeypatch: pytest.MonkeyPatch) -> Upkeep:
     monkeypatch.setattr(upkeep, "SETTINGS", WorkerSettings(maintenance=0.05))
     monkeypatch.setattr(maintenance, "_HOUSEKEEPING", 0.0)
-    return Upkeep(world.jobs._store, RemoteWorkers(world.jobs._store))
+    return Upkeep(world.jobs._store, RemoteWorkers(world.jobs._store), world.jobs.schedules.firing)
 
 
 async def test_a_server_folds_and_sweeps_without_any_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from tests.proof import (
     checker_lines,
     checker_moves,
     checker_runs,
+    checker_schedules,
     checker_steps,
     checker_waits,
 )
@@ -40,6 +41,7 @@ INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
     "S11": checker_moves.s11_no_claim_before_run_at,
     "S12": checker_clients.s12_no_claim_of_a_paused_topic,
     "S13": checker_clients.s13_one_live_job_per_key,
+    "S14": checker_schedules.s14_one_job_per_time_and_every_time_is_on_record,
     "S15": checker_lines.s15_lines_keep_their_order_and_once_is_once,
     "S17": checker_clients.s17_business_row_and_job_together,
     "S19": checker_events.s19_every_move_is_recorded_in_its_transaction,
@@ -57,7 +59,6 @@ INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
     "EVENTS": checker_events.events_equal_what_was_witnessed,
 }
 NOT_APPLICABLE = {
-    "S14": "there are no schedules yet",
     "S16": "there are no flows yet",
     "S18": "there are no actors with scopes yet",
     "L3": "a figure, not an invariant: benchmarks measure it",

@@ -6,7 +6,7 @@ from typing import Any
 
 from rowlock.core.lifecycle import MAX_HISTORY, MOVES
 from tests.proof.lives import Life, Step, World
-from tests.proof.witness import BULK, RECORDS, TOPICS, is_backoff
+from tests.proof.witness import BULK, RECORDS, SCHEDULES, TOPICS, is_backoff
 
 Found = Iterator[tuple[str | None, str]]
 
@@ -26,10 +26,10 @@ def s19_every_move_is_recorded_in_its_transaction(world: World) -> Found:
             operated[change.tx, "resume" if change.after["paused_at"] is None else "pause", None] += 1
     for (tx, action, job_id), count in (operated - world.audits).items():
         yield job_id, f"{count} × {action} in transaction {tx} without an entry in the audit"
-    records = {change.tx for change in world.history.changes if change.table in (RECORDS, BULK)}
+    records = {change.tx for change in world.history.changes if change.table in (RECORDS, BULK, SCHEDULES)}
     for (tx, action, job_id), count in (world.audits - operated).items():
         if tx in records:
-            continue  # an account, a token, a setting; a bulk action's start
+            continue  # an account, a token, a setting; a bulk action's start; a schedule
         yield job_id, f"the audit says {count} × {action} in transaction {tx}, which didn't happen there"
 
 

@@ -23,6 +23,7 @@ from rowlock.stores.base import Beat, Guard, NewLine, Progress
 from tests.proof import (
     crash_points_bulk,
     crash_points_lines,
+    crash_points_schedules,
     crash_points_steps,
     crash_points_upkeep,
     crash_points_waits,
@@ -36,6 +37,7 @@ __all__ = [
     "CASES",
     "crash_points_bulk",
     "crash_points_lines",
+    "crash_points_schedules",
     "crash_points_steps",
     "crash_points_upkeep",
     "crash_points_waits",

@@ -16,7 +16,7 @@ class RowChange(Struct, frozen=True):
     at: int
     """The database's clock, microseconds."""
     table: str
-    """_jobs, _jobs_archive, _jobs_steps, _jobs_signals, _jobs_audit, _jobs_topics, …"""
+    """_jobs, _jobs_archive, _jobs_steps, _jobs_signals, _jobs_schedules, _jobs_fires, _jobs_audit, …"""
     op: str
     """insert, update or delete."""
     tx: int
@@ -99,6 +99,9 @@ class History(Struct):
     """What is stored of steps at the end."""
     signals: list[dict[str, Any]] = field(default_factory=list)
     """… and of signals."""
+    schedules: list[dict[str, Any]] = field(default_factory=list)
+    fires: list[dict[str, Any]] = field(default_factory=list)
+    """… and of schedules and their nominal times."""
     step_runs: list[StepRun] = field(default_factory=list)
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The product's own events, per job."""

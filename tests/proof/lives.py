@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from tests.proof.history import Execution, Fault, History, Operation, RowChange
-from tests.proof.witness import ARCHIVE, AUDIT, JOBS, STEPS
+from tests.proof.witness import ARCHIVE, AUDIT, JOBS, STEPS, is_dated
 
 Row = dict[str, Any]
 
@@ -247,6 +247,8 @@ def _steps(changes: list[RowChange], deleted_in: set[int]) -> list[Step]:
             steps.append(_completion(change, following))
         elif steps and _is_afterthought(steps[-1], change):
             steps[-1] = _joined(steps[-1], change)
+        elif is_dated(change) and any(step.move == "enqueue" and step.tx == change.tx for step in steps):
+            _date(steps, change)
         elif steps and _is_grouped(change):
             steps[-1].after = change.after
         elif steps and change.after is not None and _are_last_lines(steps[-1], change):
@@ -297,6 +299,16 @@ def _is_grouped(change: RowChange) -> bool:
     if change.table != JOBS or before is None or after is None or changed(before, after) != {"fingerprint"}:
         return False
     return before["fingerprint"] is None and after["status"] in ("failed", "expired")
+
+
+def _date(steps: list[Step], change: RowChange) -> None:
+    """The transaction that has made the job says at its end by which schedule, and for which time."""
+    assert change.after is not None
+    dated = {name: change.after[name] for name in ("schedule_id", "fire_at")}
+    for step in steps:
+        if step.tx == change.tx:
+            step.before = step.before and step.before | dated
+            step.after = step.after and step.after | dated
 
 
 def _joined(last: Step, change: RowChange) -> Step:

@@ -5,6 +5,7 @@ from tests.proof import (
     planted_lines,
     planted_moves,
     planted_runs,
+    planted_schedules,
     planted_steps,
     planted_waits,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "planted_lines",
     "planted_moves",
     "planted_runs",
+    "planted_schedules",
     "planted_steps",
     "planted_waits",
 ]

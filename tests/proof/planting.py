@@ -36,7 +36,17 @@ class Garden:
     def __init__(self, history: History) -> None:
         copies = {
             n: list(getattr(history, n))
-            for n in ("changes", "operations", "executions", "faults", "steps", "signals", "step_runs")
+            for n in (
+                "changes",
+                "operations",
+                "executions",
+                "faults",
+                "steps",
+                "signals",
+                "step_runs",
+                "schedules",
+                "fires",
+            )
         }
         copies |= {n: dict(getattr(history, n)) for n in ("jobs", "archive", "events", "settings")}  # type: ignore[misc]
         self.history = structs.replace(history, **copies)

@@ -6,7 +6,7 @@ A request that has left its process is carried out whether or not that process l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
 from random import Random
@@ -146,6 +146,9 @@ class Line:
             return 0
         done: int = await self._send("tidy", (chore, limit), {})
         return done
+
+    async def next_fire(self, *, skip: Sequence[str] = (), later: bool = False) -> None:
+        """There are no schedules here: see schedule_world.py."""
 
     async def wait_for_work(self, timeout: float) -> bool:
         if self._is_down:

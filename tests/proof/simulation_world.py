@@ -95,6 +95,7 @@ class Machine:
             self,
             cast(Any, self),  # it is its own Host and Stores
             _publish_nothing,
+            cast(Any, NoSchedules()),
             version="0",
             board=noted,
             replace=self._replace,
@@ -420,3 +421,20 @@ LANES = {rowlock.core.job.Lane(topic): task for topic, task in make_tasks(None).
 
 
 async def _publish_nothing() -> None: ...
+
+
+class NoSchedules:
+    """Nothing is scheduled in this world: see schedule_world.py."""
+
+    @property
+    def firing(self) -> NoSchedules:
+        return self
+
+    @property
+    def set_aside(self) -> tuple[str, ...]:
+        return ()
+
+    async def find_times_anew(self, store: Any) -> int:
+        return 0
+
+    async def mark_absent(self) -> None: ...

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof import planted_lines, planted_runs, planted_waits
+from tests.proof import planted_lines, planted_runs, planted_schedules, planted_waits
 from tests.proof.checker import INVARIANTS, NOT_APPLICABLE, check, summary
 from tests.proof.checker_moves import moves
 from tests.proof.history import Violation
@@ -17,6 +17,7 @@ from tests.proof.lives import World
 from tests.proof.planted import PLANTS
 from tests.proof.planting import SAID, Barren, Garden
 from tests.proof.random_lives import PlainLives, RandomLives
+from tests.proof.scheduled_lives import ScheduledLives
 from tests.proof.waiting_lives import WaitingLives
 
 SEEDS = 1000 if os.environ.get("ROWLOCK_PROOF") == "full" else 30
@@ -41,7 +42,9 @@ LINES = {"unblock", "replace"}
 WAITS = {"wait", "cancel_wait", "signal", "wake", "resume", "report_callback", "acknowledge_callback"}
 
 
-@pytest.mark.parametrize(("lives_of", "made"), [(RandomLives, MOVES | LINES), (WaitingLives, MOVES | WAITS)])
+@pytest.mark.parametrize(
+    ("lives_of", "made"), [(RandomLives, MOVES | LINES), (WaitingLives, MOVES | WAITS), (ScheduledLives, MOVES)]
+)
 def test_random_valid_lives_pass_and_make_every_move(lives_of: type[RandomLives], made: set[str]) -> None:
     began = time.monotonic()
     kind: Any = lives_of
@@ -54,7 +57,11 @@ def test_random_valid_lives_pass_and_make_every_move(lives_of: type[RandomLives]
     assert set().union(*(moves(World(history).lives) for history in valid)) == made
 
 
-LIVES = {planted_lines.__name__: RandomLives, planted_waits.__name__: WaitingLives}
+LIVES = {
+    planted_lines.__name__: RandomLives,
+    planted_schedules.__name__: ScheduledLives,
+    planted_waits.__name__: WaitingLives,
+}
 
 
 @pytest.mark.parametrize("name", PLANTS)

@@ -49,7 +49,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
     reads = {
         *("read", "holders", "stored_rows", "end_counts", "list", "stats", "workers", "paused", "look"),
         *("held_by", "records", "audit", "failures", "bulks", "bulk_items", "newest", "newest_of_scopes", "mark"),
-        "count_ready",
+        *("count_ready", "next_fire", "schedules", "fires"),
         *("series", "now", "home", "pending_migrations", "traits", "owes_ring"),
     }
     connects = {"open", "close", "ring", "wait_for_work"}
@@ -61,7 +61,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
         *("insert", "claim", "settle", "heartbeat", "progress", "transaction", "report", "retire", "promote"),
         "tidy",  # a case for each chore but sweep_rollups: one statement, of what nobody will ask for again
         *("move", "move_due", "prune", "steer_topic", "write_records", "set_backoff"),
-        *("create_bulk", "steer_bulk", "run_bulk", "checkpoint", "take_signal"),
+        *("create_bulk", "steer_bulk", "run_bulk", "checkpoint", "take_signal", "change_schedules"),
     }
     verbs = {name for name in vars(Store) if not name.startswith("_")}
     assert verbs - connects == reads | elsewhere | cases

@@ -22,12 +22,14 @@ from tests.stores.rows import micros
 JOBS, ARCHIVE, STEPS, SIGNALS = "_jobs", "_jobs_archive", "_jobs_steps", "_jobs_signals"
 AUDIT, TOPICS, WORKERS = "_jobs_audit", "_jobs_topics", "_jobs_workers"
 RECORDS, BULK = "_jobs_records", "_jobs_bulk"
-TABLES = (JOBS, ARCHIVE, STEPS, SIGNALS, AUDIT, TOPICS, WORKERS, RECORDS, BULK)
-_JSON = frozenset({"payload", "result", "tags", "history", "log", "data", "topics"})
-_FLAGS = frozenset({"ready", "stray", "stopping", "cancelable"})
+SCHEDULES, FIRES = "_jobs_schedules", "_jobs_fires"
+TABLES = (JOBS, ARCHIVE, STEPS, SIGNALS, AUDIT, TOPICS, WORKERS, RECORDS, BULK, SCHEDULES, FIRES)
+_JSON = frozenset({"payload", "result", "tags", "history", "log", "data", "topics", "definition"})
+_FLAGS = frozenset({"ready", "stray", "stopping", "cancelable", "absent"})
 _TIMES = frozenset(
     {"created", "updated", "run_at", "expires_at", "claimed_at", "started_at", "locked_until", "finished_at", "fire_at"}
     | {"cancel_requested_at", "paused_at", "paused_until", "at", "started", "seen", "moved_at", "deadline"}
+    | {"resumed_at", "upto", "next_run_at", "last_run_at"}
 )
 NEVER = 1 << 62  # the time of what does not end by itself, on both stores
 _MACHINE_CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"  # to the millisecond
@@ -89,6 +91,7 @@ class Witness:
         history.changes = await self.changes()
         history.jobs, history.archive = await self.rows(JOBS), await self.rows(ARCHIVE)
         history.steps, history.signals = await self._all_rows(STEPS), await self._all_rows(SIGNALS)
+        history.schedules, history.fires = await self._all_rows(SCHEDULES), await self._all_rows(FIRES)
         history.events = await self.events()
         return history
 
@@ -224,8 +227,11 @@ def _stamp(change: RowChange) -> int | None:
     before, after = change.before or {}, change.after
     if after is None:
         return None
-    if change.table == AUDIT or (change.table == SIGNALS and change.op == "insert"):
+    if change.table in (AUDIT, FIRES) or (change.table == SIGNALS and change.op == "insert"):
         return int(after["at"])
+    if change.table == SCHEDULES:
+        moved = [name for name in ("updated", "upto") if before.get(name) != after[name]]
+        return max((int(after[name]) for name in moved), default=None)
     if change.table == RECORDS:
         return int(after["updated"])
     if change.table == BULK:
@@ -245,9 +251,22 @@ def is_backoff(change: RowChange) -> bool:
     return (change.before or {}).get("backoff") != (change.after or {}).get("backoff")
 
 
+def is_dated(change: RowChange) -> bool:
+    """Does a new job learn the schedule that made it, and the time?"""
+    before, after = change.before, change.after
+    if change.table != JOBS or before is None or after is None or before["schedule_id"] is not None:
+        return False
+    return {name for name in after if before[name] != after[name]} == {"schedule_id", "fire_at"}
+
+
 def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:
     """Is it the removal from _jobs of what this transaction has just archived, or the lines of its progress report? Or
     does it write, or remove, what is stored of a step or signal of a job whose row it has just changed?"""
+    if change.table in (SCHEDULES, FIRES):  # jobs first, then schedules, then fires
+        last = found[-1]
+        return last.table in (SCHEDULES, FIRES) or (last.table, last.op) == (JOBS, "insert")
+    if is_dated(change):
+        return found[-1].table in (SCHEDULES, FIRES) or is_dated(found[-1])
     if change.table in (STEPS, SIGNALS):
         job_id = (change.after or change.before or {})["job_id"]
         mine = [one for one in found if one.tx == number and one.table == JOBS and one.after is not None]
@@ -284,6 +303,11 @@ def _explained(found: list[RowChange], audit: RowChange) -> int | None:
     """The place of the change that this entry of the audit is about, if neither it nor what came since has a stamp."""
     if audit.table != AUDIT or audit.after is None or not found:
         return None
+    if found[-1].table in (SCHEDULES, FIRES):
+        place = len(found)
+        while place and found[place - 1].table in (SCHEDULES, FIRES):
+            place -= 1
+        return place
     if found[-1].table == TOPICS:
         row = found[-1].after or found[-1].before or {}
         return len(found) - 1 if row.get("topic") == audit.after["topic"] else None

@@ -3,6 +3,7 @@
 Blocks are counted by PostgreSQL itself, per relation and transaction, on prepared statements as the store runs them.
 """
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -336,3 +337,52 @@ async def test_a_key_is_looked_up_in_its_scope(store: PostgresStore) -> None:
     [n] = [n for n, line in enumerate(lines) if "_jobs_live_key" in line]
     wanted = [f"{column} = " for column in ("(key", "(topic", "_jobs_short(scope)", "_jobs_short(scope_id)")]
     assert [part for part in wanted if part not in lines[n + 1].replace("_1.", "")] == [], lines[n : n + 2]
+
+
+SCHEDULED = [
+    """INSERT INTO _jobs_schedules (id, name, topic, definition, revision, upto, next_run_at, zone_data, created,
+                                    updated)
+       SELECT gen_random_uuid(), 's' || n, 'mail', '{"topic": "mail", "when": {"every": 60}}', 1, now(),
+              CASE WHEN n % 3 = 0 THEN NULL ELSE now() + interval '1 day' END, '', now(), now()
+       FROM generate_series(1, 20000) n""",
+    """INSERT INTO _jobs_fires (schedule_id, fire_at, at, kind, job_id, reason)
+       SELECT id, now() - n * interval '1 minute', now(), 'schedule', CASE WHEN n % 2 = 0 THEN gen_random_uuid() END,
+              CASE WHEN n % 2 = 1 THEN 'missed' END
+       FROM (SELECT id FROM _jobs_schedules LIMIT 1000) s, generate_series(1, 50) n""",
+    """INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload,
+                          line, line_seq, key)
+       SELECT gen_random_uuid(), 'mail', CASE WHEN n % 2 = 0 THEN 'pending' ELSE 'blocked' END, n % 2 = 0, 100, now(),
+              now(), now(), 3, 600, '{}', 'line ' || n / 2, n, 'k' || n
+       FROM generate_series(2, 40001) n""",
+]
+
+
+async def test_looking_for_due_schedules_does_not_grow_with_the_tables(store: PostgresStore) -> None:
+    """Every worker looks every second. 20,000 schedules are not due, and as many lines have a head."""
+    sql, times = store._sql, [{"schedule_id": "0193fb1e-0000-7000-8000-000000000001", "fire_at": 1}]
+    looked = json.dumps({"times": times, "lines": ["line 7", "line 8"]})
+    async with store._connections.acquire() as connection:
+        for table in ("_jobs", "_jobs_schedules", "_jobs_fires"):
+            await connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+        await connection.execute("ANALYZE")
+        meter = Meter(store, connection)
+
+        async def measured() -> dict[str, int]:
+            await connection.execute(
+                "INSERT INTO _jobs_schedules (id, name, topic, definition, revision, upto, next_run_at, zone_data,"
+                " created, updated) SELECT gen_random_uuid(), 'due', 'mail', '{}', 1, now(), now(), '', now(), now()"
+            )
+            blocks = {
+                "due": await meter.blocks(sql.schedules_due, '{"due": 100}'),
+                "next": await meter.blocks(sql.next_fire),
+                "look": await meter.blocks(sql.schedules_look_on_conn, looked),
+                "by name": await meter.blocks(sql.schedule_by_name, '{"name": "due"}'),
+            }
+            await connection.execute("DELETE FROM _jobs_schedules WHERE name = 'due'")
+            return blocks
+
+        alone = await measured()
+        for statement in SCHEDULED:
+            await connection.execute(statement)
+        crowded = await measured()
+    assert {name: count for name, count in crowded.items() if count > 2 * alone[name] + 20} == {}, (alone, crowded)

@@ -221,6 +221,13 @@ def test_what_a_verb_does_does_not_grow_with_the_tables(database: SqliteConnecti
         ("insert_same_key", "_jobs_live_key (key=? AND topic=? AND <expr>=? AND <expr>=?)"),
         ("failures_newest", "_jobs_failures"),
         ("failures_of_one", "_jobs_fingerprint"),
+        ("schedules_due", "_jobs_schedules_due (next_run_at>? AND next_run_at<?)"),
+        ("schedule_named", "_jobs_schedules_name (name=? AND <expr>=? AND <expr>=?)"),
+        ("schedule_fired", "PRIMARY KEY (schedule_id=? AND fire_at=?)"),
+        ("fires", "PRIMARY KEY (schedule_id=? AND fire_at<?)"),
+        ("prune_fires", "_jobs_fires_without_job (at<?)"),
+        ("line_waits", "_jobs_head (line=?)"),
+        ("line_waits", "_jobs_line (line=?)"),
     ],
 )
 def test_each_search_has_its_index(database: SqliteConnection, statement: str, index: str) -> None:
@@ -229,7 +236,9 @@ def test_each_search_has_its_index(database: SqliteConnection, statement: str, i
             return 1
 
     text = read_sql(Log) if statement == "read" else moves.statement(statement)
-    values: Any = Anything() if re.search(r":\w", text) else ["[1]"] * text.count("?")
+    values: Any = (
+        Anything() if re.search(r":\w", text) else ["[1]"] * (1 if statement == "line_waits" else text.count("?"))
+    )
     plan = [row[3] for row in database.conn.execute(f"EXPLAIN QUERY PLAN {text}", values)]
     assert any(index in line for line in plan), plan
     assert not [line for line in plan if line.startswith("SCAN _jobs ") and "INDEX" not in line], plan

@@ -12,10 +12,11 @@ from msgspec import Struct
 from rowlock.core.codec import clean_text
 from rowlock.core.conditions import Compared, Condition, Every, Some
 
-SCOPES = ("read", "enqueue", "cancel", "manage", "templates", "worker", "admin")
+SCOPES = ("read", "enqueue", "cancel", "manage", "templates", "schedules", "worker", "admin")
 """Scopes of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `cancel`: cancel jobs, without
 read. `manage`: requeue, update, delete, pause; includes read and cancel. `templates`: see and change the stored
-definitions of topics. `worker`: claim and settle. `admin`: everything that a superuser may do."""
+definitions of topics. `schedules`: see, make, change and run schedules. `worker`: claim and settle. `admin`: everything
+that a superuser may do."""
 
 LONGEST_NAME = 500  # characters
 _IMPLIED = {"manage": ("read", "cancel"), "admin": SCOPES}

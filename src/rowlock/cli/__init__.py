@@ -28,6 +28,9 @@ from rowlock.cli.groups import Lazy, Root, traceback_option
         "bulk": Lazy("rowlock.cli.bulk:bulk", "One action for many jobs: preview it, then start it."),
         "topics": Lazy("rowlock.cli.topics:topics", "List, pause and resume topics."),
         "templates": Lazy("rowlock.cli.templates:templates", "The stored definitions of topics; types for TypeScript."),
+        "schedules": Lazy(
+            "rowlock.cli.schedules:schedules", "When jobs are made by themselves; a preview of the times."
+        ),
         "check": Lazy("rowlock.cli.check:check", "Compare new code with the database before a deploy."),
         "stats": Lazy("rowlock.cli.stats:stats", "How many jobs have which status."),
         "failures": Lazy("rowlock.cli.failures:failures", "Dead letters in groups that failed alike."),

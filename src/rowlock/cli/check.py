@@ -23,15 +23,16 @@ def check(db: Database, app: str, limit: int) -> None:
     """Compare new code with the database before a deploy.
 
     It finds payloads that the new handlers would refuse, versions and topics of jobs that no handler would run,
-    published versions whose schema or steps differ, half-done jobs whose stored steps the new code does not have, and
-    disabled topics.
+    published versions whose schema or steps differ, half-done jobs whose stored steps the new code does not have,
+    disabled topics, and schedules whose jobs the new handlers would refuse.
 
     It only reads, within bounds. Exit code 0: it found nothing; 1: it found something.
     """
     new = load_jobs(app)
 
     async def look(jobs: Jobs) -> Comparison:
-        return await compare(await jobs._store(), jobs.lanes(), limit=limit)
+        declared, owner = jobs.schedules.declared(), jobs.schedules.owner
+        return await compare(await jobs._store(), jobs.lanes(), limit=limit, declared=declared, owner=owner)
 
     found = db.run(look, tasks_of=new)
     db.tell(found, lambda: _print(found))
@@ -47,12 +48,12 @@ def _print(found: Comparison) -> None:
                 one.topic,
                 str(one.version),
                 number(one.count) if one.jobs else "",
-                " ".join(one.jobs),
+                one.schedule or " ".join(one.jobs),
                 one.text,
             )
             for one in found.findings
         ]
         print_table(("check", "topic", "version", "jobs", "such as", "note"), rows)
     said = how_many(len(found.findings), "finding") if found.findings else "the new code fits"
-    more = "; there are more jobs than were checked: raise --limit" if found.partial else ""
+    more = "; there are more jobs or schedules than were checked: raise --limit" if found.partial else ""
     note(f"{how_many(found.checked)} checked: {said}{more}")

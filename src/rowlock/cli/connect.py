@@ -47,6 +47,7 @@ class Database(Struct, frozen=True):
             async with Jobs(url, by=name, migrate=None if create else False) as jobs:
                 if tasks_of is not None:
                     jobs._versions.update(tasks_of._versions)
+                    jobs.schedules.owner = tasks_of.schedules.owner
                 return await work(jobs)
 
         return asyncio.run(connected())

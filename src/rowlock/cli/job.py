@@ -26,6 +26,7 @@ from rowlock.client.step_list import StepStatus
 from rowlock.client.why import spell_seconds
 from rowlock.core.job import Event, Job, Log, LogLine, Status
 from rowlock.core.waits import is_step_name
+from rowlock.errors import ScheduleNotFound
 from rowlock.jobs import Jobs
 
 _LOOK = 0.5  # seconds between looks, with --follow
@@ -37,15 +38,15 @@ _LOOK = 0.5  # seconds between looks, with --follow
 def show(db: Database, job_id: str) -> None:
     """Everything about a job: its fields, payload, result, error, steps, history and log."""
 
-    async def look(jobs: Jobs) -> tuple[Job, Sequence[StepStatus], Sequence[Event], Log]:
+    async def look(jobs: Jobs) -> tuple[Job, Sequence[StepStatus], Sequence[Event], Log, str | None]:
         job, steps = await jobs.get(job_id), await jobs.steps(job_id)
-        return job, steps, await jobs.events(job_id), await jobs.logs(job_id)
+        return job, steps, await jobs.events(job_id), await jobs.logs(job_id), await _schedule_of(jobs, job)
 
-    job, steps, events, log = db.run(look)
+    job, steps, events, log, schedule = db.run(look)
     if db.wants_json:
         print_json({**job_document(job), "steps": steps, "events": events, "log": log})
         return
-    _print_job(job, steps)
+    _print_job(job, steps, schedule)
     if steps:
         print_heading("steps")
         print_steps(steps)
@@ -53,8 +54,18 @@ def show(db: Database, job_id: str) -> None:
     _print_log(log)
 
 
-def _print_job(job: Job, steps: Sequence[StepStatus]) -> None:
-    print_fields(_fields(job, steps))
+async def _schedule_of(jobs: Jobs, job: Job) -> str | None:
+    """Return the name of the schedule that made the job; its id, if the schedule was deleted."""
+    if job.schedule_id is None:
+        return None
+    try:
+        return (await jobs.schedules.get(job.schedule_id)).name
+    except ScheduleNotFound:
+        return f"{job.schedule_id} (deleted)"
+
+
+def _print_job(job: Job, steps: Sequence[StepStatus], schedule: str | None) -> None:
+    print_fields(_fields(job, steps, schedule))
     result = None if job.result is None else pretty(job.result)
     for title, text in (("payload", pretty(job.payload)), ("result", result), ("error", job.last_error)):
         if text:
@@ -74,7 +85,7 @@ def _waits(job: Job, steps: Sequence[StepStatus]) -> str | None:
     return f"{what} without end" if wait.deadline is None else f"{what} until {exact(wait.deadline)}"
 
 
-def _fields(job: Job, steps: Sequence[StepStatus]) -> list[tuple[str, str | None]]:
+def _fields(job: Job, steps: Sequence[StepStatus], schedule: str | None) -> list[tuple[str, str | None]]:
     scope = " ".join(word for word in (job.scope, job.scope_id) if word)
     progress = [f"{job.progress:g} %" if job.progress else None, job.stage, job.message]
     return [
@@ -97,7 +108,7 @@ def _fields(job: Job, steps: Sequence[StepStatus]) -> list[tuple[str, str | None
         ("cancel requested", exact(job.cancel_requested_at)),
         ("cancel reason", job.cancel_reason),
         ("flow", job.flow_id),
-        ("schedule", job.schedule_id),
+        ("schedule", schedule),
         ("fire time", exact(job.fire_at)),
         ("trace", job.trace),
         ("created", exact(job.created)),

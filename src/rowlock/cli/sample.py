@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from rowlock.cli.demo_schedules import EVERY_MINUTE, TOPIC, FireWatch, put_schedules, report_sales
 from rowlock.cli.demo_steps import download, embed, execute, finalize, notify, prepare, split, upload
 from rowlock.cli.demo_waits import DECISION, Decision, ask, decide_refund, pay_back, refuse, remind
 from rowlock.context import Context
@@ -120,6 +121,9 @@ def register(jobs: Jobs) -> None:
         "refund.approve", version=1, steps=[ask, remind, pay_back, refuse], key=["order"], title="Approve a refund"
     )(decide_refund)
 
+    # A schedule: every minute, by itself. Customers.open puts others.
+    jobs.task(TOPIC, title="Add up the sales", schedule=EVERY_MINUTE)(report_sales)
+
     @jobs.task("account.welcome", key=["account"], once=True, title="Welcome a customer")  # one job per account, ever
     async def welcome(account: int) -> str:
         return f"account {account} is welcome"
@@ -132,10 +136,14 @@ class Customers:
         self._jobs = jobs
         self.recent: deque[str] = deque(maxlen=RECENT)
         self.enqueued = 0
+        self._fires = FireWatch(jobs)
         self._minds: set[asyncio.Task[None]] = set()  # people who are about to change or make up their mind
 
     async def open(self) -> None:
-        """Make what a new queue lacks: a paused topic, and a job that no worker knows."""
+        """Make what a new queue lacks: schedules, a paused topic, and a job that no worker knows."""
+        await self._fires.new_jobs()  # those of an earlier demo
+        await put_schedules(self._jobs)
+        await self._count_fires()
         await self._jobs.topics.pause("newsletter.send", reason="the text has a typo", by="ann@example.org")
         for issue in range(3):
             await self._enqueue("newsletter.send", {"issue": issue}, tags=["marketing"], priority="backfill")
@@ -180,6 +188,7 @@ class Customers:
                 await self._pack(order=n, parcels=6)
             if n % 200 == 20:
                 await self._complain()
+            await self._count_fires()
             await asyncio.sleep(0.4)
 
     async def _pack(self, order: int, parcels: int) -> None:
@@ -195,9 +204,16 @@ class Customers:
 
     async def _enqueue(self, topic: str, payload: dict[str, object], **options: object) -> str:
         made = await self._jobs.enqueue(topic, payload, **options)  # type: ignore[arg-type]
-        self.recent.appendleft(made.id)
-        self.enqueued += 1
+        self._count(made.id)
         return made.id
+
+    async def _count_fires(self) -> None:
+        for job_id in await self._fires.new_jobs():
+            self._count(job_id)
+
+    def _count(self, job_id: str) -> None:
+        self.recent.appendleft(job_id)
+        self.enqueued += 1
 
     def _soon(self, change: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(change)

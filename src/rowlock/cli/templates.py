@@ -14,10 +14,12 @@ from rowlock.cli.connect import Database, actor, by, database
 from rowlock.cli.exits import Exit
 from rowlock.cli.groups import Group
 from rowlock.cli.options import _Kind, read_json
+from rowlock.cli.schedules import published
 from rowlock.cli.show import how_many, items, note, pretty, print_fields, print_heading, print_table
 from rowlock.cli.spelling import did_you_mean
 from rowlock.cli.typescript import types as typescript
 from rowlock.client.templates import Change
+from rowlock.core.schedules import Schedule
 from rowlock.core.templates import Stored, Unreadable, frozen_difference
 from rowlock.errors import TemplateNotFound, TemplateUnreadable
 from rowlock.jobs import Jobs
@@ -139,13 +141,18 @@ async def _or_guess(jobs: Jobs, topic: str, answer: Any) -> Any:
 @by
 @database
 def publish(db: Database, app: str) -> None:
-    """Store the definitions of all tasks of an application, as a worker does when it starts.
+    """Store the definitions and the schedules of all tasks of an application, as a worker does when it starts.
 
     Nothing is written if the schema or the steps of a published version from 1 on would change.
     """
-    changes = db.run(lambda jobs: jobs.templates.publish(), tasks_of=load_jobs(app))
-    db.tell(_diff_document(changes), lambda: _print_changes(changes))
-    note(f"{how_many(len(changes), 'template')} published" if changes else "nothing has changed")
+
+    async def store(jobs: Jobs) -> tuple[Sequence[Change], Sequence[Schedule]]:
+        return await jobs.templates.publish(), await jobs.schedules.publish()
+
+    changes, schedules = db.run(store, tasks_of=load_jobs(app))
+    db.tell({**_diff_document(changes), "schedules": [one.name for one in schedules]}, lambda: _print_changes(changes))
+    said = [f"{how_many(len(changes), 'template')} published"] if changes else []
+    note(", ".join([*said, *filter(None, [published(schedules)])]) or "nothing has changed")
 
 
 @templates.command()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, tzinfo
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from rowlock.client.definitions import read_templates
+from rowlock.client.firing import zone_of
 from rowlock.core.job import Job, Lane, Status
+from rowlock.core.schedules import Schedule, ScheduleName, blanks_of, fill
 from rowlock.core.steps import StoredStep
 from rowlock.core.templates import Stored, frozen_difference
 from rowlock.core.waits import is_step_name
@@ -17,18 +21,22 @@ from rowlock.steps import step_of
 from rowlock.stores import reading
 from rowlock.stores.base import Store
 from rowlock.stores.queries import MAX_LIMIT, Filter
+from rowlock.stores.schedules import ScheduleFilter
 from rowlock.tasks import Task
 
-Check = Literal["payload", "version", "topic", "frozen", "disabled", "step"]
+Check = Literal["payload", "version", "topic", "frozen", "disabled", "step", "schedule"]
 Lanes = Mapping[Lane, Task[Any, Any, Any]]
+StoredTemplates = Mapping[str, Mapping[int, Stored]]
 
 _STATUSES = (Status.PENDING, Status.BLOCKED, Status.WAITING)  # the new code will run them
 _RUNNING = (Status.PROCESSING, Status.CANCEL_REQUESTED)  # it will, if they are released or fail
 _SAMPLES = 5
+_SCHEDULES = 1000  # read at once
 
 
 class Misfit(Struct):
-    """Something that the new code can't do. `count` jobs are affected; `jobs` are the ids of some of them."""
+    """Something that the new code can't do. `count` jobs are affected; `jobs` are the ids of some of them. `schedule`:
+    the name of the schedule whose jobs would be refused."""
 
     check: Check
     topic: str
@@ -36,22 +44,26 @@ class Misfit(Struct):
     text: str
     count: int = 0
     jobs: list[str] = []
+    schedule: str | None = None
 
 
 Misfits = dict[tuple[str, ...], Misfit]  # by what is wrong, and where
 
 
 class Comparison(Struct, frozen=True):
-    """`checked`: how many jobs were read. `partial`: there are more jobs than that."""
+    """`checked`: how many jobs were read. `partial`: there are more jobs, or more schedules, than were read."""
 
     checked: int
     partial: bool
     findings: list[Misfit]
 
 
-async def compare(store: Store, lanes: Lanes, *, limit: int) -> Comparison:
-    """Return what the tasks in `lanes` can't do with the jobs and templates that are there. Read the newest `limit`
-    jobs; of running jobs, as many, and only their steps."""
+async def compare(
+    store: Store, lanes: Lanes, *, limit: int, declared: Container[ScheduleName] = (), owner: str | None = None
+) -> Comparison:
+    """Return what the tasks in `lanes` can't do with the jobs, templates and schedules that are there. Read the newest
+    `limit` jobs; of running jobs, as many, and only their steps; as many schedules. `declared`: the schedules of the
+    new code, whose module is `owner`. They replace the stored ones."""
     stored = (await read_templates(store)).stored
     findings = _templates(lanes, stored)
     own = {lane.topic for lane in lanes}
@@ -76,10 +88,11 @@ async def compare(store: Store, lanes: Lanes, *, limit: int) -> Comparison:
                 break
         checked += read
         partial = partial or cursor is not None
-    return Comparison(checked, partial, [*findings, *misfits.values()])
+    of_schedules, all_of_them = await _schedules(store, lanes, stored, declared, owner, limit)
+    return Comparison(checked, partial or not all_of_them, [*findings, *misfits.values(), *of_schedules])
 
 
-def _templates(lanes: Lanes, stored: Mapping[str, Mapping[int, Stored]]) -> list[Misfit]:
+def _templates(lanes: Lanes, stored: StoredTemplates) -> list[Misfit]:
     found = []
     own = {(task.topic, task.version): task for task in lanes.values()}
     for (topic, version), task in sorted(own.items()):
@@ -150,6 +163,75 @@ def _freely(task: Task[Any, Any, Any], job: Job) -> str:
     return (
         f"give the task version={version + 1} and runs=[{version}], and " if version and task.version == version else ""
     )
+
+
+async def _schedules(
+    store: Store,
+    lanes: Lanes,
+    stored: StoredTemplates,
+    declared: Container[ScheduleName],
+    owner: str | None,
+    limit: int,
+) -> tuple[list[Misfit], bool]:
+    """Return the schedules whose jobs the new code would refuse; False: there are more than were read."""
+    own = {lane.topic for lane in lanes}
+    found: list[Misfit] = []
+    after, read = None, 0
+    while read < limit:
+        page = await store.schedules(ScheduleFilter(), after=after, limit=min(_SCHEDULES, limit - read))
+        if not page:
+            return found, True
+        read += len(page)
+        after = page[-1].name, page[-1].id
+        for one in page:
+            replaced = ScheduleName(one.name, one.scope, one.scope_id) in declared
+            gone = one.absent or (owner is not None and one.owner == owner)
+            if one.topic in own and one.next_run_at is not None and not replaced and not gone:
+                found += _schedule(one, lanes, stored.get(one.topic, {}))
+    return found, not await store.schedules(ScheduleFilter(), after=after, limit=1)
+
+
+def _schedule(schedule: Schedule, lanes: Lanes, stored: Mapping[int, Stored]) -> list[Misfit]:
+    version = schedule.version
+    if version is None:  # the newest one after the deploy
+        tasks = {task.version for lane, task in lanes.items() if lane.topic == schedule.topic}
+        disabled = {number for number, one in stored.items() if not one.enabled}
+        version = max((tasks | stored.keys()) - disabled, default=max(tasks))
+    task = lanes.get(Lane(schedule.topic, version))
+    if task is None:
+        if any(other.is_external for lane, other in lanes.items() if lane.topic == schedule.topic):
+            return []
+        problem = f"its jobs have version {version}, and the code runs {_numbers(lanes, schedule.topic)}"
+        return [_misfit(schedule, version, f"{problem}; add runs=[{version}] to a task, or change the schedule")]
+    template = task.template
+    problems = []
+    if not template.schedulable:
+        problems.append("the task says schedulable=False")
+    if schedule.if_live != "allow" and (template.key is not None or template.once):
+        problems.append('if_live: the task has a key of its own; change the schedule to if_live="allow"')
+    try:
+        task.arguments.values(fill(schedule.payload, _blanks(schedule)))
+    except InvalidInput as error:
+        problems.append(str(error))
+    return [_misfit(schedule, version, problem) for problem in problems]
+
+
+def _misfit(schedule: Schedule, version: int, problem: str) -> Misfit:
+    text = f"the schedule {schedule.name!r}: {problem}"
+    return Misfit("schedule", schedule.topic, version, text, schedule=schedule.name)
+
+
+def _blanks(schedule: Schedule) -> Mapping[str, str]:
+    """Return the blanks of the schedule's next time."""
+    local: tzinfo = UTC
+    with suppress(InvalidInput):  # this machine does not know the zone
+        local = zone_of(schedule)
+    return blanks_of(schedule, schedule.next_run_at or schedule.upto, local)
+
+
+def _numbers(lanes: Lanes, topic: str) -> str:
+    known = _versions(lanes, topic)
+    return f"version{'' if len(known) == 1 else 's'} {', '.join(map(str, known))}"
 
 
 def _versions(lanes: Iterable[Lane], topic: str) -> Sequence[int]:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from rowlock.client.connections import Handle, Stores
 from rowlock.client.definitions import Definitions
@@ -24,8 +24,10 @@ from rowlock.errors import (
 )
 from rowlock.stores.base import Enqueued, Store
 from rowlock.stores.callers import SyncCaller, caller_for
+from rowlock.stores.callers.work import Insert, Work
 from rowlock.tasks import Draft, JobOptions
 
+T = TypeVar("T")
 Draftable = Draft | tuple[str, Mapping[str, Any]] | Mapping[str, Any]
 
 _PATIENCE = 15.0  # seconds to repeat an insert whose outcome is unknown: enough for a server to restart
@@ -188,6 +190,10 @@ class Inserts:
         return answers
 
     async def _insert_on(self, conn: Any, jobs: Sequence[NewJob], named: bool, notify: bool) -> list[Enqueued]:
+        return await self.carry(conn, Insert(jobs, named, notify))
+
+    async def carry(self, conn: Any, work: Work[T]) -> T:
+        """Do work in the transaction of the caller's connection, and wake workers when it commits."""
         caller = caller_for(conn, await self._stores.home())
         if isinstance(caller, SyncCaller):
             if running_loop() is not None and not caller.never_waits:
@@ -195,11 +201,11 @@ class Inserts:
                     f"{caller.kind} would block the event loop. Use an async connection, or that of `async with "
                     "ctx.transaction()` in a handler; or do all of it in a thread, with jobs.sync.enqueue(…, conn=conn)"
                 )
-            answers = caller.insert(jobs, repeat=named, notify=notify)
+            answers = caller.carry(work)
         else:
             if running_loop() is None:
                 raise WrongContext(f"{caller.kind} needs an event loop: use await jobs.enqueue(…, conn=conn)")
-            answers = await caller.insert(jobs, repeat=named, notify=notify)
+            answers = await caller.carry(work)
         caller.on_commit(self._ring)
         return answers
 

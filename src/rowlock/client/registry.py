@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDi
 
 from rowlock.client.middleware import EnqueueMiddleware, check_middleware
 from rowlock.context import Context, SyncContext
+from rowlock.core.cron import When
 from rowlock.core.job import Job, Lane
 from rowlock.core.retry import RetryPolicy
 from rowlock.core.templates import Cancel, IfLive
 from rowlock.errors import InvalidInput
 from rowlock.steps import Step
-from rowlock.tasks import Enqueues, Policy, Task
+from rowlock.tasks import Enqueues, Policy, Recurring, Task
 
 if TYPE_CHECKING:  # a process that only enqueues doesn't load the worker
     from rowlock.runtime.handlers import RunMiddleware
@@ -44,6 +45,7 @@ class TaskOptions(TypedDict, total=False):
     title: str | None
     description: str | None
     steps: Sequence[Step[..., Any, Any] | Callable[..., Any]]
+    schedule: When | Recurring | Sequence[When | Recurring] | None
     external: bool
     process: bool
     memory: float | None

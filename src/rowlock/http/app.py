@@ -26,6 +26,7 @@ from rowlock.http import (
     jobs,
     operators,
     redacting,
+    schedules,
     service,
     sessions,
     signals,
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
 
 
 _RESOURCES = (
-    enqueue, jobs, signals, redacting, stats, bulk, streams, failures, operators, templates, workers, callbacks, tokens,
-    access, sessions, service, ui,
+    enqueue, jobs, signals, redacting, stats, bulk, streams, failures, operators, templates, schedules, workers,
+    callbacks, tokens, access, sessions, service, ui,
 )  # fmt: skip
 ROUTES = [route for resource in _RESOURCES for route in resource.ROUTES]
 _FRESH = 1.0  # seconds until settings that another process has changed apply here
@@ -75,7 +76,7 @@ class Api:
         self.callback_limits = CallbackLimits()
         self.cursors = Cursors(jobs._store)
         self._loop_states: dict[asyncio.AbstractEventLoop, LoopState] = {}
-        self._latest = LoopState(self.settings, jobs._store)
+        self._latest = LoopState(self.settings, jobs._store, jobs.schedules.firing)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -95,7 +96,9 @@ class Api:
             for old in list(self._loop_states):
                 if old.is_closed():
                     self._loop_states.pop(old, None)
-            loop_state = self._loop_states[loop] = LoopState(self.settings, self.jobs._store)
+            loop_state = self._loop_states[loop] = LoopState(
+                self.settings, self.jobs._store, self.jobs.schedules.firing
+            )
             if not self.settings.read_only:
                 loop_state.upkeep.start()
         self._latest = loop_state
@@ -196,7 +199,7 @@ class Api:
         await self._enabled()
         passage.origin = self.state.authenticator.check_origin(request)
         allowed = [] if passage.origin is None else [
-            ("access-control-allow-methods", "GET, POST, PATCH, DELETE"),
+            ("access-control-allow-methods", "GET, POST, PUT, PATCH, DELETE"),
             ("access-control-allow-headers", "authorization, content-type, x-request-id"),
             ("access-control-max-age", "600"),
         ]  # fmt: skip

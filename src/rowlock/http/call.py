@@ -103,15 +103,20 @@ class Call:
     def check_enqueue(self, topic: str, columns: Callable[[], Mapping[str, Any]], *, edits: bool = False) -> None:
         """Refuse a job that the caller may not enqueue. `columns`: those of the new job. `edits`: an existing job gets
         this content; then the scope manage is enough."""
-        identity, settings = self.identity, self.settings.settings
+        identity = self.identity
         by_scope = identity.has("enqueue") or (edits and identity.has("manage"))
         if not by_scope and not holds(self.settings.granted("enqueue", identity.claims, self.now), columns()):
             verb = "change the job to this" if edits else "enqueue this job"
             raise denied(identity, f"enqueue_rule doesn't let you {verb}")
         if not edits and identity.is_bounded and not holds(identity.reach, columns()):
             raise denied(identity, "this token is for other topics", field="topic")
-        if settings.allowed_topics and not identity.has("admin") and topic not in settings.allowed_topics:
-            raise denied(identity, "this topic is not among the allowed_topics", field="topic")
+        self.check_allowed(topic)
+
+    def check_allowed(self, topic: str) -> None:
+        """Refuse jobs of a topic that is not among the allowed_topics."""
+        allowed = self.settings.settings.allowed_topics
+        if allowed and not self.identity.has("admin") and topic not in allowed:
+            raise denied(self.identity, "this topic is not among the allowed_topics", field="topic")
 
 
 def columns(job: Job | State) -> dict[str, Any]:

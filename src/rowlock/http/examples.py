@@ -83,6 +83,25 @@ _TEMPLATE = {
     "workers": [_WORKER],
 }  # fmt: skip
 
+_NIGHTLY = {
+    "topic": "report", "payload": {"tenant": 7, "day": "{{fire_date}}"},
+    "when": {"cron": "0 2 * * *", "zone": "Europe/Berlin"}, "priority": 50, "missed": "all", "most": 10,
+    "within": 86400, "if_live": "queue", "description": "The numbers of the day",
+}  # fmt: skip
+_FIRE = {"fire_at": _AT, "kind": "schedule", "job_id": _ID, "reason": None, "status": "completed"}
+_TIME = {"at": "2026-02-01T01:00:00Z", "local": "2026-02-01T02:00:00+01:00", "note": None, "skipped": False}
+_SCHEDULE = {
+    "id": _ID, "name": "nightly", "scope": "tenant", "scope_id": "7", "topic": "report", "version": None,
+    "payload": {"tenant": 7, "day": "{{fire_date}}"}, "redacted": False,
+    "options": {"priority": 50, "max_retries": None, "timeout": None, "tags": None, "key": None},
+    "when": {"cron": "0 2 * * *", "zone": "Europe/Berlin", "gap": "next", "overlap": "first"},
+    "words": "At 02:00 every day (Europe/Berlin)", "start": None, "end": None, "jitter": 0.0, "missed": "all",
+    "most": 10, "within": 86400.0, "if_live": "queue", "description": "The numbers of the day", "state": "active",
+    "source": "api", "owner": None, "absent": False, "revision": 1, "paused_at": None, "resumed_at": None,
+    "paused_by": None, "pause_reason": None, "upto": _AT, "next_run_at": "2026-02-01T01:00:00Z", "last_run_at": _AT,
+    "last_job_id": _ID, "zone_data": "2026a", "created": _AT, "updated": _AT, "next_times": [_TIME], "recent": [_FIRE],
+}  # fmt: skip
+
 EXAMPLES: dict[str, Any] = {
     # Jobs
     "EnqueueBody": _ENQUEUE,
@@ -168,6 +187,27 @@ EXAMPLES: dict[str, Any] = {
     "TemplateBody": _TEMPLATE,
     "TemplatesAnswer": {"items": [_TEMPLATE]},
     "SwitchBody": {"version": 1, "reason": "the mail server is down"},
+    # Schedules
+    "ScheduleCreateBody": {
+        **_NIGHTLY, "name": "nightly", "scope": "tenant", "scope_id": "7", "reason": "the tenant has signed up",
+    },
+    "ScheduleChangeBody": {**_NIGHTLY, "revision": 1, "reason": "an hour later"},
+    "ScheduleBody": _SCHEDULE,
+    "SchedulesAnswer": {"items": [_SCHEDULE], "next": None},
+    "BackfillBody": {
+        "start": "2026-01-01T00:00:00Z", "end": _AT, "dry_run": False, "reason": "the numbers were wrong",
+    },
+    "BackfillAnswer": {"items": [{"fire_at": _AT, "job_id": _ID, "new": True}]},
+    "PreviewBody": {"when": {"every": 900, "anchor": _AT}, "limit": 10, "after": _AT},
+    "PreviewAnswer": {"words": "At 02:00 every day (Europe/Berlin)", "times": [_TIME]},
+    "FiredBody": {**_FIRE, "at": _AT, "detail": None},
+    "HistoryAnswer": {
+        "items": [{
+            "fire_at": _AT, "at": _LATER, "kind": "schedule", "job_id": None, "reason": "live",
+            "detail": f"job {_ID} is not over", "status": None,
+        }],
+        "next": None,
+    },
     # The worker protocol
     "ClaimBody": {"worker": _WORKER, "topics": ["video", "video@1"], "limit": 1, "lease": 30, "wait": 20, "runs": []},
     "ClaimAnswer": {

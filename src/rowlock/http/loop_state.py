@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from rowlock.access import settings as access_settings
 from rowlock.access.record_batches import RecordBatches
+from rowlock.client.firing import Firing
 from rowlock.http.authenticate import Authenticator
 from rowlock.http.counting import Counting
 from rowlock.http.live import Live
@@ -22,7 +23,7 @@ from rowlock.stores.base import Store
 class LoopState:
     """Made in its loop, or before there is any."""
 
-    def __init__(self, settings: ApiSettings, store: Callable[[], Awaitable[Store]]) -> None:
+    def __init__(self, settings: ApiSettings, store: Callable[[], Awaitable[Store]], firing: Firing) -> None:
         self.authenticator = Authenticator(settings, store)
         self.records = RecordBatches(store, access_settings.KIND)
         self.current: access_settings.Current | None = None
@@ -34,4 +35,4 @@ class LoopState:
         self.live = Live(store)
         self.stream_limits = StreamLimits()
         self.remote_workers = RemoteWorkers(store)
-        self.upkeep = Upkeep(store, self.remote_workers)
+        self.upkeep = Upkeep(store, self.remote_workers, firing)

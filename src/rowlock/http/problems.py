@@ -36,11 +36,16 @@ CODES: dict[str, tuple[int, str]] = {
     "wrong_content_type": (415, "The body needs `Content-Type: application/json`."),
     # A field: `field` names it
     "admin_is_unbounded": (400, "A token with the scope admin can't be limited to topics."),
+    "backwards": (
+        400,
+        "A range of a cron expression ends before it begins, such as 22-6. `detail` says what to write.",
+    ),
     "bad_arguments": (400, "The payload is not what the task of this topic takes."),
-    "bad_characters": (400, "A topic has characters other than A-Z a-z 0-9 _ . : / and -."),
+    "bad_characters": (400, "A topic, a name or a time zone has characters that it can't have. `detail` says which."),
     "bad_cursor": (400, "The cursor is not one that an earlier page gave as `next`."),
     "bad_data": (400, "The data does not fit what the job waits for. `field` is the path of the value."),
     "bad_field": (400, "A field of `key` names no field of the payload."),
+    "bad_fields": (400, "A cron expression does not have five fields."),
     "bad_fingerprint": (400, "A fingerprint is not 16 digits of 0-9 a-f."),
     "bad_id": (400, "An id in the body or the query is not a UUID."),
     "bad_lane": (400, "A worker names a topic with a version that is no number, such as mail@x."),
@@ -54,15 +59,19 @@ CODES: dict[str, tuple[int, str]] = {
     "bad_time": (400, "A time in a rule can't be read."),
     "bad_url": (400, "A URL can't be used as `public_url`."),
     "bad_value": (400, "A value is of the wrong kind. `detail` says what is expected."),
+    "before_start": (400, "`end` is before `start`."),
     "both_given": (400, "Two fields exclude each other, such as `run_at` and `delay`."),
     "empty": (400, "A text or list needs at least one entry."),
     "everything": (400, "A bulk action without a filter needs `everything: true`."),
+    "has_key": (400, '`if_live` of a schedule must be "allow": its jobs have a key of their own.'),
+    "in_the_future": (400, "A backfill ends later than now."),
     "integer_range": (400, "An integer has more than 64 bits. Send it as text."),
     "key_not_text": (400, "A key of an object is not a text."),
     "missing": (400, "A required field is missing."),
     "naive_time": (400, "A time has no time zone. Write Z for UTC."),
     "needs_cancel": (400, '`if_live` "replace" needs a template whose jobs can be cancelled.'),
     "needs_key": (400, "`if_live` is about jobs with the same key, and none is given."),
+    "never": (400, "The schedule would never fire, as with 30 February, or with an `end` before its first time."),
     "not_a_bool": (400, "A value is neither true nor false."),
     "not_a_filter": (400, "A filter is not a filter."),
     "not_a_job": (400, "An entry of a batch is not a job."),
@@ -76,6 +85,7 @@ CODES: dict[str, tuple[int, str]] = {
     "not_an_object": (400, "A value is not a JSON object."),
     "not_finite": (400, "A number is infinite or not a number."),
     "not_json": (400, "A value can't be written as JSON."),
+    "not_schedulable": (400, "The template of the topic says that its jobs can't be scheduled."),
     "not_supported": (400, "This release can't do what a field asks for."),
     "not_text": (400, "A value is not a text."),
     "not_wanted": (400, "A field does not belong to this bulk action."),
@@ -95,6 +105,7 @@ CODES: dict[str, tuple[int, str]] = {
     "too_many_steps": (400, "A job has more than 1,000 steps."),
     "twice": (400, "A field of a template is given under two names, or two steps have one name."),
     "unknown_action": (400, "There is no such action."),
+    "unknown_blank": (400, "A text in the payload of a schedule has a {{blank}} that there is not."),
     "unknown_field": (400, "There is no such field or parameter. Nothing is ignored."),
     "unknown_name": (400, "A name is unknown."),
     "unknown_option": (400, "There is no such option of a job."),
@@ -104,6 +115,7 @@ CODES: dict[str, tuple[int, str]] = {
     "unknown_status": (400, "There is no such status of a job."),
     "unknown_step": (400, "The job has stored no step of this name. `detail` names those that it has."),
     "unknown_version": (400, "The topic has no template of this version."),
+    "unknown_zone": (400, "There is no such time zone. `detail` names similar ones."),
     "with_if_live": (400, "`once` and `if_live` of a template exclude each other."),
     # The caller
     "bad_link": (403, "The link for the first superuser is used up or too old."),
@@ -133,6 +145,9 @@ CODES: dict[str, tuple[int, str]] = {
     "not_cancelled": (409, "The job is not cancelled, so there is nothing to acknowledge."),
     "not_found": (404, "The resource does not exist, or the caller may not see it."),
     "once_taken": (409, "The topic allows one job per key, ever. `first` is the job that had the key."),
+    "schedule_changed": (409, "The schedule has another revision by now: `revision`. Read it again."),
+    "schedule_exists": (409, "A schedule has this name already, or code declares it: `owner` is its module then."),
+    "schedule_not_found": (404, "There is no such schedule, or the caller may not see it."),
     "signal_known": (409, "A signal with this id has come before. It was stored then."),
     "signals_full": (409, "The job has 1,000 signals that it has not read."),
     "template_unreadable": (409, "The stored template can't be read by this release. Publish or create it again."),
@@ -253,6 +268,12 @@ def from_error(error: errors.RowlockError) -> Problem:
             changed = {name: {"before": before, "after": after} for name, (before, after) in error.changed.items()}
             text = f"version {error.version} of the topic {error.topic} is published, and its {' and '.join(changed)} "
             return Problem("template_frozen", f"{text}can't change: create the next version", changed=changed)
+        case errors.ScheduleNotFound():
+            return Problem("schedule_not_found", "there is no such schedule, or you may not see it")
+        case errors.ScheduleExists():
+            return Problem("schedule_exists", str(error), field="name", owner=error.owner)
+        case errors.ScheduleChanged():
+            return Problem("schedule_changed", str(error), field="revision", revision=error.revision)
         case errors.IdTaken():
             return Problem("id_taken", f"this id was enqueued before, with another {error.field}", field="id")
         case errors.OutcomeUnknown():

@@ -11,6 +11,7 @@ from rowlock.access import redaction
 from rowlock.client.step_list import StepStatus
 from rowlock.core.codec import check_text
 from rowlock.core.job import Event, Job, Log, LogLine
+from rowlock.core.schedules import Schedule
 from rowlock.core.steps import StoredStep
 from rowlock.errors import InvalidInput
 from rowlock.http.call import Call, denied
@@ -92,9 +93,9 @@ def check_guesses(call: Call, wanted: Filter) -> None:
         raise denied(call.identity, text, field="error")
 
 
-def check_unmarked(call: Call, payload: Any, before: Job | None = None) -> None:
-    """Refuse the mark as the value of a hidden field. If the caller edits the job `before`, also refuse it in any other
-    text, unless the job held it already."""
+def check_unmarked(call: Call, payload: Any, before: Job | Schedule | None = None) -> None:
+    """Refuse the mark as the value of a hidden field. If the caller edits the job or schedule `before`, also refuse it
+    in any other text, unless that one held it already."""
     path = call.redaction.marked(payload)
     if path is None and before is not None and call.redaction and redaction.marked(before.payload) is None:
         path = redaction.marked(payload)

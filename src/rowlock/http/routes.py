@@ -15,6 +15,7 @@ from rowlock.http.response import Response
 
 Handler = Callable[..., Awaitable[Any]]
 H = TypeVar("H", bound=Handler)
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 # Raised when something is removed or changes its meaning. Additions don't raise it.
 API_VERSION = "1"
@@ -64,7 +65,7 @@ class Route(Struct, frozen=True):
     as it came, and checks it itself. `any_body`: the body is any JSON value, and the handler reads it.
     `errors`: statuses beside those that every route has."""
 
-    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    method: Method
     path: str
     access: Access
     handler: Handler
@@ -104,9 +105,7 @@ class Route(Struct, frozen=True):
 class Routes(list[Route]):
     """The routes of one file."""
 
-    def add(
-        self, method: Literal["GET", "POST", "PATCH", "DELETE"], path: str, access: Access, summary: str, **more: Any
-    ) -> Callable[[H], H]:
+    def add(self, method: Method, path: str, access: Access, summary: str, **more: Any) -> Callable[[H], H]:
         """Make a function the handler of a route. Its annotations say what the route reads and answers: `asked` is the
         body, or the query of a GET or DELETE. A POST without required fields needs no body. A handler that returns None
         sends no content. A handler that sends headers, a stream or another status returns a Response, and the route

@@ -1,5 +1,5 @@
-"""What a server does for the database beside answering: maintenance and bulk actions. Workers do both, too, but the
-server may be the only process."""
+"""What a server does for the database beside answering: maintenance, bulk actions and schedules. Workers do all of it,
+too, but the server may be the only process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from rowlock.client import bulk
+from rowlock.client.firing import Firing
 from rowlock.http.remote_workers import RemoteWorkers
 from rowlock.runtime.maintenance import Maintenance
 from rowlock.runtime.periodic import Loop
 from rowlock.runtime.rescue_guard import RescueGuard
+from rowlock.runtime.scheduler import Scheduler
 from rowlock.runtime.settings import WorkerSettings
 from rowlock.stores.base import Store
 
@@ -23,7 +25,7 @@ LOOK = 5.0  # seconds between two looks for bulk actions that were started elsew
 class Upkeep:
     """For one event loop: from `start` until `stop`, or until the store is closed."""
 
-    def __init__(self, store: Callable[[], Awaitable[Store]], remote_workers: RemoteWorkers) -> None:
+    def __init__(self, store: Callable[[], Awaitable[Store]], remote_workers: RemoteWorkers, firing: Firing) -> None:
         self._store = store
         name = f"{socket.gethostname()[:64]}-{os.getpid()}-http-{secrets.token_hex(4)}"
         self._maintenance = Maintenance(
@@ -35,12 +37,19 @@ class Upkeep:
             runs_bulk=False,
         )
         self.maintenance_loop = Loop(f"maintenance by {name}", self._maintain, longest=SETTINGS.maintenance)
+        scheduler = Scheduler(firing, remote_workers.ring, lambda: SETTINGS.poll)
+
+        async def fire() -> float:
+            return await scheduler.run_once(await store())
+
+        self.schedule_loop = Loop(f"schedules by {name}", fire, longest=SETTINGS.maintenance)
         self.bulk_loop = Loop(f"bulk actions by {name}", self._run_bulk, longest=LOOK)
 
     def start(self) -> None:
         """Does nothing if it was started before."""
         self.maintenance_loop.start(delay=SETTINGS.maintenance)
         self.bulk_loop.start()
+        self.schedule_loop.start()
 
     def run_bulk_now(self) -> None:
         """A bulk action has been started here."""
@@ -51,6 +60,7 @@ class Upkeep:
         """Complete the batch of a bulk action that is under way. The rest waits for another process, or the next
         start."""
         await self.maintenance_loop.stop()
+        await self.schedule_loop.stop()
         await self.bulk_loop.stop(finish=True)
 
     async def _maintain(self) -> float:

@@ -2,7 +2,7 @@
 connection of its own.
 
 It also notices cancelled and lost jobs, writes the progress and logs of handlers, reports the worker to the register,
-and does the maintenance.
+does the maintenance, and fires schedules.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Protocol
 
 from rowlock.client.connections import Stores
 from rowlock.client.portal import Portal
+from rowlock.client.schedules import Schedules
 from rowlock.context import Interruption
 from rowlock.core.lifecycle import Released, Settlement, TimedOut, Transition, decide
 from rowlock.errors import StoreError, StoreUnavailable
@@ -29,6 +30,7 @@ from rowlock.runtime.outcomes import undo_later
 from rowlock.runtime.periodic import Loop
 from rowlock.runtime.rescue_guard import RescueGuard
 from rowlock.runtime.run import Run, write_reports
+from rowlock.runtime.scheduler import Scheduler
 from rowlock.runtime.slots import Slots
 from rowlock.stores.base import Beat, Hold, Store, WorkerInfo
 
@@ -56,6 +58,7 @@ class HeartbeatThread:
         self,
         slots: Slots,
         stores: Stores,
+        schedules: Schedules,
         *,
         version: str,
         nudge: Callable[[], None],
@@ -67,6 +70,7 @@ class HeartbeatThread:
         self._slots = slots
         self._settings = slots.settings
         self._stores = stores
+        self._schedules = schedules
         self._version = version
         self._nudge = nudge
         self._interrupted = interrupted
@@ -117,12 +121,16 @@ class HeartbeatThread:
             raise
         name, longest = self._slots.name, min(2.0, self._settings.beat / 2)
         maintenance = Maintenance(self._settings, name, self._rescue_guard, self._nudge, adopt=self._adopt)
+        scheduler = Scheduler(
+            self._schedules.firing, self._nudge, lambda: self._settings.poll, self._schedules.mark_absent
+        )
         self._collector = Loop(f"progress and logs of {name}", self._collect, longest=longest, shortest=_PAUSE)
         self._loops = [
             Loop(f"heartbeats of {name}", self._renew, longest=longest),
             Loop(f"the watch of {name}", self._watch_loop, longest=longest),
             self._collector,
             Loop(f"maintenance by {name}", lambda: maintenance.run_once(self._store), longest=longest),
+            Loop(f"schedules by {name}", lambda: scheduler.run_once(self._store), longest=longest),
         ]
         for loop in self._loops:
             loop.start()

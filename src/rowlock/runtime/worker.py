@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from rowlock.client.connections import Stores
+from rowlock.client.schedules import Schedules
 from rowlock.context import Host, Interruption
 from rowlock.core.job import Job, Lane
 from rowlock.core.lifecycle import Outcome, Released
@@ -54,9 +55,9 @@ _PARTING = 0.3  # … and seconds after it
 
 
 class Worker:
-    """`publish`: stores the definitions of the tasks. `app`: "module:attribute", by which a child process finds the
-    tasks; None: by the modules of their functions. `replace`: asks for a new process in place of this one, because too
-    many handlers can't be stopped."""
+    """`publish`: stores the definitions of the tasks. `schedules`: makes jobs at their times. `app`:
+    "module:attribute", by which a child process finds the tasks; None: by the modules of their functions. `replace`:
+    asks for a new process in place of this one, because too many handlers can't be stopped."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Worker:
         host: Host,
         stores: Stores,
         publish: Callable[[], Awaitable[object]],
+        schedules: Schedules,
         *,
         version: str,
         app: str | None = None,
@@ -84,6 +86,7 @@ class Worker:
         self._host = host
         self._stores = stores
         self._publish = publish
+        self._schedules = schedules
         self._app = app
         self._asks = False  # start marks are about to be asked for
         self._life = asyncio.Lock()
@@ -119,6 +122,7 @@ class Worker:
         self._heartbeat_thread = HeartbeatThread(
             self.slots,
             self._stores,
+            self._schedules,
             version=self._version,
             nudge=self.nudge,
             interrupted=self._interrupted,

@@ -7,7 +7,7 @@ doesn't match, the verb changes nothing and says so. Time is the database's cloc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from enum import StrEnum
@@ -36,7 +36,10 @@ from rowlock.stores.series import Series, Window
 if TYPE_CHECKING:
     import typing_extensions  # its TypeVar has a default, also before Python 3.13
 
-    from rowlock.stores.bulk import Bulk, BulkItem, NewBulk, Steering  # it imports this module
+    # These import this module.
+    from rowlock.core.schedules import Fired, Schedule
+    from rowlock.stores.bulk import Bulk, BulkItem, NewBulk, Steering
+    from rowlock.stores.schedules import Decide, Decided, ScheduleFilter, Which
 
     R_co = typing_extensions.TypeVar("R_co", covariant=True, default=Any)
 else:
@@ -58,13 +61,15 @@ MEMORY = "@memory"  # ends the identity of a database in memory, which no other 
 #   makes such dead letters.
 # sweep_records, sweep_rollups: remove what has expired. prune_bulks: remove previews that no operator has started, and
 #   bulk actions that ended long ago.
-Chore = Literal["fold_counts", "group_failures", "sweep_records", "sweep_rollups", "prune_bulks"]
+# prune_fires: remove what is known of old times of schedules that made no job.
+Chore = Literal["fold_counts", "group_failures", "sweep_records", "sweep_rollups", "prune_bulks", "prune_fires"]
 CHORES: dict[Chore, int] = {  # what one call should do at most
     "fold_counts": 10_000,
     "group_failures": 200,
     "sweep_records": 1000,
     "sweep_rollups": 10_000,
     "prune_bulks": 10_000,
+    "prune_fires": 10_000,
 }
 
 
@@ -521,6 +526,32 @@ class Store(Protocol):
         self, filter: AuditFilter = ALL_LINES, *, before: int | None = None, limit: int = 50
     ) -> list[Audited]:
         """Return what was done by whom, the newest first; `before`: below this id."""
+        ...
+
+    # ── Schedules (stores/schedules.py) ──
+    async def change_schedules(
+        self, which: Which, decide: Decide, unreadable: Callable[[str], None] = lambda schedule_id: None
+    ) -> list[Decided]:
+        """In one transaction: lock schedules, decide what becomes of each, insert the jobs of its fires, write fires,
+        schedules and audit. At most one job per schedule and nominal time, ever. `decide` may be called again.
+        `unreadable`: called with the id of each that this release can't read."""
+        ...
+
+    async def next_fire(self, *, skip: Sequence[str] = (), later: bool = False) -> float | None:
+        """Return the seconds until the next nominal time of any schedule, below 0 if it has come; None: there is none.
+        `skip`: ids of schedules that don't count. `later`: only times that have not come yet."""
+        ...
+
+    async def schedules(
+        self, filter: ScheduleFilter, *, after: tuple[str, str] | None = None, limit: int = 50
+    ) -> list[Schedule]:
+        """Return schedules by name, then id; `after`: behind this name and id."""
+        ...
+
+    async def fires(
+        self, ids: Sequence[str], *, before: datetime | None = None, limit: int = 50
+    ) -> dict[str, list[Fired]]:
+        """Return what became of the newest nominal times of schedules, newest first; `before`: below this time."""
         ...
 
     # ── Bulk actions (stores/bulk.py) ──

@@ -13,6 +13,7 @@ export const JUMPS: Record<string, [screen: string, name: string]> = {
   f: ["failures", "Failures"],
   t: ["topics", "Topics"],
   p: ["templates", "Templates"],
+  c: ["schedules", "Schedules"],
   w: ["workers", "Workers"],
   b: ["bulk", "Bulk actions"],
   a: ["audit", "Audit"],

@@ -17,8 +17,9 @@ export class Payload {
   private readonly blank: string;
   private prefilled: string;
 
-  /** `root`: the name that the server has for it. Data may be any JSON, and also nothing at all. */
-  constructor(readonly root: "payload" | "data" = "payload") {
+  /** `root`: the name that the server has for it. Data may be any JSON, and also nothing at all. `hasBlanks`: its texts may have blanks, like
+   {{fire_at}}. */
+  constructor(readonly root: "payload" | "data" = "payload", readonly hasBlanks = false) {
     this.blank = this.prefilled = this.text = root === "payload" ? BLANK : "";
   }
 

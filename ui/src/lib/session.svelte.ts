@@ -63,6 +63,7 @@ class Session {
   opens(screen: string): boolean {
     if (["jobs", "job"].includes(screen)) return this.may("read");
     if (screen === "new") return this.may("enqueue");
+    if (["new-schedule", "edit-schedule"].includes(screen)) return this.can("schedules");
     return ["audit", "access", "settings"].includes(screen) ? this.seesAll : this.can("read");
   }
 

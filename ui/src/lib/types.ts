@@ -46,6 +46,8 @@ export interface Job extends LiveJob {
   trace: string | null;
   template_version: number;
   if_live: "queue" | "replace" | null;
+  schedule_id: string | null; // of the schedule that has made it, for the time `fire_at`
+  fire_at: string | null;
   last_error?: string;
   redacted?: string[];
   can?: string[]; // only in the answer for a single job
@@ -147,6 +149,90 @@ export interface Template {
   ready: number;
   ready_capped: boolean;
   workers: string[];
+}
+
+export interface CronWhen {
+  cron: string;
+  zone: string;
+  gap: "next" | "skip";
+  overlap: "first" | "second" | "both";
+}
+export interface EveryWhen {
+  every: number; // seconds
+  anchor: string | null;
+}
+
+/** A nominal time. `local`: on the clocks of the schedule's zone. `note`: what a change of the clocks does to it. `skipped`: it makes no job. */
+export interface ScheduleTime {
+  at: string;
+  local: string;
+  note: string | null;
+  skipped: boolean;
+}
+
+export interface Preview {
+  words: string;
+  times: ScheduleTime[];
+}
+
+/** What became of a nominal time: a job, or a reason why there is none. `status`: of the job; null: the job is deleted. */
+export interface Fire {
+  fire_at: string;
+  kind: "schedule" | "run_now" | "backfill";
+  job_id: string | null;
+  reason: "live" | "missed" | "paused" | "disabled" | "invalid" | null;
+  status: Status | null;
+}
+
+/** `at`: when it was decided. */
+export interface PastFire extends Fire {
+  at: string;
+  detail: string | null;
+}
+
+export interface BackfillTime {
+  fire_at: string;
+  job_id: string | null;
+  new: boolean;
+}
+
+export interface Schedule {
+  id: string;
+  name: string;
+  scope: string | null;
+  scope_id: string | null;
+  topic: string;
+  version: number | null;
+  payload: Record<string, Json>;
+  when: CronWhen | EveryWhen;
+  options: { priority: number | null; max_retries: number | null; timeout: number | null; tags: string[] | null; key: string | null }; // null: the topic's
+  start: string | null;
+  end: string | null;
+  jitter: number; // seconds
+  missed: "last" | "skip" | "all";
+  most: number;
+  within: number | null;
+  if_live: "allow" | "reject" | "queue" | "replace";
+  description: string | null;
+  revision: number;
+  owner: string | null; // the module whose code declares it
+  absent: boolean; // the code declares it no more
+  paused_at: string | null;
+  resumed_at: string | null;
+  paused_by: string | null;
+  pause_reason: string | null;
+  upto: string;
+  next_run_at: string | null;
+  last_run_at: string | null;
+  last_job_id: string | null;
+  created: string;
+  updated: string;
+  state: "active" | "paused" | "over";
+  source: "api" | "code";
+  words: string;
+  next_times: ScheduleTime[];
+  recent: Fire[];
+  redacted: boolean; // parts of the payload are hidden
 }
 
 export interface JobEvent {

@@ -13,9 +13,9 @@ from rowlock.core.job import NewJob
 from rowlock.errors import ConnectionRefused
 from rowlock.stores.base import Enqueued, Home
 from rowlock.stores.callers.refusals import another_database, causes, failed, read_only
-from rowlock.stores.callers.work import Fence, Insert, Work
+from rowlock.stores.callers.work import ChangeSchedules, Fence, Insert, Work
 from rowlock.stores.driver_neutral import Queries, Query
-from rowlock.stores.postgres import insert_on_conn
+from rowlock.stores.postgres import insert_on_conn, schedules
 from rowlock.stores.postgres.fence import fence
 from rowlock.stores.postgres.statements import statements_on_conn
 
@@ -53,6 +53,8 @@ def _do(home: Home, work: Work[T]) -> Queries[Any]:
     assert home.schema is not None  # noqa: S101 - narrows the type
     if isinstance(work, Insert):
         return insert(home, work.jobs, repeat=work.repeat, notify=work.notify)
+    if isinstance(work, ChangeSchedules):
+        return schedules.change(home.schema, work.which, work.decide)
     assert isinstance(work, Fence)  # noqa: S101 - narrows the type
     return fence(home.schema, work.guard)
 

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from rowlock.errors import ConnectionRefused
 from rowlock.stores.base import Home
 from rowlock.stores.callers.refusals import another_database, autocommit, causes, closed, deleted_file, read_only
-from rowlock.stores.callers.work import Fence, Insert, Work
+from rowlock.stores.callers.work import ChangeSchedules, Fence, Insert, Work
+from rowlock.stores.sqlite import schedules
 from rowlock.stores.sqlite.connection import microseconds
 from rowlock.stores.sqlite.fence import fence
 from rowlock.stores.sqlite.identity import GONE, identity
@@ -47,6 +48,8 @@ def carry_on(conn: sqlite3.Connection, kind: str, home: Home, work: Work[T]) -> 
 def _do(conn: sqlite3.Connection, work: Work[T]) -> Any:
     if isinstance(work, Insert):
         return insert(conn, microseconds(), work.jobs, repeat=work.repeat)
+    if isinstance(work, ChangeSchedules):
+        return schedules.change(conn, microseconds(), work.which, work.decide)
     assert isinstance(work, Fence)  # noqa: S101 - narrows the type
     return fence(conn, microseconds(), work.guard)
 

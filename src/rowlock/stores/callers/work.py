@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from rowlock.core.job import NewJob
 from rowlock.stores.base import Enqueued, Guard
+from rowlock.stores.schedules import Decide, Decided, Which
 
 T = TypeVar("T")
 
@@ -25,3 +26,8 @@ class Insert(Work[list[Enqueued]], frozen=True):
 
 class Fence(Work[None], frozen=True):
     guard: Guard
+
+
+class ChangeSchedules(Work[list[Decided]], frozen=True):
+    which: Which
+    decide: Decide

@@ -20,6 +20,8 @@ from rowlock.stores.columns import COPIED, SHAPES, STORED, listed
 from rowlock.stores.failures import cut_error
 from rowlock.stores.postgres.rows import ARCHIVED_VALUES, CLAIMED_COLUMNS, CLAIMED_NULLS, LIVE_VALUES
 from rowlock.stores.queries import State
+from rowlock.stores.schedules import COLUMNS as SCHEDULE_COLUMNS
+from rowlock.stores.schedules import TIMES as SCHEDULE_TIMES
 
 PACKAGE = "rowlock.stores.postgres"
 
@@ -91,6 +93,21 @@ _SHIELDED = (
     "WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable "
     "AND s.version = j.version)"
 )
+# Which schedules are locked. Those of a due batch that another transaction has locked are being fired.
+_SCHEDULES_BY_ID = (
+    "s.id = ANY (ARRAY(SELECT value::uuid FROM asked, json_array_elements_text(a->'ids'))) ORDER BY s.id FOR UPDATE"
+)
+_SCHEDULE_BY_NAME = (
+    "s.name = (SELECT a->>'name' FROM asked) AND coalesce(s.scope, '') = (SELECT coalesce(a->>'scope', '') FROM asked) "
+    "AND coalesce(s.scope_id, '') = (SELECT coalesce(a->>'scope_id', '') FROM asked) FOR UPDATE"
+)
+_SCHEDULES_DUE = (
+    "s.next_run_at IS NOT NULL AND s.next_run_at <= (SELECT clock_timestamp()) "
+    "AND s.id <> ALL (ARRAY(SELECT value::uuid FROM asked, json_array_elements_text(a->'skip'))) "
+    "ORDER BY s.next_run_at LIMIT (SELECT (a->>'due')::int FROM asked) FOR UPDATE SKIP LOCKED"
+)
+# If the client falls silent in this transaction, the server ends it and frees its locks.
+_SILENCE = "set_config('idle_in_transaction_session_timeout', '10s', true)"
 # The columns that a move may set.
 _PATCHED = {
     **dict.fromkeys(
@@ -172,6 +189,10 @@ class Statements:
         )
         self.cancel_timeout_due = part("lock_due", since="cancel_requested_at", due=cancelling)
         self.resume_due = part("lock_due", since="run_at", due=_WAIT_OVER)
+
+        self.schedules_by_id = part("schedules_lock_on_conn", which=_SCHEDULES_BY_ID)
+        self.schedule_by_name = part("schedules_lock_on_conn", which=_SCHEDULE_BY_NAME)
+        self.schedules_due = part("schedules_lock_on_conn", which=_SCHEDULES_DUE)
 
         self.progress = part("progress", added=part("add_lines", said="ok", most="$8"))
         self.progress_archived = part("progress_archived", added=part("add_lines", said="s", most="$5"))
@@ -269,10 +290,21 @@ def _shared(schema: str) -> dict[str, str]:
         "bulk_columns": ", ".join(f"b.{name}" for name in Bulk.__struct_fields__),
         **_move_rows(payload="NULL::text"),
         **_move_patches(),
+        "silence": _SILENCE,
+        "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
+        "schedule_row": _schedule_row(),
         "dead_claim": _dead("claim"),
         "dead_due": _dead("due"),
         "schema": schema,
     }
+
+
+def _schedule_row() -> str:
+    """Return a schedule as JSON: times as microseconds, the definition as text, which not every release can read."""
+    values = {name: f"s.{name}" for name in SCHEDULE_COLUMNS} | {"definition": "s.definition::text"}
+    values |= {name: f"{{schema}}._jobs_us(s.{name})" for name in SCHEDULE_TIMES}
+    pairs = [f"'{name}', {value}" for name, value in values.items()]
+    return f"json_build_object({', '.join(pairs)})"
 
 
 def _move_rows(payload: str) -> dict[str, str]:
@@ -291,11 +323,10 @@ def _move_rows(payload: str) -> dict[str, str]:
         "waits_for": "NULL::text",
         "signals": "0",
     }
-    silence = "set_config('idle_in_transaction_session_timeout', '10s', true)"
     return {
         "row": ", ".join(f"{text} AS {name}" for name, text in row.items()),
         "archived_row": ", ".join(f"{text} AS {name}" for name, text in archived.items()),
-        "locked": f"clock_timestamp() AS now, (SELECT {silence}) AS silence",
+        "locked": f"clock_timestamp() AS now, (SELECT {_SILENCE}) AS silence",
     }
 
 

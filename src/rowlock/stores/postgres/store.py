@@ -28,6 +28,7 @@ from rowlock.core.lifecycle import (
     same_worker,
 )
 from rowlock.core.moves import Due, Order, Rescue, Resume, Update
+from rowlock.core.schedules import Fired, Schedule
 from rowlock.core.steps import MarkingRun, StepMark, StoredSteps, marks_by_run, with_step_events
 from rowlock.core.verify import StepOwner, StoredRow
 from rowlock.core.waits import Wait
@@ -73,6 +74,7 @@ from rowlock.stores.postgres import (
     records,
     rollups,
     rows,
+    schedules,
     waits,
 )
 from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor, Lanes, Plan
@@ -111,6 +113,7 @@ from rowlock.stores.records import (
     read_record,
 )
 from rowlock.stores.rollups import ALL
+from rowlock.stores.schedules import FIRES_KEPT, Decide, Decided, ScheduleFilter, Which, schedules_of
 from rowlock.stores.series import Series, Window, make_series
 from rowlock.stores.worker_reports import Reporter, merge
 
@@ -653,6 +656,8 @@ class PostgresStore:
                     return await failures.group(connection, self._sql, most)
                 case "sweep_records":
                     return len(await connection.fetch(self._sql.record_sweep, most))
+                case "prune_fires":
+                    return len(await connection.fetch(self._sql.prune_fires, most, FIRES_KEPT))
                 case "sweep_rollups":
                     return rows.count(await rollups.sweep(connection, self._sql, most))
                 case "prune_bulks":
@@ -804,6 +809,51 @@ class PostgresStore:
             statement = self._sql.audited_of_bulk
         wanted = filter.bulk, filter.job_id, filter.by, filter.action, filter.since
         return [read_audited(row, _same) for row in await self._fetch(statement, before, max(limit, 0), *wanted)]
+
+    # ── Schedules ──
+
+    async def change_schedules(
+        self, which: Which, decide: Decide, unreadable: Callable[[str], None] = lambda schedule_id: None
+    ) -> list[Decided]:
+        async def run(connection: Any) -> list[Decided]:
+            async def ask(query: Query) -> str:
+                answer: str = await connection.fetchval(query.text, query.parameter)
+                return answer
+
+            async with connection.transaction(isolation="read_committed"):
+                await connection.fetchval(self._sql.silence)
+                return await drive_async(schedules.change(self._target.schema, which, decide, unreadable), ask)
+
+        decided = await self._with_connection(run)
+        if made := [one.fire_at for each in decided for one in each.fired if one.job_id is not None]:
+            self._owes_ring = True
+            self._claim_bounds.reach(min(made))
+            if any(each.schedule is not None and each.schedule.if_live != "allow" for each in decided):
+                await self._advance()
+        return decided
+
+    async def next_fire(self, *, skip: Sequence[str] = (), later: bool = False) -> float | None:
+        found = await self._fetch(self._sql.next_fire, list(skip), later)
+        return found[0][0] if found else None
+
+    async def schedules(
+        self, filter: ScheduleFilter, *, after: tuple[str, str] | None = None, limit: int = 50
+    ) -> list[Schedule]:
+        asked = [list(filter.ids) if filter.ids is not None else None, *astuple(filter)[1:]]
+        found = await self._fetch(self._sql.schedules, *asked, *(after or (None, None)), limit)
+        return schedules_of(decode(row) for (row,) in found).schedules
+
+    async def fires(
+        self, ids: Sequence[str], *, before: datetime | None = None, limit: int = 50
+    ) -> dict[str, list[Fired]]:
+        fired: dict[str, list[Fired]] = {schedule_id: [] for schedule_id in ids}
+        found = await self._fetch(self._sql.fires, list(ids), before, limit)
+        for schedule_id, fire_at, at, kind, job_id, reason, detail in found:
+            made = None if job_id is None else str(job_id)
+            fired[str(schedule_id)].append(
+                Fired(fire_at=fire_at, at=at, kind=kind, job_id=made, reason=reason, detail=detail)
+            )
+        return fired
 
     # ── Bulk actions ──
 

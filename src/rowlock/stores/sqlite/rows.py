@@ -22,6 +22,7 @@ from rowlock.stores import columns
 from rowlock.stores import sql as files
 from rowlock.stores.columns import STATUS as STATUS
 from rowlock.stores.queries import State
+from rowlock.stores.schedules import COLUMNS as SCHEDULE_COLUMNS
 from rowlock.stores.worker_reports import read_log
 
 T = TypeVar("T")
@@ -108,6 +109,17 @@ _PARTS: dict[str, tuple[tuple[str, str], ...]] = {
     "settle_archive": (
         ("copied", columns.listed(columns.COPIED)),
         ("values", columns.listed(columns.COPIED, "j.")),
+    ),
+}
+_SCHEDULE = ("schedule_columns", ", ".join(SCHEDULE_COLUMNS))
+_PARTS |= {
+    "schedules": (_SCHEDULE,),
+    "schedule_named": (_SCHEDULE,),
+    "schedules_due": (_SCHEDULE,),
+    "schedule_put": (
+        _SCHEDULE,
+        ("schedule_values", ", ".join(f":{name}" for name in SCHEDULE_COLUMNS)),
+        ("schedule_changes", ", ".join(f"{name} = excluded.{name}" for name in SCHEDULE_COLUMNS[1:])),
     ),
 }
 _READ_PARTS = {

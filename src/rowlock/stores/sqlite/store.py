@@ -22,6 +22,7 @@ from msgspec import Struct
 from rowlock.core.job import Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.moves import Due, Order
+from rowlock.core.schedules import Fired, Schedule
 from rowlock.core.steps import StepMark
 from rowlock.core.verify import StepOwner, StoredRow
 from rowlock.core.waits import Wait
@@ -54,6 +55,7 @@ from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.migrations import Migration, Pending, require_none
 from rowlock.stores.queries import Filter, Page, Stats, check_place
 from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Refused, Write
+from rowlock.stores.schedules import Decide, Decided, ScheduleFilter, Which
 from rowlock.stores.series import Series, Window
 from rowlock.stores.sqlite import bulk as bulks
 from rowlock.stores.sqlite import (
@@ -66,6 +68,7 @@ from rowlock.stores.sqlite import (
     records,
     registers,
     rollups,
+    schedules,
     settle,
     steps,
     transactions,
@@ -80,7 +83,7 @@ from rowlock.stores.sqlite.identity import tag
 from rowlock.stores.sqlite.insert import insert
 from rowlock.stores.sqlite.migrate import script
 from rowlock.stores.sqlite.opener import Opener
-from rowlock.stores.sqlite.rows import moment, sql
+from rowlock.stores.sqlite.rows import micros, moment, sql
 from rowlock.stores.sqlite.threads import Worker
 
 T = TypeVar("T")
@@ -378,6 +381,30 @@ class SqliteStore:
     ) -> list[Audited]:
         return await self._read(lambda conn: records.audit(conn, filter, before, max(limit, 0)))
 
+    # ── Schedules ──
+
+    async def change_schedules(
+        self, which: Which, decide: Decide, unreadable: Callable[[str], None] = lambda schedule_id: None
+    ) -> list[Decided]:
+        # Mostly none is due. No process need wait for the write lock to learn that.
+        if which.due and ((seconds := await self.next_fire(skip=which.skip)) is None or seconds > 0):
+            return []
+        return await self._write(lambda conn, now: schedules.change(conn, now, which, decide, unreadable))
+
+    async def next_fire(self, *, skip: Sequence[str] = (), later: bool = False) -> float | None:
+        return await self._read(lambda conn: schedules.next_fire(conn, self._clock(), skip, later=later))
+
+    async def schedules(
+        self, filter: ScheduleFilter, *, after: tuple[str, str] | None = None, limit: int = 50
+    ) -> list[Schedule]:
+        return await self._read(lambda conn: schedules.read(conn, filter, after, limit))
+
+    async def fires(
+        self, ids: Sequence[str], *, before: datetime | None = None, limit: int = 50
+    ) -> dict[str, list[Fired]]:
+        below = None if before is None else micros(before)
+        return await self._read(lambda conn: schedules.fires(conn, ids, below, limit))
+
     # ── Bulk actions ──
 
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
@@ -505,6 +532,7 @@ _CHORES: dict[Chore, Callable[[sqlite3.Connection, int, int], int]] = {
     "sweep_records": records.sweep,
     "sweep_rollups": rollups.sweep,
     "prune_bulks": bulks.prune,
+    "prune_fires": schedules.prune,
 }
 
 

@@ -1,0 +1,172 @@
+"""`rowlock schedules`: make, see and steer them, without and with code that declares them."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell, rowlock
+
+APP = """
+from rowlock import Cron, Every, Jobs, Recurring
+jobs = Jobs()
+
+@jobs.task(schedule=Cron("0 9 * * *", "Asia/Taipei"))
+async def report() -> None: ...
+
+@jobs.task(schedule=[Recurring(when=Every(900), name="seven", payload={"tenant": 7}, if_live="queue")])
+async def poll(tenant: int) -> None: ...
+"""
+
+
+@pytest.fixture
+def write(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Return a function that makes `app.py` anew, as a deploy does."""
+    monkeypatch.setenv("ROWLOCK_URL", shell.url)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(text: str) -> None:
+        (shell.folder / "app.py").write_text(text)
+        sys.modules.pop("app", None)
+        monkeypatch.syspath_prepend(str(shell.folder))
+
+    write(APP)
+    shell("migrate")
+    return write
+
+
+def test_put_list_show_steer_delete(shell: Shell) -> None:
+    shell("migrate")
+    berlin = ("--cron", "0 2 * * *", "--zone", "Europe/Berlin")
+    made = shell.json(
+        "schedules", "put", "nightly", "--topic", "report", *berlin, "--payload", '{"day": "{{fire_date}}"}',
+        "--missed", "all", "--within", "2d", "--if-live", "queue", "--tag", "a", "--priority", "5", "--reason", "new",
+    )  # fmt: skip
+    assert (made["words"], made["state"], made["revision"]) == ("At 02:00 every day (Europe/Berlin)", "active", 1)
+    assert (made["within"], made["options"]) == (172_800.0, {"priority": 5, "tags": ["a"]})
+    assert made["when"] == {"cron": "0 2 * * *", "zone": "Europe/Berlin", "gap": "next", "overlap": "first"}
+    shell("schedules", "put", "poll", "--topic", "poll", "--every", "15m", "--scope", "tenant", "--scope-id", "7")
+    listed = shell("schedules", "list").stdout
+    assert "At 02:00 every day (Europe/Berlin)" in listed
+    assert "Every 15 minutes" in listed
+    assert f"{made['next_run_at'][:19]}Z (in " in listed
+    page = shell.json("schedules", "list", "--limit", "1")
+    assert [one["name"] for one in page["items"]] == ["nightly"]
+    assert [one["name"] for one in shell.json("schedules", "list", "--cursor", page["next"])["items"]] == ["poll"]
+    assert shell.json("schedules", "list", "--text", "NIGHT", "--state", "active")["total"] == 1
+
+    # A name alone is a schedule without a scope; a mistyped one is suggested.
+    assert "Add --scope tenant --scope-id 7." in shell("schedules", "show", "poll", code=1).stderr
+    assert "Did you mean 'nightly'?" in shell("schedules", "pause", "nigtly", code=1).stderr
+    assert "revision 1, not 7" in shell(
+        "schedules", "put", "nightly", "--topic", "report", *berlin, "--revision", "7", code=1
+    ).stderr  # fmt: skip
+    assert "Did you mean Europe/Berlin" in shell(
+        "schedules", "put", "x", "--topic", "x", "--cron", "0 2 * * *", "--zone", "Europe/Berln", code=1
+    ).stderr  # fmt: skip
+
+    job_id = shell("schedules", "run", "nightly").stdout.strip()
+    assert ["schedule", "nightly"] in [line.split() for line in shell("jobs", "show", job_id).stdout.splitlines()]
+    assert shell.json("schedules", "run", "nightly")["status"] == "blocked"
+    assert "waits for its turn" in shell("schedules", "run", "nightly").stderr
+    history = shell.json("schedules", "history", "nightly")["items"]
+    assert [(one["kind"], one["reason"], one["status"]) for one in history] == [
+        ("run_now", "live", None), ("run_now", None, "blocked"), ("run_now", None, "pending"),
+    ]  # fmt: skip
+    shown = shell("schedules", "show", "nightly").stdout
+    assert all(word in shown for word in ("CE", "next times", "last times", job_id, "{{fire_date}}", "of the last 2 d"))
+
+    shell("schedules", "pause", "nightly", "--reason", "too much")
+    assert "too much" in shell("schedules", "list", "--state", "paused").stdout
+    assert "nightly is active; the next run is at" in shell("schedules", "resume", "nightly").stdout
+    assert "poll is deleted" in shell("schedules", "delete", "poll", "--scope", "tenant", "--scope-id", "7").stdout
+    shell("schedules", "delete", made["id"])
+    assert "(deleted)" in shell("jobs", "show", job_id).stdout
+    assert shell.json("schedules", "list")["items"] == []
+    actions = [one["action"] for one in shell.json("audit")["items"]]
+    assert {"schedule.put", "schedule.pause", "schedule.delete"} <= {*actions}
+
+
+def test_backfill_shows_first(shell: Shell) -> None:
+    shell("migrate")
+    shell("schedules", "put", "hourly", "--topic", "t", "--cron", "0 * * * *")
+    times = ("--from", "2026-01-01T00:00:00Z", "--to", "2026-01-01T02:00:00Z")
+    looked = shell("schedules", "backfill", "hourly", *times)
+    assert "3 jobs would be made. Add --yes" in looked.stderr
+    assert shell.json("jobs", "list")["items"] == []
+    made = shell.json("schedules", "backfill", "hourly", *times, "--yes")
+    assert [one["new"] for one in made["items"]] == [True] * 3
+    assert "3 times, 3 with a job already: 0 jobs made" in shell("schedules", "backfill", "hourly", *times, "-y").stderr
+    future = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    assert "later than now" in shell("schedules", "backfill", "hourly", "--from", "1d", "--to", future, code=1).stderr
+    assert shell("schedules", "backfill", "hourly", "--from", "2h").exit_code == 0
+
+
+def test_a_preview_needs_no_database(tmp_path: Path) -> None:
+    cron = ("schedules", "preview", "--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--gap", "skip")
+    shown = rowlock(*cron, "-n", "2", "--after", "2026-03-28T12:00:00Z", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert lines[0] == "At 02:30 every day (Europe/Berlin)"
+    assert "Sun 2026-03-29 03:00:00 CEST  2026-03-29T01:00:00Z  skipped" in lines[4]
+    assert "02:30 does not exist" in lines[4]
+    assert "Mon 2026-03-30 02:30:00 CEST  2026-03-30T00:30:00Z" in lines[5]
+
+
+def test_wrong_usage(shell: Shell) -> None:
+    shell("migrate")
+    for words, said in (
+        (("preview",), "give the name of a schedule"),
+        (("preview", "x", "--every", "5"), "give the name of a schedule"),
+        (("preview", "--cron", "* * * * *", "--every", "5"), "not both"),
+        (("preview", "--every", "5", "--zone", "UTC"), "--zone goes with --cron"),
+        (("put", "x", "--topic", "t"), "give --cron or --every"),
+        (("put", "x", "--topic", "t", "--every", "soon"), "not a length of time"),
+        (("put", "x", "--topic", "t", "--cron", "* * * * *", "--anchor", "2026-01-01T00:00:00Z"), "goes with --every"),
+        (("puut", "x"), "Did you mean 'put'?"),
+    ):
+        assert said in shell("schedules", *words, code=2).stderr
+    for expression, said in (("61 * * * *", "the minute 61"), ("0 0 30 2 *", "never fires"), ("* * * *", "4 fields")):
+        assert said in shell("schedules", "preview", "--cron", expression, code=1).stderr
+
+
+def test_what_code_declares_is_published_and_missed_when_it_is_gone(shell: Shell, write: object) -> None:
+    assert callable(write)
+    published = shell("templates", "publish", "app:jobs")
+    assert "2 templates published, 2 schedules published" in published.stderr
+    assert "nothing has changed" in shell("schedules", "publish", "app:jobs").stderr
+    found = {one["name"]: one for one in shell.json("schedules", "list")["items"]}
+    assert {name: (one["owner"], one["payload"]) for name, one in found.items()} == {
+        "report": ("app", {}),
+        "seven": ("app", {"tenant": 7}),
+    }
+    assert "the code of app declares" in shell("schedules", "delete", "seven", code=1).stderr
+    write(APP.replace('schedule=Cron("0 9 * * *", "Asia/Taipei")', ""))
+    assert "1 schedule paused, because" in shell("schedules", "publish", "app:jobs").stderr
+    assert "absent: app does not declare it any more" in shell("schedules", "list", "--absent").stdout
+    shell("schedules", "delete", "report")
+
+
+def test_check_finds_schedules_that_new_code_would_refuse(shell: Shell, write: object) -> None:
+    assert callable(write)
+    write(APP.replace("schedule=[", "version=1, schedule=["))
+    shell("templates", "publish", "app:jobs")
+    every = ("--topic", "poll", "--every", "1h")
+    shell("schedules", "put", "eight", *every, "--payload", '{"tenant": 8}')
+    shell("schedules", "put", "old", *every, "--payload", '{"tenant": 9}', "--template-version", "1")
+    shell("schedules", "put", "else", "--topic", "other", "--every", "1h", "--payload", '{"tenant": "x"}')
+    assert shell.json("check", "app:jobs")["findings"] == []
+
+    # What the code declares itself comes with it; what was put stays as it is.
+    new = APP.replace("schedule=[", "version=1, schedule=[").replace('{"tenant": 7}', '{"tenant": "seven"}')
+    write(new.replace("tenant: int", "tenant: str"))
+    found = [one for one in shell.json("check", "app:jobs", code=1)["findings"] if one["check"] != "frozen"]
+    assert [(one["check"], one["schedule"]) for one in found] == [("schedule", "eight"), ("schedule", "old")]
+    assert "the schedule 'eight': payload.tenant: must be a text" in found[0]["text"]
+    assert "eight" in shell("check", "app:jobs", code=1).stdout
+
+    write(APP.replace("schedule=[", "version=2, schedule=["))
+    found = shell.json("check", "app:jobs", code=1)["findings"]
+    assert [(one["schedule"], one["version"]) for one in found] == [("old", 1)]
+    assert "runs=[1]" in found[0]["text"]
