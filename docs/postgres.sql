@@ -299,9 +299,10 @@ stored AS (
     ON CONFLICT (job_id, name, n) DO UPDATE SET
         position = excluded.position, function = excluded.function, state = excluded.state, retries = excluded.retries,
         cancelable = excluded.cancelable, version = excluded.version, result = excluded.result, error = excluded.error,
-        started_at = CASE WHEN s.version = excluded.version AND s.retries = excluded.retries THEN s.started_at
+        -- A wait, which has a deadline, keeps its start and its deadline.
+        started_at = CASE WHEN s.version = excluded.version AND s.retries = excluded.retries OR s.deadline IS NOT NULL THEN s.started_at
                           ELSE excluded.started_at END,
-        finished_at = excluded.finished_at, deadline = excluded.deadline
+        finished_at = excluded.finished_at, deadline = coalesce(excluded.deadline, s.deadline)
     WHERE s.state NOT IN ('succeeded', 'failed')  -- an end stays
         AND NOT (s.version = excluded.version AND excluded.state = 'running')  -- it may come late: see StepMark
 )
@@ -1314,10 +1315,16 @@ ORDER BY asked.n, j.id DESC;
 
 -- ════ next_fire ════
 
--- Seconds until the next nominal time of any schedule but these; $2: of those that have not come yet. No row: there is none.
+-- Seconds until the next nominal time of any schedule but these. No row: there is none.
 SELECT extract(epoch FROM s.next_run_at - clock_timestamp())::float8 FROM public._jobs_schedules s
 WHERE s.next_run_at IS NOT NULL AND s.id <> ALL ($1::uuid[])
-  AND s.next_run_at > CASE WHEN $2::bool THEN clock_timestamp() ELSE '-infinity' END
+ORDER BY s.next_run_at LIMIT 1;
+
+-- ════ next_fire_later ════
+
+-- The same, of the times that have not come yet.
+SELECT extract(epoch FROM s.next_run_at - clock_timestamp())::float8 FROM public._jobs_schedules s
+WHERE s.next_run_at IS NOT NULL AND s.next_run_at > (SELECT clock_timestamp()) AND s.id <> ALL ($1::uuid[])
 ORDER BY s.next_run_at LIMIT 1;
 
 -- ════ note_lines_on_conn ════

@@ -307,9 +307,8 @@ class WaitCall(_Stored):
             worker=job.locked_by,
         )
 
-    def over(self, job: Job, row: StoredStep) -> StepMark:
-        """Return the mark of a sleep that is over. It keeps its start and its deadline, by the time of the claim."""
-        claimed = job.claimed_at or row.started_at
+    def over(self, job: Job) -> StepMark:
+        """Return the mark of a sleep that is over. What is stored keeps its start and its deadline."""
         return StepMark(
             id=job.id,
             version=job.version,
@@ -319,8 +318,6 @@ class WaitCall(_Stored):
             function=self.name,
             state=StepState.SUCCEEDED,
             result="null",
-            age=(claimed - row.started_at).total_seconds(),
-            lasts=None if row.deadline is None else (row.deadline - claimed).total_seconds(),
             worker=job.locked_by,
         )
 
@@ -739,7 +736,7 @@ class RunSteps:
         if row is None or call.signal is not None or self.context.is_undo or not _was_over(row, self.job):
             answer: Awaited = yield from self._insist(_Take(call.wait(self.job)))
             return answer
-        return Awaited((yield from self._insist(_Store(call.over(self.job, row)))), StepState.SUCCEEDED, "null")
+        return Awaited((yield from self._insist(_Store(call.over(self.job)))), StepState.SUCCEEDED, "null")
 
     def _suspended_by_waits(self) -> Suspend:
         """All waits of this run that are open. The job waits for the first signal, until the first of them ends."""

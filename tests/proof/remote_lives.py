@@ -31,6 +31,7 @@ from rowlock.jobs import Jobs
 from rowlock.stores.base import Store
 from tests.proof.history import Fault
 from tests.proof.random_lives import LEASE, TOPICS, PlainLives
+from tests.proof.simulation_world import NoSchedules
 from tests.proof.witness import Witness
 from tests.stores.harness import Harness
 
@@ -53,6 +54,7 @@ class Application:
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
         self.definitions = Definitions(self._store, {})
+        self.schedules = NoSchedules()
 
     async def _store(self) -> Store:
         return self._harness.store

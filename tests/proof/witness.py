@@ -173,11 +173,12 @@ def lend(connection: sqlite3.Connection, clock: Callable[[], int]) -> dict[str, 
 def with_transactions(changes: Iterable[RowChange]) -> list[RowChange]:
     """Number SQLite's transactions. There is one writer, so each stands in one piece."""
     found: list[RowChange] = []
-    number, stamp = 0, None
+    number, stamp, asked = 0, None, False
     for change in changes:
         mine = _stamp(change)
-        if _asks(change) or (found and _asks(found[-1])):
-            joins = bool(found) and _is_answered(found[-1], change)
+        asks = _asks(change) and not (found and _is_over(found[-1], change))
+        if asks or asked:
+            joins = asked and _is_answered(found[-1], change)
         elif (
             mine is None
             and change.table in (STEPS, SIGNALS)
@@ -200,6 +201,7 @@ def with_transactions(changes: Iterable[RowChange]) -> list[RowChange]:
         if not joins or mine is not None:
             stamp = mine
         found.append(msgspec.structs.replace(change, tx=number))
+        asked = asks
     return found
 
 
@@ -218,8 +220,16 @@ def _is_answered(last: RowChange, change: RowChange) -> bool:
     """Is it the next statement of a run that asks whether it must wait?"""
     row, mine = last.after or {}, change.after or {}
     if last.table == SIGNALS:
-        return _asks(last) and change.table == STEPS and (row["job_id"], row["wait"]) == (mine["job_id"], mine["name"])
-    return _asks(last) and change.table == JOBS and row["job_id"] == mine.get("id")
+        return change.table == STEPS and (row["job_id"], row["wait"]) == (mine["job_id"], mine["name"])
+    return change.table == JOBS and row["job_id"] == mine.get("id")
+
+
+def _is_over(last: RowChange, change: RowChange) -> bool:
+    """Is it a sleep that was over before the run began? That is marked as a step is: first the job, then the step."""
+    row, mine = last.after or {}, change.after or {}
+    if last.table != JOBS or change.table != STEPS or row.get("id") != mine.get("job_id"):
+        return False
+    return bool(mine["name"] == "@sleep" and mine["finished_at"] is not None and mine["finished_at"] == row["updated"])
 
 
 def _stamp(change: RowChange) -> int | None:

@@ -200,7 +200,7 @@ class Meter:
         blocks["delete"] = await self.moved(Delete(by="ann"), ids)
         await store.checkpoint([mark(one, name, "succeeded") for one in claimed for name in ("a", "b")])
         blocks["checkpoint again"] = await self.blocks(sql.checkpoint, _checkpoint(sql, claimed))
-        blocks["steps"] = await self.blocks(sql.steps, ids[0])
+        blocks["steps"] = await self.blocks(sql.steps, ids[:1])
         blocks["step events"] = await self.blocks(sql.ended_steps, ids[0])
         blocks["steps of many"] = await self.blocks(sql.step_places, ids)
         for status, order in ((Status.FAILED, Requeue(by="ann", from_step="b")), (Status.FAILED, Delete(by="ann"))):
@@ -370,15 +370,17 @@ async def test_looking_for_due_schedules_does_not_grow_with_the_tables(store: Po
         async def measured() -> dict[str, int]:
             await connection.execute(
                 "INSERT INTO _jobs_schedules (id, name, topic, definition, revision, upto, next_run_at, zone_data,"
-                " created, updated) SELECT gen_random_uuid(), 'due', 'mail', '{}', 1, now(), now(), '', now(), now()"
+                " created, updated) SELECT gen_random_uuid(), name, 'mail', '{}', 1, now(), now() + after, '', now(), now()"
+                " FROM (VALUES ('due', interval '0'), ('later', interval '1 minute')) AS s (name, after)"
             )
             blocks = {
-                "due": await meter.blocks(sql.schedules_due, '{"due": 100}'),
-                "next": await meter.blocks(sql.next_fire),
+                "due": await meter.blocks(sql.schedules_due, '{"due": 100, "skip": []}'),
+                "next": await meter.blocks(sql.next_fire, []),
+                "next later": await meter.blocks(sql.next_fire_later, []),
                 "look": await meter.blocks(sql.schedules_look_on_conn, looked),
                 "by name": await meter.blocks(sql.schedule_by_name, '{"name": "due"}'),
             }
-            await connection.execute("DELETE FROM _jobs_schedules WHERE name = 'due'")
+            await connection.execute("DELETE FROM _jobs_schedules WHERE name IN ('due', 'later')")
             return blocks
 
         alone = await measured()

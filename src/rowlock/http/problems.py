@@ -66,6 +66,7 @@ CODES: dict[str, tuple[int, str]] = {
     "has_key": (400, '`if_live` of a schedule must be "allow": its jobs have a key of their own.'),
     "in_the_future": (400, "A backfill ends later than now."),
     "integer_range": (400, "An integer has more than 64 bits. Send it as text."),
+    "is_an_id": (400, "A name looks like an id. Choose another name."),
     "key_not_text": (400, "A key of an object is not a text."),
     "missing": (400, "A required field is missing."),
     "naive_time": (400, "A time has no time zone. Write Z for UTC."),
@@ -116,6 +117,7 @@ CODES: dict[str, tuple[int, str]] = {
     "unknown_step": (400, "The job has stored no step of this name. `detail` names those that it has."),
     "unknown_version": (400, "The topic has no template of this version."),
     "unknown_zone": (400, "There is no such time zone. `detail` names similar ones."),
+    "unreadable": (400, "There is such a thing, and this release can't read it."),
     "with_if_live": (400, "`once` and `if_live` of a template exclude each other."),
     # The caller
     "bad_link": (403, "The link for the first superuser is used up or too old."),

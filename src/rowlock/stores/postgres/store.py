@@ -833,7 +833,7 @@ class PostgresStore:
         return decided
 
     async def next_fire(self, *, skip: Sequence[str] = (), later: bool = False) -> float | None:
-        found = await self._fetch(self._sql.next_fire, list(skip), later)
+        found = await self._fetch(self._sql.next_fire_later if later else self._sql.next_fire, list(skip))
         return found[0][0] if found else None
 
     async def schedules(

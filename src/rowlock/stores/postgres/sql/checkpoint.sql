@@ -35,9 +35,10 @@ stored AS (
     ON CONFLICT (job_id, name, n) DO UPDATE SET
         position = excluded.position, function = excluded.function, state = excluded.state, retries = excluded.retries,
         cancelable = excluded.cancelable, version = excluded.version, result = excluded.result, error = excluded.error,
-        started_at = CASE WHEN s.version = excluded.version AND s.retries = excluded.retries THEN s.started_at
+        -- A wait, which has a deadline, keeps its start and its deadline.
+        started_at = CASE WHEN s.version = excluded.version AND s.retries = excluded.retries OR s.deadline IS NOT NULL THEN s.started_at
                           ELSE excluded.started_at END,
-        finished_at = excluded.finished_at, deadline = excluded.deadline
+        finished_at = excluded.finished_at, deadline = coalesce(excluded.deadline, s.deadline)
     WHERE s.state NOT IN ('succeeded', 'failed')  -- an end stays
         AND NOT (s.version = excluded.version AND excluded.state = 'running')  -- it may come late: see StepMark
 )
