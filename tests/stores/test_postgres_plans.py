@@ -370,7 +370,8 @@ async def test_looking_for_due_schedules_does_not_grow_with_the_tables(store: Po
         async def measured() -> dict[str, int]:
             await connection.execute(
                 "INSERT INTO _jobs_schedules (id, name, topic, definition, revision, upto, next_run_at, zone_data,"
-                " created, updated) SELECT gen_random_uuid(), name, 'mail', '{}', 1, now(), now() + after, '', now(), now()"
+                " created, updated)"
+                " SELECT gen_random_uuid(), name, 'mail', '{}', 1, now(), now() + after, '', now(), now()"
                 " FROM (VALUES ('due', interval '0'), ('later', interval '1 minute')) AS s (name, after)"
             )
             blocks = {
