@@ -26,7 +26,7 @@ test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in par
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 proof: $(READY) ## try to break every promise (docs/reliability.md); takes minutes
-	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof $(ARGS)
+	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof tests/core/test_cron.py $(ARGS)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "proof or sampled" --ignore=tests/proof $(ARGS)
 
 ui-test: $(READY) ## test the page in a real browser: every screen, every action, on each database

@@ -557,7 +557,8 @@ class SyncSchedules:
         reason: str | None = None,
         by: str | None = None,
     ) -> Schedule:
-        """Make no jobs until `resume`. The times that pass meanwhile are recorded, and never caught up."""
+        """Make no jobs until `resume`. The times that pass meanwhile are recorded, and never caught up. Times that came
+        before the pause, and that no process has decided yet, are decided first."""
         return self._run(lambda: self._async.pause(name, scope=scope, scope_id=scope_id, reason=reason, by=by))
 
     def resume(

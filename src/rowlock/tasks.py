@@ -48,6 +48,7 @@ from rowlock.core.templates import (
 from rowlock.errors import InvalidInput, WrongContext, WrongResult
 from rowlock.schemas import is_pydantic, payload_schema, result_schema
 from rowlock.stores.base import Enqueued
+from rowlock.zones import zone
 
 if TYPE_CHECKING:
     import typing_extensions  # its TypeVar has a default, also before Python 3.13
@@ -608,6 +609,8 @@ def _schedules(given: Any, task: Task[..., Any, Any]) -> tuple[Recurring, ...]:
             raise InvalidInput(field, "not_schedulable", "the task says schedulable=False")
         try:
             defined = recurring.definition(task.topic, 0)
+            if isinstance(defined.when, Cron):
+                zone(defined.when.zone)
             task.arguments.values(fill(defined.payload, SAMPLE))
         except InvalidInput as error:
             raise InvalidInput(f"{field}.{error.field}", error.code, error.problem) from None

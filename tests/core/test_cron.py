@@ -503,6 +503,7 @@ def test_every_takes_seconds_and_timedeltas(seconds: Any) -> None:
         (Every(2 * 86_400), "Every 2 days"),
         (Every(7200, utc("2026-01-01 00:30")), "Every 2 hours, counted from 2026-01-01 00:30 UTC"),
         (Every(60, utc("2026-01-01 00:30:05")), "Every minute, counted from 2026-01-01 00:30:05 UTC"),
+        (Cron("0 9 1-31 * MON"), "At 09:00 every day (UTC)"),  # either is enough
     ],
 )
 def test_in_words(when: Cron | Every, words: str) -> None:

@@ -157,7 +157,7 @@ BAD: list[tuple[dict[str, Any], int, str, str]] = [
     ({"topic": "a b"}, 400, "bad_characters", "topic"),
     ({"topic": "strict", "payload": {"n": "x"}}, 400, "bad_payload", "payload.n"),
     ({"topic": "strict", "version": 9}, 400, "unknown_version", "version"),
-    ({"payload": {"day": "{{today}}"}}, 400, "unknown_blank", "payload"),
+    ({"payload": {"day": "{{today}}"}}, 400, "unknown_blank", "payload.day"),
     ({"name": "taken"}, 409, "schedule_exists", "name"),
     ({"name": " "}, 400, "bad_characters", "name"),
     ({"colour": 1}, 400, "unknown_field", "colour"),

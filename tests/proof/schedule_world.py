@@ -347,9 +347,12 @@ class ScheduleWorld:
     async def pause(self) -> None:
         if (name := self._some()) is None:
             return
+        model, live = self.models[name], await self._live(name)
         await self.jobs.schedules.pause(name)
-        if not self.models[name].is_paused:
-            self.models[name].pause(self.now)
+        if not model.is_paused:
+            if model.due(self.start, self.now):  # what came before the pause is decided first
+                model.fire(self.start, self.now, live)
+            model.pause(self.now)
 
     async def resume(self) -> None:
         if (name := self._some()) is None:

@@ -212,8 +212,15 @@ def history(
         return fired, await _statuses(jobs, fired)
 
     fired, statuses = db.run(look)
-    document = items([_fired_document(one, statuses) for one in fired])
-    db.tell(document, lambda: _print_fired(fired, statuses))
+    following = fired[-1].fire_at if len(fired) == limit else None  # for --before
+    document = items([_fired_document(one, statuses) for one in fired], total=None, next=following)
+
+    def show() -> None:
+        _print_fired(fired, statuses)
+        if following is not None:
+            click.echo(f"There may be more: --before {following.isoformat()}", err=True)
+
+    db.tell(document, show)
 
 
 async def _statuses(jobs: Jobs, fired: Sequence[Fired]) -> Statuses:

@@ -89,10 +89,11 @@ class Firing:
         except StoreError:
             raise
         except RowlockError:  # the store has refused a job: find out which
-            return [one for schedule_id in set(locked) for one in await self._fire_alone(store, schedule_id)]
+            return [one for schedule_id in set(locked) for one in await self.fire_alone(store, schedule_id)]
 
-    async def _fire_alone(self, store: Store, schedule_id: str) -> list[Decided]:
+    async def fire_alone(self, store: Store, schedule_id: str) -> list[Decided]:
         """Decide the due times of one schedule: all of them at once, or one by one if the store refuses a job."""
+        await self._definitions.refresh()
         which = Which(ids=(schedule_id,))
         try:
             return await store.change_schedules(which, lambda one, now: self._due(one, now))
@@ -162,7 +163,10 @@ class Firing:
         template = self._definitions.template(topic, version)
         if template is not None and not template.schedulable:
             raise InvalidInput("topic", "not_schedulable", f"{topic} can't be scheduled: its template says so")
+        blanks = blanks_of(schedule, at, local)
         options = JobOptions(**schedule.options)  # type: ignore[typeddict-item] # checked when it was put
+        if "key" in options:
+            options["key"] = fill(options["key"], blanks, "key")
         if version is not None:
             options["version"] = version
         if schedule.scope is not None:
@@ -178,7 +182,7 @@ class Firing:
             # Jobs of one line know of each other, also after `if_live` was changed. What is rejected never comes to it.
             options["key"] = schedule.key
             options["if_live"] = "queue" if schedule.if_live == "reject" else schedule.if_live
-        return rule.job(Draft(topic, fill(schedule.payload, blanks_of(schedule, at, local)), options), self._ids.one())
+        return rule.job(Draft(topic, fill(schedule.payload, blanks), options), self._ids.one())
 
     async def find_times_anew(self, store: Store) -> int:
         """If this machine has newer time zone data than the one that found the next times of schedules, find them

@@ -233,8 +233,13 @@ class Schedules:
         reason: str | None = None,
         by: str | None = None,
     ) -> Schedule:
-        """Make no jobs until `resume`. The times that pass meanwhile are recorded, and never caught up."""
+        """Make no jobs until `resume`. The times that pass meanwhile are recorded, and never caught up. Times that came
+        before the pause, and that no process has decided yet, are decided first."""
         actor, why = self._actor(by), check_reason(reason)
+        handle = await self._stores.handle()
+        schedule = await self._find(handle.store, name, scope, scope_id)
+        if not schedule.is_paused and made(await self.firing.fire_alone(handle.store, schedule.id)):
+            self._announce(handle)
 
         def decide(old: Schedule, now: datetime) -> ScheduleChange | None:
             if old.is_paused:

@@ -96,7 +96,12 @@ def in_words(when: When) -> str:
     if isinstance(when, Every):
         since = "" if when.anchor is None else f", counted from {_date_and_time(when.anchor.astimezone(UTC))} UTC"
         return f"Every {_duration(span(when.seconds))}{since}"
-    text = _calendar(when.expression).text
+    calendar = _calendar(when.expression)
+    text = calendar.text
+    minute, hour, day, month, weekday = text.split()
+    either = not day.startswith("*") and not weekday.startswith("*")
+    if either and (calendar.days.days >= set(range(1, 32)) or calendar.days.weekdays >= set(range(7))):
+        text = f"{minute} {hour} * {month} *"  # either is enough, and one of them is every day
     if text == "* * * * *":
         return "Every minute"
     if (found := re.fullmatch(r"\*/(\d+) \* \* \* \*", text)) and 60 % int(found[1]) == 0:

@@ -284,28 +284,28 @@ SAMPLE: Final = blanks_of(ScheduleName("name", "scope", "id"), datetime(2026, 1,
 BLANKS: Final = tuple(SAMPLE)
 
 
-def fill(payload: Any, blanks: Mapping[str, str]) -> Any:
-    """Return the payload with {{name}} replaced in its texts, but not in names of fields. \\{{name}}, with a backslash,
+def fill(value: Any, blanks: Mapping[str, str], field: str = "payload") -> Any:
+    """Return the value with {{name}} replaced in its texts, but not in names of fields. \\{{name}}, with a backslash,
     becomes {{name}}."""
-    match payload:
+    match value:
         case str():
-            return _BLANK.sub(lambda found: _filled(found, blanks), payload) if "{{" in payload else payload
+            return _BLANK.sub(lambda found: _filled(found, blanks, field), value) if "{{" in value else value
         case dict():
-            return {name: fill(value, blanks) for name, value in payload.items()}
+            return {name: fill(one, blanks, f"{field}.{name}") for name, one in value.items()}
         case list():
-            return [fill(value, blanks) for value in payload]
+            return [fill(one, blanks, f"{field}[{n}]") for n, one in enumerate(value)]
         case _:
-            return payload
+            return value
 
 
-def _filled(found: re.Match[str], blanks: Mapping[str, str]) -> str:
+def _filled(found: re.Match[str], blanks: Mapping[str, str], field: str) -> str:
     kept, name = found.groups()
     if kept:
         return found.group()[1:]
     if name not in blanks:
         known = ", ".join(f"{{{{{one}}}}}" for one in BLANKS)
         problem = f"{found.group()!r:.80} is none of {known}. Write \\{{{{…}}}} for the braces themselves"
-        raise InvalidInput("payload", "unknown_blank", problem)
+        raise InvalidInput(field, "unknown_blank", problem)
     return blanks[name]
 
 
@@ -323,6 +323,8 @@ def check_definition(given: Definition) -> Definition:
         raise InvalidInput("jitter", "out_of_range", f"must be 0 to {MAX_JITTER:.0f} seconds (a day), not {jitter:g}")
     codec.check_object(given.payload)
     fill(given.payload, SAMPLE)
+    options = check_options(given.options)
+    fill(options.get("key"), SAMPLE, "key")
     codec.encode_payload(given.payload)
     if_live = _one_of(given.if_live, IfLiveJob, "if_live")
     options = check_options(given.options)
