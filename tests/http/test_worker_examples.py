@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,8 @@ async def test_one_that_is_killed_or_frozen_loses_its_job_and_changes_nothing_an
     jobs = stage.jobs
     with stage.worker() as frozen, stage.worker() as killed:
         runs = [await stage.running(await stage.enqueue(name="ada", seconds=600)) for _ in range(2)]
+        for run in runs:  # else the answer to its claim may be on its way, and the job is given back for nothing
+            await until(partial(stage.is_renewed, run.id))
         os.killpg(frozen.pid, signal.SIGSTOP)
         os.killpg(killed.pid, signal.SIGKILL)
         for run in runs:

@@ -43,7 +43,8 @@ WAITS = {"wait", "cancel_wait", "signal", "wake", "resume", "report_callback", "
 
 
 @pytest.mark.parametrize(
-    ("lives_of", "made"), [(RandomLives, MOVES | LINES), (WaitingLives, MOVES | WAITS), (ScheduledLives, MOVES)]
+    ("lives_of", "made"),
+    [(RandomLives, MOVES | LINES), (WaitingLives, MOVES | WAITS), (ScheduledLives, MOVES | {"unblock"})],
 )
 def test_random_valid_lives_pass_and_make_every_move(lives_of: type[RandomLives], made: set[str]) -> None:
     began = time.monotonic()
