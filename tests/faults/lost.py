@@ -15,7 +15,7 @@ from tests.proof.checker_clients import SOURCES
 from tests.proof.history import Execution, History, Operation, RowChange, Violation
 from tests.proof.lives import HELD, World
 from tests.proof.recorder import now
-from tests.proof.witness import ARCHIVE, JOBS, TablesAt, Witness
+from tests.proof.witness import ARCHIVE, JOBS, SIGNALS, TablesAt, Witness
 
 Run = tuple[str, int, str]  # job, version, worker
 SOON = 100_000  # microseconds in which an outcome that is not refused is stored
@@ -42,6 +42,11 @@ class Lost(Struct):
             for one in self.changes
             if one.table == JOBS and one.before and one.after and one.after["version"] > one.before["version"]
         }
+
+    @property
+    def signalled(self) -> set[str]:
+        """Jobs that had got a signal."""
+        return {one.after["job_id"] for one in self.changes if (one.table, one.op) == (SIGNALS, "insert") and one.after}
 
     @property
     def completed(self) -> int:
@@ -125,6 +130,12 @@ def _excused(one: Operation, losses: list[Lost], marks: set[str]) -> Operation |
         told = {*one.ids, *(answer["id"] for answer in _answers(one))}
         if any(one.begun < lost.promoted and told & lost.made for lost in losses):
             return structs.replace(one, outcome="unknown", answer=None)
+    elif (
+        one.outcome == "ok"
+        and one.verb == "signal"
+        and any(one.begun < lost.promoted and one.ids[0] in lost.signalled for lost in losses)
+    ):
+        return structs.replace(one, outcome="unknown", answer=None)
     return one
 
 
