@@ -1,6 +1,6 @@
 """What must turn red when a defence of schedules is switched off."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -14,6 +14,7 @@ from rowlock.core.lifecycle import Completed
 from rowlock.core.schedules import Schedule, ScheduleName
 from rowlock.core.templates import line_of
 from rowlock.errors import InvalidInput, StoreBusy
+from rowlock.jobs import Jobs
 from rowlock.stores.base import Store
 from rowlock.stores.schedules import Which
 from tests.proof.crash_stage import new_ids
@@ -98,18 +99,36 @@ async def oracle(store: Harness) -> None:
 
 
 async def joined(store: Harness) -> None:
-    """Two pauses before anything is decided."""
+    """An operator's pause, and one because the code has gone, before anything is decided."""
     async with processes(store, 1) as [jobs]:
-        one = await jobs.schedules.put("s", ("mail", {}), Every(3600), missed="all")
+        one = await _declared(store, jobs)
         await jobs.schedules.pause("s")
         await store.advance(3600)
         await jobs.schedules.resume("s")
         await store.advance(60)
-        await jobs.schedules.pause("s")
+        await jobs.schedules.mark_absent()
         await store.advance(60)
         await jobs.schedules.resume("s")
         await fire_all(jobs)
         assert [fired.reason for fired in (await fires_of(store.store, one)).values()] == ["paused"]
+
+
+async def holds(store: Harness) -> None:
+    """The code has gone before anybody has decided a time."""
+    async with processes(store, 1) as [jobs]:
+        one = await _declared(store, jobs)
+        await store.advance(3660)
+        await jobs.schedules.mark_absent()
+        await fire_all(jobs)
+        assert [fired.reason for fired in (await fires_of(store.store, one)).values()] == ["paused"]
+
+
+async def _declared(store: Harness, jobs: Jobs) -> Schedule:
+    """A schedule that code has declared once, each hour."""
+    hourly, first = Every(3600.0, store.now), store.now + timedelta(hours=1)
+    one = schedule(when=hourly, missed="all", owner=jobs.schedules.owner, upto=store.now, next_run_at=first)
+    await put(store.store, one)
+    return one
 
 
 async def refused(store: Harness) -> None:

@@ -112,7 +112,7 @@ SCHEDULES: tuple[Defence, ...] = (
             Defence("all times are recorded", store, wrapped(rowlock.client.firing, "plan", _only_jobs), red.oracle),
             Defence("the policies", store, wrapped(rowlock.client.firing, "plan", _all_make_jobs), red.oracle),
             Defence("pauses join", store, wrapped(rowlock.client.schedules, "pause_from", _by_itself), red.joined),
-            Defence("a pause holds", store, replaced(rowlock.core.schedules, "_in_pause", _own_only), red.oracle),
+            Defence("a pause holds", store, replaced(rowlock.core.schedules, "_in_pause", _own_only), red.holds),
             Defence("a refused job stands alone", store, replaced(Firing, "fire_alone", _nothing), red.refused),
         )
     ),
