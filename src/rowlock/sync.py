@@ -646,7 +646,7 @@ class SyncSchedules:
         before: datetime | None = None,
     ) -> Sequence[Fired]:
         """Return what became of the schedule's times, newest first: each made a job, or has a reason why not. `before`:
-        only times before this one. What is known of times without a job is kept for 90 days."""
+        only times before this one. The database keeps times without a job for 90 days."""
         return self._run(lambda: self._async.history(name, scope=scope, scope_id=scope_id, limit=limit, before=before))
 
     def histories(self, ids: Sequence[str], *, limit: int = 30) -> Mapping[str, Sequence[Fired]]:

@@ -32,11 +32,6 @@ async def one_job(store: Harness) -> None:
         raise AssertionError(error) from None
 
 
-async def last_guard(store: Harness) -> None:
-    assert isinstance(store, PostgresHarness)
-    await test_schedules.test_a_fire_that_another_transaction_has_made_is_never_replaced(store)
-
-
 async def one_waits(store: Harness) -> None:
     await test_schedules.test_queue_lets_one_wait(store)
 
@@ -59,10 +54,6 @@ async def unreadable(store: Harness) -> None:
         await test_schedules.test_a_definition_that_cant_be_read_harms_nobody_else(store, "no when")
     except InvalidInput as error:
         raise AssertionError(error) from None
-
-
-async def cascade(store: Harness) -> None:
-    await test_schedules.test_a_deleted_schedule_takes_its_fires_and_leaves_its_jobs(store)
 
 
 def locks(which: str) -> Any:

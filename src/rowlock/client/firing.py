@@ -179,7 +179,7 @@ class Firing:
             if template is not None and (template.key is not None or template.once):
                 problem = f'{topic} has a key of its own, and says itself what happens: use "allow"'
                 raise InvalidInput("if_live", "has_key", problem)
-            # Jobs of one line know of each other, also after `if_live` was changed. What is rejected never comes to it.
+            # Jobs of one line know of each other, also after a change of `if_live`. A rejected time adds none.
             options["key"] = schedule.key
             options["if_live"] = "queue" if schedule.if_live == "reject" else schedule.if_live
         return rule.job(Draft(topic, fill(schedule.payload, blanks), options), self._ids.one())

@@ -398,7 +398,7 @@ class Schedules:
         before: datetime | None = None,
     ) -> Sequence[Fired]:
         """Return what became of the schedule's times, newest first: each made a job, or has a reason why not. `before`:
-        only times before this one. What is known of times without a job is kept for 90 days."""
+        only times before this one. The database keeps times without a job for 90 days."""
         most = check_whole(limit, "limit", 1, 1000)
         store = await self._store()
         schedule = await self._find(store, name, scope, scope_id)
