@@ -1,12 +1,21 @@
 """`rowlock schedules`: make, see and steer them, without and with code that declares them."""
 
+import re
+import sqlite3
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
+from msgspec.structs import replace
 
+from rowlock.core.lifecycle import Completed
+from rowlock.core.schedules import Schedule, ScheduleName
+from rowlock.jobs import Jobs
+from rowlock.stores.schedules import ScheduleChange, Which
 from tests.cli.conftest import Shell, rowlock
+from tests.cli.test_manners import at_terminal
 
 APP = """
 from rowlock import Cron, Every, Jobs, Recurring
@@ -114,6 +123,90 @@ def test_a_preview_needs_no_database(tmp_path: Path) -> None:
     assert "Mon 2026-03-30 02:30:00 CEST  2026-03-30T00:30:00Z" in lines[5]
 
 
+def test_a_preview_by_the_hour_tells_of_the_hour_that_does_not_exist(tmp_path: Path) -> None:
+    cron = ("schedules", "preview", "--cron", "0 */2 * * *", "--zone", "Europe/Berlin")
+    shown = rowlock(*cron, "-n", "1", "--after", "2027-03-28T00:30:00Z", cwd=tmp_path)
+    [time] = [line for line in shown.stdout.splitlines() if "2027-03-28T02:00:00Z" in line]
+    assert "02:00 does not exist on 2027-03-28 in Europe/Berlin (clocks go forward): left out" in time
+
+
+LONG = "invoices-of-all-tenants-in-europe-by-mail"
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_list_at_a_terminal_cuts_nothing(shell: Shell, columns: int) -> None:
+    shell("migrate")
+    for name, *when in (
+        ("a-short-name", "--every", "15m"),
+        (LONG, "--cron", "0 9-17 L * *", "--zone", "America/New_York"),
+        ("poll the payment provider", "--every", "90", "--scope", "tenant", "--scope-id", "7"),
+        ("paused", "--cron", "30 2 * * *", "--zone", "Europe/Berlin"),
+    ):
+        shell("schedules", "put", name, "--topic", "some-topic", *when)
+    shell("schedules", "run", "a-short-name")
+    ended = shell.finish(Completed(), "some-topic")
+    shell("schedules", "pause", "paused", "--reason", "the provider is down")
+    [listed] = [one for one in shell.json("schedules", "list")["items"] if one["name"] == "a-short-name"]
+    assert (listed["last_job"]["id"], listed["last_job"]["status"]) == (ended, "completed")
+    assert listed["last_job"]["finished_at"]
+
+    seen = at_terminal(["schedules", "list"], shell.folder, ROWLOCK_URL=shell.url, COLUMNS=str(columns))
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", seen).splitlines()
+    titles = ["name", *(["topic"] if columns >= 100 else []), "when", "next run", "state", "last job"]
+    assert re.split(r" {2,}", lines[0].strip()) == titles
+    assert max(map(len, lines)) <= columns
+    starts = [lines[0].index(title) for title in titles] + [columns]
+    cells = {
+        title: [line[start:end].strip() for line in lines[1:]]
+        for title, start, end in zip(titles, starts, starts[1:], strict=False)
+    }
+    assert LONG in "".join(cells["name"])
+    assert "poll the payment provider tenant 7" in " ".join(cells["name"]).replace("  ", " ")
+    words = " ".join(" ".join(cells["when"]).split())
+    for said in (
+        "Every 15 minutes",
+        "At minute 0 past every hour from 9 through 17 on the last day of every month (America/New_York)",
+        "At 02:30 every day (Europe/Berlin) paused by",
+        "the provider is down",
+    ):
+        assert said in words
+    assert [state for state in cells["state"] if state] == ["active", "active", "paused", "active"]
+    assert re.fullmatch(r"completed \d+ m?s ago", " ".join(" ".join(cells["last job"]).split()))
+    first = lines[1]
+    assert re.search(r"a-short-name .* in \d+ (min|s) +active", first), first
+
+
+def test_a_time_that_no_process_has_looked_at_is_late(shell: Shell) -> None:
+    shell("migrate")
+    shell("schedules", "put", "s", "--topic", "t", "--every", "1")
+    past = datetime.now(UTC) - timedelta(minutes=7)
+
+    async def set_back(jobs: Jobs) -> None:
+        def decide(old: Schedule | None, now: datetime) -> ScheduleChange:
+            assert old is not None
+            return ScheduleChange(replace(old, next_run_at=past))
+
+        await (await jobs._store()).change_schedules(Which(name=ScheduleName("s")), decide)
+
+    shell.do(set_back)
+    assert "7 min late" in at_terminal(["schedules", "list"], shell.folder, ROWLOCK_URL=shell.url, COLUMNS="80")
+
+
+def test_a_schedule_that_cant_be_read_can_be_deleted(shell: Shell) -> None:
+    shell("migrate")
+    shell("schedules", "put", "newer", "--topic", "t", "--every", "1h")
+    with (
+        sqlite3.connect(shell.url.removeprefix("sqlite:///"))
+        if shell.url.startswith("sqlite")
+        else psycopg.connect(shell.url) as connection
+    ):
+        connection.execute("UPDATE _jobs_schedules SET definition = '{}'")
+    connection.close()
+    assert "newer is deleted; this release could not read it" in shell("schedules", "delete", "newer").stdout
+    assert "there is no schedule 'newer'" in shell("schedules", "delete", "newer", code=1).stderr
+    assert shell.json("audit")["items"][0]["action"] == "schedule.delete"
+
+
 def test_wrong_usage(shell: Shell) -> None:
     shell("migrate")
     for words, said in (
@@ -121,6 +214,8 @@ def test_wrong_usage(shell: Shell) -> None:
         (("preview", "x", "--every", "5"), "give the name of a schedule"),
         (("preview", "--cron", "* * * * *", "--every", "5"), "not both"),
         (("preview", "--every", "5", "--zone", "UTC"), "--zone goes with --cron"),
+        (("preview", "x", "--start", "1h"), "--start goes with --cron or --every"),
+        (("preview", "--every", "5", "--scope", "tenant"), "--scope goes with a NAME"),
         (("put", "x", "--topic", "t"), "give --cron or --every"),
         (("put", "x", "--topic", "t", "--every", "soon"), "not a length of time"),
         (("put", "x", "--topic", "t", "--cron", "* * * * *", "--anchor", "2026-01-01T00:00:00Z"), "goes with --every"),
@@ -129,6 +224,19 @@ def test_wrong_usage(shell: Shell) -> None:
         assert said in shell("schedules", *words, code=2).stderr
     for expression, said in (("61 * * * *", "the minute 61"), ("0 0 30 2 *", "never fires"), ("* * * *", "4 fields")):
         assert said in shell("schedules", "preview", "--cron", expression, code=1).stderr
+    every = ("schedules", "put", "x", "--topic", "t", "--every")
+    for command, said in (
+        (("schedules", "preview", "--cron", "61 * * * *"), "--cron: '61 * * * *': the minute 61"),
+        (
+            ("schedules", "put", "x", "--topic", "t", "--cron", "0 9 * * *", "--zone", "Europe/Berln"),
+            "--zone: there is",
+        ),
+        ((*every, "0.5"), "--every: must be 1 to"),
+        ((*every, "1h", "--end", "2020-01-01T00:00:00Z"), "--end: 2020-01-01"),
+        (("schedules", "backfill", "x", "--from", "3d", "--to", "5d"), "--to: is before"),
+        (("schedules", "list", "--cursor", "zzz"), "is not what an earlier page gave you as next"),
+    ):
+        assert said in shell(*command, code=1).stderr
 
 
 def test_what_code_declares_is_published_and_missed_when_it_is_gone(shell: Shell, write: object) -> None:

@@ -1,11 +1,14 @@
 """`jobs.schedules` in virtual time, on both stores; and on callers' connections."""
 
+import itertools
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from msgspec import Struct
@@ -15,6 +18,7 @@ import rowlock.client.enqueue
 import rowlock.client.firing
 import rowlock.zones
 from rowlock import Context, Cron, Every, Jobs
+from rowlock.core.cron import moments
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Completed
 from rowlock.core.schedules import Fired, Schedule
@@ -27,6 +31,7 @@ from rowlock.errors import (
     TemplateDisabled,
 )
 from rowlock.stores.callers import SyncCaller
+from rowlock.stores.schedules import _CASED
 from rowlock.tasks import Recurring
 from tests.client.conn_kinds import Kind
 from tests.databases import KINDS, Databases
@@ -118,6 +123,23 @@ async def test_revisions(world: World) -> None:
     await world.fire()
     assert (await world.schedules.get("s")).revision == 4  # fires don't count
     assert (await world.schedules.get("s")).when == Every(60)
+
+
+async def test_a_put_that_means_a_schedule_which_was_made_again_changes_nothing(world: World) -> None:
+    """Both have the same name and the same revision."""
+    put = world.schedules.put
+    old = await put("s", MAIL, HOURLY)
+    assert (await put("s", MAIL, Every(60), revision=1, schedule_id=old.id)).revision == 2
+    await world.schedules.delete("s")
+    with pytest.raises(ScheduleNotFound):  # it makes no new one either
+        await put("s", MAIL, HOURLY, schedule_id=old.id)
+    new = await put("s", MAIL, Every(120))
+    with pytest.raises(ScheduleNotFound):
+        await put("s", MAIL, HOURLY, revision=1, schedule_id=old.id)
+    assert await world.schedules.get("s") == new
+    with pytest.raises(InvalidInput) as refused:
+        await put("s", MAIL, HOURLY, schedule_id="s")
+    assert refused.value.field == "schedule_id"
 
 
 async def test_scopes_are_part_of_the_name(world: World) -> None:
@@ -237,6 +259,9 @@ async def test_bad_input_is_refused_by_name(world: World, what: str) -> None:
         lambda one: one.list(limit=1001),
         lambda one: one.list(state="gone"),
         lambda one: one.list(cursor="x"),
+        lambda one: one.list(cursor=5),
+        lambda one: one.preview("s", start=START),
+        lambda one: one.preview("s", end=START),
         lambda one: one.list(topic="a b"),
         lambda one: one.preview(HOURLY, limit=0),
         lambda one: one.preview(Cron("x")),
@@ -519,6 +544,37 @@ async def test_preview_tells_of_changes_of_the_clocks(world: World) -> None:
     assert (await world.schedules.preview("s", after=datetime(2026, 4, 1, tzinfo=UTC))).times == []
 
 
+GAP = "does not exist on 2027-03-28 in Europe/Berlin (clocks go forward): left out"
+TWICE = "comes twice on 2026-10-25 in Europe/Berlin (clocks go back)"
+
+
+@pytest.mark.parametrize(
+    ("expression", "after", "notes"),
+    [
+        ("0 * * * *", "2027-03-27T23:30", {0: None, 1: f"02:00 {GAP}", 2: None}),
+        ("0 */2 * * *", "2027-03-27T22:30", {23: None, 2: f"02:00 {GAP}", 4: None}),
+        ("*/30 * * * *", "2027-03-28T00:45", {1: f"02:00 and 02:30 {GAP.replace('does', 'do')}", 1.5: None}),
+        ("0 */2 * * *", "2026-10-24T22:30", {0: f"02:00 {TWICE}: the first one", 1: f"02:00 {TWICE}: the second one"}),
+        ("30 * * * *", "2026-10-25T00:00", {0.5: f"02:30 {TWICE}: the first one",
+                                            1.5: f"02:30 {TWICE}: the second one", 2.5: None}),
+        ("0 */3 * * *", "2027-03-27T22:30", {23: None, 1: None}),  # 02:00 is none of its times
+        ("0 */4 27 3 *", "2027-03-27T18:30", {19: None, 22: None}),
+        ("30 */2 L 3 *", "2027-03-28T00:45", {22.5: None}),
+        ("0 * * * *", "2026-12-01T00:30", {1: None, 2: None}),
+    ],
+)  # fmt: skip
+async def test_previews_by_the_hour_tell_of_changes_of_the_clocks(
+    world: World, expression: str, after: str, notes: dict[float, str | None]
+) -> None:
+    """And the times are those that fire."""
+    cron, since = Cron(expression, "Europe/Berlin"), datetime.fromisoformat(after).replace(tzinfo=UTC)
+    shown = (await world.schedules.preview(cron, after=since, limit=len(notes))).times
+    fires = itertools.islice(moments(cron, since, ZoneInfo("Europe/Berlin")), len(notes))
+    assert [one.at for one in shown] == [one.at for one in fires]
+    assert {one.at.hour + one.at.minute / 60: one.note for one in shown} == notes
+    assert not any(one.skipped for one in shown)
+
+
 # ── What is wrong when it fires ──
 
 
@@ -682,7 +738,9 @@ async def test_a_schedule_that_the_code_has_lost_is_paused_until_it_is_back(worl
     assert await world.told("daily") == {1: "job", 2: "paused", 3: "job"}
     assert await world.told("report") == {1: "job", 2: "job", 3: "job"}
     [gone] = await deployed(world, HOURLY)
-    assert (await world.schedules.delete("daily")).id == gone.id  # nobody declares it
+    deleted = await world.schedules.delete("daily")  # nobody declares it
+    assert deleted is not None
+    assert deleted.id == gone.id
 
 
 async def test_an_operators_pause_outlives_every_deploy(world: World) -> None:
@@ -781,8 +839,66 @@ async def test_what_cant_be_read_says_so_and_no_more(world: World, caplog: pytes
         await world.fire()
     assert await world.told("good") == {1: "job"}
     assert any("bad" in record.message for record in caplog.records)
-    with pytest.raises(RowlockError):
+    with pytest.raises(RowlockError, match="delete it"):
         await world.schedules.put("bad", MAIL, HOURLY)
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+@pytest.mark.parametrize(
+    ("stored", "told"),
+    [
+        ('{"topic": "mail", "when": {"moon": "full"}}', {"topic": "mail", "when": {"moon": "full"}}),
+        ("[" * 3000 + "]" * 3000, None),
+        ('"\\ud800"', None),
+    ],
+)
+async def test_what_cant_be_read_can_be_deleted(world: World, stored: str, told: object, by_id: bool) -> None:
+    bad = await world.schedules.put("bad", MAIL, HOURLY)
+    good = await world.schedules.put("good", MAIL, HOURLY)
+    for one in (bad, good):
+        await world.schedules.run_now(one.id)
+    await world.harness.execute(f"UPDATE _jobs_schedules SET definition = '{stored}' WHERE name = 'bad'")
+    assert await world.schedules.delete(bad.id if by_id else "bad", reason="of tomorrow", by="bob") is None
+    assert await world.harness.fetch("SELECT name FROM _jobs_schedules") == [("good",)]
+    assert len(await world.harness.fetch("SELECT 1 FROM _jobs_fires")) == 1
+    assert len(await world.made()) == 2
+    last = (await world.harness.audit())[-1]
+    assert (last.by, last.action, last.topic, last.reason) == ("bob", "schedule.delete", "mail", "of tomorrow")
+    known = {} if told is None else {"definition": told}
+    assert last.data == {"schedule_id": bad.id, "name": "bad", "unreadable": True, **known}
+    with pytest.raises(ScheduleNotFound):
+        await world.schedules.delete(bad.id if by_id else "bad")
+    assert (await world.schedules.put("bad", MAIL, HOURLY)).id != bad.id
+
+
+async def test_what_cant_be_read_stays_if_code_declares_it(world: World) -> None:
+    await world.schedules.put("bad", MAIL, HOURLY)
+    await world.harness.execute("UPDATE _jobs_schedules SET definition = '{}', owner = 'shop'")
+    with pytest.raises(ScheduleExists):
+        await world.schedules.delete("bad")
+    assert len(await world.harness.fetch("SELECT 1 FROM _jobs_schedules")) == 1
+
+
+async def test_a_part_of_a_name_is_found_in_any_case(world: World) -> None:
+    names = ["Überweisung", "ÇA ÉTÉ", "ОТЧЁТ", "οδός", "Straße", "a.b*[c]^\\_%|(d)", "ordinary"]
+    for name in names:
+        await world.schedules.put(name, MAIL, HOURLY)
+
+    async def found(text: str) -> list[str]:
+        return [one.name for one in (await world.schedules.list(text=text)).items]
+
+    for name in names:
+        for text in (name, name[1:-1], name.lower(), name.title(), name.swapcase() if "ß" not in name else name):
+            assert await found(text) == [name], text
+    assert await found("ΌΣ") == ["οδός"]
+    assert await found("STRAẞE") == ["Straße"]
+    for text in ("strasse", "a?b", ".*", "^", "uberweisung"):
+        assert await found(text) == [name for name in names if text in name], text
+
+
+def test_no_letter_with_capitals_is_left_out() -> None:
+    beyond = map(chr, range(_CASED, sys.maxunicode + 1))
+    assert not [letter for letter in beyond if letter.lower() != letter or letter.upper() != letter]
 
 
 # ── Callers' connections ──
@@ -844,5 +960,6 @@ def test_without_an_event_loop(databases: Databases, tmp_path: Path) -> None:
     new = jobs.sync.schedules.put("s", MAIL, HOURLY)
     fired: Fired = jobs.sync.schedules.run_now("s")
     assert [one.job_id for one in jobs.sync.schedules.history("s")] == [fired.job_id]
-    assert jobs.sync.schedules.get("s").id == jobs.sync.schedules.delete("s").id == new.id
+    assert jobs.sync.schedules.get("s").id == new.id
+    assert jobs.sync.schedules.delete("s") is not None
     jobs.sync.close()

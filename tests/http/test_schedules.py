@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from msgspec.structs import replace
 
+from rowlock.core.cron import Every
 from rowlock.core.schedules import Fire
 from rowlock.stores.schedules import ScheduleChange, Which
 from tests.http.harness import World, is_problem
@@ -132,6 +133,10 @@ async def test_a_preview_tells_of_changes_of_the_clocks(sqlite_world: World) -> 
         ("2026-03-29T03:00:00+02:00", True), ("2026-03-30T02:30:00+02:00", False), ("2026-03-31T02:30:00+02:00", False),
     ]  # fmt: skip
     assert "does not exist" in told["times"][0]["note"]
+    hourly = {"when": {"cron": "0 * * * *", "zone": "Europe/Berlin"}, "after": "2026-03-29T00:30:00Z", "limit": 1}
+    [after_gap] = (await sqlite_world.post("read token", "/api/schedules/preview", hourly)).json()["times"]
+    assert (after_gap["local"], after_gap["skipped"]) == ("2026-03-29T03:00:00+02:00", False)
+    assert after_gap["note"].startswith("02:00 does not exist on 2026-03-29")
     made = await create(sqlite_world, name="gap", topic="t", when=asked["when"])
     path = f"/api/schedules/{made['id']}/preview?limit=2&after=2026-03-28T12:00:00Z"
     assert (await sqlite_world.get("read token", path)).json() == told
@@ -187,7 +192,9 @@ async def test_what_is_refused_says_which_field_and_why(world: World) -> None:
         ("PUT", "", change, 400, "missing", "revision"),
         ("PUT", "", {**change, "revision": 7}, 409, "schedule_changed", "revision"),
         ("PUT", "", {**change, "revision": 0}, 400, "out_of_range", "revision"),
-        ("PUT", "", {**change, "revision": 1, "name": "x"}, 400, "unknown_field", "name"),
+        ("PUT", "", {**change, "revision": 1, "name": "x"}, 400, "bad_value", "name"),
+        ("PUT", "", {**change, "revision": 1, "scope": "x"}, 400, "bad_value", "scope"),
+        ("PUT", "", {**change, "revision": 1, "scopeId": "x"}, 400, "bad_value", "scope_id"),
         ("PUT", "", {**change, "revision": 1, "topic": "strict"}, 400, "missing", "payload"),
         ("POST", "/backfill", {"start": "2026-01-01T00:00:00Z"}, 400, "missing", "end"),
         ("POST", "/backfill", {"start": "2026-01-01T00:00:00Z", "end": "2090-01-01T00:00:00Z"}, 400, "in_the_future",
@@ -207,6 +214,58 @@ async def test_what_is_refused_says_which_field_and_why(world: World) -> None:
         ("GET", "/history", None), ("GET", "/preview", None), ("POST", "/pause", {}), ("POST", "/resume", {}),
     ):  # fmt: skip
         is_problem(await world.call("superuser", method, f"{nowhere}{more}", body), 404, "schedule_not_found")
+
+
+async def test_a_change_may_repeat_the_name_and_not_change_it(world: World) -> None:
+    for name, scope in (("plain", {"scope": None, "scope_id": None}), ("of 7", {"scope": "tenant", "scope_id": "7"})):
+        made = await create(world, name=name, topic="t", when={"every": 60}, **scope)
+        path = f"/api/schedules/{made['id']}"
+        same = {**scope, "name": name, "topic": "t", "when": {"every": 120}, "revision": 1}
+        changed = await world.call("schedules token", "PUT", path, same)
+        assert changed.status_code == 200, changed.text
+        assert changed.json()["when"]["every"] == 120
+        renamed = await world.call("schedules token", "PUT", path, {**same, "name": "another", "revision": 2})
+        told = is_problem(renamed, 400, "bad_value")
+        assert told["field"] == "name"
+        assert f"it is '{name}'" in told["detail"]
+        assert "create a schedule under the new name" in told["detail"]
+        assert (await world.get("read token", path)).json()["revision"] == 2
+
+
+async def test_a_change_never_meets_a_schedule_that_was_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one is deleted, and made again under its name, between the read and the write of a PUT."""
+    old = await create(world, name="s", topic="t", when={"every": 60})
+    read = world.jobs.schedules.get
+
+    async def replaced_after_it(name: str, **scope: Any) -> Any:
+        found = await read(name, **scope)
+        await world.jobs.schedules.delete(name)
+        await world.jobs.schedules.put("s", ("t", {"n": 1}), Every(900))
+        return found
+
+    monkeypatch.setattr(world.jobs.schedules, "get", replaced_after_it)
+    body = {"topic": "t", "when": {"every": 5}, "revision": 1}
+    answer = await world.call("schedules token", "PUT", f"/api/schedules/{old['id']}", body)
+    is_problem(answer, 404, "schedule_not_found")
+    monkeypatch.undo()
+    now = await world.jobs.schedules.get("s")
+    assert (now.when, now.payload, now.revision) == (Every(900), {"n": 1}, 1)
+
+
+async def test_a_schedule_that_cant_be_read_can_be_deleted(world: World) -> None:
+    token = await world.token("mine", ["schedules"], topics=["mail"])
+    made = {topic: await create(world, name=topic, topic=topic, when={"every": 60}) for topic in ("mail", "other")}
+    await world.place.fetch("UPDATE _jobs_schedules SET definition = '{}'")
+    path = f"/api/schedules/{made['other']['id']}"
+    is_problem(await world.call(token, "DELETE", path), 404, "schedule_not_found")
+    assert (await world.call(token, "DELETE", f"/api/schedules/{made['mail']['id']}")).status_code == 204
+    assert (await world.call("superuser", "DELETE", f"{path}?reason=of+tomorrow")).status_code == 204
+    is_problem(await world.call("superuser", "DELETE", path), 404, "schedule_not_found")
+    audit = (await world.get("superuser", "/api/audit")).json()["items"]
+    deleted = [(one["reason"], one["data"]["name"]) for one in audit if one["action"] == "schedule.delete"]
+    assert deleted == [("of tomorrow", "other"), (None, "mail")]
 
 
 async def test_a_token_for_topics_sees_and_makes_schedules_of_these_alone(world: World) -> None:

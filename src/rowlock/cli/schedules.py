@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 from msgspec import structs
@@ -13,7 +14,20 @@ from rowlock.cli.completion import complete_topic
 from rowlock.cli.connect import Database, actor, by, database
 from rowlock.cli.groups import Group
 from rowlock.cli.options import Json, Moment, Span, priority, together
-from rowlock.cli.show import exact, how_many, items, note, pretty, print_fields, print_heading, print_table
+from rowlock.cli.show import (
+    STYLES,
+    exact,
+    how_many,
+    is_fancy,
+    items,
+    moment,
+    note,
+    one_line,
+    pretty,
+    print_fields,
+    print_heading,
+    print_table,
+)
 from rowlock.cli.spelling import did_you_mean, guess_topic
 from rowlock.client.schedules import MAX_PREVIEW, BackfillTime, Preview, SchedulePage, ScheduleTime, preview
 from rowlock.client.why import spell_seconds, spell_time
@@ -22,12 +36,29 @@ from rowlock.core.job import Status, check_time
 from rowlock.core.schedules import Definition, Fired, IfLiveJob, Missed, Schedule, State, when_data
 from rowlock.errors import InvalidInput, ScheduleNotFound
 from rowlock.jobs import Jobs
+from rowlock.stores.queries import State as JobState
 from rowlock.tasks import Draft, JobOptions
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _PAGE = 1000  # schedules, or fires
 _SHOWN = 10  # times, and fires, of `show`
 
+_WIDE = 100  # columns of a terminal in which the topic has room
+_LIMITS = {"name": 40, "topic": 20}  # a longer one goes on in the next line
+_NAME_IF_NARROW = 24
+_JOB_IF_NARROW = 10  # "processing"
+_NARROWEST = 10
+_GAP = 2  # between columns
+_TIMES_OPTIONS = {  # by the fields of Cron and Every
+    "when.expression": "--cron", "when.zone": "--zone", "when.seconds": "--every", "when.anchor": "--anchor",
+    "start": "--start", "end": "--end",
+}  # fmt: skip
+_STATES: dict[State, str] = {"active": "green", "paused": "yellow", "over": "dim"}
+
 Statuses = Mapping[str, Status]
+LastJobs = Mapping[str, JobState]
 
 
 @click.group(cls=Group)
@@ -68,25 +99,43 @@ times_of = together(
 @click.option("--scope", metavar="TEXT", help="Only those of this scope.")
 @click.option("--scope-id", metavar="TEXT", help="Only those of this scope_id.")
 @click.option("--state", type=click.Choice(get_args(State)), help="over: it never fires again.")
-@click.option("--text", metavar="TEXT", help="A part of the name.")
+@click.option("--text", metavar="TEXT", help="A part of the name, in capitals or not.")
 @click.option("--absent", is_flag=True, help="Only those that the code has declared before, and does not any more.")
 @click.option("--limit", type=click.IntRange(1, _PAGE), default=50, show_default=True, metavar="N")
 @click.option("--cursor", metavar="TEXT", help="Continue after an earlier page (its `next`).")
 @database
 def list_schedules(db: Database, absent: bool, **wanted: Any) -> None:
-    """All schedules by name: when they fire next, when they did last."""
+    """All schedules by name: when they fire next, and how their last job ended."""
 
-    async def look(jobs: Jobs) -> SchedulePage:
-        return await jobs.schedules.list(absent=absent or None, **wanted)
+    async def look(jobs: Jobs) -> tuple[SchedulePage, LastJobs]:
+        page = await jobs.schedules.list(absent=absent or None, **wanted)
+        return page, await _last_jobs(jobs, page.items)
 
-    page = db.run(look)
-    document = {**items([_document(one) for one in page.items]), "next": page.next}
-    db.tell(document, lambda: _print(page.items))
+    page, last_jobs = db.run(look)
+    documents = [{**_document(one), "last_job": _last_job_document(one, last_jobs)} for one in page.items]
+    db.tell({**items(documents), "next": page.next}, lambda: _print(page.items, last_jobs))
     if page.next is not None and not db.wants_json:
         note(f"{how_many(len(page.items), 'schedule')} shown; continue with --cursor {shlex.quote(page.next)}")
 
 
-def _print(found: Sequence[Schedule]) -> None:
+async def _last_jobs(jobs: Jobs, found: Sequence[Schedule]) -> LastJobs:
+    ids = [one.last_job_id for one in found if one.last_job_id is not None]
+    return await (await jobs._store()).read(ids, JobState) if ids else {}
+
+
+def _last_job_document(schedule: Schedule, last_jobs: LastJobs) -> dict[str, Any] | None:
+    """Return None if there was no job yet. The status of one that was pruned is null."""
+    if schedule.last_job_id is None:
+        return None
+    job = last_jobs.get(schedule.last_job_id)
+    ended = {"status": job.status, "finished_at": job.finished_at} if job else {"status": None, "finished_at": None}
+    return {"id": schedule.last_job_id, **ended}
+
+
+def _print(found: Sequence[Schedule], last_jobs: LastJobs) -> None:
+    if is_fancy():
+        _print_at_terminal(found, last_jobs)
+        return
     rows = [
         (
             one.name,
@@ -94,13 +143,86 @@ def _print(found: Sequence[Schedule]) -> None:
             one.topic,
             in_words(one.when),
             "" if one.is_paused else _at(one.next_run_at),
-            _at(one.last_run_at),
             one.state,
+            _at(one.last_run_at),
+            _last_job(one, last_jobs),
             _flags(one),
         )
         for one in found
     ]
-    print_table(("name", "scope", "topic", "when", "next run", "last run", "state", "note"), rows)
+    print_table(("name", "scope", "topic", "when", "next run", "state", "last run", "last job", "note"), rows)
+
+
+def _print_at_terminal(found: Sequence[Schedule], last_jobs: LastJobs) -> None:
+    """Print a table in which nothing is cut: a long name and a long phrase go on in the next line. The scope stands
+    below the name that it belongs to, and the note below the times."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    wide = console.width >= _WIDE
+    cells: dict[str, list[Text]] = {
+        "name": [_cell(one.name, _scope(one)) for one in found],
+        "topic": [_cell(one.topic) for one in found],
+        "when": [_cell(in_words(one.when), _flags(one)) for one in found],
+        "next run": [_cell(_next_run(one)) for one in found],
+        "state": [_cell(one.state, style=_STATES[one.state]) for one in found],
+        "last job": [_last_job_cell(_last_job(one, last_jobs), wide) for one in found],
+    }
+    if not wide:
+        del cells["topic"]
+    widths = {
+        title: max(cell_len(line) for text in (title, *column) for line in str(text).split("\n"))
+        for title, column in cells.items()
+    }
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    for title, width in _widths(widths, console.width).items():
+        table.add_column(title, width=width, overflow="fold")
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*row)
+    console.print(table)
+
+
+def _widths(wanted: Mapping[str, int], columns: int) -> dict[str, int]:
+    """Return the widths of the columns: what they want, up to a limit. The times in words get what is left."""
+    widths = {title: min(width, _LIMITS.get(title, columns)) for title, width in wanted.items()}
+    if columns < _WIDE:
+        widths["name"] = min(widths["name"], _NAME_IF_NARROW)
+        widths["last job"] = min(widths["last job"], _JOB_IF_NARROW)
+    left = columns - sum(width + _GAP for title, width in widths.items() if title != "when")
+    return widths | {"when": min(widths["when"], max(left, _NARROWEST))}
+
+
+def _next_run(schedule: Schedule) -> str:
+    at = schedule.next_run_at
+    if at is None or schedule.is_paused:
+        return ""
+    said = moment(at)
+    return f"{said.removesuffix(' ago')} late" if said.endswith(" ago") else said  # no worker and no server looks
+
+
+def _cell(text: str, below: str = "", style: str = "") -> Text:
+    from rich.text import Text
+
+    cell = Text(one_line(text), style=style)
+    return cell.append(f"\n{one_line(below)}", style="dim") if below else cell
+
+
+def _last_job_cell(said: str, wide: bool) -> Text:
+    status, _, ended = said.partition(" ")
+    style = STYLES.get(status, "")
+    return _cell(said, style=style) if wide else _cell(status, ended, style)
+
+
+def _last_job(schedule: Schedule, last_jobs: LastJobs) -> str:
+    """Return how the last job ended, and when; or its status, if it is not over."""
+    if schedule.last_job_id is None:
+        return ""
+    job = last_jobs.get(schedule.last_job_id)
+    if job is None:
+        return "pruned"
+    return f"{job.status} {moment(job.finished_at)}".rstrip()
 
 
 def _scope(schedule: Schedule) -> str:
@@ -304,15 +426,26 @@ def put(
     taken = {name: given.pop(name) for name in names}
     options = cast(JobOptions, {name: value for name, value in taken.items() if value not in (None, ())})
 
-    async def store(jobs: Jobs) -> tuple[Schedule, str | None]:
+    async def store(jobs: Jobs) -> tuple[Schedule, LastJobs, str | None]:
         guess = await guess_topic(jobs, topic)
         draft = Draft(topic, payload, options)
-        return await jobs.schedules.put(name, draft, when, start=start, end=end, reason=db.reason, **given), guess
+        found = await jobs.schedules.put(name, draft, when, start=start, end=end, reason=db.reason, **given)
+        return found, await _last_jobs(jobs, [found]), guess
 
-    found, guess = db.run(store)
-    db.tell(_document(found), lambda: _print([found]))
+    with _named_by(_TIMES_OPTIONS):
+        found, last_jobs, guess = db.run(store)
+    db.tell(_document(found), lambda: _print([found], last_jobs))
     if guess:
         note(f"rowlock: no job and no worker has the topic {topic!r}.{guess}")
+
+
+@contextmanager
+def _named_by(options: Mapping[str, str]) -> Iterator[None]:
+    """Let errors name the options of the command, where they name the fields of Python."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(options.get(error.field, error.field), error.code, error.problem) from error
 
 
 def _when(given: dict[str, Any]) -> When | None:
@@ -338,13 +471,17 @@ def _when(given: dict[str, Any]) -> When | None:
 def delete(db: Database, name: str, scope: str | None, scope_id: str | None) -> None:
     """Delete a schedule and its history. Its jobs stay."""
 
-    async def remove(jobs: Jobs) -> Schedule:
+    async def remove(jobs: Jobs) -> Schedule | None:
         deleting = jobs.schedules.delete(name, scope=scope, scope_id=scope_id, reason=db.reason)
-        found: Schedule = await _or_guess(jobs, name, deleting)
+        found: Schedule | None = await _or_guess(jobs, name, deleting)
         return found
 
     found = db.run(remove)
-    db.tell(_document(found), f"{found.name} is deleted")
+    if found is None:
+        given = {"name": name, "scope": scope, "scope_id": scope_id, "unreadable": True}
+        db.tell(given, f"{name} is deleted; this release could not read it")
+    else:
+        db.tell(_document(found), f"{found.name} is deleted")
 
 
 @schedules.command()
@@ -430,7 +567,8 @@ def backfill(
         found: Sequence[BackfillTime] = await _or_guess(jobs, name, filling)
         return found
 
-    found = db.run(fill)
+    with _named_by({"start": "--from", "end": "--to"}):
+        found = db.run(fill)
     db.tell(items(found, dry_run=not yes), lambda: _print_backfill(found, made=yes))
     new = sum(one.new for one in found)
     there = f"{how_many(len(found), 'time')}, {len(found) - new:,} with a job already"
@@ -481,8 +619,13 @@ def show_preview(
     when = _when(given)
     if (name is None) == (when is None):
         raise click.UsageError("give the name of a schedule, or --cron, or --every")
+    lonely = {"--start": start, "--end": end} if when is None else {"--scope": scope, "--scope-id": scope_id}
+    for option, value in lonely.items():
+        if value is not None:
+            raise click.UsageError(f"{option} goes with {'--cron or --every' if when is None else 'a NAME'}")
     if when is not None:
-        shown = _preview(when, limit, after, start, end)
+        with _named_by(_TIMES_OPTIONS):
+            shown = _preview(when, limit, after, start, end)
     else:
         known: str = name or ""
 
@@ -547,8 +690,13 @@ def publish(db: Database, app: str) -> None:
     Those that it has declared before, and does not any more, are paused and marked as absent. `rowlock templates
     publish` stores the schedules, too.
     """
-    changed = db.run(lambda jobs: jobs.schedules.publish(), tasks_of=load_jobs(app))
-    db.tell(items([_document(one) for one in changed]), lambda: _print(changed) if changed else None)
+
+    async def store(jobs: Jobs) -> tuple[Sequence[Schedule], LastJobs]:
+        changed = await jobs.schedules.publish()
+        return changed, await _last_jobs(jobs, changed)
+
+    changed, last_jobs = db.run(store, tasks_of=load_jobs(app))
+    db.tell(items([_document(one) for one in changed]), lambda: _print(changed, last_jobs) if changed else None)
     note(published(changed) or "nothing has changed")
 
 

@@ -16,8 +16,9 @@ from rowlock.client.definitions import Definitions, Tasks
 from rowlock.client.enqueue import Announce, Draftable, Inserts, draft_of
 from rowlock.client.firing import Firing, made, rescheduled, room_of, zone_of
 from rowlock.client.why import is_live
+from rowlock.core import codec
 from rowlock.core.codec import check_text
-from rowlock.core.cron import Cron, Every, When, check_when, in_words, moments, skipped
+from rowlock.core.cron import Cron, Every, When, check_when, in_words, previewed, skipped
 from rowlock.core.ids import IdMaker, check_id
 from rowlock.core.job import MAX_TEXT, check_flag, check_priority, check_time, check_topic, check_whole
 from rowlock.core.schedules import (
@@ -52,7 +53,15 @@ from rowlock.errors import (
 from rowlock.stores.base import Store
 from rowlock.stores.callers.work import ChangeSchedules
 from rowlock.stores.records import Entry
-from rowlock.stores.schedules import Decide, Decided, ScheduleChange, ScheduleFilter, Which
+from rowlock.stores.schedules import (
+    Decide,
+    Decided,
+    ScheduleChange,
+    ScheduleFilter,
+    UnreadableSchedule,
+    Which,
+    in_any_case,
+)
 from rowlock.tasks import Draft, Task
 from rowlock.zones import zone_data
 
@@ -134,6 +143,7 @@ class Schedules:
         jitter: float | timedelta = 0.0,
         description: str | None = None,
         revision: int | None = None,
+        schedule_id: str | None = None,
         conn: Any = None,
         reason: str | None = None,
         by: str | None = None,
@@ -148,7 +158,9 @@ class Schedules:
         seconds. `if_live`: what happens if the last job is not over: "allow", "reject" (skip this time), "queue" (one
         waits), "replace" (cancel the last one). `start`, `end`: no time before or after. `jitter`: start each job up to
         so many seconds later. `revision`: change the schedule only if it has this revision; 0: only make a new one;
-        else raise ScheduleChanged or ScheduleExists. `conn`: do it in this connection's transaction.
+        else raise ScheduleChanged or ScheduleExists. `schedule_id`: change the schedule only if it has this id, and
+        make no new one; else raise ScheduleNotFound. A schedule that was deleted and made again has another id.
+        `conn`: do it in this connection's transaction.
         """
         draft = _draft(job)
         named = _name(name, draft)
@@ -172,10 +184,13 @@ class Schedules:
         self._check_job(named, definition)
         actor, why = self._actor(by), check_reason(reason)
         expected = None if revision is None else check_whole(revision, "revision", 0, 1 << 31)
+        meant = None if schedule_id is None else check_id(schedule_id, "schedule_id")
         same: list[Schedule] = []
 
         def decide(old: Schedule | None, now: datetime) -> ScheduleChange | None:
             same.clear()
+            if meant is not None and (old is None or old.id != meant):
+                raise ScheduleNotFound(meant)
             _check_revision(named, old, expected)
             if old is None:
                 return self._new(named, definition, now, actor, why, None)
@@ -204,25 +219,45 @@ class Schedules:
         conn: Any = None,
         reason: str | None = None,
         by: str | None = None,
-    ) -> Schedule:
-        """Delete a schedule and its history. Its jobs stay. Return it as it was. Raise ScheduleExists if code declares
-        it: remove it there, or pause it."""
+    ) -> Schedule | None:
+        """Delete a schedule and its history. Its jobs stay. Return it as it was; None: a newer release has written it,
+        and this one can't read it. Raise ScheduleExists if code declares it: remove it there, or pause it."""
+        return await self._delete(name, scope, scope_id, conn, reason, by, lambda old: None)
+
+    async def _delete(
+        self,
+        name: str,
+        scope: str | None,
+        scope_id: str | None,
+        conn: Any,
+        reason: str | None,
+        by: str | None,
+        check: Callable[[Schedule | UnreadableSchedule], None],
+    ) -> Schedule | None:
+        """`check`: raises if the caller may not delete it."""
         actor, why = self._actor(by), check_reason(reason)
-        deleted: list[Schedule] = []
+        deleted: list[Schedule | UnreadableSchedule] = []
+
+        def entry(old: Schedule | UnreadableSchedule, data: dict[str, Any]) -> Entry:
+            check(old)
+            if old.owner is not None and not old.absent:
+                raise ScheduleExists(old.name, old.owner, "remove it there, or pause it")
+            deleted[:] = [old]
+            return _entry(actor, "schedule.delete", old, why, data)
 
         def decide(old: Schedule | None, now: datetime) -> ScheduleChange:
             if old is None:
                 raise ScheduleNotFound(name)
-            if old.owner is not None and not old.absent:
-                raise ScheduleExists(old.name, old.owner, "remove it there, or pause it")
-            deleted[:] = [old]
-            data = {"name": old.name, "definition": definition_data(old)}
-            return ScheduleChange(None, entries=[_entry(actor, "schedule.delete", old, why, data)])
+            return ScheduleChange(None, entries=[entry(old, {"definition": definition_data(old)})])
 
-        await self._change(_which(name, scope, scope_id), decide, conn)
+        def unreadable(old: UnreadableSchedule) -> Entry:
+            return entry(old, {"unreadable": True, "definition": _data_of(old)})
+
+        which = structs.replace(_which(name, scope, scope_id), delete_unreadable=unreadable)
+        await self._change(which, decide, conn)
         if not deleted:
             raise ScheduleNotFound(name)
-        return deleted[0]
+        return deleted[0] if isinstance(deleted[0], Schedule) else None
 
     async def pause(
         self,
@@ -384,6 +419,10 @@ class Schedules:
             )
             zone_of(definition)
         else:
+            for field, given in (("start", start), ("end", end)):
+                if given is not None:
+                    problem = f"is for a Cron or an Every: the schedule {schedule!r} has its own"
+                    raise InvalidInput(field, "not_here", problem)
             definition = await self.get(schedule, scope=scope, scope_id=scope_id)
         since = await (await self._store()).now() if after is None else check_time(after, "after")
         return preview(definition, since, most)
@@ -649,25 +688,32 @@ class Schedules:
         cursor: str | None = None,
     ) -> SchedulePage:
         """Return schedules by name. `state`: active, paused, or over (it never fires again). `text`: a part of the
-        name. `absent`: the code that declared it is gone. `cursor`: `next` of the page before."""
+        name, in capitals or not. `absent`: the code that declared it is gone. `cursor`: `next` of the page before."""
         most = check_whole(limit, "limit", 1, 1000)
         if state not in (None, "active", "paused", "over"):
             raise InvalidInput("state", "unknown_name", f"{state!r:.40} is none of active, paused, over")
-        after: tuple[str, str] | None = None
-        if cursor is not None:
-            last_id, _, last_name = cursor.partition(" ")
-            after = check_text(last_name, "cursor", max_chars=MAX_TEXT), check_id(last_id, "cursor")
+        after = None if cursor is None else _read_cursor(cursor)
         wanted = ScheduleFilter(
             topic=None if topic is None else check_topic(topic),
             scope=None if scope is None else check_text(scope, "scope", max_chars=MAX_TEXT),
             scope_id=None if scope_id is None else check_text(scope_id, "scope_id", max_chars=MAX_TEXT),
             state=state,
-            text=None if text is None else check_text(text, "text", max_chars=MAX_TEXT),
+            pattern=None if text is None else in_any_case(check_text(text, "text", max_chars=MAX_TEXT)),
             absent=None if absent is None else check_flag(absent, "absent"),
         )
         found = await (await self._store()).schedules(wanted, after=after, limit=most + 1)
         items = found[:most]
         return SchedulePage(items, f"{items[-1].id} {items[-1].name}" if len(found) > most else None)
+
+
+def _read_cursor(cursor: str) -> tuple[str, str]:
+    """Return the name and the id behind which the page begins."""
+    last_id, _, last_name = check_text(cursor, "cursor", max_chars=MAX_TEXT).partition(" ")
+    try:
+        return check_text(last_name, "cursor", max_chars=MAX_TEXT), check_id(last_id, "cursor")
+    except InvalidInput:
+        problem = "is not what an earlier page gave you as next: leave it out to begin anew"
+        raise InvalidInput("cursor", "bad_cursor", problem) from None
 
 
 def preview(definition: Definition, after: datetime, limit: int) -> Preview:
@@ -677,7 +723,7 @@ def preview(definition: Definition, after: datetime, limit: int) -> Preview:
     end = definition.end
 
     def within_end() -> Iterator[ScheduleTime]:
-        for one in moments(definition.when, since, local):
+        for one in previewed(definition.when, since, local):
             if end is not None and one.at > end:
                 return
             yield ScheduleTime(one.at, one.at.astimezone(local), one.note)
@@ -765,6 +811,22 @@ def _resumed(schedule: Schedule, now: datetime) -> Schedule:
     return structs.replace(schedule, resumed_at=now, paused_by=None, pause_reason=None)
 
 
-def _entry(by: str, action: str, schedule: Schedule, why: str | None, data: dict[str, Any] | None = None) -> Entry:
+def _data_of(schedule: UnreadableSchedule) -> Any:
+    """Return its definition as data, in which secrets can be hidden by their names; None if it is no JSON."""
+    try:
+        data = codec.decode(schedule.definition)
+        codec.encode(data, "definition")
+    except (InvalidInput, ValueError, RecursionError):
+        return None
+    return data
+
+
+def _entry(
+    by: str,
+    action: str,
+    schedule: Schedule | UnreadableSchedule,
+    why: str | None,
+    data: dict[str, Any] | None = None,
+) -> Entry:
     told = {"schedule_id": schedule.id, "name": schedule.name, **(data or {})}
     return Entry(by, action, schedule.topic, why, told)

@@ -74,9 +74,27 @@ def moments(when: When, after: datetime, zone: tzinfo) -> Iterator[Moment]:
     if isinstance(when, Every):
         yield from _interval(when, after)
         return
+    of_the_day = _calendar(when.expression).of_the_day
     for at, note, fires in _plan(when, after, zone):
         if fires:
-            yield Moment(at, note)
+            yield Moment(at, note if of_the_day else None)
+
+
+def previewed(when: When, after: datetime, zone: tzinfo) -> Iterator[Moment]:
+    """Yield the same times as `moments`. A schedule by the minute or hour has notes here, too: on times that come
+    twice, and on the first time after a gap that its clocks jump over."""
+    if isinstance(when, Every) or _calendar(when.expression).of_the_day:
+        yield from moments(when, after, zone)
+        return
+    gap: Moment | None = None
+    for at, note, fires in _plan(when, after, zone):
+        if not fires:
+            gap = Moment(at, note)
+            continue
+        if gap is not None and at - gap.at < _ONE_DAY:  # a later time has nothing to do with the gap
+            note = f"{gap.note}; {note}" if note else gap.note
+        gap = None
+        yield Moment(at, note)
 
 
 def skipped(when: When, after: datetime, until: datetime, zone: tzinfo) -> Iterator[Moment]:
@@ -443,9 +461,7 @@ def _near_a_change(
         if wall >= last_wall:
             break
         found = [at for piece in pieces if piece.start <= (at := wall - piece.offset) < piece.end]
-        if not calendar.of_the_day:
-            fires.update(dict.fromkeys(found))
-        elif not found:
+        if not found:
             after_gap = next(
                 piece.start
                 for before, piece in pairwise(pieces)
@@ -456,14 +472,17 @@ def _near_a_change(
             fires.setdefault(found[0], None)
         else:
             twice = f"{wall:%H:%M} comes twice on {wall:%Y-%m-%d} in {cron.zone} (clocks go back): "
-            if cron.overlap in ("first", "both"):
+            overlap = cron.overlap if calendar.of_the_day else "both"
+            if overlap in ("first", "both"):
                 fires[found[0]] = f"{twice}the first one"
-            if cron.overlap in ("second", "both"):
+            if overlap in ("second", "both"):
                 fires[found[-1]] = f"{twice}the second one"
     plan: list[tuple[datetime, str | None, bool]] = []
     for after_gap, walls in in_gaps.items():
         there = after_gap + next(piece.offset for piece in pieces if piece.start == after_gap)
-        if cron.gap == "next":
+        if not calendar.of_the_day:
+            plan.append((after_gap, f"{_missing(walls, cron.zone)}: left out", False))
+        elif cron.gap == "next":
             fires[after_gap] = f"{_missing(walls, cron.zone)}: moved to {_target(there, walls[0])}"
         else:
             plan.append((after_gap, f"{_missing(walls, cron.zone)}: skipped", False))

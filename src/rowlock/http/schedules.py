@@ -53,6 +53,7 @@ from rowlock.http.shapes import (
     schema,
 )
 from rowlock.stores.queries import MAX_LIMIT, check_limit
+from rowlock.stores.schedules import UnreadableSchedule
 from rowlock.tasks import Draft, JobOptions
 
 ROUTES = Routes()
@@ -116,8 +117,11 @@ class ScheduleCreateBody(Defined, frozen=True, kw_only=True):
 class ScheduleChangeBody(Defined, frozen=True, kw_only=True):
     """The whole definition. What is left out gets its default; only `payload` stays as it is then, because parts of it
     may be hidden. `revision`: that of the schedule which you have read; if it has another one by now, nothing is
-    changed."""
+    changed. `name`, `scope` and `scope_id` can't change: leave them out, or give them as they are."""
 
+    name: Name | UnsetType = UNSET
+    scope: Text | UnsetType | None = UNSET
+    scope_id: Text | UnsetType | None = UNSET
     revision: Annotated[int, schema(minimum=1, maximum=_MOST_REVISIONS)]
     payload: dict[str, Any] | UnsetType = UNSET
 
@@ -143,7 +147,8 @@ class PreviewBody(Asked, frozen=True, kw_only=True):
 
 
 class SchedulesQuery(PageQuery, frozen=True, kw_only=True):
-    """`text`: a part of the name. `absent`: the code that declared it does not declare it any more."""
+    """`text`: a part of the name, in capitals or not. `absent`: the code that declared it does not declare it any
+    more."""
 
     topic: Topic | None = None
     scope: Text | None = None
@@ -343,19 +348,22 @@ async def get_schedule(call: Call) -> ScheduleBody:
 async def change_schedule(call: Call, asked: ScheduleChangeBody) -> ScheduleBody:
     check_range("revision", asked.revision, 1, _MOST_REVISIONS)
     old = await _schedule(call)
+    _check_same_name(asked, old)
     payload = old.payload if asked.payload is UNSET else asked.payload
     if asked.payload is UNSET and asked.topic != old.topic:  # hidden values must not get to other workers
         raise Problem("missing", "payload: give it, because the topic is another one", field="payload")
     if asked.payload is not UNSET:
         check_unmarked(call, asked.payload, old)
-    changing = _put(call, old.name, old.scope, old.scope_id, asked, payload, asked.revision)
+    changing = _put(call, old.name, old.scope, old.scope_id, asked, payload, asked.revision, old.id)
     return await _body(call, await _hiding(call, old, changing))
 
 
 @ROUTES.add("DELETE", "/api/schedules/{id}", WRITE, "Delete a schedule and its history; its jobs stay", errors=(409,))
 async def delete_schedule(call: Call, asked: DeleteQuery) -> None:
-    old = await _schedule(call)
-    await call.api.jobs.schedules.delete(old.id, reason=asked.reason, by=call.by)
+    """Also one that this release can't read."""
+    await call.api.jobs.schedules._delete(
+        call.parameters["id"], None, None, None, asked.reason, call.by, lambda old: _check_visible(call, old)
+    )
 
 
 @ROUTES.add("POST", "/api/schedules/{id}/pause", WRITE, "Make no jobs until it is resumed")
@@ -418,10 +426,26 @@ async def preview_schedule(call: Call, asked: PreviewQuery) -> PreviewAnswer:
 async def _schedule(call: Call) -> Schedule:
     """Return the schedule in the path. Those that the caller may not see answer 404."""
     found = await call.api.jobs.schedules.get(call.parameters["id"])
+    _check_visible(call, found)
+    return found
+
+
+def _check_visible(call: Call, found: Schedule | UnreadableSchedule) -> None:
     own = call.identity.topics
     if own is not None and found.topic not in own:
         raise ScheduleNotFound(found.id)
-    return found
+
+
+def _check_same_name(asked: ScheduleChangeBody, old: Schedule) -> None:
+    """Its jobs and its history belong to the name. Another name is another schedule."""
+    for field in ("name", "scope", "scope_id"):
+        given, there = getattr(asked, field), getattr(old, field)
+        if given is not UNSET and given != there:
+            problem = (
+                f"{field}: can't change: it is {there!r}. Leave it out, or create a schedule under the new name and "
+                "delete this one"
+            )
+            raise Problem("bad_value", problem, field=field)
 
 
 async def _put(
@@ -432,6 +456,7 @@ async def _put(
     asked: Defined,
     payload: dict[str, Any],
     revision: int,
+    schedule_id: str | None = None,
 ) -> Schedule:
     topic = check_topic(asked.topic)
     call.check_topics([topic])
@@ -441,7 +466,7 @@ async def _put(
     return await call.api.jobs.schedules.put(
         name, Draft(topic, payload, options), _when(asked.when), missed=asked.missed, most=asked.most,
         within=asked.within, if_live=asked.if_live, start=asked.start, end=asked.end, jitter=asked.jitter,
-        description=asked.description, revision=revision, reason=asked.reason, by=call.by,
+        description=asked.description, revision=revision, schedule_id=schedule_id, reason=asked.reason, by=call.by,
     )  # fmt: skip
 
 

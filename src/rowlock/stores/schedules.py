@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 from msgspec import Struct, structs
@@ -33,6 +34,7 @@ from rowlock.stores.records import Entry
 
 log = logging.getLogger("rowlock")
 
+_CASED = 0x1F000  # no letter from here on has capitals; to look through all of Unicode would take ten times as long
 FIRES_KEPT = 90 * 86_400.0  # seconds for which a fire without a job is kept
 
 TIMES = ("paused_at", "resumed_at", "upto", "next_run_at", "last_run_at", "created", "updated")
@@ -43,14 +45,33 @@ COLUMNS = (
 _OWN = tuple(name for name in Schedule.__struct_fields__ if name not in DEFINED)  # those that have columns
 
 
+class UnreadableSchedule(Struct, frozen=True, kw_only=True):
+    """A schedule that this release can't read, because a newer one has written it. `definition`: as it is stored."""
+
+    id: str
+    name: str
+    scope: str | None
+    scope_id: str | None
+    topic: str
+    owner: str | None
+    absent: bool
+    definition: str
+
+
+# Return the audit of deleting a schedule that this release can't read, or raise why it must stay.
+DeleteUnreadable = Callable[[UnreadableSchedule], Entry]
+
+
 class Which(Struct, frozen=True):
     """The schedules to lock: those with these ids, the one with this name, or at most `due` ones of which a time has
-    come. Of these, the ones that another transaction has locked are left out, and those in `skip`."""
+    come. Of these, the ones that another transaction has locked are left out, and those in `skip`. Locked ones that
+    this release can't read stay as they are, unless `delete_unreadable` is given."""
 
     ids: tuple[str, ...] | None = None
     name: ScheduleName | None = None
     due: int = 0
     skip: tuple[str, ...] = ()
+    delete_unreadable: DeleteUnreadable | None = None
 
 
 class ScheduleChange(Struct, frozen=True):
@@ -70,10 +91,8 @@ class Decided(Struct, frozen=True):
 
 
 class Read(NamedTuple):
-    """Schedules, and the ids of those that this release can't read."""
-
     schedules: list[Schedule]
-    unreadable: list[str]
+    unreadable: list[UnreadableSchedule]
 
 
 # What is to become of a locked schedule; None: nothing. It gets None if there is no schedule with the name. It is
@@ -82,8 +101,8 @@ Decide = Callable[[Schedule | None, datetime], ScheduleChange | None]
 
 
 class ScheduleFilter(Struct, frozen=True, kw_only=True):
-    """`text`: in the name, in any case. `absent`: declared by code that has gone. `zone_data`:
-    its next time was found by older time zone data than this version."""
+    """`pattern`: of a part of the name, by `in_any_case`. `absent`: declared by code that has gone. `zone_data`: its
+    next time was found by older time zone data than this version."""
 
     ids: tuple[str, ...] | None = None
     name: str | None = None
@@ -91,10 +110,40 @@ class ScheduleFilter(Struct, frozen=True, kw_only=True):
     scope: str | None = None
     scope_id: str | None = None
     state: State | None = None
-    text: str | None = None
+    pattern: str | None = None
     owner: str | None = None
     absent: bool | None = None
     zone_data: str | None = None
+
+
+def in_any_case(text: str) -> str:
+    """Return a regular expression that finds the text, in capitals or not. PostgreSQL and Python read it alike.
+
+    Neither database can fold the case of all letters: SQLite knows A to Z only, PostgreSQL what its collation knows. So
+    each letter becomes the list of its forms. A letter that folds to two (ß, to ss) stays one letter."""
+    return "".join(_any_form(letter) for letter in text)
+
+
+def _any_form(letter: str) -> str:
+    forms = _forms().get(_folded(letter), letter)
+    if len(forms) > 1:
+        return f"[{forms}]"
+    return f"\\{letter}" if letter.isascii() and not letter.isalnum() else letter
+
+
+@cache
+def _forms() -> dict[str, str]:
+    """Return the letters that differ in their case only, by their folded form."""
+    found: dict[str, list[str]] = {}
+    for letter in map(chr, range(_CASED)):
+        if letter != (folded := _folded(letter)):
+            found.setdefault(folded, [folded]).append(letter)
+    return {folded: "".join(letters) for folded, letters in found.items()}
+
+
+def _folded(letter: str) -> str:
+    folded = letter.casefold()
+    return folded if len(folded) == 1 else min(letter.lower(), letter, key=len)
 
 
 # ── The steps of a change ──
@@ -141,13 +190,20 @@ Steps = Generator[Step, Any, list[Decided]]
 
 
 def changing(which: Which, decide: Decide, unreadable: Callable[[str], None] = lambda schedule_id: None) -> Steps:
-    """`unreadable`: called with the ids of locked schedules that this release can't read. They stay as they are."""
+    """`unreadable`: called with the ids of locked schedules that this release can't read, and that stay."""
     now, (found, strange) = yield Lock(which)
+    if strange and which.delete_unreadable is not None:
+        entries = [which.delete_unreadable(one) for one in strange]
+        yield WriteSchedules([], [], [one.id for one in strange], [], entries)
+        return [Decided(None, []) for _ in strange]
     if strange and which.name is not None:
-        problem = "is that of a schedule which this release can't read: use the release that wrote it, or another name"
+        problem = (
+            "is that of a schedule which this release can't read: delete it, use the release that wrote it, or take "
+            "another name"
+        )
         raise InvalidInput("name", "unreadable", problem)
-    for schedule_id in strange:
-        unreadable(schedule_id)
+    for one in strange:
+        unreadable(one.id)
     asked: Sequence[Schedule | None] = found or ([None] if which.name is not None else [])
     decided = [(old, change) for old in asked if (change := decide(old, now)) is not None]
     if not decided:
@@ -247,8 +303,13 @@ def schedules_of(rows: Iterable[Mapping[str, Any]]) -> Read:
             found.schedules.append(_schedule_of(row))
         except (InvalidInput, TypeError, KeyError, ValueError, RecursionError) as error:
             log.error("the schedule %s (%s) can't be read: %s", row["name"], row["id"], error)
-            found.unreadable.append(row["id"])
+            found.unreadable.append(_unreadable_of(row))
     return found
+
+
+def _unreadable_of(row: Mapping[str, Any]) -> UnreadableSchedule:
+    known = {name: row[name] for name in ("id", "name", "scope", "scope_id", "topic", "owner", "definition")}
+    return UnreadableSchedule(**known, absent=bool(row["absent"]))
 
 
 def _schedule_of(row: Mapping[str, Any]) -> Schedule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from sqlite3 import Connection
 from typing import Any, assert_never
@@ -108,7 +109,12 @@ def read(conn: Connection, filter: ScheduleFilter, after: tuple[str, str] | None
 def _find(conn: Connection, filter: ScheduleFilter, after: tuple[str, str] | None, limit: int) -> Read:
     asked = structs.asdict(filter) | {"ids": None if filter.ids is None else json_text(filter.ids), "limit": limit}
     name, schedule_id = after or (None, None)
+    conn.create_function("_jobs_finds", 2, _finds, deterministic=True)
     return _read(conn, "schedules", asked | {"after_name": name, "after_id": schedule_id})
+
+
+def _finds(pattern: str, name: str) -> bool:
+    return re.search(pattern, name) is not None
 
 
 def _read(conn: Connection, statement: str, asked: dict[str, Any]) -> Read:
