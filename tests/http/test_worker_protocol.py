@@ -521,6 +521,48 @@ async def test_a_cancel_that_comes_in_between_is_seen(
     assert await remote.done("fail", run) == "cancelled"
 
 
+# ── Many ends in one request ──
+
+
+async def test_many_ends_in_one_request_are_as_one_by_one(world: World, remote: Remote) -> None:
+    """Each end, for a job that runs and for one whose cancel was requested; beside runs that are lost. Said twice."""
+    told: dict[str, list[str]] = {}
+    for way in ("single", "batch"):
+        runs = [await remote.begun(f"{way}.{n}", max_retries=1) for n in range(2 * len(SETTLE) + 1)]
+        for run in runs[len(SETTLE) : 2 * len(SETTLE)]:
+            await world.jobs.cancel(run["id"])
+        lost = {**runs[-1], "version": 2}
+        ends = [*zip((*SETTLE, *SETTLE), runs, strict=False), ("complete", lost), ("fail", {**runs[-1], "id": NOWHERE})]
+        if way == "single":
+            said = [await remote.about(verb, run) for verb, run in ends]
+            told[way] = [one.json()["status"] if one.status_code == 200 else "lost" for one in said]
+        else:
+            body = [
+                {"end": verb, "id": run["id"], "version": run["version"], **SAID.get(verb, {})} for verb, run in ends
+            ]
+            first, second = [items(await remote.say("settle", ends=body)) for _ in range(2)]
+            assert [(one["id"], one["version"]) for one in first] == [(one["id"], one["version"]) for one in body]
+            assert first == second
+            told[way] = [one["status"] for one in first]
+        assert (await now(world, runs[-1])).status == "processing"
+    assert told["batch"] == told["single"]
+    assert told["batch"][-2:] == ["lost", "lost"]
+    jobs = {job.topic: job.status for job in (await world.jobs.list(limit=100)).items}
+    for n in range(2 * len(SETTLE)):
+        assert jobs[f"batch.{n}"] == jobs[f"single.{n}"]
+
+
+async def test_a_result_that_cant_be_stored_fails_its_own_job_alone(world: World, remote: Remote) -> None:
+    good, bad = await remote.begun("good"), await remote.begun("bad")
+    ends = [
+        {"end": "complete", "id": run["id"], "version": 1, "result": result, "ran": 2.5}
+        for run, result in ((good, {"n": 1}), (bad, UNFIT["an integer"]))
+    ]
+    for _ in range(2):
+        assert [one["status"] for one in items(await remote.say("settle", ends=ends))] == ["completed", "failed"]
+    assert (await now(world, good)).result == {"n": 1}
+
+
 # ── Said twice, said late, said by somebody else ──
 
 
@@ -626,16 +668,17 @@ async def test_a_token_that_is_for_some_topics_claims_those_alone(world: World) 
 async def test_a_token_without_the_scope_gets_nothing(world: World) -> None:
     await world.enqueue(None)
     for who in ("read token", "enqueue token", "manage token", "mail token", "job token", "user A"):
-        for verb in ("claim", "heartbeat", "progress", "log", "steps", "checkpoint", "goodbye", *SETTLE):
+        for verb in ("claim", "heartbeat", "progress", "log", "steps", "checkpoint", "settle", "goodbye", *SETTLE):
             assert is_problem(await Remote(world, who=who).say(verb), 403)
 
 
+END = {"id": NOWHERE, "version": 1, "end": "complete"}
 BAD: list[tuple[str, JSON, str]] = [
     ("claim", {"topics": []}, "topics"),
     ("claim", {"topics": ["a b"]}, "topic"),
     ("claim", {"topics": ["t"] * 101}, "topics"),
     ("claim", {"topics": ["t"], "limit": 0}, "limit"),
-    ("claim", {"topics": ["t"], "limit": 101}, "limit"),
+    ("claim", {"topics": ["t"], "limit": 501}, "limit"),
     ("claim", {"topics": ["t"], "lease": 0.5}, "lease"),
     ("claim", {"topics": ["t"], "lease": 301}, "lease"),
     ("claim", {"topics": ["t"], "wait": 31}, "wait"),
@@ -662,13 +705,24 @@ BAD: list[tuple[str, JSON, str]] = [
     ("snooze", {"seconds": 1e12}, "seconds"),
     ("release", {"reason": "x" * 2001}, "reason"),
     ("give-up", {"reason": ""}, "reason"),
+    ("settle", {"ends": []}, "ends"),
+    ("settle", {"ends": [END] * 501}, "ends"),
+    ("settle", {"ends": [END, {**END, "id": "1"}]}, "ends[1].id"),
+    ("settle", {"ends": [{**END, "version": 0}]}, "ends[0].version"),
+    ("settle", {"ends": [END, {**END, "end": "explode"}]}, "ends[1].end"),
+    ("settle", {"ends": [END, {**END, "end": "fail"}]}, "ends[1].error"),
+    ("settle", {"ends": [{**END, "end": "snooze"}]}, "ends[0].seconds"),
+    ("settle", {"ends": [{**END, "end": "fail", "error": "x", "delay": -1}]}, "ends[0].delay"),
+    ("settle", {"ends": [{**END, "end": "retry-step", "step": "@a", "delay": 1, "error": "x"}]}, "ends[0].step"),
+    ("settle", {"ends": [{**END, "end": "release", "reason": ""}]}, "ends[0].reason"),
+    ("settle", {"ends": [{**END, "ran": -1}]}, "ends[0].ran"),
 ]
 
 
 async def test_what_is_wrong_is_named(sqlite_world: World) -> None:
     wrong = []
     for verb, body, field in BAD:
-        about = {} if verb in ("claim", "heartbeat") else {"id": NOWHERE, "version": 1}
+        about = {} if verb in ("claim", "heartbeat", "settle") else {"id": NOWHERE, "version": 1}
         answer = await Remote(sqlite_world).say(verb, **({**about, **body} if body != {"version": 1} else body))
         if (answer.status_code, answer.json().get("field")) != (400, field):
             wrong.append(f"{verb} {body}: {answer.text}")
@@ -822,6 +876,23 @@ async def test_a_wait_ends_the_run_until_the_signal_comes(world: World, remote: 
     for _ in range(2):  # it may be repeated
         assert await waited(remote, again, timeout=60) == {"state": "ended", "data": {"ok": True}}
     assert await remote.done("complete", again) == "completed"
+
+
+async def test_a_look_at_a_wait_ends_no_run(world: World, remote: Remote) -> None:
+    """A worker looks first, unwinds its handler, and waits then. A signal that comes in between is there."""
+    run = await remote.begun()
+    wait = {"signal": "decision", "position": 1, "timeout": 3600}
+    for _ in range(2):
+        assert (await remote.about("wait", run, **wait, peek=True)).json()["state"] == "waiting"
+        assert await remote.hold(run) == ["kept"]
+    assert (await now(world, run)).status == "processing"
+    assert (await remote.about("wait", run, **wait)).json()["state"] == "waiting"
+    assert (await now(world, run)).status == "waiting"
+    await world.jobs.signal(run["id"], "decision", {"ok": True})
+    again = await remote.one()
+    for peek in (True, True, False):
+        told = (await remote.about("wait", again, **wait, peek=peek)).json()
+        assert (told["state"], told["data"]) == ("ended", {"ok": True})
 
 
 async def test_a_wait_may_be_repeated_when_its_answer_got_lost(world: World, remote: Remote) -> None:

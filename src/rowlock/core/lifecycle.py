@@ -236,12 +236,10 @@ def decide(
     ran, in seconds; None if it never started.
     """
     if isinstance(outcome, Completed):
-        try:
-            result = None if outcome.result is None else codec.encode(outcome.result, "result")
-        except InvalidInput as unfit:
-            outcome = unfit_result(unfit)
-        else:
-            return Transition(event="completed", status=COMPLETED, result=result, ran=ran)
+        done = completion(outcome, ran)
+        if isinstance(done, Transition):
+            return done
+        outcome = done
     if job.status is CANCEL_REQUESTED:
         if isinstance(outcome, Waits) and outcome.undoes:
             return Transition(event="wait_cancelled", status=CANCEL_REQUESTED, ran=ran)
@@ -285,6 +283,15 @@ def decide(
             return Transition(event="cancelled", status=CANCELLED, ran=ran, reason=said)
         case _:
             assert_never(outcome)
+
+
+def completion(outcome: Completed, ran: float | None) -> Transition | Failed:
+    """What a success means for any job. A result that can't be stored is a failure."""
+    try:
+        result = None if outcome.result is None else codec.encode(outcome.result, "result")
+    except InvalidInput as unfit:
+        return unfit_result(unfit)
+    return Transition(event="completed", status=COMPLETED, result=result, ran=ran)
 
 
 def unfit_result(problem: InvalidInput) -> Failed:

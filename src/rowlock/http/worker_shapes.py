@@ -12,7 +12,8 @@ from rowlock.http.shapes import Asked, JobId, Reason, Retries, Seconds, StepName
 
 SHORTEST_LEASE, LONGEST_LEASE = 1.0, 300.0  # a rescue waits for a third of the longest: see runtime/rescue_guard.py
 LONGEST_WAIT = 30.0
-MOST_CLAIMED, MOST_TOPICS, MOST_RUNS, MOST_LINES = 100, 100, 1000, 100
+MOST_CLAIMED, MOST_TOPICS, MOST_RUNS, MOST_LINES, MOST_ENDS = 500, 100, 1000, 100, 500
+MOST_BYTES = 16 << 20  # of payload that one claim brings, about
 
 
 WorkerName = Annotated[str, schema(minLength=1, maxLength=100, pattern="^[A-Za-z0-9_.:-]+$")]
@@ -174,7 +175,8 @@ class WaitAsked(RunAsked, frozen=True, kw_only=True):
     the n-th wait for this signal, or the n-th sleep. `position`: its place among all steps and waits of the job, from
     1. `timeout`: seconds until a wait for a signal ends by itself; default: never. `default`: the data that it has
     then; without it, the answer is `timed_out`. `schema`: JSON Schema of the data, checked when a signal comes. `ran`:
-    seconds that the run took."""
+    seconds that the run took. `peek`: do not end the run if the wait is not over. The worker can then unwind the
+    handler first, and asks again without `peek`."""
 
     signal: SignalName | None = None
     sleep: Seconds | None = None
@@ -185,6 +187,7 @@ class WaitAsked(RunAsked, frozen=True, kw_only=True):
     default: Any | UnsetType = UNSET
     schema: dict[str, Any] | None = None
     ran: Seconds | None = None
+    peek: bool = False
 
 
 class WaitAnswer(Struct, kw_only=True):
@@ -248,6 +251,42 @@ class SettledBody(Struct, kw_only=True):
     id: str
     version: int
     status: Annotated[str, schema(enum=["completed", "pending", "failed", "cancelled"])]
+
+
+class EndBody(RunName, frozen=True, kw_only=True):
+    """How one run has ended. `end`: the name of the single call; the other fields are those of that call."""
+
+    end: Literal["complete", "fail", "snooze", "retry-step", "release", "give-up"]
+    result: Any = None
+    error: str | None = None
+    type: str | None = None
+    traceback: str | None = None
+    final: bool = False
+    delay: Seconds | None = None
+    seconds: Seconds | None = None
+    step: StepName | None = None
+    reason: Reason | None = None
+    ran: Seconds | None = None
+
+
+class SettleBody(Asked, frozen=True, kw_only=True):
+    worker: WorkerName
+    ends: Annotated[tuple[EndBody, ...], schema(minItems=1, maxItems=MOST_ENDS)]
+
+
+class EndedBody(Struct, kw_only=True):
+    """`status`: that of the job after the run; lost: the worker does not hold the run (any more), and nothing was
+    stored."""
+
+    id: str
+    version: int
+    status: Annotated[str, schema(enum=["completed", "pending", "failed", "cancelled", "lost"])]
+
+
+class SettleAnswer(Struct, kw_only=True):
+    """In the order of the request."""
+
+    items: list[EndedBody]
 
 
 class GoodbyeBody(Asked, frozen=True, kw_only=True):

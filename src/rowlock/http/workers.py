@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from rowlock.core import codec
@@ -28,9 +29,10 @@ from rowlock.core.lifecycle import (
     Settlement,
     Snoozed,
     StepRetry,
+    Transition,
     Waits,
+    completion,
     decide,
-    unfit_result,
 )
 from rowlock.core.retry import Delays, RetryPolicy
 from rowlock.core.steps import MAX_STEPS, StepMark, StepState
@@ -44,7 +46,6 @@ from rowlock.core.waits import (
     is_step_name,
     signal_wait,
 )
-from rowlock.errors import InvalidInput
 from rowlock.http import worker_shapes as shapes
 from rowlock.http.call import Call
 from rowlock.http.problems import Problem, check_range
@@ -74,7 +75,7 @@ async def claim(call: Call, asked: shapes.ClaimBody) -> shapes.ClaimAnswer:
     check_range("limit", asked.limit, 1, shapes.MOST_CLAIMED)
     check_range("wait", asked.wait, 0, shapes.LONGEST_WAIT)
     worker, lease = _worker(call, asked.worker), _lease(call, asked.lease)
-    wanted = Claim(worker, tuple(_lanes(call, asked.topics)), asked.limit, lease)
+    wanted = Claim(worker, tuple(_lanes(call, asked.topics)), asked.limit, lease, size=shapes.MOST_BYTES)
     if asked.runs is not None and (unheard := await _unheard(call, wanted, asked.runs)):
         return _claimed(unheard, lease)
     gone = asyncio.ensure_future(call.request.hung_up())
@@ -268,7 +269,8 @@ async def wait(call: Call, asked: shapes.WaitAsked) -> shapes.WaitAnswer:
     taken = await store.take_signal(wanted)
     told = partial(shapes.WaitAnswer, id=run.id, version=run.version)
     if taken.hold is Hold.LOST:
-        await _repeated(store, run, _WAITS)
+        if await _repeated(store, run, _WAITS) is None:
+            raise _lost()
         return told(state="waiting")
     steps = await reading.steps(store, run.id)
     # Also a run that undoes something gets what earlier runs got: it is cancelled where the job waited, not before.
@@ -279,8 +281,10 @@ async def wait(call: Call, asked: shapes.WaitAsked) -> shapes.WaitAnswer:
         return told(state="timed_out")
     if taken.hold is Hold.CANCEL:
         return told(state="cancelled")
+    if asked.peek:
+        return told(state="waiting")
     undoes = any(is_step_name(one.name) and one.state is StepState.SUCCEEDED for one in steps)
-    await _settle(call, asked, Waits(wanted.waits_for, taken.left, taken.seen, undoes), ran=asked.ran)
+    await _settle(call, _End(run, Waits(wanted.waits_for, taken.left, taken.seen, undoes), _ran(asked.ran)))
     return told(state="waiting")
 
 
@@ -354,90 +358,171 @@ async def _count(call: Call, store: Store, mark: StepMark) -> bool:
 # ── How it ended ──
 
 
+class _End(Struct, frozen=True):
+    """How a run has ended. `retry`: as its worker wants it, if this server has no policy for the topic. `done`: what a
+    success means, which is the same for every job."""
+
+    run: Beat
+    outcome: Outcome
+    ran: float | None = None
+    retry: RetryPolicy | None = None
+    done: Transition | None = None
+
+
 @ROUTES.add("POST", "/api/worker/complete", WORKER, "A run has succeeded", errors=(409,))
 async def complete(call: Call, asked: shapes.CompleteBody) -> shapes.SettledBody:
-    outcome: Outcome = Completed(asked.result)
-    try:
-        codec.encode(asked.result, "result")
-    except InvalidInput as unfit:
-        outcome = unfit_result(unfit)
-    return await _settle(call, asked, outcome, ran=asked.ran)
+    return await _settle(call, _completed(_run(call, asked), asked))
 
 
 @ROUTES.add("POST", "/api/worker/fail", WORKER, "A run has failed", errors=(409,))
 async def fail(call: Call, asked: shapes.FailBody) -> shapes.SettledBody:
     """Record a failure. The job is retried if it has retries left, unless the failure is final."""
-    if asked.delay is not None:
-        check_range("delay", asked.delay, 0, MAX_DELAY)
-    retry = None if asked.delay is None else Delays((asked.delay,))
-    return await _settle(call, asked, Failed(_error(asked), final=asked.final), ran=asked.ran, retry=retry)
-
-
-def _error(asked: shapes.FailBody) -> str:
-    """Return the error as for a local handler: the traceback, ending with type and message."""
-    line = asked.error if not asked.type else f"{asked.type}: {asked.error}"
-    trace = (asked.traceback or "").rstrip()
-    return codec.clean_text(trace if line in trace else f"{trace}\n{line}".lstrip(), MAX_ERROR)
+    return await _settle(call, _failed(_run(call, asked), asked))
 
 
 @ROUTES.add("POST", "/api/worker/snooze", WORKER, "Run it again later; costs no retry", errors=(409,))
 async def snooze(call: Call, asked: shapes.SnoozeBody) -> shapes.SettledBody:
-    check_range("seconds", asked.seconds, 0, MAX_DELAY)
-    return await _settle(call, asked, Snoozed(asked.seconds))
+    return await _settle(call, _snoozed(_run(call, asked), asked))
 
 
 @ROUTES.add("POST", "/api/worker/retry-step", WORKER, "A step failed that has its own retries", errors=(409,))
 async def retry_step(call: Call, asked: shapes.RetryStepBody) -> shapes.SettledBody:
     """End the run; the job runs again after the delay, and no retry of the job is charged. Store the step before, as
     pending and with its count of retries."""
-    check_range("delay", asked.delay, 0, MAX_DELAY)
-    step, error = _step_name(asked.step, "step"), codec.clean_text(asked.error, MAX_ERROR)
-    return await _settle(call, asked, StepRetry(asked.delay, error, step), ran=asked.ran)
+    return await _settle(call, _step_failed(_run(call, asked), asked))
 
 
 @ROUTES.add("POST", "/api/worker/release", WORKER, "Give it back; costs no retry", errors=(409,))
 async def release(call: Call, asked: shapes.ReleaseBody) -> shapes.SettledBody:
-    return await _settle(call, asked, Released(_reason(asked) or "given back"))
+    return await _settle(call, _released(_run(call, asked), asked))
 
 
 @ROUTES.add("POST", "/api/worker/give-up", WORKER, "A run has stopped after a cancel", errors=(409,))
 async def give_up(call: Call, asked: shapes.ReleaseBody) -> shapes.SettledBody:
     """End a run as cancelled: after a heartbeat said cancel, or on the handler's own decision."""
-    return await _settle(call, asked, GaveUp(_reason(asked)))
+    return await _settle(call, _gave_up(_run(call, asked), asked))
 
 
-async def _settle(
-    call: Call, asked: shapes.RunAsked, outcome: Outcome, *, ran: float | None = None, retry: RetryPolicy | None = None
-) -> shapes.SettledBody:
-    run = _run(call, asked)
-    if ran is not None:
-        check_range("ran", ran, 0, MAX_DELAY)
-    store = await call.store()
+@ROUTES.add("POST", "/api/worker/settle", WORKER, "Many runs have ended, each in its own way")
+async def settle(call: Call, asked: shapes.SettleBody) -> shapes.SettleAnswer:
+    """Settle many runs in one request, and in one transaction. A run that is lost doesn't stop the others."""
+    if not 1 <= len(asked.ends) <= shapes.MOST_ENDS:
+        raise Problem("out_of_range", f"ends: give 1 to {shapes.MOST_ENDS}", field="ends")
+    worker = _worker(call, asked.worker)
+    ends = []
+    for n, one in enumerate(asked.ends):
+        path = f"ends[{n}]."
+        for name in _NEEDED.get(one.end, ()):
+            if getattr(one, name) is None:
+                raise Problem("missing", f"{path}{name}: {one.end} needs it", field=f"{path}{name}")
+        ends.append(_READ[one.end](_beat(one, worker, path), one, path))
+    statuses = await _settle_all(call, ends)
+    return shapes.SettleAnswer(
+        items=[
+            shapes.EndedBody(id=end.run.id, version=end.run.version, status=status or "lost")
+            for end, status in zip(ends, statuses, strict=True)
+        ]
+    )
+
+
+def _completed(run: Beat, asked: shapes.CompleteBody | shapes.EndBody, path: str = "") -> _End:
+    outcome, ran = Completed(asked.result), _ran(asked.ran, path)
+    done = completion(outcome, ran)
+    return _End(run, outcome, ran, done=done) if isinstance(done, Transition) else _End(run, done, ran)
+
+
+def _failed(run: Beat, asked: shapes.FailBody | shapes.EndBody, path: str = "") -> _End:
+    retry = None if asked.delay is None else Delays((_seconds(asked.delay, f"{path}delay"),))
+    return _End(run, Failed(_error(asked), final=asked.final), _ran(asked.ran, path), retry)
+
+
+def _error(asked: shapes.FailBody | shapes.EndBody) -> str:
+    """Return the error as for a local handler: the traceback, ending with type and message."""
+    line = (asked.error or "") if not asked.type else f"{asked.type}: {asked.error}"
+    trace = (asked.traceback or "").rstrip()
+    return codec.clean_text(trace if line in trace else f"{trace}\n{line}".lstrip(), MAX_ERROR)
+
+
+def _snoozed(run: Beat, asked: shapes.SnoozeBody | shapes.EndBody, path: str = "") -> _End:
+    return _End(run, Snoozed(_seconds(asked.seconds or 0.0, f"{path}seconds")))
+
+
+def _step_failed(run: Beat, asked: shapes.RetryStepBody | shapes.EndBody, path: str = "") -> _End:
+    delay = _seconds(asked.delay or 0.0, f"{path}delay")
+    step, error = _step_name(asked.step or "", f"{path}step"), codec.clean_text(asked.error or "", MAX_ERROR)
+    return _End(run, StepRetry(delay, error, step), _ran(asked.ran, path))
+
+
+def _released(run: Beat, asked: shapes.ReleaseBody | shapes.EndBody, path: str = "") -> _End:
+    return _End(run, Released(_reason(asked, path) or "given back"))
+
+
+def _gave_up(run: Beat, asked: shapes.ReleaseBody | shapes.EndBody, path: str = "") -> _End:
+    return _End(run, GaveUp(_reason(asked, path)))
+
+
+_READ: dict[str, Callable[[Beat, shapes.EndBody, str], _End]] = {
+    "complete": _completed, "fail": _failed, "snooze": _snoozed, "retry-step": _step_failed, "release": _released,
+    "give-up": _gave_up,
+}  # fmt: skip
+_NEEDED = {"fail": ("error",), "snooze": ("seconds",), "retry-step": ("step", "delay", "error")}
+
+
+async def _settle(call: Call, end: _End) -> shapes.SettledBody:
+    [status] = await _settle_all(call, [end])
+    if status is None:
+        raise _lost()
+    return shapes.SettledBody(id=end.run.id, version=end.run.version, status=status)
+
+
+async def _settle_all(call: Call, ends: Sequence[_End]) -> list[str | None]:
+    """Settle runs in one statement. Return the new status of each job; None: the worker does not hold the run."""
+    store, workers = await call.store(), call.api.state.remote_workers
+    found: dict[int, str | None] = {}
+    todo = list(range(len(ends)))
     for _ in range(_TRIES):  # if a cancel comes in between, decide again
-        job = (await store.read([run.id], Job)).get(run.id)
-        if job is None or (call.identity.topics is not None and job.topic not in call.identity.topics):
+        transitions = await _decide(call, store, {n: ends[n] for n in todo})
+        settlements = [
+            Settlement(ends[n].run.id, ends[n].run.version, to, ends[n].run.worker) for n, to in transitions.items()
+        ]
+        verdicts = (await store.settle(settlements)).verdicts
+        todo = []
+        for (n, to), verdict in zip(transitions.items(), verdicts, strict=True):
+            run = ends[n].run
+            if verdict.answer is Answer.CHANGED:
+                todo.append(n)
+                continue
+            workers.timeouts.forget(run.id, run.version)
+            workers.steps.forget(run)
+            is_applied = verdict.answer is Answer.APPLIED
+            found[n] = str(to.status) if is_applied else await _repeated(store, run, ends[n].outcome)
+        if not todo:
             break
-        policy = await call.api.jobs.definitions.retry_policy(job.topic, job.template_version, retry)
-        chance = random.random()  # noqa: S311 - jitter
-        to = decide(job, outcome, datetime.now(UTC), retry=policy, chance=chance, ran=ran)
-        [verdict] = (await store.settle([Settlement(run.id, run.version, to, run.worker)])).verdicts
-        if verdict.answer is Answer.CHANGED:
-            continue
-        call.api.state.remote_workers.timeouts.forget(run.id, run.version)
-        call.api.state.remote_workers.steps.forget(run)
-        if verdict.answer is Answer.APPLIED:
-            return _settled(run, str(to.status))
-        return await _repeated(store, run, outcome)
-    raise _lost()
+    return [found.get(n) for n in range(len(ends))]
 
 
-async def _repeated(store: Store, run: Beat, outcome: Outcome) -> shapes.SettledBody:
+async def _decide(call: Call, store: Store, ends: Mapping[int, _End]) -> dict[int, Transition]:
+    """Return what the ends mean for their jobs, without those of jobs that are gone."""
+    ids = [end.run.id for end in ends.values() if end.done is None]
+    jobs = await store.read(ids, Job) if ids else {}
+    decided = dict[int, Transition]()
+    for n, end in ends.items():
+        if end.done is not None:
+            decided[n] = end.done
+        elif (job := jobs.get(end.run.id)) is not None:
+            policy = await call.api.jobs.definitions.retry_policy(job.topic, job.template_version, end.retry)
+            chance = random.random()  # noqa: S311 - jitter
+            decided[n] = decide(job, end.outcome, datetime.now(UTC), retry=policy, chance=chance, ran=end.ran)
+    return decided
+
+
+async def _repeated(store: Store, run: Beat, outcome: Outcome) -> str | None:
     """Return the answer of the first request if this run has ended in the same way before: only that answer was lost. A
     new decision could differ, because the first one has used a retry."""
     for event in reversed(await reading.events(store, run.id)):
         if (event.version, event.by) == (run.version, run.worker) and event.event in _ENDS[type(outcome)]:
-            return _settled(run, str(event.status))
-    raise _lost()
+            return str(event.status)
+    return None
 
 
 _ENDS: dict[type[Outcome], tuple[str, ...]] = {
@@ -449,10 +534,6 @@ _ENDS: dict[type[Outcome], tuple[str, ...]] = {
     GaveUp: ("cancelled",),
     Waits: ("waited", "wait_cancelled", "cancelled"),
 }
-
-
-def _settled(run: Beat, status: str) -> shapes.SettledBody:
-    return shapes.SettledBody(id=run.id, version=run.version, status=status)
 
 
 def _lost() -> Problem:
@@ -515,5 +596,14 @@ def _step_name(name: str, field: str) -> str:
     return text
 
 
-def _reason(asked: shapes.ReleaseBody) -> str | None:
-    return None if asked.reason is None else codec.check_text(asked.reason, "reason", max_chars=2000)
+def _reason(asked: shapes.ReleaseBody | shapes.EndBody, path: str = "") -> str | None:
+    return None if asked.reason is None else codec.check_text(asked.reason, f"{path}reason", max_chars=2000)
+
+
+def _seconds(given: float, field: str) -> float:
+    check_range(field, given, 0, MAX_DELAY)
+    return given
+
+
+def _ran(given: float | None, path: str = "") -> float | None:
+    return None if given is None else _seconds(given, f"{path}ran")
