@@ -9,7 +9,7 @@ from rowlock.core import codec
 
 MAX_ERROR = 64 << 10  # bytes of a traceback that are kept
 _HERE = Path(__file__).parent
-_OURS = (str(_HERE / "runtime"), str(_HERE / "run_steps.py"))
+_OURS = (str(_HERE / "runtime"), str(_HERE / "wasm"), str(_HERE / "run_steps.py"))
 
 
 def error_text(error: BaseException) -> str:
