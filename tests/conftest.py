@@ -18,7 +18,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same cases each time: a commit must not be green today and red tomorrow. Another number chooses other cases.
 SAMPLE = int(os.environ.get("ROWLOCK_TEST_SAMPLE", "0"))
 # Tests with these fixtures are about what stands above the stores, which have tests of their own on each database.
-ABOVE_STORES = {"fleet", "jobs", "place", "shell", "world"}
+ABOVE_STORES = {"fleet", "jobs", "place", "served", "shell", "world"}
 
 
 def pytest_report_header() -> str:

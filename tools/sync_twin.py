@@ -16,6 +16,7 @@ GROUPS = {  # attribute of Jobs → its class, and the module that has it
     "failures": ("FailureGroups", "client/failures.py"),
     "schedules": ("Schedules", "client/schedules.py"),
     "templates": ("Templates", "client/templates.py"),
+    "tokens": ("Tokens", "client/tokens.py"),
     "topics": ("Topics", "client/topics.py"),
     "workers": ("Workers", "client/workers.py"),
 }
@@ -34,6 +35,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
+from rowlock.access.short_lived import USUAL
+from rowlock.access.tokens import Token
 from rowlock.client.audit import Audit
 from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
@@ -43,6 +46,7 @@ from rowlock.client.schedules import BackfillTime, Preview, SchedulePage, Schedu
 from rowlock.client.signals import Key
 from rowlock.client.step_list import StepStatus
 from rowlock.client.templates import Change, Templates
+from rowlock.client.tokens import NewToken, Tokens
 from rowlock.client.topics import Topics
 from rowlock.client.verify import Report
 from rowlock.client.why import Why

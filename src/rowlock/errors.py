@@ -10,6 +10,7 @@
     ├── JobCancelled          jobs.result: the job was cancelled; .job
     ├── WrongResult           jobs.result: the result doesn't fit the handler's return annotation; .job and .problem
     ├── KeyTaken              another live job of its scope holds this (topic, key); .holder
+    ├── TooManyTokens         the maker of browser tokens has reached a limit; .seconds until one ends
     ├── TemplateNotFound      the topic has no template, or none of this version
     ├── TemplateExists        the topic has a template of this version already
     ├── TemplateDisabled      an operator has disabled the topic: no job can be enqueued
@@ -61,6 +62,7 @@ Errors carry data, so that no caller has to parse a message. No message ever hol
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -176,6 +178,18 @@ class KeyTaken(RowlockError):
         self.key = key
         self.holder = holder
         super().__init__(f"can't requeue job {job_id}: job {holder} is live with the same key {key!r}")
+
+
+class TooManyTokens(RowlockError):
+    """The maker has `most` valid tokens, in all or for this job or scope (`for_one`). `seconds`: until the first of
+    them ends."""
+
+    def __init__(self, most: int, seconds: float, *, for_one: bool) -> None:
+        self.most = most
+        self.seconds = ceil(seconds)
+        self.for_one = for_one
+        of = " for this job or scope" if for_one else ""
+        super().__init__(f"{most} tokens{of} are still good: use one of them, or wait {self.seconds} s")
 
 
 class ScheduleNotFound(RowlockError):

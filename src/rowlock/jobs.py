@@ -7,12 +7,12 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -32,6 +32,7 @@ from rowlock.client.schedules import Schedules
 from rowlock.client.signals import Key, check_data, check_signal_id, current_wait, demand_stored, open_wait
 from rowlock.client.step_list import StepStatus, listed
 from rowlock.client.templates import Templates
+from rowlock.client.tokens import Tokens
 from rowlock.client.topics import Topics
 from rowlock.client.verify import Report, verify
 from rowlock.client.why import Why, explain, has_live_worker, lane_of
@@ -79,19 +80,22 @@ from rowlock.stores.base import Changed, Enqueued, InLine, Store
 from rowlock.stores.queries import Filter, Page, Stats
 from rowlock.stores.series import Series, window
 from rowlock.sync import SyncJobs
-from rowlock.tasks import EnqueueOptions
+from rowlock.tasks import EnqueueOptions, Task
 
 if TYPE_CHECKING:  # a process that only enqueues loads neither the worker nor the server
     from rowlock.http.app import Api
     from rowlock.runtime.heartbeat import Replace
     from rowlock.runtime.running_board import RunningBoard
     from rowlock.runtime.worker import Worker
+    from rowlock.wasm.options import WasmOptions
 
+P = ParamSpec("P")
 R = TypeVar("R")
 D = TypeVar("D")
 Answers = list[Enqueued]  # `list` is a verb below
 Steps = list[StepStatus]
 _VERSION = {"version"}  # the only option of a plain call of a task
+_WASM = {"signature", "memory", "fuel", "grant", "env", "enqueue"}  # options of `jobs.wasm` alone
 
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5  # seconds between looks at a job in `wait`
 
@@ -116,8 +120,8 @@ class Jobs(Registry):
         jobs = Jobs("sqlite:///jobs.db")        # or postgresql://…; or ROWLOCK_URL, or rowlock.toml
 
     It connects when it is first used. Verbs of a job stand here, all others in groups: `jobs.audit`, `jobs.bulk`,
-    `jobs.failures`, `jobs.schedules`, `jobs.templates`, `jobs.topics`, `jobs.workers`. `jobs.sync` has the same for
-    code without an event loop.
+    `jobs.failures`, `jobs.schedules`, `jobs.templates`, `jobs.tokens`, `jobs.topics`, `jobs.workers`. `jobs.sync` has
+    the same for code without an event loop.
     """
 
     def __init__(
@@ -160,6 +164,7 @@ class Jobs(Registry):
             _module_of_caller(),
         )
         self.templates = Templates(self._stores, self._actor, self._versions, self.definitions)
+        self.tokens = Tokens(self._store, self._actor)
         self.topics = Topics(self._stores, self._actor, self._announce)
         self.workers = Workers(self._store)
         self.sync = SyncJobs(self)
@@ -197,6 +202,37 @@ class Jobs(Registry):
         from rowlock.http.settings import ApiSettings
 
         return Api(self, ApiSettings(**settings))
+
+    @overload
+    def wasm(
+        self,
+        topic: str,
+        file: str | os.PathLike[str],
+        *,
+        signature: Callable[P, R],
+        **options: Unpack[WasmOptions],
+    ) -> Task[P, R]: ...
+
+    @overload
+    def wasm(self, topic: str, file: str | os.PathLike[str], **options: Unpack[WasmOptions]) -> Task[..., Any]: ...
+
+    def wasm(self, topic: str, file: str | os.PathLike[str], **options: Any) -> Task[..., Any]:
+        """Register a WASM module as a handler. It runs in a sandbox: the payload is its stdin, the result its stdout.
+
+            thumbnail = jobs.wasm("thumbnail", "thumbnail.wasm", memory=64 << 20, fuel=2_000_000_000, timeout=30)
+            await thumbnail.enqueue(image="…", width=64)
+
+        It may use `memory` bytes and `fuel`, about one per instruction. It has no files, no network and no environment,
+        and a real clock and random bytes only if granted: `grant=["clock", "random"]`, `env={"LEVEL": "3"}`,
+        `enqueue=["topics", "that", "it", "may", "enqueue"]`. `signature`: a function that declares the types of the
+        payload and the result; it is never called. All other options are those of `@jobs.task`. See docs/wasm.md.
+        """
+        from rowlock.wasm.handler import make_handler
+
+        own = {name: options.pop(name) for name in _WASM & options.keys()}
+        if unfit := sorted(options.keys() & {"external", "steps"}):
+            raise InvalidInput(unfit[0], "not_here", "is for handlers that are functions: a module has no such option")
+        return self.register(topic, make_handler(topic, file, sys._getframe(1), **own), **options)
 
     def context_host(self, *, in_child: bool = False) -> ContextHost:
         """Return what a Context needs from these Jobs. `in_child`: this is a child process of a worker. The worker has

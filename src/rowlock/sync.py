@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
+from rowlock.access.short_lived import USUAL
+from rowlock.access.tokens import Token
 from rowlock.client.audit import Audit
 from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
@@ -21,6 +23,7 @@ from rowlock.client.schedules import BackfillTime, Preview, SchedulePage, Schedu
 from rowlock.client.signals import Key
 from rowlock.client.step_list import StepStatus
 from rowlock.client.templates import Change, Templates
+from rowlock.client.tokens import NewToken, Tokens
 from rowlock.client.topics import Topics
 from rowlock.client.verify import Report
 from rowlock.client.why import Why
@@ -58,6 +61,7 @@ class SyncJobs:
         self.failures = SyncFailureGroups(jobs.failures, self)
         self.schedules = SyncSchedules(jobs.schedules, self)
         self.templates = SyncTemplates(jobs.templates, self)
+        self.tokens = SyncTokens(jobs.tokens, self)
         self.topics = SyncTopics(jobs.topics, self)
         self.workers = SyncWorkers(jobs.workers, self)
 
@@ -491,6 +495,7 @@ class SyncSchedules:
         jitter: float | timedelta = 0.0,
         description: str | None = None,
         revision: int | None = None,
+        schedule_id: str | None = None,
         conn: Any = None,
         reason: str | None = None,
         by: str | None = None,
@@ -505,7 +510,9 @@ class SyncSchedules:
         seconds. `if_live`: what happens if the last job is not over: "allow", "reject" (skip this time), "queue" (one
         waits), "replace" (cancel the last one). `start`, `end`: no time before or after. `jitter`: start each job up to
         so many seconds later. `revision`: change the schedule only if it has this revision; 0: only make a new one;
-        else raise ScheduleChanged or ScheduleExists. `conn`: do it in this connection's transaction.
+        else raise ScheduleChanged or ScheduleExists. `schedule_id`: change the schedule only if it has this id, and
+        make no new one; else raise ScheduleNotFound. A schedule that was deleted and made again has another id.
+        `conn`: do it in this connection's transaction.
         """
         return self._run(
             lambda: self._async.put(
@@ -521,6 +528,7 @@ class SyncSchedules:
                 jitter=jitter,
                 description=description,
                 revision=revision,
+                schedule_id=schedule_id,
                 conn=conn,
                 reason=reason,
                 by=by,
@@ -541,9 +549,9 @@ class SyncSchedules:
         conn: Any = None,
         reason: str | None = None,
         by: str | None = None,
-    ) -> Schedule:
-        """Delete a schedule and its history. Its jobs stay. Return it as it was. Raise ScheduleExists if code declares
-        it: remove it there, or pause it."""
+    ) -> Schedule | None:
+        """Delete a schedule and its history. Its jobs stay. Return it as it was; None: a newer release has written it,
+        and this one can't read it. Raise ScheduleExists if code declares it: remove it there, or pause it."""
         return self._run(
             lambda: self._async.delete(name, scope=scope, scope_id=scope_id, conn=conn, reason=reason, by=by), conn
         )
@@ -679,7 +687,7 @@ class SyncSchedules:
         cursor: str | None = None,
     ) -> SchedulePage:
         """Return schedules by name. `state`: active, paused, or over (it never fires again). `text`: a part of the
-        name. `absent`: the code that declared it is gone. `cursor`: `next` of the page before."""
+        name, in capitals or not. `absent`: the code that declared it is gone. `cursor`: `next` of the page before."""
         return self._run(
             lambda: self._async.list(
                 topic=topic,
@@ -756,6 +764,66 @@ class SyncTemplates:
     def list(self, topic: str | None = None) -> Sequence[Stored]:
         """Return the stored templates by topic and version, the newest version first; of one topic, or of all."""
         return self._run(lambda: self._async.list(topic))
+
+
+class SyncTokens:
+    """`jobs.sync.tokens`."""
+
+    def __init__(self, group: Tokens, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
+
+    def create(
+        self,
+        *,
+        job: str | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        enqueue: Sequence[str] | None = None,
+        cancel: bool = False,
+        ttl: float | timedelta = USUAL,
+        name: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> NewToken:
+        """Make a token for a browser. Send its `token` to the page: only this answer has it.
+
+            made = await jobs.tokens.create(scope="user", scope_id="7", enqueue=["render"], cancel=True)
+
+        It sees one `job`, or the jobs that have this `scope` and `scope_id`, and nothing else. `cancel`: it may cancel
+        them. `enqueue`: it may add jobs of these topics, which get its scope. `ttl`: seconds until it ends, up to a
+        day. `name` is shown in lists and in the audit.
+        """
+        return self._run(
+            lambda: self._async.create(
+                job=job,
+                scope=scope,
+                scope_id=scope_id,
+                enqueue=enqueue,
+                cancel=cancel,
+                ttl=ttl,
+                name=name,
+                reason=reason,
+                by=by,
+            )
+        )
+
+    def list(self) -> Sequence[Token]:
+        """Return all tokens that are good: those for browsers, and those for programs (`rowlock token create`)."""
+        return self._run(lambda: self._async.list())
+
+    def revoke(
+        self,
+        id: str | None = None,
+        *,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> int:
+        """Revoke the token with this id, or all tokens for the jobs of this `scope` and `scope_id`, as at a logout. The
+        next request with one of them is refused. Return how many were revoked: 0 if there is none (any more)."""
+        return self._run(lambda: self._async.revoke(id, scope=scope, scope_id=scope_id, reason=reason, by=by))
 
 
 class SyncTopics:

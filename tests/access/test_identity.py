@@ -40,7 +40,7 @@ def test_a_text_that_no_database_keeps_is_told(text: str, good: bool) -> None:
 def test_scopes_bring_what_they_include_and_no_more() -> None:
     assert with_implied(frozenset({"manage"})) == {"manage", "read", "cancel"}
     assert with_implied(frozenset({"enqueue"})) == {"enqueue"}
-    everything = {"read", "enqueue", "cancel", "manage", "worker", "templates", "schedules", "admin"}
+    everything = {"read", "enqueue", "cancel", "manage", "worker", "templates", "schedules", "tokens", "admin"}
     assert with_implied(frozenset({"admin"})) == everything
 
 

@@ -293,6 +293,37 @@ def test_a_token_needs_a_scope_that_exists(shell: Shell) -> None:
     assert "'everything' is not one of" in shell("token", "create", "ci", "-s", "everything", code=2).stderr
 
 
+def test_tokens_for_browsers(shell: Shell) -> None:
+    given = ("--for-scope", "user", "7")
+    made = shell.json("token", "create", "page", *given, "--enqueue", "render", "--cancel", "--ttl", "15m")
+    assert made["token"].startswith("rlk_")
+    assert (made["scope"], made["scope_id"], made["enqueue"]) == ("user", "7", ["render"])
+    job_id = shell("enqueue", "render").stdout.strip()
+    shell("token", "create", "film", "--for-job", job_id)
+    listed = shell("token", "list").stdout
+    assert re.search(r"page\s+read, cancel, enqueue \(render\)\s+all\s+user 7", listed)
+    assert re.search(rf"film\s+read\s+all\s+job {job_id}", listed)
+    assert shell("token", "revoke", *given).stdout == "revoked 1 token\n"
+    assert [one["name"] for one in shell.json("token", "list")["items"]] == ["film"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "problem"),
+    [
+        (("--for-scope", "user", "7", "-s", "read"), 2, "for programs"),
+        (("--cancel",), 2, "--for-scope SCOPE ID"),
+        (("--for-scope", "user"), 2, "--for-scope"),
+        (("--for-scope", "user", "7", "--ttl", "2d"), 1, "ttl: must be 1 s to 24 h"),
+        (("--for-scope", "user", "7", "--for-job", "x"), 1, "job: give either"),
+    ],
+)
+def test_a_wrong_token_for_a_browser_is_explained(
+    shell: Shell, options: tuple[str, ...], code: int, problem: str
+) -> None:
+    assert problem in shell("token", "create", "page", *options, code=code).stderr
+    assert shell.json("token", "list")["items"] == []
+
+
 # ── Settings ──
 
 

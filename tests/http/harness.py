@@ -54,6 +54,8 @@ class Who(Struct, frozen=True):
     id: str = ""
     topics: tuple[str, ...] | None = None
     job: str | None = None
+    jobs_of: tuple[str, str] | None = None
+    enqueues: tuple[str, ...] | None = None
     read_only: bool = False
     good: bool = True
 
@@ -179,6 +181,8 @@ class World:
         await self._add_token("mail worker token", ["worker"], topics=["mail"])
         shown = await self.enqueue(A, topic="shown")
         await self._add_token("job token", ["manage"], job=shown)
+        browser: JSON = {"scope": "user", "scope_id": A, "enqueue": ["mail"]}
+        await self._add_token("browser token", ["read", "cancel", "enqueue"], **browser)
         soon = await store.now() + timedelta(hours=1)
         expired = await self._add_token("expired token", ["admin"], good=False, expires_at=soon)
         [record] = await store.records(tokens.KIND, [expired.id])
@@ -196,8 +200,12 @@ class World:
 
     async def _add_token(self, name: str, scopes: list[str], *, good: bool = True, **bounds: Any) -> tokens.Token:
         token, text = await tokens.create(await self.store(), name, scopes, by="test", **bounds)
-        only = None if token.topics is None else tuple(token.topics)
-        self._add(Who(name, bearer(text), scopes=frozenset(scopes), id=token.id, topics=only, job=token.job, good=good))
+        of = None if token.scope is None or token.scope_id is None else (token.scope, token.scope_id)
+        who = Who(
+            name, bearer(text), scopes=frozenset(scopes), id=token.id, topics=token.topics, job=token.job, jobs_of=of,
+            enqueues=token.enqueue, good=good,
+        )  # fmt: skip
+        self._add(who)
         return token
 
     async def token(self, name: str, scopes: list[str], **bounds: Any) -> Who:

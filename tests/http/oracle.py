@@ -22,7 +22,7 @@ NOWHERE = "0193fb1e-0000-7000-8000-000000000000"
 
 _INCLUDED = {
     "manage": {"manage", "read", "cancel"},
-    "admin": {"read", "enqueue", "cancel", "manage", "templates", "schedules", "worker", "admin"},
+    "admin": {"read", "enqueue", "cancel", "manage", "templates", "schedules", "tokens", "worker", "admin"},
 }
 
 
@@ -56,16 +56,29 @@ def every_set() -> list[Rules]:
 
 
 class Target(Struct, frozen=True):
-    """The job that a request is about. `user` None: it has no scope."""
+    """The job that a request is about. `user`: its scope_id, and `scope` what that is; None: it has none."""
 
     topic: str
     user: str | None
+    scope: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.topic} of {self.user}"
+        return f"{self.topic} of {self.scope or ''} {self.user}"
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """What World.enqueue needs beside the user."""
+        return {"topic": self.topic, **({} if self.scope is None else {"scope": self.scope})}
+
+    @property
+    def body(self) -> JSON:
+        """What a client sends to enqueue it."""
+        return {"topic": self.topic, "payload": {}, "scope": self.scope, "scopeId": self.user}
 
 
-TARGETS = (Target("mail", A), Target("mail", B), Target("bills", A), Target("mail", None))
+TARGETS = (
+    Target("mail", A), Target("mail", B), Target("bills", A), Target("mail", None), Target("mail", A, "user"),
+)  # fmt: skip
 
 
 def scopes(who: Who) -> set[str]:
@@ -80,7 +93,13 @@ def rule_lets(rule: str, who: Who, target: Target | None) -> bool:
 
 
 def in_bounds(who: Who, target: Target, job_id: str | None) -> bool:
-    return (who.topics is None or target.topic in who.topics) and (who.job is None or who.job == job_id)
+    own_topic = who.topics is None or target.topic in who.topics
+    own_scope = who.jobs_of is None or who.jobs_of == (target.scope, target.user)
+    return own_topic and own_scope and (who.job is None or who.job == job_id)
+
+
+def is_narrow(who: Who) -> bool:
+    return who.job is not None or who.jobs_of is not None
 
 
 def rules_let(rules: Rules, scope: str, who: Who, target: Target | None) -> bool:
@@ -90,11 +109,20 @@ def rules_let(rules: Rules, scope: str, who: Who, target: Target | None) -> bool
         "cancel": (rules.cancel, rules.manage),
         "manage": (rules.manage,),
     }
-    return any(rule_lets(rule, who, target) for rule in asked[scope])
+    return not is_narrow(who) and any(rule_lets(rule, who, target) for rule in asked[scope])
 
 
 def may(who: Who, scope: str, rules: Rules, target: Target, job_id: str | None) -> bool:
     return in_bounds(who, target, job_id) and (scope in scopes(who) or rules_let(rules, scope, who, target))
+
+
+def may_enqueue(who: Who, rules: Rules, target: Target) -> bool:
+    """What a token for a scope leaves out is filled in."""
+    if who.enqueues is not None and target.topic not in who.enqueues:
+        return False
+    if who.jobs_of is not None:
+        target = Target(target.topic, target.user or who.jobs_of[1], target.scope or who.jobs_of[0])
+    return may(who, "enqueue", rules, target, None)
 
 
 def may_edit(who: Who, rules: Rules, target: Target) -> bool:
@@ -128,7 +156,7 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
     writes = access.writes if access.writes is not None else route.method != "GET"
     if writes and (read_only or who.read_only):
         return 403
-    if (who.topics is not None or who.job is not None) and not access.bounded:
+    if (who.topics is not None or is_narrow(who)) and not access.bounded:
         return 403
     match access.kind:
         case "public":
@@ -138,9 +166,11 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
         case "scope":
             if not {access.scope, access.or_scope} & scopes(who):
                 return refused
-            # What is about whole topics is none of a token's that is for one job.
-            if who.job is not None:
+            # What is about whole topics is none of a token's that is for one job or scope.
+            if is_narrow(who):
                 return 403
+            if route.path.startswith("/api/tokens") and "admin" not in scopes(who):
+                return of_maker(route, ready)
             hides = "{fingerprint}" in route.path or route.path.startswith("/api/schedules/{id}")
             if hides and who.topics is not None and target.topic not in who.topics:
                 return 404
@@ -148,7 +178,7 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
             named = named or (route.method == "POST" and route.path in ("/api/templates", "/api/schedules"))
             return refused if named and who.topics is not None and target.topic not in who.topics else done
         case "enqueue":
-            return done if may(who, "enqueue", rules, target, None) else refused
+            return done if may_enqueue(who, rules, target) else refused
         case "jobs":
             if access.scope not in scopes(who) and not rules_let(rules, access.scope, who, None):
                 return refused
@@ -157,13 +187,20 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
             if not may(who, access.scope, rules, target, job_id):
                 return refused if may(who, "read", rules, target, job_id) else 404
             if route.path.endswith("/clone"):
-                return done if may(who, "enqueue", rules, target, None) else refused
+                return done if may_enqueue(who, rules, target) else refused
             if route.path.endswith("/token"):
-                # One that is for one job can't make itself last longer; and nobody in particular has none to give.
-                if who.job is not None or who.kind == "anonymous":
+                # A short-lived one can't make itself last longer; and nobody in particular has none to give.
+                if is_narrow(who) or who.kind == "anonymous":
                     return refused
                 return done if may_give_token(who, rules, target, ready) else refused
             return done if not is_edit(route, ready) or may_edit(who, rules, target) else refused
+
+
+def of_maker(route: Route, ready: "Ready") -> int:
+    """Whoever has the scope tokens alone makes tokens for browsers, and finds those of others nowhere."""
+    if route.method == "DELETE":
+        return 404
+    return 403 if "scopes" in (ready.json or {}) else ready.done
 
 
 class Ready(Struct, frozen=True):
@@ -187,7 +224,7 @@ def plain(path: str, json: JSON | None = None, done: int = 200) -> Prepare:
 
 def on_job(suffix: str = "", json: JSON | None = None, done: int = 200, *, cancelled: bool = False) -> Prepare:
     async def prepare(world: World, target: Target) -> Ready:
-        job_id = await world.enqueue(target.user, topic=target.topic)
+        job_id = await world.enqueue(target.user, **target.job)
         if cancelled:
             await world.jobs.cancel(job_id)
         return Ready(f"/api/jobs/{job_id}{suffix}", json, done, job_id)
@@ -199,7 +236,7 @@ def on_waiting(suffix: str, json: Any = None) -> Prepare:
     """About a job that waits for the signal `decision`."""
 
     async def prepare(world: World, target: Target) -> Ready:
-        job_id = await world.enqueue(target.user, topic=target.topic, priority=next(_priorities))
+        job_id = await world.enqueue(target.user, **target.job, priority=next(_priorities))
         await waiting(await world.store(), job_id, seconds=3600.0)
         return Ready(f"/api/jobs/{job_id}{suffix}", json, job=job_id)
 
@@ -208,7 +245,7 @@ def on_waiting(suffix: str, json: Any = None) -> Prepare:
 
 def on_callback(suffix: str = "", json: Any = None, *, cancelled: bool = False) -> Prepare:
     async def prepare(world: World, target: Target) -> Ready:
-        job_id = await world.enqueue(target.user, topic=target.topic, priority=next(_priorities))
+        job_id = await world.enqueue(target.user, **target.job, priority=next(_priorities))
         await waiting(await world.store(), job_id, callback=True)
         if cancelled:
             await world.jobs.cancel(job_id)
@@ -220,8 +257,9 @@ def on_callback(suffix: str = "", json: Any = None, *, cancelled: bool = False) 
 
 async def _signal_key(world: World, target: Target) -> Ready:
     key = f"order-{next(_keys)}"
-    job_id = await world.enqueue(target.user, topic=target.topic, key=key)
-    scope = "" if target.user is None else f"&scope_id={target.user}"
+    job_id = await world.enqueue(target.user, **target.job, key=key)
+    given = {"scope": target.scope, "scope_id": target.user}
+    scope = "".join(f"&{name}={value}" for name, value in given.items() if value is not None)
     return Ready(f"/api/signals/decision?topic={target.topic}&key={key}{scope}", {"ok": True}, job=job_id)
 
 
@@ -230,11 +268,11 @@ _priorities = count(2000)  # each is claimed before the earlier ones
 
 
 async def _enqueue(world: World, target: Target) -> Ready:
-    return Ready("/api/jobs/enqueue", {"topic": target.topic, "payload": {}, "scopeId": target.user})
+    return Ready("/api/jobs/enqueue", target.body)
 
 
 async def _batch(world: World, target: Target) -> Ready:
-    return Ready("/api/jobs/enqueue/batch", {"jobs": [{"topic": target.topic, "scopeId": target.user}]})
+    return Ready("/api/jobs/enqueue/batch", {"jobs": [target.body]})
 
 
 async def _pause(world: World, target: Target) -> Ready:
@@ -412,6 +450,9 @@ REQUESTS: dict[str, Prepare] = {
     "POST /api/worker/snooze": of_run("snooze", seconds=1),
     "POST /api/worker/release": of_run("release"),
     "POST /api/worker/give-up": of_run("give-up"),
+    "POST /api/worker/settle": plain(
+        "/api/worker/settle", {"worker": "w", "ends": [{"id": NOWHERE, "version": 1, "end": "complete"}]}
+    ),
     "POST /api/worker/goodbye": plain("/api/worker/goodbye", {"worker": "w"}, 204),
     "POST /api/bulk": plain("/api/bulk", {"action": "cancel", "filter": {"topic": ["none"]}}, 201),
     "GET /api/bulk": plain("/api/bulk"),
@@ -440,6 +481,7 @@ MORE: list[tuple[str, Prepare]] = [
     ("POST /api/jobs/{id}/clone", on_job("/clone", {"payload": {"amount": 1}})),
     ("POST /api/jobs/{id}/token", on_job("/token", {"cancel": True}, 201)),
     ("POST /api/jobs/{id}/token", on_job("/token", {"manage": True}, 201)),
+    ("POST /api/tokens", plain("/api/tokens", {"scope": "user", "scopeId": A, "enqueue": ["mail"]}, 201)),
 ]
 
 

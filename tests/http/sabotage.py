@@ -16,8 +16,8 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-import rowlock.access.job_tokens
 import rowlock.access.redaction
+import rowlock.access.short_lived
 import rowlock.client.bulk
 import rowlock.http.app
 import rowlock.http.call
@@ -37,6 +37,7 @@ from rowlock.access.identity import Identity, user
 from rowlock.access.record_batches import RecordBatches
 from rowlock.access.redaction import Redaction
 from rowlock.core import codec
+from rowlock.core.conditions import Compared, Some
 from rowlock.core.templates import read_lane
 from rowlock.http import login_attempts, request
 from rowlock.http.app import Api
@@ -50,6 +51,7 @@ from rowlock.stores import queries
 from rowlock.stores.records import Write
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.http import test_bad_input as bad_input
+from tests.http import test_browser_tokens as browsers
 from tests.http import test_bulk as bulk
 from tests.http import test_cursors as paging
 from tests.http import test_edits as edits
@@ -63,8 +65,8 @@ from tests.http import test_redaction as redaction
 from tests.http import test_rules_over_http as settings
 from tests.http import test_streams as streams
 from tests.http import test_worker_protocol as protocol
-from tests.http.harness import SECRET, A, World, is_problem
-from tests.http.oracle import OWN
+from tests.http.harness import SECRET, A, B, World, is_problem
+from tests.http.oracle import OWN, Target
 from tests.http.reader import reading as opened
 
 Switch = Callable[[pytest.MonkeyPatch], None]
@@ -135,6 +137,19 @@ def _never(*arguments: Any, **options: Any) -> bool:
 
 async def _never_later(*arguments: Any, **options: Any) -> bool:
     return False
+
+
+def _without_a_scope(identity: Identity) -> Any:
+    topics = [Compared("topic", "=", topic) for topic in identity.topics or ()]
+    return Some(tuple(topics)) if topics else True
+
+
+def _uncounted(name: str, *arguments: Any) -> Write:
+    return Write("uncounted", name, {})
+
+
+def _without_bounds(identity: Identity, bound: Any = None) -> Any:
+    return rowlock.access.short_lived.Maker(f"{identity.kind} {identity.id}", identity.by, bound=bound)
 
 
 def _in_the_clear(issue: Any) -> Any:
@@ -327,6 +342,42 @@ SWITCHES: dict[str, dict[str, tuple[Switch, Probe]]] = {
             replaced(Identity, "is_bounded", property(_never)),
             matrix.test_a_job_token_learns_nothing_of_topics_and_pauses_none,
         ),
+        "a browser's token stays in its scope": (
+            replaced(Identity, "reach", property(_without_a_scope)),
+            with_case(browsers.test_a_job_of_another_scope_is_out_of_reach, Target("mail", B, "user")),
+        ),
+        "and in lists and numbers": (
+            replaced(Identity, "reach", property(_without_a_scope)),
+            browsers.test_lists_numbers_and_streams_have_its_own_jobs_alone,
+        ),
+        "streams of two scopes share nothing": (
+            replaced(Identity, "reach", property(_without_a_scope)),
+            with_patch(browsers.test_a_stream_of_another_scope_is_another_view),
+        ),
+        "its jobs get its scope": (
+            replaced(rowlock.http.enqueue, "_in_own_scope", lambda call, asked: asked),
+            browsers.test_its_jobs_get_its_scope,
+        ),
+        "it enqueues its own topics": (
+            replaced(Call, "_is_in_bounds", _yes),
+            browsers.test_topics_are_bound_by_the_token_and_by_the_settings,
+        ),
+        "rules add nothing to it": (
+            replaced(Identity, "is_narrow", property(_never)),
+            with_case(browsers.test_it_may_what_it_was_made_for_and_nothing_more, {}, set()),
+        ),
+        "a back end finds its own tokens alone": (
+            replaced(rowlock.http.tokens, "_own_only", _nothing),
+            browsers.test_a_back_end_makes_sees_and_revokes_its_own,
+        ),
+        "a back end can't exceed itself": (
+            replaced(rowlock.http.tokens, "maker_of", _without_bounds),
+            browsers.test_a_back_end_can_not_exceed_itself,
+        ),
+        "nor last longer": (
+            replaced(rowlock.http.tokens, "maker_of", _without_bounds),
+            browsers.test_it_ends_no_later_than_its_maker,
+        ),
         "a token claims its own topics": (
             replaced(rowlock.http.workers, "_lanes", lambda call, asked: [read_lane(name) for name in asked]),
             protocol.test_a_token_that_is_for_some_topics_claims_those_alone,
@@ -478,8 +529,16 @@ SWITCHES: dict[str, dict[str, tuple[Switch, Probe]]] = {
             bad_input.test_a_job_token_does_not_live_for_ever,
         ),
         "a maker's job tokens have a bound": (
-            replaced(rowlock.access.job_tokens, "BY_RULE", rowlock.access.job_tokens.Bound(10_000, 10_000)),
+            replaced(rowlock.access.short_lived, "BY_RULE", rowlock.access.short_lived.Bound(10_000, 10_000)),
             job_tokens.test_a_user_makes_a_hundred_and_twenty_of_them_for_one_job,
+        ),
+        "a browser's tokens have a bound": (
+            replaced(rowlock.access.short_lived, "_counted", _uncounted),
+            with_patch(browsers.test_of_many_that_are_asked_for_at_once_no_more_are_made),
+        ),
+        "a scope's streams have a bound": (
+            replaced(Identity, "caller", property(lambda identity: (identity.kind, identity.id))),
+            with_patch(browsers.test_new_tokens_bring_a_scope_no_further_streams),
         ),
         "one token's streams have a bound": (
             replaced(rowlock.http.streams, "MOST_OF_ONE", 1000),

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from rowlock.access import job_tokens, tokens
-from rowlock.access.job_tokens import Bound
+from rowlock.access import short_lived, tokens
+from rowlock.access.short_lived import Bound
 from rowlock.errors import InvalidInput
 from tests.http.harness import A, B, Who, World, bearer, is_problem
 from tests.http.test_series import quick_upkeep
@@ -41,8 +41,8 @@ async def test_a_user_makes_a_hundred_and_twenty_of_them_for_one_job(world: Worl
         made = [(await make(world, "user A", job_id)).status_code for _ in range(21)]
         assert made == [201] * 20 + [429]
     refused = await make(world, "user A", ids[5])
-    assert "100 tokens that you made are" in is_problem(refused, 429, "too_many_tokens")["detail"]
-    assert 0 < int(refused.headers["retry-after"]) <= 3600
+    assert "100 tokens are" in is_problem(refused, 429, "too_many_tokens")["detail"]
+    assert 0 < int(refused.headers["retry-after"]) <= 3660
     assert [await good_ones(world, job_id) for job_id in ids] == [20] * 5 + [0]
 
 
@@ -51,8 +51,8 @@ async def test_of_many_that_are_asked_for_at_once_no_more_are_made(
 ) -> None:
     """Nor if several servers make them. Nobody is refused because of another maker."""
     await world.change_settings(manage_rule=RULE)
-    monkeypatch.setattr(job_tokens, "BY_RULE", Bound(5, 3))
-    monkeypatch.setattr(job_tokens, "BY_SCOPE", Bound(9, 8))
+    monkeypatch.setattr(short_lived, "BY_RULE", Bound(5, 3))
+    monkeypatch.setattr(short_lived, "BY_SCOPE", Bound(9, 8))
     first, second, third = [await world.enqueue(A, scope="shared") for _ in range(3)]
     counts = await asyncio.gather(
         many(world, "user A", first, 6),
@@ -68,7 +68,7 @@ async def test_of_many_that_are_asked_for_at_once_no_more_are_made(
 
 async def test_one_that_has_ended_does_not_count_and_is_swept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.change_settings(manage_rule=RULE)
-    monkeypatch.setattr(job_tokens, "BY_RULE", Bound(2, 2))
+    monkeypatch.setattr(short_lived, "BY_RULE", Bound(2, 2))
     mine, theirs = await world.enqueue(A), await world.enqueue(B)
     assert [await many(world, "user A", mine, 1, seconds=seconds) for seconds in (3600, SOON, SOON)] == [1, 1, 0]
     assert await many(world, "user B", theirs, 3, seconds=SOON) == 2
@@ -81,7 +81,7 @@ async def test_one_that_has_ended_does_not_count_and_is_swept(world: World, monk
     async def swept() -> bool:
         rows = await world.place.fetch("SELECT kind, id FROM _jobs_records")
         kept = {id_ for kind, id_ in rows if kind == "token"}
-        counts = [id_ for kind, id_ in rows if kind == "job_tokens"]
+        counts = [id_ for kind, id_ in rows if kind == short_lived.KIND]
         return kept == {one.id for one in await tokens.every(await world.store())} and len(counts) == 2
 
     upkeep = quick_upkeep(world, monkeypatch)
@@ -104,7 +104,7 @@ async def test_one_that_ends_while_it_is_made_is_refused(world: World, monkeypat
 
 async def test_a_refusal_tells_nothing_of_what_may_not_be_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.change_settings(manage_rule=RULE)
-    monkeypatch.setattr(job_tokens, "BY_RULE", Bound(1, 1))
+    monkeypatch.setattr(short_lived, "BY_RULE", Bound(1, 1))
     mine, theirs = await world.enqueue(A), await world.enqueue(B)
     assert (await make(world, "user A", mine)).status_code == 201
     is_problem(await make(world, "user A", mine), 429)

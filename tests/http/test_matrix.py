@@ -281,7 +281,8 @@ async def test_a_key_or_id_of_anothers_job_tells_nothing_about_it(world: World) 
     ):
         answer = await world.post("user A", "/api/jobs/enqueue", body)
         told = is_problem(answer, 409, "key_taken")
-        assert told["detail"] == "a job with this key or id is there already"
+        assert told["detail"] == f"a job with this {told['field']} is there already"
+        assert told["field"] == ("id" if "id" in body else "key")
         assert not any(word in answer.text for word in (*CANARIES, taken))
 
 
@@ -340,7 +341,7 @@ def test_what_anyone_may_call_is_a_short_list() -> None:
 
 async def test_whoever_sees_by_the_oracle_sees_in_the_list(world: World) -> None:
     """A list shows what single looks show, for everyone."""
-    jobs = {await world.enqueue(target.user, topic=target.topic): target for target in TARGETS}
+    jobs = {await world.enqueue(target.user, **target.job): target for target in TARGETS}
     for rules in every_set():
         await world.change_settings(**rules.settings)
         for who in world.who.values() if rules in (CLOSED, OWN, OPEN) else [world.who["user A"]]:

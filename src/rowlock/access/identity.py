@@ -12,11 +12,11 @@ from msgspec import Struct
 from rowlock.core.codec import clean_text
 from rowlock.core.conditions import Compared, Condition, Every, Some
 
-SCOPES = ("read", "enqueue", "cancel", "manage", "templates", "schedules", "worker", "admin")
+SCOPES = ("read", "enqueue", "cancel", "manage", "templates", "schedules", "tokens", "worker", "admin")
 """Scopes of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `cancel`: cancel jobs, without
 read. `manage`: requeue, update, delete, pause; includes read and cancel. `templates`: see and change the stored
-definitions of topics. `schedules`: see, make, change and run schedules. `worker`: claim and settle. `admin`: everything
-that a superuser may do."""
+definitions of topics. `schedules`: see, make, change and run schedules. `tokens`: make tokens for one job or for the
+jobs of one scope, and see and revoke those. `worker`: claim and settle. `admin`: everything that a superuser may do."""
 
 LONGEST_NAME = 500  # characters
 _IMPLIED = {"manage": ("read", "cancel"), "admin": SCOPES}
@@ -24,8 +24,9 @@ _IMPLIED = {"manage": ("read", "cancel"), "admin": SCOPES}
 
 class Identity(Struct, frozen=True, kw_only=True):
     """`claims`: @request.auth in rules. `scopes`: what the caller may do without a rule. `topics`: those of a token for
-    some topics; None: all. `job`: that of a token for one job, and `maker` who made it, as in the audit. `expires_at`:
-    the end of the credential. `read_only`: the caller may change nothing, whatever the rules say."""
+    some topics; None: all. `job`: that of a token for one job, and `maker` who made it, as in the audit. `jobs_of`: the
+    scope and scope_id of a token for these jobs alone, and `enqueues` the topics of which it may add jobs.
+    `expires_at`: the end of the credential. `read_only`: the caller may change nothing, whatever the rules say."""
 
     kind: Literal["anonymous", "superuser", "token", "user"]
     id: str = ""
@@ -35,6 +36,8 @@ class Identity(Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...] | None = None
     job: str | None = None
     maker: str = ""
+    jobs_of: tuple[str, str] | None = None
+    enqueues: tuple[str, ...] | None = None
     expires_at: datetime | None = None
     read_only: bool = False
 
@@ -54,11 +57,27 @@ class Identity(Struct, frozen=True, kw_only=True):
             bounds.append(Some(tuple(Compared("topic", "=", topic) for topic in self.topics)))
         if self.job is not None:
             bounds.append(Compared("id", "=", self.job))
+        if self.jobs_of is not None:
+            scope, scope_id = self.jobs_of
+            bounds += [Compared("scope", "=", scope), Compared("scope_id", "=", scope_id)]
         return Every(tuple(bounds)) if len(bounds) > 1 else bounds[0] if bounds else True
 
     @property
     def is_bounded(self) -> bool:
-        return self.topics is not None or self.job is not None
+        return self.topics is not None or self.is_narrow
+
+    @property
+    def is_narrow(self) -> bool:
+        """True for a token for one job or for the jobs of one scope. The token is the whole grant: rules add nothing to
+        it, it makes no other tokens, and what is not about single jobs is none of its business."""
+        return self.job is not None or self.jobs_of is not None
+
+    @property
+    def caller(self) -> tuple[str, ...]:
+        """Who this is for limits and cursors. A page renews its token, and stays the same caller by it."""
+        if self.jobs_of is not None:
+            return ("scope", *self.jobs_of, *(self.topics or ()))
+        return (self.kind, self.id)
 
 
 ANONYMOUS = Identity(kind="anonymous")

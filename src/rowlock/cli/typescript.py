@@ -1,4 +1,4 @@
-"""TypeScript types of payloads and results, from the stored JSON Schemas."""
+"""TypeScript types from JSON Schemas: of payloads and results, and of the HTTP API (tools/js_types.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def types(templates: Sequence[Stored]) -> str:
     newest: dict[str, tuple[int, str, str]] = {}
     for stored in sorted(templates, key=lambda one: (one.template.topic, one.template.version)):
         template = stored.template
-        name = names.unused(f"{_pascal(template.topic)}V{template.version}")
+        name = names.unused(f"{pascal(template.topic)}V{template.version}")
         note = template.description or template.title
         payload = _declared(names, f"{name}Payload", template.schema, parts, note, f"{template.id}: the payload")
         result = _declared(names, f"{name}Result", template.result, parts, None, f"{template.id}: the result")
@@ -63,10 +63,10 @@ def _declared(
         return "unknown"
     own = names.unused(name)
     definitions = schema.get("$defs", {})
-    refs = {"#": own} | {_pointer(key): names.unused(f"{name}{_pascal(key)}") for key in definitions}
-    parts.append(_declaration(own, schema, refs, [what, *([note] if note else [])]))
+    refs = {"#": own} | {_pointer(key): names.unused(f"{name}{pascal(key)}") for key in definitions}
+    parts.append(declaration(own, schema, refs, [what, *([note] if note else [])]))
     for key, one in definitions.items():
-        parts.append(_declaration(refs[_pointer(key)], one, refs, []))
+        parts.append(declaration(refs[_pointer(key)], one, refs, []))
     return own
 
 
@@ -74,7 +74,8 @@ def _pointer(key: str) -> str:
     return "#/$defs/" + key.replace("~", "~0").replace("/", "~1")
 
 
-def _declaration(name: str, schema: Any, refs: Mapping[str, str], notes: list[str]) -> str:
+def declaration(name: str, schema: Any, refs: Mapping[str, str], notes: list[str]) -> str:
+    """Return an exported interface, or a type if the schema is no object. `refs` has the type's name for each $ref."""
     said = schema.get("description") if isinstance(schema, Mapping) else None
     comment = _comment("\n".join([*notes, *([said] if said and said not in notes else [])]), "")
     text = _type(schema, refs, "")
@@ -208,7 +209,8 @@ def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode().replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _pascal(text: str) -> str:
+def pascal(text: str) -> str:
+    """Return the words of a text as a name in PascalCase."""
     words = re.findall(r"[A-Za-z0-9]+", text)
     name = "".join(word[0].upper() + word[1:] for word in words)
     return name if name and not name[0].isdigit() else f"T{name}"

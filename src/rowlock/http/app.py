@@ -212,9 +212,9 @@ class Api:
         if route.writes and (self.settings.read_only or identity.read_only):
             whose = "this server" if self.settings.read_only else "this account"
             raise Problem("read_only", f"{whose} is read-only")
-        # A token for one job may only use routes about single jobs.
-        if identity.is_bounded and (not wanted.bounded or (identity.job is not None and wanted.kind == "scope")):
-            raise denied(identity, "this token is for some topics or one job only")
+        # A token for one job or one scope may only use routes about single jobs.
+        if identity.is_bounded and (not wanted.bounded or (identity.is_narrow and wanted.kind == "scope")):
+            raise denied(identity, "this token is for some topics, one scope or one job only")
         if not _is_allowed(wanted, call):
             raise denied(identity, _needs(wanted))
 
@@ -250,7 +250,7 @@ def _is_allowed(wanted: Access, call: Call) -> bool:
         case "known":
             return identity.kind != "anonymous"
         case "enqueue":
-            return identity.has("enqueue") or call.settings.granted("enqueue", identity.claims, call.now) is not False
+            return identity.has("enqueue") or call.granted("enqueue") is not False
         case "jobs":
             return call.reach(wanted.scope) is not False
         case "scope":

@@ -47,7 +47,7 @@ class Call:
         """The name under which waiting requests and streams are counted. A user's job tokens count as the user."""
         identity = self.identity
         if identity.kind == "token":
-            return identity.maker if identity.maker.startswith("user ") else f"token {identity.id}"
+            return identity.maker if identity.maker.startswith("user ") else repr(identity.caller)
         return self.by if identity.id else f"anonymous {self.request.network}"
 
     async def again(self) -> Call:
@@ -65,11 +65,16 @@ class Call:
     def reach(self, scope: str) -> Condition:
         """Return which jobs the caller may see (read), cancel or manage."""
         identity = self.identity
-        allowed: Condition = True if identity.has(scope) else self.settings.granted(scope, identity.claims, self.now)
+        allowed: Condition = True if identity.has(scope) else self.granted(scope)
         bounds = identity.reach
         if allowed is False or bounds is True:
             return allowed
         return bounds if allowed is True else Every((allowed, bounds))
+
+    def granted(self, scope: str) -> Condition:
+        """Return for which jobs rules let the caller do this."""
+        identity = self.identity
+        return False if identity.is_narrow else self.settings.granted(scope, identity.claims, self.now)
 
     def can(self, job: Job | None = None) -> list[str]:
         """Return what is allowed: for this job, or, without one, for any job at all."""
@@ -105,12 +110,19 @@ class Call:
         this content; then the scope manage is enough."""
         identity = self.identity
         by_scope = identity.has("enqueue") or (edits and identity.has("manage"))
-        if not by_scope and not holds(self.settings.granted("enqueue", identity.claims, self.now), columns()):
+        if not by_scope and not holds(self.granted("enqueue"), columns()):
             verb = "change the job to this" if edits else "enqueue this job"
             raise denied(identity, f"enqueue_rule doesn't let you {verb}")
-        if not edits and identity.is_bounded and not holds(identity.reach, columns()):
+        if not edits and not self._is_in_bounds(topic, columns):
             raise denied(identity, "this token is for other topics", field="topic")
         self.check_allowed(topic)
+
+    def _is_in_bounds(self, topic: str, columns: Callable[[], Mapping[str, Any]]) -> bool:
+        """True if the caller's token is for such a new job."""
+        identity = self.identity
+        if identity.enqueues is not None and topic not in identity.enqueues:
+            return False
+        return not identity.is_bounded or holds(identity.reach, columns())
 
     def check_allowed(self, topic: str) -> None:
         """Refuse jobs of a topic that is not among the allowed_topics."""

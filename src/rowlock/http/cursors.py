@@ -99,7 +99,7 @@ def _question(call: Call) -> bytes:
     """Return what a cursor is bound to: the caller, the route and the query."""
     asked = {name: value for name, value in msgspec.structs.asdict(call.query).items() if name not in _PLACE}
     of = dict(call.parameters)
-    return msgspec.json.encode([call.route.method, call.route.path, of, call.identity.kind, call.identity.id, asked])
+    return msgspec.json.encode([call.route.method, call.route.path, of, *call.identity.caller, asked])
 
 
 def _tag(key: bytes, nonce: bytes, call: Call, hidden: bytes) -> bytes:

@@ -23,7 +23,7 @@ from rowlock.core.job import (
 )
 from rowlock.core.templates import IfLive, key_of
 from rowlock.errors import InvalidInput, OnceTaken
-from rowlock.http.call import Call, columns
+from rowlock.http.call import Call, columns, denied
 from rowlock.http.problems import Problem, from_error
 from rowlock.http.redacting import check_unmarked
 from rowlock.http.routes import ENQUEUE, SEE_JOBS, Routes
@@ -130,6 +130,7 @@ class BatchAnswer(Struct, kw_only=True):
 
 @ROUTES.add("POST", "/api/jobs/enqueue", ENQUEUE, "Add a job", errors=(409,))
 async def enqueue(call: Call, asked: EnqueueBody) -> EnqueuedBody:
+    asked = _in_own_scope(call, asked)
     options = asked.options()
     check_unmarked(call, asked.payload)
     await call.api.jobs.definitions.refresh()
@@ -150,20 +151,19 @@ async def enqueue_batch(call: Call, asked: BatchBody) -> BatchAnswer:
     if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
         raise Problem("out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
     await call.api.jobs.definitions.refresh()
-    for one in asked.jobs:
+    jobs = [_in_own_scope(call, one) for one in asked.jobs]
+    for one in jobs:
         check_unmarked(call, one.payload)
         call.check_enqueue(one.topic, partial(new_columns, call, one))
-    await _refuse_hidden(call, asked.jobs)
-    entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in asked.jobs]
+    await _refuse_hidden(call, jobs)
+    entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in jobs]
     try:
         told = await call.api.jobs.enqueue_many(entries)
     except OnceTaken as error:
         raise await _had(call, error) from None
     hidden = await hidden_jobs(call, [new.id for new in told if new.existing])
     # A hidden job took the key in between. The batch is written by now, so this is no error.
-    items = [
-        batch_item(one.topic, new, is_seen=new.id not in hidden) for one, new in zip(asked.jobs, told, strict=True)
-    ]
+    items = [batch_item(one.topic, new, is_seen=new.id not in hidden) for one, new in zip(jobs, told, strict=True)]
     return BatchAnswer(items=items)
 
 
@@ -177,6 +177,18 @@ async def clone_job(call: Call, asked: CloneBody) -> EnqueuedBody:
         return await enqueue(call, EnqueueBody(**{**content_of(job), **changed}))
     except InvalidInput as error:  # it may repeat a hidden value of the job
         raise InvalidInput(error.field, error.code, call.redaction.texts([error.problem], job)[0]) from None
+
+
+def _in_own_scope(call: Call, asked: EnqueueBody) -> EnqueueBody:
+    """Return the job with the scope of the caller's token, if it has one. Refuse another scope."""
+    own = call.identity.jobs_of
+    if own is None:
+        return asked
+    scope, scope_id = own
+    for name, value in (("scope", scope), ("scope_id", scope_id)):
+        if getattr(asked, name) not in (None, value):
+            raise denied(call.identity, f"this token is for the {name} {value!r}: leave it out", field=name)
+    return msgspec.structs.replace(asked, scope=scope, scope_id=scope_id)
 
 
 def content_of(job: Job) -> dict[str, Any]:
@@ -237,10 +249,12 @@ async def _refuse_hidden(call: Call, asked: Sequence[EnqueueBody]) -> None:
         return
     store = await call.store()
     keys = {LiveKey(one.topic, one.scope, one.scope_id, one.key) for one in asked if one.key is not None}
-    ids = [check_id(one.id) for one in asked if one.id is not None] + await store.holders(list(keys))
-    if not all(holds(condition, columns(job)) for job in (await store.read(ids, Job)).values()):
-        raise _taken()
+    ids = [check_id(one.id) for one in asked if one.id is not None]
+    there = await store.read(ids + await store.holders(list(keys)), Job)
+    hidden = {job_id for job_id, job in there.items() if not holds(condition, columns(job))}
+    if hidden:
+        raise _taken("key" if hidden.isdisjoint(ids) else "id")
 
 
-def _taken() -> Problem:
-    return Problem("key_taken", "a job with this key or id is there already", field="key")
+def _taken(field: str = "key") -> Problem:
+    return Problem("key_taken", f"a job with this {field} is there already", field=field)

@@ -63,6 +63,7 @@ _FAILURE = {
 }  # fmt: skip
 _TOKEN = {
     "id": "k3v9x2m7q1", "name": "shop", "scopes": ["enqueue", "read"], "topics": ["send_mail"], "job": None,
+    "scope": None, "scope_id": None, "enqueue": None,
     "created": _AT, "created_by": "superuser:ann@example.com", "expires_at": None, "last_used": None,
 }  # fmt: skip
 _SETTINGS = {
@@ -239,6 +240,19 @@ EXAMPLES: dict[str, Any] = {
     "FailBody": {**_RUN, "type": "DecodeError", "error": "frame 1021 is cut off", "delay": 60},
     "SnoozeBody": {**_RUN, "seconds": 30},
     "ReleaseBody": {**_RUN, "reason": "the worker stops"},
+    "SettleBody": {
+        "worker": _WORKER,
+        "ends": [
+            {"end": "complete", "id": _ID, "version": 1, "result": {"frames": 1024}, "ran": 12.5},
+            {"end": "fail", "id": _ID, "version": 3, "type": "DecodeError", "error": "frame 7 is cut off"},
+        ],
+    },
+    "SettleAnswer": {
+        "items": [
+            {"id": _ID, "version": 1, "status": "completed"},
+            {"id": _ID, "version": 3, "status": "lost"},
+        ],
+    },
     "GoodbyeBody": {"worker": _WORKER},
     "SettledBody": {"id": _ID, "version": 1, "status": "completed"},
     # Access

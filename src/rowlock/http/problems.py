@@ -171,7 +171,10 @@ CODES: dict[str, tuple[int, str]] = {
     "streams_taken": (429, "All streams of this server are taken, except those reserved for superusers."),
     "too_many_calls": (429, "Too many calls of callbacks. `Retry-After` says how long to wait."),
     "too_many_streams": (429, "The caller has too many streams open."),
-    "too_many_tokens": (429, "The caller has too many valid tokens for single jobs."),
+    "too_many_tokens": (
+        429,
+        "The caller has made too many short-lived tokens that are still good. `Retry-After` says how long to wait.",
+    ),
     "too_many_waiting": (429, "Too many requests are waiting already."),
 }
 
@@ -270,6 +273,8 @@ def from_error(error: errors.RowlockError) -> Problem:
             changed = {name: {"before": before, "after": after} for name, (before, after) in error.changed.items()}
             text = f"version {error.version} of the topic {error.topic} is published, and its {' and '.join(changed)} "
             return Problem("template_frozen", f"{text}can't change: create the next version", changed=changed)
+        case errors.TooManyTokens():
+            return Problem("too_many_tokens", str(error), headers={"retry-after": str(error.seconds)})
         case errors.ScheduleNotFound():
             return Problem("schedule_not_found", "there is no such schedule, or you may not see it")
         case errors.ScheduleExists():

@@ -34,7 +34,7 @@ class Access(Struct, frozen=True):
 
     kind: Literal["probe", "page", "public", "callback", "known", "enqueue", "jobs", "scope"]
     scope: str = ""
-    bounded: bool = False  # also a token for some topics or one job: the handler checks which
+    bounded: bool = False  # also a token for some topics, one scope or one job: the handler checks which
     writes: bool | None = None  # None: every method but GET does
     or_scope: str = ""  # `scope` only: this one is enough as well
 

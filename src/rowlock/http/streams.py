@@ -37,7 +37,7 @@ MEDIA = "text/event-stream"
 MOST = 1000  # streams of this process
 RESERVED = 100  # of them for superusers, who must get in when all others are taken
 MOST_OF_ONE = 200  # of one token or superuser
-MOST_BY_RULE = 50  # of one user, one anonymous address, or one token for one job
+MOST_BY_RULE = 50  # of one user, one anonymous address, one scope of browser tokens, or one token for one job
 _AGAIN = {"retry-after": "5"}
 
 
@@ -209,7 +209,7 @@ class StreamLimits:
     def take(self, call: Call) -> Callable[[], None]:
         """Take a place, and return a function that gives it back, once. Raise a 429 if there is none."""
         who, identity = call.place, call.identity
-        own = MOST_OF_ONE if identity.has("read") and identity.job is None else MOST_BY_RULE
+        own = MOST_OF_ONE if identity.has("read") and not identity.is_narrow else MOST_BY_RULE
         if self._of[who] >= own:
             text = f"you have {own} streams open: close one, or watch more by one stream (several topic=… or id=…)"
             raise Problem("too_many_streams", text, headers=_AGAIN)
