@@ -332,6 +332,8 @@ class ScheduleWorld:
         if await self._live(name):  # jobs in a line, and those with a key alone, don't know of each other
             policy["if_live"] = model.if_live
         bounds = {"start": model.start, "end": model.end}
+        if not self._would_fire(model.when, bounds, max(self.now, model.upto)):
+            return
         payload = {"at": "{{fire_at}}"}
         await self.jobs.schedules.put(name, ("mail", payload), model.when, **bounds, **policy)  # type: ignore[arg-type]
         new = {"most": 100, "within": None, **policy}
