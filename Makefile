@@ -14,7 +14,7 @@ DURATION ?= 2h
 # Some shells set it. Tests start hundreds of interpreters, and each of them would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test proof faults faults-long bench bench-quick check format clean ui ui-test ui-load
+.PHONY: help demo test proof faults faults-long bench bench-quick check format clean ui ui-test ui-load js js-test
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
@@ -55,25 +55,39 @@ check: $(READY) ## check lint, formatting, types, import rules
 	$(BIN)/python tools/sync_twin.py --check
 	$(BIN)/python tools/openapi.py --check
 	$(BIN)/python tools/sql.py --check
-	$(BIN)/python tools/ui.py --check
+	$(BIN)/python tools/js_types.py --check
+	$(BIN)/python tools/built.py --check
 
 ui: $(READY) ui/node_modules/.ready ## build the admin page from ui/ (needs Node 20 or later; the result is checked in)
 	cd ui && npm run --silent check && npm run --silent build
-	$(BIN)/python tools/ui.py
+	$(BIN)/python tools/built.py ui
 
 ui/node_modules/.ready: ui/package-lock.json
 	cd ui && npm install --no-save --silent  # not ci: the bundler for other systems than ours is not in the lock file
 	touch $@
 
+js: $(READY) js/node_modules/.ready ## build the npm package in js/ (needs Node 20 or later; the result is checked in)
+	$(BIN)/python tools/js_types.py
+	cd js && npm run --silent build && npm run --silent check
+	$(BIN)/python tools/built.py js
+
+js-test: $(READY) ## test the npm package in Node, against a real server on each database
+	$(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/js $(ARGS)
+
+js/node_modules/.ready: js/package-lock.json
+	cd js && npm install --no-save --silent
+	touch $@
+
 format: $(READY) ## format the sources, and write the generated files
 	$(BIN)/python tools/sync_twin.py
 	$(BIN)/python tools/openapi.py
+	$(BIN)/python tools/js_types.py
 	$(BIN)/python tools/sql.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and everything else that make has created
-	rm -rf $(VENV) .bench benchmarks/node/node_modules ui/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .bench benchmarks/node/node_modules ui/node_modules js/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml tools/venv

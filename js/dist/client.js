@@ -1,0 +1,12 @@
+import { JobsClient } from "./jobs.js";
+import { Requests } from "./request.js";
+import { TokensClient } from "./tokens.js";
+export class Rowlock {
+    jobs;
+    tokens;
+    constructor(url, options) {
+        const requests = new Requests(url, options);
+        this.jobs = new JobsClient(requests);
+        this.tokens = new TokensClient(requests);
+    }
+}

@@ -1,0 +1,178 @@
+import { Conflict, RequestError, WaitTimeout } from "./errors.js";
+import { newId } from "./ids.js";
+import { List } from "./pages.js";
+import { backoff, mayRepeat, part, pause } from "./request.js";
+import { liveJobs } from "./stream.js";
+const MOST_JOBS = 1000;
+const MOST_BYTES = 1 << 20;
+const POLL = 25;
+const LIVE = new Set(["pending", "blocked", "processing", "waiting", "cancel_requested"]);
+const ENDED = new Set(["completed", "failed", "expired", "cancelled"]);
+export class JobsClient {
+    #requests;
+    constructor(requests) {
+        this.#requests = requests;
+    }
+    async enqueue(topic, payload, options = {}) {
+        const { signal, ...more } = options;
+        const id = more.id ?? newId();
+        try {
+            const body = { ...more, id, topic, payload };
+            return (await this.#requests.send("POST", "/api/jobs/enqueue", { body, signal, repeatable: true })).id;
+        }
+        catch (error) {
+            if (more.id === id || !isOwn(error))
+                throw error;
+            return id;
+        }
+    }
+    async enqueueMany(jobs, { signal } = {}) {
+        const whole = jobs.map((job) => ({ ...job, id: job.id ?? newId() }));
+        const done = [];
+        for (const { text, items } of batches(whole)) {
+            try {
+                const ask = { text, signal, repeatable: true };
+                done.push(...(await this.#requests.send("POST", "/api/jobs/enqueue/batch", ask)).items);
+            }
+            catch (error) {
+                if (!isOwn(error) || jobs.slice(done.length, done.length + items.length).some((job) => job.id))
+                    throw error;
+                done.push(...items.map(({ id, topic }) => ({ id, topic, status: null, run_at: null, created: null, existing: false })));
+            }
+        }
+        return done;
+    }
+    get(id, { signal } = {}) {
+        return this.#requests.send("GET", `/api/jobs/${part(id)}`, { signal });
+    }
+    list({ signal, ...query } = {}) {
+        return new List(this.#requests, "/api/jobs", { query, signal });
+    }
+    stats({ signal, ...query } = {}) {
+        return this.#requests.send("GET", "/api/jobs/stats", { query, signal });
+    }
+    async wait(id, { timeout = Infinity, signal } = {}) {
+        const path = `/api/jobs/${part(id)}/wait`;
+        const until = performance.now() + timeout * 1000;
+        for (let early = 0, answered = false;;) {
+            const began = performance.now();
+            const seconds = Math.min(Math.max((until - began) / 1000, 0), POLL);
+            try {
+                const ask = { query: { timeout: seconds }, timeout: seconds + 10, signal, retries: answered ? 0 : undefined };
+                const job = await this.#requests.send("GET", path, ask);
+                if (isEnded(job))
+                    return job;
+                answered = true;
+            }
+            catch (error) {
+                if (!answered || !mayRepeat(error))
+                    throw error;
+            }
+            const now = performance.now();
+            if (now >= until)
+                throw new WaitTimeout(`The job ${id} has not ended within ${timeout} s`);
+            early = now < began + seconds * 900 ? early + 1 : 0;
+            if (early)
+                await pause(Math.min(backoff(Math.min(early - 1, 4)), (until - now) / 1000), signal);
+        }
+    }
+    watch(what, { signal } = {}) {
+        return typeof what === "string" ? this.#watchJob(what, signal) : this.#watchView(what, signal);
+    }
+    async *#watchJob(id, signal) {
+        part(id);
+        let last = "";
+        for await (const told of liveJobs(this.#requests, { id }, signal)) {
+            let [job] = told.items;
+            if (job === undefined) {
+                if (last !== "")
+                    return;
+                job = (await this.get(id, { signal }));
+            }
+            const state = JSON.stringify(job);
+            if (state !== last)
+                yield job;
+            last = state;
+            if (isEnded(job))
+                return;
+        }
+    }
+    async *#watchView(filter, signal) {
+        const states = new Map();
+        const jobs = new Map();
+        for await (const told of liveJobs(this.#requests, filter, signal)) {
+            const changed = told.items.filter((job) => states.get(job.id) !== JSON.stringify(job));
+            for (const job of changed) {
+                jobs.set(job.id, job);
+                states.set(job.id, JSON.stringify(job));
+            }
+            const kept = new Set(told.items.map((job) => job.id));
+            const gone = told.reset ? [...jobs.keys()].filter((id) => !kept.has(id)) : told.gone;
+            for (const id of gone) {
+                jobs.delete(id);
+                states.delete(id);
+            }
+            yield { jobs: [...jobs.values()].sort((a, b) => (a.created < b.created ? 1 : a.created > b.created ? -1 : a.id < b.id ? 1 : -1)), changed, gone };
+        }
+    }
+    events(id, { signal } = {}) {
+        return new List(this.#requests, `/api/jobs/${part(id)}/events`, { signal });
+    }
+    logs(id, { signal } = {}) {
+        return new List(this.#requests, `/api/jobs/${part(id)}/logs`, { signal });
+    }
+    requeue(id, { signal, ...body } = {}) {
+        return this.#requests.send("POST", `/api/jobs/${part(id)}/requeue`, { body, signal });
+    }
+    cancel(id, { signal, ...body } = {}) {
+        return this.#requests.send("POST", `/api/jobs/${part(id)}/cancel`, { body, signal });
+    }
+    update(id, { signal, ...body }) {
+        return this.#requests.send("PATCH", `/api/jobs/${part(id)}`, { body, signal });
+    }
+    delete(id, { signal, ...query } = {}) {
+        return this.#requests.send("DELETE", `/api/jobs/${part(id)}`, { query, signal });
+    }
+    async clone(id, { signal, ...body } = {}) {
+        return (await this.#requests.send("POST", `/api/jobs/${part(id)}/clone`, { body, signal })).id;
+    }
+    async signal(to, name, data = null, { signal, ...more } = {}) {
+        const path = typeof to === "string" ? `/api/jobs/${part(to)}/signals/${part(name)}` : `/api/signals/${part(name)}`;
+        const query = { ...(typeof to === "string" ? {} : to), ...more, id: more.id ?? newId() };
+        try {
+            await this.#requests.send("POST", path, { body: data, query, signal, repeatable: true });
+            return true;
+        }
+        catch (error) {
+            if (!(error instanceof Conflict && error.code === "signal_known"))
+                throw error;
+            return more.id === undefined;
+        }
+    }
+    why(id, { signal } = {}) {
+        return this.#requests.send("GET", `/api/jobs/${part(id)}/why`, { signal });
+    }
+}
+const isOwn = (error) => error instanceof RequestError && error.code === "key_taken" && error.field === "id";
+function isEnded(job) {
+    return ENDED.has(job.status) || (!LIVE.has(job.status) && job.finished_at !== null);
+}
+function* batches(jobs) {
+    const encoder = new TextEncoder();
+    let items = [];
+    let texts = [];
+    let bytes = 0;
+    for (const job of jobs) {
+        const text = JSON.stringify(job);
+        const size = text.length * 3 < MOST_BYTES / MOST_JOBS ? text.length * 3 : encoder.encode(text).length;
+        if (items.length && (items.length === MOST_JOBS || bytes + size > MOST_BYTES)) {
+            yield { text: `{"jobs":[${texts.join()}]}`, items };
+            [items, texts, bytes] = [[], [], 0];
+        }
+        items.push(job);
+        texts.push(text);
+        bytes += size + 1;
+    }
+    if (items.length)
+        yield { text: `{"jobs":[${texts.join()}]}`, items };
+}

@@ -1,0 +1,127 @@
+import type { RunBody } from "../api.ts";
+export declare const LEVELS: readonly ["debug", "info", "warning", "error"];
+export type Level = (typeof LEVELS)[number];
+export type Why = "cancelled" | "timed_out" | "stopping" | "lost";
+/** `n` names a run between the threads: the database may give one id and version twice, after a failover. */
+export interface Start {
+    n: number;
+    run: RunBody;
+}
+/** What a handler reports. A later one replaces what it names. */
+export interface News {
+    percent?: number;
+    stage?: string;
+    message?: string;
+    lines?: {
+        text: string;
+        level: Level;
+    }[];
+}
+/** How a run has ended: a call of the protocol. `result`: JSON text. */
+export type End = {
+    end: "complete";
+    result?: string;
+    ran: number;
+} | {
+    end: "fail";
+    type: string;
+    error: string;
+    traceback?: string;
+    final: boolean;
+    ran: number;
+} | {
+    end: "snooze";
+    seconds: number;
+} | {
+    end: "retry-step";
+    step: string;
+    delay: number;
+    error: string;
+    ran: number;
+} | {
+    end: "release";
+    reason: string;
+} | {
+    end: "give-up";
+    reason?: string;
+};
+export type Verb = "steps" | "checkpoint" | "wait" | "callback" | "enqueue";
+export interface Refused {
+    message: string;
+    status: number;
+    code: string;
+    field: string | undefined;
+}
+export type ToMain = 
+/**
+ * `taken[i]` belongs to runs[i]: 0 until the main thread begins it (1), or the protocol's thread gives it back (2). `until`: they may begin
+ * before this time, by process.hrtime, which both threads share.
+ */
+{
+    kind: "start";
+    runs: Start[];
+    taken: Int32Array;
+    until: bigint;
+} | {
+    kind: "abort";
+    n: number;
+    why: Why;
+} | {
+    kind: "answer";
+    call: number;
+    value?: unknown;
+    refused?: Refused;
+    lost?: true;
+    away?: string;
+} | {
+    kind: "log";
+    level: Level;
+    text: string;
+} | {
+    kind: "ping";
+} | {
+    kind: "stopped";
+    problem?: string;
+};
+export type ToThread = 
+/** `end` is left out: nothing is to be settled. */
+{
+    kind: "end";
+    n: number;
+    end?: End;
+} | {
+    kind: "report";
+    n: number;
+    news: News;
+}
+/** `text`: JSON. `insist`: ask until the server answers, as for the end of a run. */
+ | {
+    kind: "ask";
+    n: number;
+    call: number;
+    verb: Verb;
+    text: string;
+    insist: boolean;
+} | {
+    kind: "pong";
+} | {
+    kind: "stop";
+    grace: number;
+};
+/** What the protocol's thread is started with. Times are in seconds. */
+export interface Setup {
+    url: string;
+    token: string | undefined;
+    name: string;
+    lanes: string[];
+    concurrency: number;
+    lease: number;
+    logLevel: Level;
+}
+/** Collect messages, and post them as one when the current work is done. */
+export declare class Outbox<T> {
+    #private;
+    constructor(post: (messages: T[]) => void);
+    add(message: T): void;
+    flush(): void;
+}
