@@ -31,7 +31,7 @@ export declare class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
     constructor(requests: Requests);
     /**
      * Add a job, and return its id. If a live job has the same key, this is the id of that job.
-     * The client makes the id before it sends the request, so a retry adds no second job.
+     * The client makes the id before it sends the request, so a retry adds no second job. Calls that are made at the same time share requests.
      */
     enqueue<Topic extends TopicOf<Topics>>(topic: Topic, payload: Topics[Topic]["payload"], options?: EnqueueOptions): Promise<string>;
     /**

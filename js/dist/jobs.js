@@ -3,22 +3,22 @@ import { newId } from "./ids.js";
 import { List } from "./pages.js";
 import { backoff, mayRepeat, part, pause } from "./request.js";
 import { liveJobs } from "./stream.js";
-const MOST_JOBS = 1000;
-const MOST_BYTES = 1 << 20;
+import { batches, Together } from "./together.js";
 const POLL = 25;
 const LIVE = new Set(["pending", "blocked", "processing", "waiting", "cancel_requested"]);
 const ENDED = new Set(["completed", "failed", "expired", "cancelled"]);
 export class JobsClient {
     #requests;
+    #together;
     constructor(requests) {
         this.#requests = requests;
+        this.#together = new Together(requests);
     }
     async enqueue(topic, payload, options = {}) {
         const { signal, ...more } = options;
         const id = more.id ?? newId();
         try {
-            const body = { ...more, id, topic, payload };
-            return (await this.#requests.send("POST", "/api/jobs/enqueue", { body, signal, repeatable: true })).id;
+            return await this.#together.enqueue({ ...more, id, topic, payload }, signal);
         }
         catch (error) {
             if (more.id === id || !isOwn(error))
@@ -156,23 +156,4 @@ export class JobsClient {
 const isOwn = (error) => error instanceof RequestError && error.code === "key_taken" && error.field === "id";
 function isEnded(job) {
     return ENDED.has(job.status) || (!LIVE.has(job.status) && job.finished_at !== null);
-}
-function* batches(jobs) {
-    const encoder = new TextEncoder();
-    let items = [];
-    let texts = [];
-    let bytes = 0;
-    for (const job of jobs) {
-        const text = JSON.stringify(job);
-        const size = text.length * 3 < MOST_BYTES / MOST_JOBS ? text.length * 3 : encoder.encode(text).length;
-        if (items.length && (items.length === MOST_JOBS || bytes + size > MOST_BYTES)) {
-            yield { text: `{"jobs":[${texts.join()}]}`, items };
-            [items, texts, bytes] = [[], [], 0];
-        }
-        items.push(job);
-        texts.push(text);
-        bytes += size + 1;
-    }
-    if (items.length)
-        yield { text: `{"jobs":[${texts.join()}]}`, items };
 }

@@ -6,10 +6,9 @@ import { newId } from "./ids.ts";
 import { List } from "./pages.ts";
 import { backoff, mayRepeat, part, pause, type Requests } from "./request.ts";
 import { liveJobs } from "./stream.ts";
+import { batches, type Named, Together } from "./together.ts";
 import type { Abortable, AnyTopics, Asked, EnqueueOptions, Filter, Job, NewJob, TopicMap, TopicOf } from "./types.ts";
 
-const MOST_JOBS = 1000; // of one request
-const MOST_BYTES = 1 << 20; // of its body; the server takes 64 KiB more
 const POLL = 25; // seconds that the server may keep a long poll
 const LIVE = new Set(["pending", "blocked", "processing", "waiting", "cancel_requested"]);
 const ENDED = new Set(["completed", "failed", "expired", "cancelled"]);
@@ -38,21 +37,22 @@ export interface View {
 
 export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
   readonly #requests: Requests;
+  readonly #together: Together;
 
   constructor(requests: Requests) {
     this.#requests = requests;
+    this.#together = new Together(requests);
   }
 
   /**
    * Add a job, and return its id. If a live job has the same key, this is the id of that job.
-   * The client makes the id before it sends the request, so a retry adds no second job.
+   * The client makes the id before it sends the request, so a retry adds no second job. Calls that are made at the same time share requests.
    */
   async enqueue<Topic extends TopicOf<Topics>>(topic: Topic, payload: Topics[Topic]["payload"], options: EnqueueOptions = {}): Promise<string> {
     const { signal, ...more } = options;
     const id = more.id ?? newId();
     try {
-      const body = { ...more, id, topic, payload };
-      return (await this.#requests.send<EnqueuedBody>("POST", "/api/jobs/enqueue", { body, signal, repeatable: true })).id;
+      return await this.#together.enqueue({ ...more, id, topic, payload } as Named, signal);
     } catch (error) {
       if (more.id === id || !isOwn(error)) throw error;
       return id;
@@ -229,34 +229,9 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
   }
 }
 
-interface Named {
-  topic: string;
-  id: string;
-}
-
 /** True if the server refuses an id that this client has made: then an earlier try added the job, and this caller may add jobs but not see them. */
 const isOwn = (error: unknown): boolean => error instanceof RequestError && error.code === "key_taken" && error.field === "id";
 
 function isEnded(job: { status: string; finished_at: string | null }): boolean {
   return ENDED.has(job.status) || (!LIVE.has(job.status) && job.finished_at !== null); // a status of a later version
-}
-
-/** Cut jobs into bodies of requests. */
-function* batches(jobs: readonly Named[]): Generator<{ text: string; items: Named[] }> {
-  const encoder = new TextEncoder();
-  let items: Named[] = [];
-  let texts: string[] = [];
-  let bytes = 0;
-  for (const job of jobs) {
-    const text = JSON.stringify(job);
-    const size = text.length * 3 < MOST_BYTES / MOST_JOBS ? text.length * 3 : encoder.encode(text).length;
-    if (items.length && (items.length === MOST_JOBS || bytes + size > MOST_BYTES)) {
-      yield { text: `{"jobs":[${texts.join()}]}`, items };
-      [items, texts, bytes] = [[], [], 0];
-    }
-    items.push(job);
-    texts.push(text);
-    bytes += size + 1;
-  }
-  if (items.length) yield { text: `{"jobs":[${texts.join()}]}`, items };
 }

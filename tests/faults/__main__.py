@@ -30,6 +30,7 @@ SUITES = {
     "blocked_loop": Suite("blocked_loop"),
     "zombies": Suite("zombies"),
     "remote": Suite("remote"),
+    "javascript": Suite("javascript"),
     "outages": Suite("outages", POSTGRES),
     "network": Suite("network", POSTGRES, "there is no network"),
     "listen": Suite("listen", POSTGRES, "nobody listens"),

@@ -31,6 +31,7 @@ class Protocol {
     #stopClaim = new AbortController();
     #count = 0;
     #running = 0;
+    #returning = new Set();
     #claim;
     #wake;
     #lastTick = now();
@@ -136,8 +137,9 @@ class Protocol {
             const claim = (this.#claim = { since: now(), isStalled: false });
             try {
                 const { lanes: topics, lease } = this.#setup;
-                const body = { topics, limit, lease, wait: LONG_POLL, runs: this.#names() };
-                const { items } = await this.#send("claim", body, { timeout: LONG_POLL + 15, signal: this.#stopClaim.signal });
+                const wait = Math.min(LONG_POLL, lease / 2);
+                const body = { topics, limit, lease, wait, runs: this.#names() };
+                const { items } = await this.#send("claim", body, { timeout: wait + 15, signal: this.#stopClaim.signal });
                 this.#claim = undefined;
                 this.#serverAnswers();
                 tries = 0;
@@ -157,7 +159,7 @@ class Protocol {
     #free() {
         if (this.#pinged !== undefined)
             return 0;
-        return Math.min(this.#setup.concurrency - this.#running, MOST_RUNS - this.#held.size, MOST_CLAIMED);
+        return Math.min(this.#setup.concurrency - this.#running - this.#returning.size, MOST_RUNS - this.#held.size, MOST_CLAIMED);
     }
     #names() {
         return [...this.#held.values()].map(nameOf);
@@ -210,6 +212,7 @@ class Protocol {
         return held;
     }
     #giveBack(held, reason) {
+        this.#returning.add(held);
         this.#slotIsFree(held);
         if (held.isSettled)
             this.#forget(held);
@@ -225,6 +228,7 @@ class Protocol {
     }
     #forget(held) {
         held.isSettled = true;
+        this.#returning.delete(held);
         if (held.hasEnded)
             this.#held.delete(held.n);
         this.#wake?.();
@@ -470,8 +474,7 @@ class Protocol {
         const claim = this.#claim;
         this.#stopClaim.abort();
         this.#wake?.();
-        if (claim !== undefined)
-            await this.#recover().catch(() => { });
+        const recovered = claim === undefined ? undefined : this.#recover(now() + LAST_SETTLES * 1000);
         await this.#until(() => this.#running === 0 || now() >= this.#graceEnd, grace);
         for (const held of this.#held.values())
             this.#abort(held, "stopping");
@@ -480,6 +483,7 @@ class Protocol {
             if (!held.hasEnded && held.end === undefined && !held.isSettled)
                 this.#settle(held, { end: "release", reason: "the worker stops" });
         }
+        await recovered;
         await this.#until(() => [...this.#held.values()].every((held) => held.isSettled), LAST_SETTLES);
         const left = [...this.#held.values()].filter((held) => !held.isSettled).length;
         if (left > 0)
@@ -487,12 +491,20 @@ class Protocol {
         await this.#send("goodbye", {}, { timeout: 2 }).catch(() => { });
         this.#finish();
     }
-    async #recover() {
+    async #recover(end) {
         const topics = [`${this.#setup.lanes[0]?.split("@")[0]}@${NO_SUCH_VERSION}`];
-        const body = { topics, limit: MOST_CLAIMED, lease: this.#setup.lease, runs: this.#names() };
-        const { items } = await this.#send("claim", body, { timeout: 2 });
-        for (const run of items)
-            this.#giveBack(this.#hold(run, now()), "the worker stops");
+        do {
+            try {
+                const body = { topics, limit: MOST_CLAIMED, lease: this.#setup.lease, runs: this.#names() };
+                const { items } = await this.#send("claim", body, { timeout: Math.max((end - now()) / 1000, 1) });
+                for (const run of items)
+                    this.#giveBack(this.#hold(run, now()), "the worker stops");
+                return;
+            }
+            catch {
+                await pause(0.2);
+            }
+        } while (now() < end && !this.#isOver);
     }
     async #until(condition, seconds) {
         const end = now() + seconds * 1000;

@@ -10,7 +10,7 @@ import { type End, LEVELS, type Level, type News, Outbox, type Setup, type ToMai
 import { timedOut } from "./outcomes.ts";
 
 // Seconds:
-const LONG_POLL = 20;
+const LONG_POLL = 20; // at most; half of the lease, so that a frozen process does not go on getting jobs through an open connection
 const LONGEST_PAUSE = 5; // between two tries while the server is away
 const MOST_UNBEGUN = 2; // a run that the main thread has not begun by then is given back: another worker may have time for it
 const AFTER_TIMEOUT = 5; // for a handler that ends after its signal was aborted
@@ -65,6 +65,8 @@ class Protocol {
   readonly #stopClaim = new AbortController();
   #count = 0;
   #running = 0; // handlers that have not ended
+  /** Runs that are given back. The database may count them as this worker's until it has stored that, so each keeps a slot. */
+  readonly #returning = new Set<Held>();
   #claim: { since: number; isStalled: boolean } | undefined;
   #wake: (() => void) | undefined;
   #lastTick = now();
@@ -174,8 +176,9 @@ class Protocol {
       const claim = (this.#claim = { since: now(), isStalled: false });
       try {
         const { lanes: topics, lease } = this.#setup;
-        const body = { topics, limit, lease, wait: LONG_POLL, runs: this.#names() };
-        const { items } = await this.#send<ClaimAnswer>("claim", body, { timeout: LONG_POLL + 15, signal: this.#stopClaim.signal });
+        const wait = Math.min(LONG_POLL, lease / 2);
+        const body = { topics, limit, lease, wait, runs: this.#names() };
+        const { items } = await this.#send<ClaimAnswer>("claim", body, { timeout: wait + 15, signal: this.#stopClaim.signal });
         this.#claim = undefined;
         this.#serverAnswers();
         tries = 0;
@@ -194,7 +197,7 @@ class Protocol {
   /** Return how many jobs may be claimed: none ahead of the slots, and none while the main thread is blocked. */
   #free(): number {
     if (this.#pinged !== undefined) return 0;
-    return Math.min(this.#setup.concurrency - this.#running, MOST_RUNS - this.#held.size, MOST_CLAIMED);
+    return Math.min(this.#setup.concurrency - this.#running - this.#returning.size, MOST_RUNS - this.#held.size, MOST_CLAIMED);
   }
 
   #names(): { id: string; version: number }[] {
@@ -250,6 +253,7 @@ class Protocol {
 
   /** The handler of this run has not begun, and must not any more. */
   #giveBack(held: Held, reason: string): void {
+    this.#returning.add(held);
     this.#slotIsFree(held);
     if (held.isSettled) this.#forget(held);
     else this.#settle(held, { end: "release", reason });
@@ -264,6 +268,7 @@ class Protocol {
 
   #forget(held: Held): void {
     held.isSettled = true;
+    this.#returning.delete(held);
     if (held.hasEnded) this.#held.delete(held.n);
     this.#wake?.();
   }
@@ -501,13 +506,14 @@ class Protocol {
     const claim = this.#claim;
     this.#stopClaim.abort();
     this.#wake?.();
-    if (claim !== undefined) await this.#recover().catch(() => {});
+    const recovered = claim === undefined ? undefined : this.#recover(now() + LAST_SETTLES * 1000);
     await this.#until(() => this.#running === 0 || now() >= this.#graceEnd, grace);
     for (const held of this.#held.values()) this.#abort(held, "stopping");
     await this.#until(() => this.#running === 0, AFTER_STOP);
     for (const held of this.#held.values()) {
       if (!held.hasEnded && held.end === undefined && !held.isSettled) this.#settle(held, { end: "release", reason: "the worker stops" });
     }
+    await recovered;
     await this.#until(() => [...this.#held.values()].every((held) => held.isSettled), LAST_SETTLES);
     const left = [...this.#held.values()].filter((held) => !held.isSettled).length;
     if (left > 0) this.#log("warning", `${left} runs could not be settled: they end with their leases`);
@@ -516,11 +522,18 @@ class Protocol {
   }
 
   /** The claim was hung up, and its answer may have been under way. Get the jobs that it named, and give them back. */
-  async #recover(): Promise<void> {
+  async #recover(end: number): Promise<void> {
     const topics = [`${this.#setup.lanes[0]?.split("@")[0]}@${NO_SUCH_VERSION}`]; // no new ones
-    const body = { topics, limit: MOST_CLAIMED, lease: this.#setup.lease, runs: this.#names() };
-    const { items } = await this.#send<ClaimAnswer>("claim", body, { timeout: 2 });
-    for (const run of items) this.#giveBack(this.#hold(run, now()), "the worker stops");
+    do {
+      try {
+        const body = { topics, limit: MOST_CLAIMED, lease: this.#setup.lease, runs: this.#names() };
+        const { items } = await this.#send<ClaimAnswer>("claim", body, { timeout: Math.max((end - now()) / 1000, 1) });
+        for (const run of items) this.#giveBack(this.#hold(run, now()), "the worker stops");
+        return;
+      } catch {
+        await pause(0.2);
+      }
+    } while (now() < end && !this.#isOver);
   }
 
   async #until(condition: () => boolean, seconds: number): Promise<void> {

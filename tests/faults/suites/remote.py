@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from rowlock.access import tokens
 from rowlock.jobs import Jobs
@@ -24,67 +24,96 @@ WORKERS = 4
 TRUST = 15.0  # seconds until a server that has just started rescues anybody's jobs
 SERVER_KILLS = 0.1  # of all faults
 
+Process = subprocess.Popen[bytes]
+
 
 class Remote:
-    """The server, and who works for it."""
+    """The server, and the workers that talk to it: here, the example. `app`: whose policies the server knows."""
 
-    def __init__(self, stage: Stage, token: str) -> None:
+    def __init__(self, stage: Stage, token: str, *, app: str | None = None) -> None:
         self.stage = stage
-        self._token = token
+        self.token = token
+        self._app = [app] if app else []
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self.frozen: set[int] = set()
+            self.port = free.getsockname()[1]
+        self.workers: list[Process] = []
+        self.in_trouble: set[int] = set()  # pids that suffer something else already
         self.serve()
 
-    def _start(self, *command: str, **environ: str) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, **environ: str) -> Process:
         known = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "ROWLOCK_URL": self.stage.url}
+        known["ROWLOCK_PROOF_RECORD"] = str(self.stage.folder / "record")
         with (self.stage.folder / "remote.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, *command], env={**os.environ, **known, **environ}, stdout=log, stderr=log
-            )
+            return subprocess.Popen(command, env={**os.environ, **known, **environ}, stdout=log, stderr=log)
 
     def serve(self) -> None:
-        self.server = self._start("-m", "rowlock", "serve", "--port", str(self._port))
+        self.server = self.start(sys.executable, "-m", "rowlock", "serve", *self._app, "--port", str(self.port))
 
     def hire(self) -> None:
-        api = f"http://127.0.0.1:{self._port}"
-        environ = {"ROWLOCK_API": api, "ROWLOCK_TOKEN": self._token, "ROWLOCK_LEASE": str(LEASE)}
-        self.workers.append(self._start(str(ROOT / "examples" / "worker" / "worker.py"), "greet", **environ))
+        api = f"http://127.0.0.1:{self.port}"
+        environ = {"ROWLOCK_API": api, "ROWLOCK_TOKEN": self.token, "ROWLOCK_LEASE": str(LEASE)}
+        worker = str(ROOT / "examples" / "worker" / "worker.py")
+        self.workers.append(self.start(sys.executable, worker, "greet", **environ))
 
-    async def busy(self) -> subprocess.Popen[bytes] | None:
-        """One that holds a job at this moment."""
-        names = [name for (name,) in await self.stage.tables.fetch("SELECT locked_by FROM _jobs") if name]
+    async def busy(self, topic: str | None = None) -> Process | None:
+        """Return a worker that holds a job, of this topic, at this moment, and suffers nothing else."""
+        rows = await self.stage.tables.fetch("SELECT locked_by, topic FROM _jobs")
+        names = [name for name, its in rows if name and topic in (None, its)]
         found = [
-            one for one in self.workers if one.pid not in self.frozen and any(f"-{one.pid}-" in name for name in names)
+            one
+            for one in self.workers
+            if one.pid not in self.in_trouble and any(f"-{one.pid}-" in name for name in names)
         ]
         return self.stage.chance.choice(found) if found else None
+
+    @asynccontextmanager
+    async def victim(self) -> AsyncIterator[Process]:
+        """A busy worker, which suffers nothing else during the block."""
+        worker = await until(self.busy, what="somebody to work", patience=PATIENCE)
+        with self.trouble(worker):
+            yield worker
+
+    @contextmanager
+    def trouble(self, worker: Process) -> Iterator[None]:
+        """The worker suffers nothing else during the block."""
+        self.in_trouble.add(worker.pid)
+        try:
+            yield
+        finally:
+            self.in_trouble.discard(worker.pid)
+
+    async def kill_server(self) -> None:
+        """And start it again, within a lease."""
+        self.server.kill()
+        self.server.wait()
+        await self.stage.pause(0.0, LEASE)
+        self.serve()
+
+    def kill(self, worker: Process) -> None:
+        """kill -9; another worker takes its place."""
+        self.stage.kill(worker.pid)
+        worker.wait()
+        self.workers.remove(worker)
+        self.hire()
+
+    async def freeze(self, worker: Process) -> None:
+        """For longer than its leases: other workers take its jobs over."""
+        self.stage.record.fault("stop", worker.pid)
+        worker.send_signal(signal.SIGSTOP)
+        await self.stage.pause(2 * LEASE, 5 * LEASE)
+        self.stage.record.fault("cont", worker.pid)
+        worker.send_signal(signal.SIGCONT)
 
     async def misfortune(self) -> None:
         chance = self.stage.chance.random()
         if chance < SERVER_KILLS:
-            self.server.kill()
-            self.server.wait()
-            await self.stage.pause(0.0, LEASE)
-            self.serve()
+            await self.kill_server()
             return
-        worker = await until(self.busy, what="somebody to work", patience=PATIENCE)
-        if chance < 0.55:
-            self.stage.kill(worker.pid)
-            worker.wait()
-            self.workers.remove(worker)
-            self.hire()
-        else:
-            await self._freeze(worker.pid)
-
-    async def _freeze(self, pid: int) -> None:
-        self.frozen.add(pid)
-        self.stage.record.fault("stop", pid)
-        os.kill(pid, signal.SIGSTOP)
-        await self.stage.pause(2 * LEASE, 5 * LEASE)
-        self.stage.record.fault("cont", pid)
-        os.kill(pid, signal.SIGCONT)
-        self.frozen.discard(pid)
+        async with self.victim() as worker:
+            if chance < 0.55:
+                self.kill(worker)
+            else:
+                await self.freeze(worker)
 
     def stop(self) -> None:
         for process in [*self.workers, self.server]:

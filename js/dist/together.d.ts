@@ -1,0 +1,16 @@
+import { type Requests } from "./request.ts";
+export type Named = {
+    id: string;
+    topic: string;
+};
+export declare class Together {
+    #private;
+    constructor(requests: Requests);
+    /** Return the id of the new job, or of the live job that has its key. An abort ends the call at once; its job may be stored all the same. */
+    enqueue(job: Named, signal: AbortSignal | undefined): Promise<string>;
+}
+/** Cut jobs into the bodies of requests. */
+export declare function batches(jobs: readonly Named[]): Generator<{
+    text: string;
+    items: Named[];
+}>;
