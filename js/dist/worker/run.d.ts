@@ -66,7 +66,7 @@ export declare class Run<Payload = any> {
     waitFor<T = any>(signal: string, { timeout, ...terms }?: WaitOptions<T>): Promise<T>;
     /** Return an address for the outside world. A POST to it sends this signal to the job, once. It is the same in every run. */
     callback(signal: string, options?: CallbackOptions): Promise<string>;
-    /** Enqueue another job, and return its id. It inherits the scope. Its token needs the scope enqueue. Inside a step, it is enqueued once. */
+    /** Enqueue another job, and return its id. It inherits the scope. The token needs the scope enqueue. */
     enqueue(topic: string, payload?: object, { signal: _, ...options }?: EnqueueOptions): Promise<string>;
 }
 /** Run the handler, and return how its run has ended. undefined: there is nothing to settle. */

@@ -31,6 +31,7 @@ class Protocol {
     #stopClaim = new AbortController();
     #count = 0;
     #running = 0;
+    #byName = new Map();
     #returning = new Set();
     #claim;
     #wake;
@@ -169,9 +170,11 @@ class Protocol {
         const isLate = since + (2 * this.#lease) / 3 < now();
         if (isLate)
             await this.#beat(fresh);
-        const ready = fresh.filter((held) => !held.isSettled && held.leaseEnd > now() && !this.#isStopping);
+        const ready = [];
         for (const held of fresh) {
-            if (!ready.includes(held))
+            if (!held.isSettled && held.leaseEnd > now() && !this.#isStopping)
+                ready.push(held);
+            else
                 this.#giveBack(held, "it came too late");
         }
         if (ready.length === 0)
@@ -183,10 +186,9 @@ class Protocol {
         this.#out.add({ kind: "start", runs: ready.map(({ n, run }) => ({ n, run })), taken, until });
     }
     #hold(run, since) {
-        for (const other of this.#held.values()) {
-            if (other.run.id === run.id && other.run.version === run.version)
-                this.#lose(other);
-        }
+        const other = this.#byName.get(`${run.id} ${run.version}`);
+        if (other !== undefined)
+            this.#lose(other);
         const began = now();
         const held = {
             n: ++this.#count,
@@ -208,6 +210,7 @@ class Protocol {
             writing: undefined,
         };
         this.#held.set(held.n, held);
+        this.#byName.set(`${run.id} ${run.version}`, held);
         this.#running++;
         return held;
     }
@@ -229,6 +232,9 @@ class Protocol {
     #forget(held) {
         held.isSettled = true;
         this.#returning.delete(held);
+        const name = `${held.run.id} ${held.run.version}`;
+        if (this.#byName.get(name) === held)
+            this.#byName.delete(name);
         if (held.hasEnded)
             this.#held.delete(held.n);
         this.#wake?.();

@@ -109,7 +109,7 @@ export class Run<Payload = any> {
     return this.#steps.callback(signal, options);
   }
 
-  /** Enqueue another job, and return its id. It inherits the scope. Its token needs the scope enqueue. Inside a step, it is enqueued once. */
+  /** Enqueue another job, and return its id. It inherits the scope. The token needs the scope enqueue. */
   async enqueue(topic: string, payload: object = {}, { signal: _, ...options }: EnqueueOptions = {}): Promise<string> {
     const inherited = { ...(this.scope !== null && { scope: this.scope }), ...(this.scope_id !== null && { scope_id: this.scope_id }) };
     const id = options.id ?? newId(); // a repeated request adds no second job

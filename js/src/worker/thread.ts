@@ -65,6 +65,7 @@ class Protocol {
   readonly #stopClaim = new AbortController();
   #count = 0;
   #running = 0; // handlers that have not ended
+  readonly #byName = new Map<string, Held>(); // by id and version; those that are not settled
   /** Runs that are given back. The database may count them as this worker's until it has stored that, so each keeps a slot. */
   readonly #returning = new Set<Held>();
   #claim: { since: number; isStalled: boolean } | undefined;
@@ -208,9 +209,10 @@ class Protocol {
     const fresh = runs.map((run) => this.#hold(run, since));
     const isLate = since + (2 * this.#lease) / 3 < now(); // this process was frozen: find out whether it still has them
     if (isLate) await this.#beat(fresh);
-    const ready = fresh.filter((held) => !held.isSettled && held.leaseEnd > now() && !this.#isStopping);
+    const ready: Held[] = [];
     for (const held of fresh) {
-      if (!ready.includes(held)) this.#giveBack(held, "it came too late");
+      if (!held.isSettled && held.leaseEnd > now() && !this.#isStopping) ready.push(held);
+      else this.#giveBack(held, "it came too late");
     }
     if (ready.length === 0) return;
     const taken = new Int32Array(new SharedArrayBuffer(4 * ready.length));
@@ -222,10 +224,8 @@ class Protocol {
   }
 
   #hold(run: RunBody, since: number): Held {
-    for (const other of this.#held.values()) {
-      // The database has lost its last seconds, perhaps by a failover. Only the newer run counts.
-      if (other.run.id === run.id && other.run.version === run.version) this.#lose(other);
-    }
+    const other = this.#byName.get(`${run.id} ${run.version}`);
+    if (other !== undefined) this.#lose(other); // the database has lost its last seconds, perhaps by a failover: only the newer run counts
     const began = now();
     const held: Held = {
       n: ++this.#count,
@@ -247,6 +247,7 @@ class Protocol {
       writing: undefined,
     };
     this.#held.set(held.n, held);
+    this.#byName.set(`${run.id} ${run.version}`, held);
     this.#running++;
     return held;
   }
@@ -269,6 +270,8 @@ class Protocol {
   #forget(held: Held): void {
     held.isSettled = true;
     this.#returning.delete(held);
+    const name = `${held.run.id} ${held.run.version}`;
+    if (this.#byName.get(name) === held) this.#byName.delete(name);
     if (held.hasEnded) this.#held.delete(held.n);
     this.#wake?.();
   }
