@@ -58,11 +58,11 @@ class Served:
             "ROWLOCK_SERVE": json.dumps([sys.executable, "-m", "rowlock", "serve", "--url", self.database]),
         }
 
-    def run(self, test: str) -> None:
+    def run(self, test: str, **environ_of_test: str) -> None:
         """Run a file of tests. They show why they fail."""
         command = ["node", "--test", "--test-reporter=spec", str(TESTS / test)]
-        environ = {**os.environ, **self.environ()}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=110, check=False)
+        environ = {**os.environ, **self.environ(), **environ_of_test}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         ran = re.search(r"^ℹ pass (\d+)$", done.stdout, re.MULTILINE)
         assert ran is not None, done.stdout

@@ -11,6 +11,9 @@ from tests.js.conftest import ROOT, Served
 JS = ROOT / "js"
 
 
+pytestmark = pytest.mark.timeout(300)
+
+
 @pytest.mark.parametrize("test", ["client", "retries", "watch", "seed"])
 def test_client(served: Served, test: str) -> None:
     served.run(f"{test}.test.js")

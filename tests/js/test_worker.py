@@ -4,7 +4,14 @@ import pytest
 
 from tests.js.conftest import Served
 
+pytestmark = pytest.mark.timeout(300)  # many processes of Node and Python, which a busy machine starts slowly
+
 
 @pytest.mark.parametrize("test", ["worker", "worker-steps", "worker-program"])
 def test_worker(served: Served, test: str) -> None:
     served.run(f"{test}.test.js")
+
+
+@pytest.mark.proof
+def test_the_worker_ends_a_process_whose_loop_stays_blocked(served: Served) -> None:
+    served.run("worker-program.test.js", ROWLOCK_TEST_SLOW="1")
