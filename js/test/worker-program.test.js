@@ -178,7 +178,8 @@ describe("rowlock-worker", { concurrency: 6 }, () => {
     assert.equal(await worker.gone, 0);
   });
 
-  test("--watch: a change of the file, or of a module that it imports, starts the worker again", async (t) => {
+  const isEarly = isOld && "Node 20's --watch is an experiment, and may not end";
+  test("--watch: a change of the file, or of a module that it imports, starts the worker again", { skip: isEarly }, async (t) => {
     const topic = newTopic();
     const path = folder(t, `export const text = "one";`, "text.mjs");
     const workers = (suffix) => `import { text } from "./text.mjs";\nexport const workers = { ${topic}: () => text + "${suffix}" };`;

@@ -17,6 +17,7 @@ async def probe(defence: Defence, request: pytest.FixtureRequest, folder: Path) 
             await defence.probe(world)
 
 
+@pytest.mark.timeout(400)  # a probe tries every route as every caller, twice
 @pytest.mark.parametrize("defence", DEFENCES, ids=str)
 async def test_a_defence_is_needed(defence: Defence, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     for name in ("on", "off"):

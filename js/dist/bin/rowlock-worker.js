@@ -63,15 +63,19 @@ async function main() {
     if (!LEVELS.includes(values["log-level"]))
         throw new Usage(`--log-level: must be one of ${LEVELS.join(", ")}`);
     if (values.watch)
-        watch();
+        watch(number("grace", values.grace) ?? 25);
     else
         await work(file, values);
 }
-function watch() {
+function watch(grace) {
     const given = process.argv.slice(2).filter((argument) => argument !== "--watch");
     const child = spawn(process.execPath, [...process.execArgv, "--watch", "--watch-preserve-output", fileURLToPath(import.meta.url), ...given], { stdio: "inherit" });
-    for (const signal of ["SIGTERM", "SIGINT"])
-        process.on(signal, () => child.kill(signal));
+    for (const signal of ["SIGTERM", "SIGINT"]) {
+        process.on(signal, () => {
+            child.kill(signal);
+            setTimeout(() => child.kill("SIGKILL"), (grace + 10) * 1000);
+        });
+    }
     child.on("exit", (code) => process.exit(code ?? 1));
 }
 async function work(file, given) {

@@ -66,15 +66,20 @@ async function main(): Promise<void> {
   const [file, ...more] = positionals;
   if (file === undefined || more.length > 0) throw new Usage("Give one file, such as: rowlock-worker workers.ts");
   if (!LEVELS.includes(values["log-level"] as Level)) throw new Usage(`--log-level: must be one of ${LEVELS.join(", ")}`);
-  if (values.watch) watch();
+  if (values.watch) watch(number("grace", values.grace) ?? 25);
   else await work(file, values);
 }
 
 /** Let Node start this program again when a module changes. It stops the old process by SIGTERM, and waits for its end. */
-function watch(): void {
+function watch(grace: number): void {
   const given = process.argv.slice(2).filter((argument) => argument !== "--watch");
   const child = spawn(process.execPath, [...process.execArgv, "--watch", "--watch-preserve-output", fileURLToPath(import.meta.url), ...given], { stdio: "inherit" });
-  for (const signal of ["SIGTERM", "SIGINT"] as const) process.on(signal, () => child.kill(signal));
+  for (const signal of ["SIGTERM", "SIGINT"] as const) {
+    process.on(signal, () => {
+      child.kill(signal);
+      setTimeout(() => child.kill("SIGKILL"), (grace + 10) * 1000); // Node 20 sometimes goes on watching when its program has ended
+    });
+  }
   child.on("exit", (code) => process.exit(code ?? 1));
 }
 

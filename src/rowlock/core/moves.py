@@ -497,7 +497,8 @@ class Signal(WaitOrder, frozen=True, kw_only=True):
             return _resumed(self, row, now, signal=self.sent, said=said)
         columns = {"signals": row.signals + 1, "updated": now}
         entry = self._entry(row, now, "signalled", row.status, **said)
-        return Patch(status=row.status, columns=columns, entry=entry, signal=self.sent, audit=said)
+        audit = said if self.is_audited else {}
+        return Patch(status=row.status, columns=columns, entry=entry, signal=self.sent, audit=audit)
 
 
 def _resumed(
@@ -518,7 +519,7 @@ def _resumed(
         status=Status.PENDING,
         columns=columns,
         entry=order._entry(row, now, "resumed", Status.PENDING, **known),
-        audit=dict(said or {}),
+        audit=dict(said or {}) if order.is_audited else {},
         signal=signal,
         deadlines=deadlines or {},
     )
